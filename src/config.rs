@@ -1,0 +1,284 @@
+//! The environment, read into one `Config`, with errors that name the variable, its value and what is accepted.
+//!
+//! A bad value never stops a job: the library says each error once and goes on with that variable's default
+//! (`vramshim run` checks with the same code beforehand and refuses).
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::policy::{Settings, Strategy};
+
+const MIB: u64 = 1 << 20;
+const DEFAULT_JOURNAL_MAX: u64 = 4 << 30;
+
+/// Variables that explain a job when its journal is read later; copied into the journal's header.
+pub const EXPLAINING_VARIABLES: &[&str] = &[
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "PADDLE_TRAINER_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_MEMORY_LIMIT",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "FLAGS_allocator_strategy",
+    "FLAGS_fraction_of_gpu_memory_to_use",
+    "FLAGS_initial_gpu_memory_in_mb",
+    "FLAGS_reallocate_gpu_memory_in_mb",
+    "FLAGS_gpu_memory_limit_mb",
+    "FLAGS_auto_growth_chunk_size_in_mb",
+    "FLAGS_free_idle_chunk",
+    "FLAGS_free_when_no_cache_hit",
+    "VRAMSHIM_STRATEGY",
+    "VRAMSHIM_DIR",
+    "VRAMSHIM_LOG",
+    "VRAMSHIM_JOURNAL_MAX",
+];
+
+/// How much the library says on stderr.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub strategy: Strategy,
+    /// Whether a variable chose the strategy (otherwise the start is not announced: nothing changes for the job).
+    pub strategy_chosen: bool,
+    pub settings: Settings,
+    /// `VRAMSHIM_DIR`; `None` means `./vramshim-<job>`.
+    pub directory: Option<PathBuf>,
+    /// Bytes a journal may grow to; 0 keeps none.
+    pub journal_max: u64,
+    pub log: LogLevel,
+    pub strict: bool,
+    /// Things worth saying that are not errors.
+    pub remarks: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            strategy: Strategy::Passthrough,
+            strategy_chosen: false,
+            settings: Settings::default(),
+            directory: None,
+            journal_max: DEFAULT_JOURNAL_MAX,
+            log: LogLevel::Info,
+            strict: false,
+            remarks: Vec::new(),
+        }
+    }
+}
+
+/// One variable with a value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub variable: &'static str,
+    pub value: String,
+    pub accepted: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={:?} is not accepted; accepted: {}", self.variable, self.value, self.accepted)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads every variable through `lookup`. The config is always usable: a variable in error keeps its default.
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<ConfigError>) {
+        let mut reader = Reader { lookup, errors: Vec::new() };
+        let mut config = Config::default();
+        reader.strategy(&mut config);
+        let settings = &mut config.settings;
+        reader.set("FLAGS_fraction_of_gpu_memory_to_use", "a number above 0, up to 1", fraction, &mut settings.fraction);
+        reader.set("FLAGS_initial_gpu_memory_in_mb", MEBIBYTES, mebibytes, &mut settings.initial_bytes);
+        reader.set("FLAGS_reallocate_gpu_memory_in_mb", MEBIBYTES, mebibytes, &mut settings.reallocate_bytes);
+        reader.set("FLAGS_auto_growth_chunk_size_in_mb", MEBIBYTES, mebibytes, &mut settings.chunk_bytes);
+        reader.set("FLAGS_free_idle_chunk", BOOLEAN, boolean, &mut settings.free_idle_chunk);
+        reader.set("FLAGS_free_when_no_cache_hit", BOOLEAN, boolean, &mut settings.free_when_no_cache_hit);
+        reader.set("VRAMSHIM_JOURNAL_MAX", SIZE, parse_size, &mut config.journal_max);
+        reader.set("VRAMSHIM_LOG", "off, error, warn, info, debug, trace", log_level, &mut config.log);
+        reader.set("VRAMSHIM_STRICT", BOOLEAN, boolean, &mut config.strict);
+        config.directory = (reader.lookup)("VRAMSHIM_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+        (config, reader.errors)
+    }
+
+    /// The same, for a caller that would rather refuse than go on with a default.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Vec<ConfigError>> {
+        match Self::read(lookup) {
+            (config, errors) if errors.is_empty() => Ok(config),
+            (_, errors) => Err(errors),
+        }
+    }
+}
+
+const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
+const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
+const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
+const STRATEGY: &str = "passthrough, naive_best_fit, auto_growth (also spelt autogrow)";
+const FRAMEWORK_STRATEGY: &str =
+    "passthrough, naive_best_fit, auto_growth (also spelt autogrow), thread_local (left to Paddle)";
+
+struct Reader<L> {
+    lookup: L,
+    errors: Vec<ConfigError>,
+}
+
+impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
+    /// The value of a variable, where it is set and not empty.
+    fn text(&self, variable: &str) -> Option<String> {
+        let value = (self.lookup)(variable)?.to_string_lossy().into_owned();
+        (!value.trim().is_empty()).then(|| value.trim().to_owned())
+    }
+
+    fn set<T>(
+        &mut self,
+        variable: &'static str,
+        accepted: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+        field: &mut T,
+    ) {
+        let Some(value) = self.text(variable) else { return };
+        match parse(&value) {
+            Some(parsed) => *field = parsed,
+            None => self.errors.push(ConfigError { variable, value, accepted }),
+        }
+    }
+
+    fn strategy(&mut self, config: &mut Config) {
+        let (variable, value, accepted) = match (self.text("VRAMSHIM_STRATEGY"), self.text("FLAGS_allocator_strategy")) {
+            (Some(value), _) => ("VRAMSHIM_STRATEGY", value, STRATEGY),
+            (None, Some(value)) => ("FLAGS_allocator_strategy", value, FRAMEWORK_STRATEGY),
+            (None, None) => return,
+        };
+        if let Some(strategy) = Strategy::parse(&value) {
+            (config.strategy, config.strategy_chosen) = (strategy, true);
+        } else if variable == "FLAGS_allocator_strategy" && value == "thread_local" {
+            config.remarks.push("FLAGS_allocator_strategy=thread_local is Paddle's own affair: passing through".to_owned());
+        } else {
+            self.errors.push(ConfigError { variable, value, accepted });
+        }
+    }
+}
+
+fn fraction(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|value| *value > 0.0 && *value <= 1.0)
+}
+
+fn mebibytes(text: &str) -> Option<u64> {
+    text.parse::<u64>().ok()?.checked_mul(MIB)
+}
+
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "true" | "True" | "TRUE" => Some(true),
+        "0" | "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+fn log_level(text: &str) -> Option<LogLevel> {
+    Some(match text.to_ascii_lowercase().as_str() {
+        "off" => LogLevel::Off,
+        "error" => LogLevel::Error,
+        "warn" => LogLevel::Warn,
+        "info" => LogLevel::Info,
+        "debug" => LogLevel::Debug,
+        "trace" => LogLevel::Trace,
+        _ => return None,
+    })
+}
+
+/// A size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for anything
+/// else, negative and overflowing values included.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = (text[..unit_at].trim(), text[unit_at..].trim());
+    let scale: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" | "k" => 1 << 10,
+        "mib" | "m" => 1 << 20,
+        "gib" | "g" => 1 << 30,
+        "tib" | "t" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return None,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale);
+    }
+    let bytes = number.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)? * scale as f64;
+    (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
+        Config::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
+    }
+
+    #[test]
+    fn nothing_set_is_passthrough_and_quiet() {
+        let (config, errors) = read(&[]);
+        assert_eq!((config.strategy, config.strategy_chosen), (Strategy::Passthrough, false));
+        assert!(errors.is_empty());
+    }
+
+    #[test]
+    fn own_variable_wins_over_paddles() {
+        let (config, errors) =
+            read(&[("VRAMSHIM_STRATEGY", "autogrow"), ("FLAGS_allocator_strategy", "naive_best_fit")]);
+        assert_eq!(config.strategy, Strategy::AutoGrowth);
+        assert!(errors.is_empty());
+    }
+
+    #[test]
+    fn a_bad_value_is_named_and_the_default_kept() {
+        let (config, errors) = read(&[("FLAGS_allocator_strategy", "best_fit"), ("FLAGS_free_idle_chunk", "yes")]);
+        assert_eq!(config.strategy, Strategy::Passthrough);
+        let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert!(text[0].contains("FLAGS_allocator_strategy=\"best_fit\"") && text[0].contains("naive_best_fit"), "{text:?}");
+        assert!(text[1].contains("FLAGS_free_idle_chunk"), "{text:?}");
+    }
+
+    #[test]
+    fn thread_local_is_left_to_paddle_but_not_ours_to_accept() {
+        let (config, errors) = read(&[("FLAGS_allocator_strategy", "thread_local")]);
+        assert!(errors.is_empty() && config.remarks.len() == 1);
+        assert_eq!(config.strategy, Strategy::Passthrough);
+        assert_eq!(read(&[("VRAMSHIM_STRATEGY", "thread_local")]).1.len(), 1);
+    }
+
+    #[test]
+    fn sizes_with_and_without_units() {
+        assert_eq!(parse_size("4096"), Some(4096));
+        assert_eq!(parse_size("1.5GiB"), Some(3 << 29));
+        assert_eq!(parse_size("2 GB"), Some(2_000_000_000));
+        for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
+}
