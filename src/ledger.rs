@@ -108,7 +108,7 @@ impl Totals {
 
 #[derive(Default)]
 pub struct DeviceTotals {
-    /// All classes that are device memory together.
+    /// All classes that are memory of this device (of the host, in the host's entry) together.
     pub all: Totals,
     pub classes: [Totals; Class::ALL.len()],
 }
@@ -163,7 +163,12 @@ impl Ledger {
     fn each_total(&self, device: i16, class: Class, change: impl Fn(&Totals)) {
         let totals = self.device(device);
         change(&totals.classes[usize::from(class.number()) - 1]);
-        if class.is_device_memory() != (device == HOST_DEVICE) {
+        let counts = if device == HOST_DEVICE {
+            !matches!(class, Class::Imported | Class::AddressRange)
+        } else {
+            class.is_device_memory()
+        };
+        if counts {
             change(&totals.all);
         }
     }

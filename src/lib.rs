@@ -3,7 +3,14 @@
 //! The crate is built twice over: as `libvramshim.so` (preloaded into the job: `abi -> engine -> policy | ledger |
 //! journal -> real`) and as a library for the program `vramshim` (`cli -> analysis -> journal`). Imports run downwards only.
 
+pub mod abi;
 pub mod api;
+pub mod config;
 pub mod device_memory;
+mod engine;
 pub mod journal;
+mod ledger;
+mod log;
 pub mod policy;
+mod process;
+mod real;

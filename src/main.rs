@@ -1,1 +1,8 @@
-fn main() {}
+//! The program `vramshim`: starts jobs under the library and reads what it wrote.
+
+mod analysis;
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,7 +1,9 @@
 //! The journal: what happened to GPU memory in one process, written so that it survives the process.
 //!
-//! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools.
+//! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools; `identity` names the process in both.
 
+mod file;
 pub mod format;
+pub mod identity;
 pub mod reader;
 pub mod writer;

@@ -1,0 +1,624 @@
+//! The journal's end in the tools: reads what a process wrote, dead or alive, and believes nothing it cannot check.
+//!
+//! Offsets come from `format`, never from the file; how much there is comes from the file's size. The file is read in
+//! blocks, not mapped: cutting a mapped file short would kill the reader. A slot whose commit word does not match was
+//! never finished, and is skipped and counted.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::format::{self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_DEVICES, RECORD_SIZE, Record, Slot, VERSION};
+use super::identity;
+
+/// How much is read at once.
+const BLOCK: usize = 4 << 20;
+
+/// Why a file cannot be read as a journal.
+#[derive(Debug)]
+pub struct OpenError {
+    pub path: PathBuf,
+    pub problem: Problem,
+}
+
+#[derive(Debug)]
+pub enum Problem {
+    Io(io::Error),
+    NotAFile,
+    /// It does not begin like a journal.
+    NotAJournal,
+    OtherVersion(u32),
+    /// It says it is of our version, but is laid out differently.
+    OtherLayout,
+    /// It begins like a journal and ends before its header does.
+    Short(u64),
+    /// Its process has not finished the header: it is just starting, or died doing so.
+    NotReady,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.problem {
+            Problem::Io(error) => write!(f, "cannot be read: {error}"),
+            Problem::NotAFile => write!(f, "not a file: give a .{} file or a folder of them", format::EXTENSION),
+            Problem::NotAJournal => write!(f, "not a vramshim journal: give a .{} file", format::EXTENSION),
+            Problem::OtherVersion(version) => write!(
+                f,
+                "written in journal format {version}, this program reads format {VERSION}: use the vramshim that goes \
+                 with the library that wrote it"
+            ),
+            Problem::OtherLayout => write!(f, "header is damaged (impossible sizes): copy the file again"),
+            Problem::Short(size) => {
+                write!(
+                    f,
+                    "cut short ({size} bytes, the header alone has {HEADER_SIZE}): copy the file again"
+                )
+            }
+            Problem::NotReady => write!(
+                f,
+                "no header yet: its process is just starting, or ended before it began"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            Problem::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// What a journal says about its process. Text that is not UTF-8 is shown as near as can be.
+#[derive(Clone, Debug)]
+pub struct Header {
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub start_ticks: u64,
+    pub boot_id: [u8; 16],
+    /// CLOCK_REALTIME at the start, nanoseconds.
+    pub wall_start_ns: u64,
+    /// CLOCK_MONOTONIC at the same moment.
+    pub mono_start_ns: u64,
+    pub strategy: String,
+    pub host: String,
+    pub job: String,
+    pub command_line: Vec<String>,
+    /// `(name, value)`
+    pub environment: Vec<(String, String)>,
+    pub devices: Vec<Device>,
+    pub lost_first_ns: u64,
+    pub lost_errno: i32,
+    ended: bool,
+    exit_status: i32,
+    ended_ns: u64,
+    claimed: u64,
+    lost: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub ordinal: i32,
+    pub total_memory: u64,
+    pub uuid: [u8; 16],
+    pub name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Exited(i32),
+    /// It said nothing and is gone: a signal, `_exit`, or the machine went down.
+    Killed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub index: u64,
+    pub record: Record,
+}
+
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    header: Header,
+    state: State,
+}
+
+impl Journal {
+    /// Opens a journal. Not for the process that writes it: closing any descriptor of a file gives up the process's
+    /// own lock on it.
+    pub fn open(path: &Path) -> Result<Journal, OpenError> {
+        Self::read_head(path).map_err(|problem| OpenError {
+            path: path.to_owned(),
+            problem,
+        })
+    }
+
+    fn read_head(path: &Path) -> Result<Journal, Problem> {
+        // Asked before opening: opening a FIFO would wait for its writer.
+        if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
+            return Err(Problem::NotAFile);
+        }
+        let file = File::open(path).map_err(Problem::Io)?;
+        let mut head = vec![0; HEADER_SIZE];
+        let got = fill(&file, &mut head, 0).map_err(Problem::Io)?;
+        head.truncate(got);
+        let header = parse_header(&head)?;
+        // The size is asked after the header, so that every slot claimed in it and since grown into is there.
+        let size = file.metadata().map_err(Problem::Io)?.len();
+        let state = match (is_running(&file, &header), header.ended) {
+            (true, _) => State::Running,
+            (false, true) => State::Exited(header.exit_status),
+            (false, false) => State::Killed,
+        };
+        Ok(Journal {
+            file,
+            path: path.to_owned(),
+            size,
+            header,
+            state,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// As it was when the journal was opened.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes in the file, for a progress bar.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Nanoseconds from start to exit, if the process said when it ended.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.header.ended.then_some(self.header.ended_ns)
+    }
+
+    /// Events that happened and are not in the file: those the writer counted, and slots it gave out that the file
+    /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow.)
+    pub fn lost(&self) -> u64 {
+        let slots = self.size.saturating_sub(HEADER_SIZE as u64) / RECORD_SIZE as u64;
+        let missing = match self.state {
+            State::Running => 0,
+            _ => self.header.claimed.saturating_sub(slots),
+        };
+        self.header.lost.saturating_add(missing)
+    }
+
+    /// The events in slot order, which is the order they took effect in.
+    pub fn events(&self) -> Events<'_> {
+        Events {
+            journal: self,
+            block: Vec::new(),
+            offset: 0,
+            block_start: HEADER_SIZE as u64,
+            index: 0,
+            unfinished: 0,
+            gap: 0,
+            done: false,
+        }
+    }
+}
+
+/// Iterator over committed events. A read error is handed out once and ends it.
+pub struct Events<'a> {
+    journal: &'a Journal,
+    block: Vec<u8>,
+    /// Where in `block` the next slot lies.
+    offset: usize,
+    /// Where in the file `block` begins.
+    block_start: u64,
+    index: u64,
+    unfinished: u64,
+    /// Uncommitted slots since the last committed one.
+    gap: u64,
+    done: bool,
+}
+
+impl Events<'_> {
+    /// How far in the file, in bytes.
+    pub fn position(&self) -> u64 {
+        self.block_start + self.offset as u64
+    }
+
+    /// Slots passed so far that were never finished, up to the last committed one.
+    pub fn unfinished(&self) -> u64 {
+        self.unfinished
+    }
+
+    /// Reads the next block; false at the end of the file.
+    fn refill(&mut self) -> io::Result<bool> {
+        self.block_start += self.block.len() as u64;
+        self.offset = 0;
+        let left = self.journal.size.saturating_sub(self.block_start);
+        self.block.resize(left.min(BLOCK as u64) as usize, 0);
+        let got = fill(&self.journal.file, &mut self.block, self.block_start)?;
+        self.block.truncate(got / RECORD_SIZE * RECORD_SIZE);
+        Ok(!self.block.is_empty())
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = io::Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.done {
+            let Some(slot) = self.block.get(self.offset..self.offset + RECORD_SIZE) else {
+                match self.refill() {
+                    Ok(true) => continue,
+                    Ok(false) => self.done = true,
+                    Err(error) => {
+                        self.done = true;
+                        return Some(Err(error));
+                    }
+                }
+                break;
+            };
+            let index = self.index;
+            self.index += 1;
+            self.offset += RECORD_SIZE;
+            if u64_at(slot, offset_of!(Slot, commit)) != index + 1 {
+                self.gap += 1;
+                continue;
+            }
+            self.unfinished += std::mem::take(&mut self.gap);
+            return Some(Ok(Event {
+                index,
+                record: parse_record(&slot[offset_of!(Slot, record)..]),
+            }));
+        }
+        None
+    }
+}
+
+fn parse_header(head: &[u8]) -> Result<Header, Problem> {
+    use format::Header as H;
+    let begins = head.len().min(MAGIC.len());
+    let untouched = head.iter().all(|&byte| byte == 0);
+    if untouched {
+        return Err(Problem::NotReady);
+    }
+    if head[..begins] != MAGIC[..begins] {
+        return Err(Problem::NotAJournal);
+    }
+    if head.len() < HEADER_SIZE {
+        return Err(Problem::Short(head.len() as u64));
+    }
+    let u32_of = |offset| u32_at(head, offset);
+    let u64_of = |offset| u64_at(head, offset);
+    let version = u32_of(offset_of!(H, version));
+    if u32_of(offset_of!(H, ready)) != 1 && version <= VERSION {
+        return Err(Problem::NotReady);
+    }
+    if version != VERSION {
+        return Err(Problem::OtherVersion(version));
+    }
+    let sizes = (u32_of(offset_of!(H, header_size)), u32_of(offset_of!(H, record_size)));
+    if sizes != (HEADER_SIZE as u32, RECORD_SIZE as u32) {
+        return Err(Problem::OtherLayout);
+    }
+    let devices = (0..MAX_DEVICES)
+        .map(|place| &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()])
+        .filter(|entry| u32_at(entry, offset_of!(DeviceEntry, present)) == 1)
+        .map(|entry| Device {
+            ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
+            total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
+            uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
+            name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
+        })
+        .collect();
+    Ok(Header {
+        pid: u32_of(offset_of!(H, pid)),
+        parent_pid: u32_of(offset_of!(H, parent_pid)),
+        start_ticks: u64_of(offset_of!(H, start_ticks)),
+        boot_id: bytes_at(head, offset_of!(H, boot_id)),
+        wall_start_ns: u64_of(offset_of!(H, wall_start_ns)),
+        mono_start_ns: u64_of(offset_of!(H, mono_start_ns)),
+        strategy: text(&bytes_at::<32>(head, offset_of!(H, strategy))),
+        host: text(&bytes_at::<64>(head, offset_of!(H, host))),
+        job: text(&bytes_at::<128>(head, offset_of!(H, job))),
+        command_line: texts(&bytes_at::<4096>(head, offset_of!(H, command_line))),
+        environment: texts(&bytes_at::<4096>(head, offset_of!(H, environment)))
+            .iter()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        devices,
+        lost_first_ns: u64_of(offset_of!(H, lost_first_ns)),
+        lost_errno: u32_of(offset_of!(H, lost_errno)) as i32,
+        ended: u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
+        exit_status: u32_of(offset_of!(H, exit_status)) as i32,
+        ended_ns: u64_of(offset_of!(H, ended_ns)),
+        claimed: u64_of(offset_of!(H, claimed)),
+        lost: u64_of(offset_of!(H, lost)),
+    })
+}
+
+fn parse_record(bytes: &[u8]) -> Record {
+    Record {
+        time_ns: u64_at(bytes, offset_of!(Record, time_ns)),
+        address: u64_at(bytes, offset_of!(Record, address)),
+        size: u64_at(bytes, offset_of!(Record, size)),
+        allocated: u64_at(bytes, offset_of!(Record, allocated)),
+        detail: u64_at(bytes, offset_of!(Record, detail)),
+        tid: u32_at(bytes, offset_of!(Record, tid)),
+        result: u32_at(bytes, offset_of!(Record, result)) as i32,
+        api: u16::from_le_bytes(bytes_at(bytes, offset_of!(Record, api))),
+        device: i16::from_le_bytes(bytes_at(bytes, offset_of!(Record, device))),
+        kind: bytes[offset_of!(Record, kind)],
+        class: bytes[offset_of!(Record, class)],
+        flags: bytes[offset_of!(Record, flags)],
+        unused: bytes[offset_of!(Record, unused)],
+    }
+}
+
+/// Whether the process that wrote this file still holds its lock on it. Works from any pid namespace. Where the
+/// filesystem knows no locks, the process is looked for by pid and start time instead.
+fn is_running(file: &File, header: &Header) -> bool {
+    // SAFETY: flock is plain data.
+    let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
+    conflict.l_type = libc::F_WRLCK as libc::c_short;
+    conflict.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open and the struct outlives the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0 {
+        return conflict.l_type != libc::F_UNLCK as libc::c_short;
+    }
+    !header.ended
+        && header.boot_id != [0; 16]
+        && header.boot_id == identity::boot_id()
+        && identity::start_ticks(&header.pid.to_string()) == Some(header.start_ticks)
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn fill(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(count) => got += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    std::array::from_fn(|place| bytes[offset + place])
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, offset))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, offset))
+}
+
+/// Text up to its padding.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+/// NUL-separated texts up to the padding. An empty argument in the middle is kept.
+fn texts(field: &[u8]) -> Vec<String> {
+    let end = field.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    if end == 0 {
+        return Vec::new();
+    }
+    field[..end]
+        .split(|&byte| byte == 0)
+        .map(|item| String::from_utf8_lossy(item).into_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::writer;
+    use proptest::prelude::*;
+
+    const EVENTS: u64 = 100;
+
+    /// The bytes of a real journal with a hundred events, cut behind them.
+    fn sample() -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = writer::Journal::create(&writer::Options {
+            directory: folder.path().into(),
+            strategy: "passthrough".into(),
+            job: "sample".into(),
+            max_bytes: 1 << 20,
+            command_line: b"python\0train.py\0\0--fast".to_vec(),
+            environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
+        })
+        .unwrap();
+        journal.device(0, 80 << 30, [7; 16], "Simulated GPU");
+        for address in 1..=EVENTS {
+            assert_eq!(journal.write(record(address)), writer::Outcome::Written);
+        }
+        let mut bytes = std::fs::read(journal.path()).unwrap();
+        bytes.truncate(HEADER_SIZE + EVENTS as usize * RECORD_SIZE);
+        bytes
+    }
+
+    fn record(address: u64) -> Record {
+        Record {
+            time_ns: 0,
+            address,
+            size: 2,
+            allocated: 512,
+            detail: 4,
+            tid: 0,
+            result: -6,
+            api: 200,
+            device: -1,
+            kind: 1,
+            class: 1,
+            flags: 1,
+            unused: 0,
+        }
+    }
+
+    fn with_file<T>(bytes: &[u8], look: impl FnOnce(&Path) -> T) -> T {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        look(file.path())
+    }
+
+    fn problem(bytes: &[u8]) -> String {
+        with_file(bytes, |path| Journal::open(path).err().expect("an error").to_string())
+    }
+
+    #[test]
+    fn reads_what_was_written() {
+        with_file(&sample(), |path| {
+            let journal = Journal::open(path).unwrap();
+            let header = journal.header();
+            assert_eq!(header.pid, std::process::id());
+            assert_eq!(header.job, "sample");
+            assert_eq!(header.command_line, ["python", "train.py", "", "--fast"]);
+            assert_eq!(header.environment[0], ("RANK".into(), "3".into()));
+            assert_eq!(header.devices.len(), 1);
+            assert_eq!(header.devices[0].name, "Simulated GPU");
+            assert_eq!(journal.state(), State::Killed);
+            assert_eq!(journal.lost(), 0);
+            let events: Vec<_> = journal.events().map(Result::unwrap).collect();
+            assert_eq!(events.len() as u64, EVENTS);
+            for (index, event) in (0..).zip(&events) {
+                let Record { time_ns, tid, .. } = event.record;
+                assert!(tid > 0);
+                assert_eq!(
+                    *event,
+                    Event {
+                        index,
+                        record: Record {
+                            time_ns,
+                            tid,
+                            ..record(index + 1)
+                        }
+                    }
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn unfinished_slots_are_skipped_and_counted() {
+        let mut bytes = sample();
+        bytes[HEADER_SIZE + 10 * RECORD_SIZE] ^= 1;
+        bytes[HEADER_SIZE + 99 * RECORD_SIZE] ^= 1;
+        with_file(&bytes, |path| {
+            let journal = Journal::open(path).unwrap();
+            let mut events = journal.events();
+            assert_eq!(events.by_ref().count() as u64, EVENTS - 2);
+            assert_eq!(events.unfinished(), 1, "the last one is above every committed slot");
+        });
+    }
+
+    #[test]
+    fn a_cut_file_tells_what_is_missing() {
+        let bytes = sample();
+        with_file(&bytes[..HEADER_SIZE + 40 * RECORD_SIZE + 13], |path| {
+            let journal = Journal::open(path).unwrap();
+            assert_eq!(journal.events().count(), 40);
+            assert_eq!(journal.lost(), EVENTS - 40);
+        });
+    }
+
+    #[test]
+    fn each_problem_has_its_own_words() {
+        let good = sample();
+        let changed = |offset: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[offset] = value;
+            bytes
+        };
+        assert!(problem(b"").contains("no header yet"));
+        assert!(problem(&vec![0; 1 << 20]).contains("no header yet"));
+        assert!(problem(b"hello").contains("not a vramshim journal"));
+        assert!(problem(&good[..5000]).contains("cut short (5000 bytes"));
+        assert!(problem(&changed(0, b'X')).contains("not a vramshim journal"));
+        assert!(problem(&changed(offset_of!(format::Header, version), 9)).contains("format 9"));
+        assert!(problem(&changed(offset_of!(format::Header, record_size), 9)).contains("damaged"));
+        assert!(problem(&changed(offset_of!(format::Header, ready), 0)).contains("no header yet"));
+        let folder = tempfile::tempdir().unwrap();
+        assert!(
+            Journal::open(folder.path())
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("not a file")
+        );
+        assert!(
+            Journal::open(&folder.path().join("none"))
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("cannot be read")
+        );
+    }
+
+    fn read_all(bytes: &[u8]) {
+        with_file(bytes, |path| {
+            if let Ok(journal) = Journal::open(path) {
+                let slots = bytes.len().saturating_sub(HEADER_SIZE) / RECORD_SIZE;
+                let mut events = journal.events();
+                let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
+                assert!(found as u64 + events.unfinished() <= slots as u64);
+                let _ = (journal.lost(), journal.ended_ns(), journal.state());
+            }
+        });
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        #[test]
+        fn damage_never_panics(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..200),
+            length in any::<prop::sample::Index>(),
+            cut in any::<bool>(),
+        ) {
+            let mut bytes = sample();
+            for (place, value) in flips {
+                let place = place.index(bytes.len());
+                // The first fields are spared most of the time, or nothing else would be reached.
+                if place > 32 || value < 8 {
+                    bytes[place] = value;
+                }
+            }
+            if cut {
+                bytes.truncate(length.index(bytes.len()));
+            }
+            read_all(&bytes);
+        }
+
+        #[test]
+        fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..40_000), as_journal in any::<bool>()) {
+            let mut bytes = noise;
+            if as_journal && bytes.len() > 32 {
+                bytes[..32].copy_from_slice(&sample()[..32]);
+            }
+            read_all(&bytes);
+        }
+    }
+}

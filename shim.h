@@ -1,0 +1,60 @@
+/* shim.h: what libvramshim.so tells a program that asks.
+ *
+ * The library is preloaded (LD_PRELOAD), so a program that wants to work without it too looks the functions up with
+ * dlsym(RTLD_DEFAULT, "vramshim_stats") and does without them where that answers NULL.
+ *
+ * All sizes are bytes. A device is numbered as the program itself sees it (after CUDA_VISIBLE_DEVICES); VRAMSHIM_HOST
+ * stands for host memory obtained through CUDA. Every function may be called from any thread, before and after CUDA is
+ * initialised; none of them initialises it.
+ */
+#ifndef VRAMSHIM_SHIM_H
+#define VRAMSHIM_SHIM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define VRAMSHIM_HOST (-1)
+
+/* One device, or the host. "requested": asked for by the program and still held. "allocated": the same after rounding.
+ * "reserved": obtained from the layer below. */
+struct vramshim_stats {
+    uint64_t requested, requested_peak;
+    uint64_t allocated, allocated_peak;
+    uint64_t reserved, reserved_peak;
+    uint64_t free_inside;        /* free inside reserved; 0 for a single class */
+    uint64_t largest_free_block; /* the largest contiguous part of it; 0 for a single class */
+    uint64_t live;               /* number of live allocations */
+    uint64_t failures;           /* requests that failed */
+};
+
+/* The library's version, for example "0.1.0". Static storage. */
+const char *vramshim_version(void);
+
+/* Totals of one device. 0 on success; -1 where device is out of range or out is NULL (nothing is written). */
+int vramshim_stats(int device, struct vramshim_stats *out);
+
+/* Totals of one class of memory on one device: "linear", "pitched", "managed", "host", "host_registered", "async",
+ * "vmm", "array", "mipmap", "imported", "graph", "address_range". -1 for an unknown class as well. */
+int vramshim_class_stats(int device, const char *class_name, struct vramshim_stats *out);
+
+/* The whole account as JSON, by device and class:
+ *   {"pid":N,"strategy":"...","events_lost":N,"totals":[{"device":N,"class":"...",
+ *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}
+ * Writes at most capacity bytes, NUL included, and returns how many the whole text needs (call with NULL, 0 to learn). */
+size_t vramshim_account(char *buffer, size_t capacity);
+
+/* Path of this process's journal, as vramshim_account writes text; empty where none is kept. */
+size_t vramshim_journal_path(char *buffer, size_t capacity);
+
+/* Gives segments that hold no block back to the layer below; returns the bytes given back. */
+uint64_t vramshim_trim(int device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

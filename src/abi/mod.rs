@@ -1,0 +1,68 @@
+//! The front door: every exported C name. Arguments in, engine called, result out; no policy here.
+//!
+//! This file is the one table of exported name -> our function that `dlsym` and `cuGetProcAddress` both read.
+
+mod control;
+mod dlsym;
+mod driver;
+mod process;
+mod route;
+mod runtime;
+
+use std::ffi::c_void;
+
+use crate::hooked_driver_functions;
+use crate::real::{self, Slot};
+
+/// One hooked function.
+pub struct Entry {
+    pub name: &'static str,
+    /// Our function of that name.
+    ours: *const c_void,
+    /// Where the next layer's function is; runtime functions are found a caller at a time instead.
+    pub slot: Option<&'static Slot>,
+}
+
+// SAFETY: the pointer is the address of a function and never written through.
+unsafe impl Sync for Entry {}
+
+macro_rules! driver_table {
+    ($($name:ident($($argument:ident: $type:ty),*);)+) => {
+        /// The hooked driver functions.
+        pub static DRIVER: &[Entry] = &[$(
+            Entry {
+                name: stringify!($name),
+                ours: driver::$name as *const c_void,
+                slot: Some(&real::hooked::$name),
+            },
+        )+];
+    };
+}
+hooked_driver_functions!(driver_table);
+
+macro_rules! runtime_table {
+    ($($name:ident,)+) => {
+        /// The hooked runtime functions.
+        pub static RUNTIME: &[Entry] = &[$(
+            Entry { name: stringify!($name), ours: runtime::$name as *const c_void, slot: None },
+        )+];
+    };
+}
+runtime::hooked_runtime_functions!(runtime_table);
+
+impl Entry {
+    pub fn ours(&self) -> *mut c_void {
+        self.ours.cast_mut()
+    }
+}
+
+/// The entry of exactly this name. Names are matched whole: a prefix match once sent cuDNN's `cudnnCreate` astray.
+pub fn entry(name: &[u8]) -> Option<&'static Entry> {
+    let table = if name.starts_with(b"cuda") { RUNTIME } else { DRIVER };
+    table.iter().find(|entry| entry.name.as_bytes() == name)
+}
+
+/// Our function of this name, for the exported `dlsym`.
+pub fn lookup(name: &[u8]) -> Option<*const c_void> {
+    entry(name).map(|entry| entry.ours)
+}

@@ -1,0 +1,55 @@
+//! Names of the CUDA result codes that allocation calls return. The runtime's codes for them have the same numbers.
+
+/// The name, where it is a known one.
+pub fn name(result: i32) -> Option<&'static str> {
+    Some(match result {
+        0 => "CUDA_SUCCESS",
+        1 => "CUDA_ERROR_INVALID_VALUE",
+        2 => "CUDA_ERROR_OUT_OF_MEMORY",
+        3 => "CUDA_ERROR_NOT_INITIALIZED",
+        4 => "CUDA_ERROR_DEINITIALIZED",
+        46 => "CUDA_ERROR_DEVICE_UNAVAILABLE",
+        100 => "CUDA_ERROR_NO_DEVICE",
+        101 => "CUDA_ERROR_INVALID_DEVICE",
+        200 => "CUDA_ERROR_INVALID_IMAGE",
+        201 => "CUDA_ERROR_INVALID_CONTEXT",
+        205 => "CUDA_ERROR_MAP_FAILED",
+        206 => "CUDA_ERROR_UNMAP_FAILED",
+        207 => "CUDA_ERROR_ARRAY_IS_MAPPED",
+        208 => "CUDA_ERROR_ALREADY_MAPPED",
+        211 => "CUDA_ERROR_NOT_MAPPED",
+        214 => "CUDA_ERROR_ECC_UNCORRECTABLE",
+        217 => "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+        304 => "CUDA_ERROR_OPERATING_SYSTEM",
+        400 => "CUDA_ERROR_INVALID_HANDLE",
+        401 => "CUDA_ERROR_ILLEGAL_STATE",
+        500 => "CUDA_ERROR_NOT_FOUND",
+        600 => "CUDA_ERROR_NOT_READY",
+        700 => "CUDA_ERROR_ILLEGAL_ADDRESS",
+        701 => "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        702 => "CUDA_ERROR_LAUNCH_TIMEOUT",
+        708 => "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
+        709 => "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+        710 => "CUDA_ERROR_ASSERT",
+        712 => "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        713 => "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        719 => "CUDA_ERROR_LAUNCH_FAILED",
+        800 => "CUDA_ERROR_NOT_PERMITTED",
+        801 => "CUDA_ERROR_NOT_SUPPORTED",
+        802 => "CUDA_ERROR_SYSTEM_NOT_READY",
+        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        900 => "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        901 => "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        906 => "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+        908 => "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+        909 => "CUDA_ERROR_TIMEOUT",
+        999 => "CUDA_ERROR_UNKNOWN",
+        _ => return None,
+    })
+}
+
+/// The name, or the number where there is none.
+pub fn text(result: i32) -> String {
+    name(result).map_or_else(|| format!("CUDA result {result}"), str::to_owned)
+}

@@ -1,0 +1,137 @@
+//! One journal, read to its end: who the job was, how it ended, and the account of its memory.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use vramshim::journal::format::HOST_DEVICE;
+use vramshim::journal::identity;
+use vramshim::journal::reader::{Device, Header, Journal, OpenError, Problem, State};
+
+use super::account::{Account, DeviceAccount};
+
+pub struct Job {
+    pub path: PathBuf,
+    pub header: Header,
+    pub state: State,
+    /// From start to exit; to now for a running process; to the last event for a killed one.
+    pub duration_ns: u64,
+    pub lost: u64,
+    pub unfinished: u64,
+    pub account: Account,
+}
+
+#[derive(Debug)]
+pub enum LoadError {
+    Open(OpenError),
+    Read {
+        path: PathBuf,
+        position: u64,
+        error: io::Error,
+    },
+}
+
+impl LoadError {
+    /// The file is no journal yet, which is nobody's mistake.
+    pub fn is_too_early(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(OpenError {
+                problem: Problem::NotReady,
+                ..
+            })
+        )
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Open(error) => error.fmt(f),
+            Self::Read { path, position, error } => {
+                write!(f, "{}: cannot be read at byte {position}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl Job {
+    /// Reads a journal; `progress` hears now and then how many bytes of how many are done.
+    pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
+        let journal = Journal::open(path).map_err(LoadError::Open)?;
+        let mut account = Account::default();
+        let mut events = journal.events();
+        while let Some(event) = events.next() {
+            let position = events.position();
+            let event = event.map_err(|error| LoadError::Read {
+                path: path.to_owned(),
+                position,
+                error,
+            })?;
+            account.apply(&event);
+            if account.events.is_multiple_of(1 << 16) {
+                progress(position, journal.size());
+            }
+        }
+        let header = journal.header().clone();
+        let duration_ns = match journal.state() {
+            State::Running if header.boot_id == identity::boot_id() => now_ns().saturating_sub(header.wall_start_ns),
+            _ => journal.ended_ns().unwrap_or(0).max(account.last_ns),
+        };
+        Ok(Job {
+            path: path.to_owned(),
+            header,
+            state: journal.state(),
+            duration_ns,
+            lost: journal.lost(),
+            unfinished: events.unfinished(),
+            account,
+        })
+    }
+
+    /// Every device the job saw or used, in order, with what the journal's head says about it.
+    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceAccount>)> {
+        let known = |ordinal: i16| {
+            self.header
+                .devices
+                .iter()
+                .find(|device| device.ordinal == i32::from(ordinal))
+        };
+        let told = self
+            .header
+            .devices
+            .iter()
+            .filter_map(|device| i16::try_from(device.ordinal).ok());
+        let mut ordinals: Vec<i16> = self.account.devices.keys().copied().chain(told).collect();
+        ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
+        ordinals.sort_unstable();
+        ordinals.dedup();
+        ordinals
+            .into_iter()
+            .map(|ordinal| (ordinal, known(ordinal), self.account.devices.get(&ordinal)))
+            .collect()
+    }
+
+    pub fn host_memory(&self) -> Option<&DeviceAccount> {
+        self.account.devices.get(&HOST_DEVICE)
+    }
+
+    /// What a person would call it.
+    pub fn title(&self) -> String {
+        let command = self.header.command_line.join(" ");
+        match (self.header.job.as_str(), command.as_str()) {
+            ("", "") => format!("process {}", self.header.pid),
+            ("", command) => command.to_owned(),
+            (job, _) => job.to_owned(),
+        }
+    }
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}

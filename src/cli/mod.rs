@@ -1,0 +1,77 @@
+//! The command line: what can be asked for, and how an answer or an error leaves the program.
+
+mod inspect;
+mod run;
+mod simulator;
+mod words;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "vramshim", version, about, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const LONG_ABOUT: &str = "Keeps one account of a CUDA job's GPU memory by standing between the job and the driver: \
+every allocation under the API it was made through, and for each device how much is requested, allocated and reserved.";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used).
+`run` becomes the job, so its exit code is the job's; 127 the command was not found, 126 it cannot be executed.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Start a job under the library
+    Run(run::Run),
+    /// Show what jobs did with GPU memory
+    Inspect(inspect::Inspect),
+}
+
+/// Why the program ends without having done what was asked.
+pub struct Failure {
+    code: u8,
+    message: String,
+}
+
+impl Failure {
+    /// Something went wrong.
+    fn failed(message: impl fmt::Display) -> Self {
+        Self {
+            code: 1,
+            message: message.to_string(),
+        }
+    }
+
+    /// It was not even tried, because it cannot be right.
+    fn refused(message: impl fmt::Display) -> Self {
+        Self {
+            code: 2,
+            message: message.to_string(),
+        }
+    }
+}
+
+pub fn main() -> ExitCode {
+    // Rust ignores SIGPIPE from the start. With it, `vramshim inspect | head` ends as quietly as every other tool, and
+    // a job that `run` becomes finds the signal as it expects it.
+    // SAFETY: nothing else runs yet, and the default action needs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let done = match Arguments::parse().command {
+        Command::Run(run) => run.start(),
+        Command::Inspect(inspect) => inspect.show(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            for line in message.lines() {
+                eprintln!("vramshim: {line}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What the library tells the job about itself (`shim.h`).
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Engine;
+use crate::api::{Api, Class};
+use crate::journal::format::{HOST_DEVICE, MAX_DEVICES};
+use crate::ledger::{Gauge, Totals};
+
+/// `struct vramshim_stats`: one device (or, as device -1, the host). Bytes, but for the counts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub requested: u64,
+    pub requested_peak: u64,
+    pub allocated: u64,
+    pub allocated_peak: u64,
+    pub reserved: u64,
+    pub reserved_peak: u64,
+    /// Free inside our segments, and the largest contiguous part of it.
+    pub free_inside: u64,
+    pub largest_free_block: u64,
+    pub live: u64,
+    pub failures: u64,
+}
+
+fn stats(totals: &Totals) -> Stats {
+    Stats {
+        requested: totals.requested.current(),
+        requested_peak: totals.requested.peak(),
+        allocated: totals.allocated.current(),
+        allocated_peak: totals.allocated.peak(),
+        reserved: totals.reserved.current(),
+        reserved_peak: totals.reserved.peak(),
+        live: totals.live.current(),
+        failures: totals.failures.load(Relaxed),
+        ..Stats::default()
+    }
+}
+
+impl Engine {
+    fn refresh(&self) {
+        self.refresh_pools(Api::Policy);
+        for device in 0..MAX_DEVICES as i16 {
+            if self.devices_seen[device as usize].load(Relaxed) {
+                self.refresh_graphs(device, Api::Policy);
+            }
+        }
+    }
+
+    /// Totals of a device, `class` alone where one is named. `None` for a device number out of range.
+    pub fn stats(&self, device: i32, class: Option<Class>) -> Option<Stats> {
+        let device = i16::try_from(device).ok().filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
+        self.refresh();
+        let totals = self.ledger.device(device);
+        if let Some(class) = class {
+            return Some(stats(&totals.classes[usize::from(class.number()) - 1]));
+        }
+        let pooled = self.pooled(device);
+        Some(Stats {
+            free_inside: pooled.free,
+            largest_free_block: pooled.largest_free_block,
+            ..stats(&totals.all)
+        })
+    }
+
+    /// The account of every device seen and every class that was ever used, as JSON.
+    pub fn account(&self) -> String {
+        self.refresh();
+        let mut text = format!(
+            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",
+            self.pid,
+            self.config.strategy.name(),
+            self.journal.as_ref().map_or(0, |journal| journal.lost()),
+        );
+        let mut first = true;
+        for device in HOST_DEVICE..MAX_DEVICES as i16 {
+            let totals = self.ledger.device(device);
+            for (&class, one) in Class::ALL.iter().zip(&totals.classes) {
+                if one.live.peak() == 0 && one.reserved.peak() == 0 && one.failures.load(Relaxed) == 0 {
+                    continue;
+                }
+                let comma = if std::mem::take(&mut first) { "" } else { "," };
+                let gauge = |gauge: &Gauge| format!("{{\"current\":{},\"peak\":{}}}", gauge.current(), gauge.peak());
+                let _ = write!(
+                    text,
+                    "{comma}{{\"device\":{device},\"class\":\"{}\",\"requested\":{},\"allocated\":{},\"reserved\":{},\
+                     \"count\":{},\"failures\":{}}}",
+                    class.name(),
+                    gauge(&one.requested),
+                    gauge(&one.allocated),
+                    gauge(&one.reserved),
+                    one.live.current(),
+                    one.failures.load(Relaxed),
+                );
+            }
+        }
+        text.push_str("]}");
+        text
+    }
+}

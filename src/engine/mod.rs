@@ -1,0 +1,307 @@
+//! One call a request: ask the policy or the next layer, tell the ledger, write the journal.
+//!
+//! The engine starts at the first call that concerns memory, not before: the library is inherited by every child
+//! process, and a program may still choose the strategy after it was loaded. A forked child starts its own.
+
+mod context;
+mod control;
+mod graph;
+mod linear;
+mod physical;
+mod query;
+mod scope;
+mod start;
+mod stream_ordered;
+mod suballocation;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tracing::{error, warn};
+
+use crate::api::{Api, Class};
+use crate::config::Config;
+use crate::journal::format::{FLAG_DIRECT, HOST_DEVICE, Kind, MAX_DEVICES, Record};
+use crate::journal::writer::{Claim, Journal, Outcome};
+use crate::ledger::{Allocation, Key, Ledger};
+use crate::real::{self, NOT_PERMITTED, SUCCESS};
+
+pub use control::Stats;
+pub use linear::ArrayShape;
+pub use scope::runtime;
+pub use start::{process_ends, running};
+
+pub struct Engine {
+    config: Config,
+    /// `VRAMSHIM_STRICT` and a variable that cannot be used: every request for memory is refused.
+    refuses: bool,
+    pid: u32,
+    ledger: Ledger,
+    journal: Option<Journal>,
+    pools: suballocation::Pools,
+    stream_ordered: stream_ordered::StreamOrdered,
+    graphs: graph::GraphMemory,
+    physical: Mutex<physical::Physical>,
+    /// Streams with an open capture.
+    captures: Mutex<HashSet<usize>>,
+    captures_open: AtomicUsize,
+    devices_seen: [AtomicBool; MAX_DEVICES],
+}
+
+/// Where a request is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub device: i16,
+    /// The current context; 0 for memory that outlives contexts.
+    pub context: u64,
+}
+
+impl Place {
+    pub const HOST: Place = Place { device: HOST_DEVICE, context: 0 };
+
+    /// The calling thread's current context and its device; `None` where there is none (the real function will say so).
+    pub fn current() -> Option<Place> {
+        let mut context = std::ptr::null_mut();
+        let mut device = 0;
+        // SAFETY: both are this frame's own values.
+        let found = unsafe {
+            real::cuCtxGetCurrent(&mut context) == SUCCESS
+                && !context.is_null()
+                && real::cuCtxGetDevice(&mut device) == SUCCESS
+        };
+        found.then_some(Place { device: device as i16, context: context as u64 })
+    }
+
+    pub fn without_context(self) -> Place {
+        Place { context: 0, ..self }
+    }
+}
+
+/// One request of the job on its way through the library.
+pub struct Call {
+    engine: &'static Engine,
+    scope: scope::DriverScope,
+}
+
+/// Enters a driver function. `None` where the library stays out: switched off, or called by the next layer while it
+/// serves a request of ours, which is counted already.
+pub fn enter(api: Api) -> Option<Call> {
+    let scope = scope::driver(api)?;
+    Some(Call { engine: start::engine()?, scope })
+}
+
+/// As `enter`, for functions that concern only memory already booked: they start nothing.
+pub fn enter_running(api: Api) -> Option<Call> {
+    let engine = running()?;
+    Some(Call { engine, scope: scope::driver(api)? })
+}
+
+/// Locks without the possibility of a panic: nothing that holds one of our locks can panic half-way.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Call {
+    /// The API the application called: the outermost one.
+    fn api(&self) -> Api {
+        self.scope.api()
+    }
+
+    /// Memory that `ask` obtains from the layer below, booked as `booked` says.
+    fn obtain(
+        &self,
+        class: Class,
+        place: Option<Place>,
+        size: u64,
+        ask: impl Fn() -> i32,
+        booked: impl FnOnce() -> (Key, Allocation),
+    ) -> i32 {
+        if self.engine.refuses {
+            return NOT_PERMITTED;
+        }
+        let mut result = ask();
+        if result == real::OUT_OF_MEMORY && place.is_some_and(|place| self.engine.release_idle(place.device) > 0) {
+            result = ask();
+        }
+        if result == SUCCESS {
+            let (key, allocation) = booked();
+            self.book(key, allocation);
+        } else {
+            self.failed(class, place, size, result);
+        }
+        result
+    }
+
+    fn book(&self, key: Key, allocation: Allocation) {
+        self.engine.saw_device(allocation.device);
+        self.engine.ledger.insert(key, allocation);
+        self.engine.write(record(Kind::Alloc, self.api(), key, &allocation));
+    }
+
+    fn failed(&self, class: Class, place: Option<Place>, size: u64, result: i32) {
+        let device = place.map_or(HOST_DEVICE, |place| place.device);
+        self.engine.saw_device(device);
+        self.engine.ledger.failed(device, class);
+        self.engine.write(Record {
+            kind: Kind::AllocFailed as u8,
+            api: self.api().number(),
+            class: class.number(),
+            device,
+            size,
+            result,
+            ..BLANK
+        });
+    }
+
+    /// Gives back what `key` names. The entry leaves the ledger, and the record takes its place in the journal, before
+    /// the memory is free for anybody else.
+    fn give_back(&self, key: Key, ask: impl FnOnce() -> i32) -> i32 {
+        let Some(allocation) = self.engine.ledger.remove(key) else {
+            let result = ask();
+            if result != SUCCESS {
+                self.free_failed(None, key, result);
+            }
+            return result;
+        };
+        let claim = self.engine.claim();
+        let result = ask();
+        if result == SUCCESS {
+            self.engine.commit(claim, record(Kind::Free, self.api(), key, &allocation));
+        } else {
+            self.engine.ledger.insert(key, allocation);
+            self.free_failed(claim, key, result);
+        }
+        result
+    }
+
+    fn free_failed(&self, claim: Option<Claim>, key: Key, result: i32) {
+        let claim = claim.or_else(|| self.engine.claim());
+        let kind = Kind::FreeFailed as u8;
+        let device = Place::current().map_or(HOST_DEVICE, |place| place.device);
+        let failure = Record { kind, api: self.api().number(), address: key.value(), device, result, ..BLANK };
+        self.engine.commit(claim, failure);
+    }
+}
+
+impl Call {
+    /// While a capture is open anywhere, a policy must not synchronise: that would break it.
+    pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
+        // Before the call: no policy may synchronise from the moment the capture is open. A stream that is capturing
+        // already is refused below, and goes on capturing.
+        let new = self.engine.capture(stream, true);
+        let result = ask();
+        if result != SUCCESS && new {
+            self.engine.capture(stream, false);
+        }
+        result
+    }
+
+    /// A capture ends whatever the result, unless the stream had none.
+    pub fn capture_ends(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
+        let result = ask();
+        self.engine.capture(stream, false);
+        result
+    }
+
+    /// Runs `ask`, then books what stream-ordered pools hold after it.
+    pub fn then_refresh(&self, ask: impl FnOnce() -> i32) -> i32 {
+        let result = ask();
+        self.refresh_pools();
+        result
+    }
+}
+
+const BLANK: Record = Record {
+    time_ns: 0,
+    address: 0,
+    size: 0,
+    allocated: 0,
+    detail: 0,
+    tid: 0,
+    result: 0,
+    api: 0,
+    device: HOST_DEVICE,
+    kind: 0,
+    class: 0,
+    flags: 0,
+    unused: 0,
+};
+
+fn record(kind: Kind, api: Api, key: Key, allocation: &Allocation) -> Record {
+    Record {
+        kind: kind as u8,
+        api: api.number(),
+        address: key.value(),
+        size: allocation.requested,
+        allocated: allocation.allocated,
+        detail: allocation.reserved,
+        device: allocation.device,
+        class: allocation.class.number(),
+        flags: if allocation.reserved > 0 { FLAG_DIRECT } else { 0 },
+        ..BLANK
+    }
+}
+
+impl Engine {
+    /// Notes that a stream is capturing or not; true when that is new.
+    fn capture(&self, stream: usize, open: bool) -> bool {
+        let mut captures = lock(&self.captures);
+        let new = if open { captures.insert(stream) } else { captures.remove(&stream) };
+        self.captures_open.store(captures.len(), Ordering::SeqCst);
+        new
+    }
+
+    fn write(&self, record: Record) {
+        if let Some(journal) = &self.journal {
+            self.told_of_loss(journal, journal.write(record));
+        }
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        self.journal.as_ref().map(Journal::claim)
+    }
+
+    fn commit(&self, claim: Option<Claim>, record: Record) {
+        if let (Some(journal), Some(claim)) = (&self.journal, claim) {
+            self.told_of_loss(journal, journal.commit(claim, record));
+        }
+    }
+
+    fn told_of_loss(&self, journal: &Journal, outcome: Outcome) {
+        if let Outcome::Lost { first: true } = outcome {
+            let (path, why) = (journal.path().display(), journal.loss_reason());
+            warn!("journal {path} cannot grow: {why}; the job goes on, events are counted as lost until there is room");
+        }
+    }
+
+    /// Writes down a device's name and size the first time memory of it is concerned.
+    fn saw_device(&self, device: i16) {
+        let Some(seen) = usize::try_from(device).ok().and_then(|index| self.devices_seen.get(index)) else { return };
+        if seen.load(Ordering::Relaxed) || seen.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let Some(journal) = &self.journal else { return };
+        let ordinal = i32::from(device);
+        let mut name = [0u8; 64];
+        let mut uuid = real::CUuuid { bytes: [0; 16] };
+        let mut total = 0usize;
+        // SAFETY: each pointer is to this frame's own value, of the size the call is told or defines.
+        unsafe {
+            real::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, ordinal);
+            real::cuDeviceGetUuid(&mut uuid, ordinal);
+            real::cuDeviceTotalMem_v2(&mut total, ordinal);
+        }
+        let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        journal.device(ordinal, total as u64, uuid.bytes.map(|byte| byte as u8), &String::from_utf8_lossy(&name[..length]));
+    }
+
+    fn capturing(&self) -> bool {
+        self.captures_open.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// Says a failure of ours that leaves the job as it was.
+fn say_error(text: &str) {
+    error!("{text}");
+}

@@ -1,0 +1,100 @@
+//! Questions of the job whose answers must know about pooled blocks.
+
+use std::ffi::c_void;
+
+use super::{Call, Engine, Place};
+use crate::journal::format::HOST_DEVICE;
+use crate::real::{self, CUdeviceptr, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
+
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`
+const RANGE_START: u32 = 11;
+const RANGE_SIZE: u32 = 12;
+const LEGACY_IPC_CAPABLE: u32 = 14;
+
+impl Engine {
+    pub(super) fn device_of(&self, context: u64) -> i16 {
+        self.pools_device(context).unwrap_or_else(|| {
+            let held = self.ledger.select(|_, allocation| allocation.context == context);
+            held.iter().map(|(_, allocation)| allocation.device).find(|&device| device != HOST_DEVICE).unwrap_or(HOST_DEVICE)
+        })
+    }
+}
+
+impl Call {
+    /// Free memory as the layer below tells it, plus what lies free in our segments: a request of that size would be
+    /// served. Both pointers may be null, as CUDA allows.
+    ///
+    /// # Safety
+    /// Each pointer is null or writable.
+    pub unsafe fn memory_info(&self, free: *mut usize, total: *mut usize) -> i32 {
+        self.refresh_pools();
+        // SAFETY: the job's own arguments.
+        let result = unsafe { real::cuMemGetInfo_v2(free, total) };
+        if result == SUCCESS
+            && !free.is_null()
+            && let Some(place) = Place::current()
+        {
+            let inside = self.engine.pooled(place.device).free;
+            // SAFETY: not null, and just written.
+            unsafe { *free = (*free).saturating_add(inside as usize) };
+        }
+        result
+    }
+
+    /// # Safety
+    /// Each pointer is null or writable.
+    pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> i32 {
+        if let Some(block) = self.engine.pooled_block(address) {
+            if base.is_null() && size.is_null() {
+                return INVALID_VALUE;
+            }
+            // SAFETY: written only where not null.
+            unsafe {
+                if !base.is_null() {
+                    *base = block.address;
+                }
+                if !size.is_null() {
+                    *size = block.requested as usize;
+                }
+            }
+            return SUCCESS;
+        }
+        if self.engine.owning_pool(address).is_some() {
+            // Free space inside a segment: no allocation, as far as the job is concerned.
+            return real::NOT_FOUND;
+        }
+        // SAFETY: the job's own arguments.
+        unsafe { real::cuMemGetAddressRange_v2(base, size, address) }
+    }
+
+    /// Corrects the attributes that describe the segment where the job asks about a block.
+    ///
+    /// # Safety
+    /// `out` points to what `attribute` defines.
+    pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
+        if out.is_null() || !matches!(attribute, RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
+            return;
+        }
+        let Some(block) = self.engine.pooled_block(address) else { return };
+        // SAFETY: the types these attributes have (`CUdeviceptr`, `size_t`, `bool` as the driver writes it).
+        unsafe {
+            match attribute {
+                RANGE_START => out.cast::<u64>().write(block.address),
+                RANGE_SIZE => out.cast::<usize>().write(block.requested as usize),
+                _ => out.cast::<bool>().write(false),
+            }
+        }
+    }
+
+    /// A handle for pooled memory would name the whole segment, and the peer would see another tensor's bytes.
+    pub fn ipc_export(&self, address: CUdeviceptr, ask: impl FnOnce() -> i32) -> i32 {
+        if self.engine.is_pooled(address) {
+            super::say_error(&format!(
+                "cuIpcGetMemHandle({address:#x}): memory that a policy cut from a larger segment cannot be shared with \
+                 another process; run this job with VRAMSHIM_STRATEGY=passthrough"
+            ));
+            return NOT_SUPPORTED;
+        }
+        ask()
+    }
+}

@@ -1,0 +1,205 @@
+//! Stream-ordered memory (`cuMemAllocAsync` and pools). The driver keeps the pools; what a pool has *reserved* is asked
+//! of it after each call that can change it, the synchronising ones included (there a pool gives memory back).
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{BLANK, Call, Engine, Place, lock};
+use crate::api::{Api, Class};
+use crate::journal::format::{HOST_DEVICE, Kind, Record};
+use crate::ledger::{Allocation, Key};
+use crate::real::{self, CUmemPoolProps, CUmemoryPool, SUCCESS};
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+const RESERVED_CURRENT: u32 = 5;
+/// `CU_MEM_LOCATION_TYPE_DEVICE`
+const LOCATION_DEVICE: u32 = 1;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`
+const NOT_CAPTURING: u32 = 0;
+
+#[derive(Default)]
+pub struct StreamOrdered {
+    /// Set once a pool is known, so that a job without pools pays nothing at its synchronisations.
+    used: AtomicBool,
+    pools: Mutex<HashMap<u64, PoolState>>,
+}
+
+#[derive(Clone, Copy)]
+struct PoolState {
+    device: i16,
+    reserved: u64,
+}
+
+impl Engine {
+    fn knows_pool(&self, pool: u64, device: i16) {
+        lock(&self.stream_ordered.pools).entry(pool).or_insert(PoolState { device, reserved: 0 });
+        self.stream_ordered.used.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks every known pool what it has reserved and books the difference.
+    pub fn refresh_pools(&self, api: Api) {
+        if !self.stream_ordered.used.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut pools = lock(&self.stream_ordered.pools);
+        let mut changed: HashMap<i16, ()> = HashMap::new();
+        for (&pool, state) in pools.iter_mut() {
+            let mut now = 0u64;
+            // SAFETY: a pool that was not destroyed, and a value of the size this attribute has.
+            let asked = unsafe {
+                real::cuMemPoolGetAttribute(pool as CUmemoryPool, RESERVED_CURRENT, (&raw mut now).cast())
+            };
+            if asked == SUCCESS && now != state.reserved {
+                self.ledger.pool_reserved(state.device, Class::Async, state.reserved, now);
+                state.reserved = now;
+                changed.insert(state.device, ());
+            }
+        }
+        for device in changed.into_keys() {
+            let size = pools.values().filter(|state| state.device == device).map(|state| state.reserved).sum();
+            self.pool_record(api, Class::Async, device, size, size);
+        }
+    }
+
+    pub(super) fn pool_record(&self, api: Api, class: Class, device: i16, size: u64, used: u64) {
+        self.write(Record {
+            kind: Kind::PoolReserved as u8,
+            api: api.number(),
+            class: class.number(),
+            device,
+            size,
+            allocated: used,
+            ..BLANK
+        });
+    }
+
+    /// The pools of a device went with its primary context.
+    pub(super) fn forget_stream_pools(&self, device: i16, api: Api) {
+        let mut pools = lock(&self.stream_ordered.pools);
+        let before: u64 = pools.values().filter(|state| state.device == device).map(|state| state.reserved).sum();
+        pools.retain(|_, state| state.device != device);
+        drop(pools);
+        if before > 0 {
+            self.ledger.pool_reserved(device, Class::Async, before, 0);
+            self.pool_record(api, Class::Async, device, 0, 0);
+        }
+    }
+}
+
+impl Call {
+    pub fn refresh_pools(&self) {
+        self.engine.refresh_pools(self.api());
+    }
+
+    /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`; `pool` is null for the device's current one, `address` reads
+    /// what a successful `ask` wrote.
+    pub fn allocate_async(
+        &self,
+        address: impl FnOnce() -> u64,
+        size: usize,
+        pool: CUmemoryPool,
+        capture_status: impl Fn(*mut u32) -> i32,
+        ask: impl Fn() -> i32,
+    ) -> i32 {
+        if self.in_capture(capture_status) {
+            // The call becomes a node of the graph being captured; it allocates when the graph is launched.
+            self.engine.graphs.used();
+            return ask();
+        }
+        let place = Place::current();
+        let (pool, device) = self.pool_of(pool, place);
+        let charged = Some(Place { device, context: 0 });
+        let result = self.obtain(Class::Async, charged, size as u64, ask, || {
+            let booking = Allocation {
+                api: self.api(),
+                class: Class::Async,
+                device,
+                context: 0,
+                requested: size as u64,
+                allocated: size as u64,
+                reserved: 0,
+                pool,
+                pooled: false,
+            };
+            (Key::Address(address()), booking)
+        });
+        self.refresh_pools();
+        result
+    }
+
+    /// The pool a request goes to, and the device (or host) that pool is on.
+    fn pool_of(&self, pool: CUmemoryPool, place: Option<Place>) -> (u64, i16) {
+        let current = place.map_or(HOST_DEVICE, |place| place.device);
+        if !pool.is_null() {
+            let known = lock(&self.engine.stream_ordered.pools).get(&(pool as u64)).map(|state| state.device);
+            let device = known.unwrap_or(current);
+            self.engine.knows_pool(pool as u64, device);
+            return (pool as u64, device);
+        }
+        let mut default = std::ptr::null_mut();
+        // SAFETY: this frame's own value.
+        if place.is_none() || unsafe { real::cuDeviceGetMemPool(&mut default, i32::from(current)) } != SUCCESS {
+            return (0, current);
+        }
+        let known = lock(&self.engine.stream_ordered.pools).get(&(default as u64)).map(|state| state.device);
+        let device = known.unwrap_or(current);
+        self.engine.knows_pool(default as u64, device);
+        (default as u64, device)
+    }
+
+    fn in_capture(&self, capture_status: impl Fn(*mut u32) -> i32) -> bool {
+        let mut status = NOT_CAPTURING;
+        self.engine.capturing() && capture_status(&mut status) == SUCCESS && status != NOT_CAPTURING
+    }
+
+    pub fn free_async(&self, address: u64, capture_status: impl Fn(*mut u32) -> i32, ask: impl FnOnce() -> i32) -> i32 {
+        if self.in_capture(capture_status) {
+            return ask();
+        }
+        if self.engine.is_pooled(address) {
+            // Not stream-ordered memory for the job, and not the layer below's to free.
+            self.free_failed(None, Key::Address(address), real::INVALID_VALUE);
+            return real::INVALID_VALUE;
+        }
+        let result = self.free_direct(Key::Address(address), ask);
+        self.refresh_pools();
+        result
+    }
+
+    /// # Safety
+    /// `out` is null or writable, `properties` null or readable.
+    pub unsafe fn create_pool(&self, out: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> i32 {
+        // SAFETY: the job's own arguments.
+        let result = unsafe { real::cuMemPoolCreate(out, properties) };
+        if result == SUCCESS && !out.is_null() && !properties.is_null() {
+            // SAFETY: both readable after success; the enum is read as a number.
+            let (pool, device) = unsafe {
+                let location = &raw const (*properties).location;
+                let device = match (&raw const (*location).type_).cast::<u32>().read() {
+                    LOCATION_DEVICE => (*location).id as i16,
+                    _ => HOST_DEVICE,
+                };
+                (*out, device)
+            };
+            self.engine.knows_pool(pool as u64, device);
+        }
+        result
+    }
+
+    /// A destroyed pool takes its memory with it once its allocations are freed; those still live stay on the ledger.
+    pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> i32) -> i32 {
+        let result = ask();
+        if result == SUCCESS {
+            let gone = lock(&self.engine.stream_ordered.pools).remove(&(pool as u64));
+            if let Some(state) = gone {
+                self.engine.ledger.pool_reserved(state.device, Class::Async, state.reserved, 0);
+                let pools = lock(&self.engine.stream_ordered.pools);
+                let left = pools.values().filter(|other| other.device == state.device).map(|other| other.reserved).sum();
+                drop(pools);
+                self.engine.pool_record(self.api(), Class::Async, state.device, left, left);
+            }
+        }
+        result
+    }
+}

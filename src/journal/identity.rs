@@ -1,0 +1,91 @@
+//! Who a process is, so that a journal can name it and a reader can tell whether it still lives.
+
+use std::ffi::CStr;
+
+/// When the process began, in clock ticks after boot (field 22 of `/proc/PID/stat`). The program's name in field 2 may
+/// hold spaces and parentheses, so fields are counted from the last closing one.
+pub fn start_ticks(process: &str) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
+    start_ticks_in(&stat)
+}
+
+fn start_ticks_in(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let field = stat
+        .get(name_end + 1..)?
+        .split(u8::is_ascii_whitespace)
+        .filter(|field| !field.is_empty())
+        .nth(19)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// This boot of the machine; zeros where it is not told.
+pub fn boot_id() -> [u8; 16] {
+    std::fs::read("/proc/sys/kernel/random/boot_id")
+        .map(|text| hex(&text))
+        .unwrap_or_default()
+}
+
+/// The 16 bytes that a UUID's text stands for; zeros if it is none.
+fn hex(text: &[u8]) -> [u8; 16] {
+    let mut digits = text.iter().filter_map(|&byte| char::from(byte).to_digit(16));
+    let mut id = [0; 16];
+    for byte in &mut id {
+        let (Some(high), Some(low)) = (digits.next(), digits.next()) else {
+            return [0; 16];
+        };
+        *byte = (high * 16 + low) as u8;
+    }
+    id
+}
+
+pub fn host_name() -> String {
+    let mut buffer = [0u8; 256];
+    // SAFETY: one byte less than the buffer, so that a NUL always ends it.
+    if unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) } != 0 {
+        return String::new();
+    }
+    CStr::from_bytes_until_nul(&buffer)
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+/// The name with everything but letters, digits, dots, dashes and underscores replaced, never hidden, never long.
+pub fn for_file_name(name: &str) -> String {
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() || "-_.".contains(letter) {
+            letter
+        } else {
+            '_'
+        }
+    };
+    let name: String = name.trim_start_matches('.').chars().take(64).map(plain).collect();
+    if name.is_empty() { "host".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_spaces_and_parentheses_do_not_shift_the_fields() {
+        let stat = b"123 (a) b) (c) S 1 123 123 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0\n";
+        assert_eq!(start_ticks_in(stat), Some(987654));
+        assert_eq!(start_ticks_in(b""), None);
+        assert_eq!(start_ticks_in(b"1 (a) S 1"), None);
+        assert!(start_ticks("self").is_some());
+    }
+
+    #[test]
+    fn host_names_become_file_names() {
+        assert_eq!(for_file_name("node-1.cluster"), "node-1.cluster");
+        assert_eq!(for_file_name("../a b\u{e9}"), "_a_b_");
+        assert_eq!(for_file_name(""), "host");
+    }
+
+    #[test]
+    fn boot_ids_are_sixteen_bytes() {
+        assert_eq!(hex(b"00010203-0405-0607-0809-0a0b0c0d0e0f\n")[15], 15);
+        assert_eq!(hex(b"short"), [0; 16]);
+    }
+}
