@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use dashmap::DashMap;
 
-use crate::api::{Api, Class};
+use crate::api::Class;
 use crate::journal::format::{HOST_DEVICE, MAX_DEVICES};
 
 /// What names an allocation. Pointers of all kinds share one address space (unified addressing); handles do not.
@@ -37,7 +37,6 @@ impl Key {
 /// One live allocation. Sizes are bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocation {
-    pub api: Api,
     pub class: Class,
     /// Device ordinal, or `HOST_DEVICE`.
     pub device: i16,
@@ -47,8 +46,6 @@ pub struct Allocation {
     pub allocated: u64,
     /// Bytes this very allocation took from the layer below; 0 where it lies in a segment or a driver's pool.
     pub reserved: u64,
-    /// The stream-ordered pool it came from; 0 for none.
-    pub pool: u64,
     /// Whether a policy's segment holds it.
     pub pooled: bool,
 }
@@ -236,14 +233,12 @@ mod tests {
 
     fn allocation(class: Class, device: i16, bytes: u64) -> Allocation {
         Allocation {
-            api: Api::cuMemAlloc,
             class,
             device,
             context: 1,
             requested: bytes,
             allocated: bytes,
             reserved: bytes,
-            pool: 0,
             pooled: false,
         }
     }

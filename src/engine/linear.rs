@@ -2,8 +2,8 @@
 
 use std::ffi::c_void;
 
-use super::{Call, Place};
-use crate::api::{Api, Class};
+use super::{Call, Place, booking};
+use crate::api::Class;
 use crate::ledger::{Allocation, Key};
 use crate::real::{
     self, Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, INVALID_VALUE,
@@ -105,20 +105,6 @@ impl ArrayShape {
     }
 }
 
-fn booking(api: Api, class: Class, place: Place, requested: u64, reserved: u64) -> Allocation {
-    Allocation {
-        api,
-        class,
-        device: place.device,
-        context: place.context,
-        requested,
-        allocated: reserved,
-        reserved,
-        pool: 0,
-        pooled: false,
-    }
-}
-
 impl Call {
     /// Linear memory: from a policy where one is in force, else from the layer below.
     ///
@@ -141,9 +127,8 @@ impl Call {
                     Key::Address(block.address),
                     Allocation {
                         allocated: block.allocated,
-                        reserved: 0,
                         pooled: true,
-                        ..booking(self.api(), Class::Linear, place, size as u64, 0)
+                        ..booking(Class::Linear, place, size as u64, 0)
                     },
                 );
                 SUCCESS
@@ -166,8 +151,7 @@ impl Call {
     ) -> i32 {
         let booked_at = place.unwrap_or(Place::HOST);
         self.obtain(class, place, size, ask, || {
-            let reserved = if class == Class::Imported { 0 } else { size };
-            (Key::Address(address()), booking(self.api(), class, booked_at, size, reserved))
+            (Key::Address(address()), booking(class, booked_at, size, size))
         })
     }
 
@@ -184,7 +168,7 @@ impl Call {
         self.obtain(Class::Pitched, place, size, ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);
-            (Key::Address(address), booking(self.api(), Class::Pitched, place.unwrap_or(Place::HOST), size, reserved))
+            (Key::Address(address), booking(Class::Pitched, place.unwrap_or(Place::HOST), size, reserved))
         })
     }
 
@@ -193,14 +177,14 @@ impl Call {
         let context = Place::current().map_or(0, |place| place.context);
         let place = Place { context, ..Place::HOST };
         self.obtain(Class::Host, Some(place), size, ask, || {
-            (Key::Address(address() as u64), booking(self.api(), Class::Host, place, size, size))
+            (Key::Address(address() as u64), booking(Class::Host, place, size, size))
         })
     }
 
     pub fn register_host(&self, address: *mut c_void, size: u64, ask: impl Fn() -> i32) -> i32 {
         self.obtain(Class::HostRegistered, Some(Place::HOST), size, ask, || {
             let key = Key::Registered(address as u64);
-            (key, booking(self.api(), Class::HostRegistered, Place::HOST, size, size))
+            (key, booking(Class::HostRegistered, Place::HOST, size, size))
         })
     }
 
@@ -212,7 +196,7 @@ impl Call {
     pub fn obtain_array(&self, class: Class, size: u64, ask: impl Fn() -> i32, array: impl FnOnce() -> u64) -> i32 {
         let place = Place::current();
         self.obtain(class, place, size, ask, || {
-            (Key::Object(array()), booking(self.api(), class, place.unwrap_or(Place::HOST), size, size))
+            (Key::Object(array()), booking(class, place.unwrap_or(Place::HOST), size, size))
         })
     }
 
@@ -221,7 +205,7 @@ impl Call {
         let place = Place::current();
         self.obtain(Class::Imported, place, 0, ask, || {
             let allocated = size();
-            (key(), Allocation { reserved: 0, ..booking(self.api(), Class::Imported, place.unwrap_or(Place::HOST), allocated, allocated) })
+            (key(), Allocation { allocated, ..booking(Class::Imported, place.unwrap_or(Place::HOST), allocated, 0) })
         })
     }
 

@@ -102,6 +102,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What the ledger keeps of `requested` bytes that took `reserved` from the layer below.
+fn booking(class: Class, place: Place, requested: u64, reserved: u64) -> Allocation {
+    let Place { device, context } = place;
+    Allocation { class, device, context, requested, allocated: reserved, reserved, pooled: false }
+}
+
 impl Call {
     /// The API the application called: the outermost one.
     fn api(&self) -> Api {

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{BLANK, Call, Place, lock};
+use super::{BLANK, Call, Place, booking, lock};
 use crate::api::Class;
 use crate::journal::format::{HOST_DEVICE, Kind, Record};
 use crate::journal::writer::Claim;
-use crate::ledger::{Allocation, Key};
+use crate::ledger::Key;
 use crate::real::{self, CUmemAllocationProp, Handle, SUCCESS};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
@@ -96,22 +96,8 @@ impl Call {
             // SAFETY: written by the call that succeeded.
             let handle = unsafe { *out };
             lock(&self.engine.physical).referenced(handle);
-            (Key::Physical(handle), self.physical_booking(Class::Vmm, place, size as u64, size as u64))
+            (Key::Physical(handle), booking(Class::Vmm, place, size as u64, size as u64))
         })
-    }
-
-    fn physical_booking(&self, class: Class, place: Place, size: u64, reserved: u64) -> Allocation {
-        Allocation {
-            api: self.api(),
-            class,
-            device: place.device,
-            context: 0,
-            requested: size,
-            allocated: size,
-            reserved,
-            pool: 0,
-            pooled: false,
-        }
     }
 
     /// # Safety
@@ -128,7 +114,7 @@ impl Call {
         lock(&self.engine.physical).referenced(handle);
         // A handle of our own that came back through its file descriptor is counted already.
         if self.engine.ledger.get(Key::Physical(handle)).is_none() {
-            self.book(Key::Physical(handle), self.physical_booking(Class::Imported, place, 0, 0));
+            self.book(Key::Physical(handle), booking(Class::Imported, place, 0, 0));
         }
         result
     }
@@ -209,7 +195,7 @@ impl Call {
         self.obtain(Class::AddressRange, Some(place), size as u64, ask, || {
             // SAFETY: written by the call that succeeded.
             let key = Key::Range(unsafe { *out });
-            (key, self.physical_booking(Class::AddressRange, place, size as u64, size as u64))
+            (key, booking(Class::AddressRange, place, size as u64, size as u64))
         })
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{BLANK, Call, Engine, Place, lock};
+use super::{BLANK, Call, Engine, Place, booking, lock};
 use crate::api::{Api, Class};
 use crate::journal::format::{HOST_DEVICE, Kind, Record};
 use crate::ledger::{Allocation, Key};
@@ -32,9 +32,10 @@ struct PoolState {
 }
 
 impl Engine {
-    fn knows_pool(&self, pool: u64, device: i16) {
-        lock(&self.stream_ordered.pools).entry(pool).or_insert(PoolState { device, reserved: 0 });
+    /// Notes a pool, on `device` where it is new; returns the device it is on.
+    fn knows_pool(&self, pool: u64, device: i16) -> i16 {
         self.stream_ordered.used.store(true, Ordering::Relaxed);
+        lock(&self.stream_ordered.pools).entry(pool).or_insert(PoolState { device, reserved: 0 }).device
     }
 
     /// Asks every known pool what it has reserved and books the difference.
@@ -107,45 +108,25 @@ impl Call {
             self.engine.graphs.used();
             return ask();
         }
-        let place = Place::current();
-        let (pool, device) = self.pool_of(pool, place);
-        let charged = Some(Place { device, context: 0 });
-        let result = self.obtain(Class::Async, charged, size as u64, ask, || {
-            let booking = Allocation {
-                api: self.api(),
-                class: Class::Async,
-                device,
-                context: 0,
-                requested: size as u64,
-                allocated: size as u64,
-                reserved: 0,
-                pool,
-                pooled: false,
-            };
-            (Key::Address(address()), booking)
+        let charged = Place { device: self.device_of_pool(pool), context: 0 };
+        let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
+            // Charged to the device by way of its pool, which is what holds the reserved bytes.
+            let allocation = Allocation { allocated: size as u64, ..booking(Class::Async, charged, size as u64, 0) };
+            (Key::Address(address()), allocation)
         });
         self.refresh_pools();
         result
     }
 
-    /// The pool a request goes to, and the device (or host) that pool is on.
-    fn pool_of(&self, pool: CUmemoryPool, place: Option<Place>) -> (u64, i16) {
-        let current = place.map_or(HOST_DEVICE, |place| place.device);
-        if !pool.is_null() {
-            let known = lock(&self.engine.stream_ordered.pools).get(&(pool as u64)).map(|state| state.device);
-            let device = known.unwrap_or(current);
-            self.engine.knows_pool(pool as u64, device);
-            return (pool as u64, device);
-        }
-        let mut default = std::ptr::null_mut();
+    /// The device (or host) of the pool a request goes to; null is the current device's current pool.
+    fn device_of_pool(&self, pool: CUmemoryPool) -> i16 {
+        let current = Place::current().map_or(HOST_DEVICE, |place| place.device);
+        let mut pool = pool;
         // SAFETY: this frame's own value.
-        if place.is_none() || unsafe { real::cuDeviceGetMemPool(&mut default, i32::from(current)) } != SUCCESS {
-            return (0, current);
+        if pool.is_null() && unsafe { real::cuDeviceGetMemPool(&mut pool, i32::from(current)) } != SUCCESS {
+            return current;
         }
-        let known = lock(&self.engine.stream_ordered.pools).get(&(default as u64)).map(|state| state.device);
-        let device = known.unwrap_or(current);
-        self.engine.knows_pool(default as u64, device);
-        (default as u64, device)
+        self.engine.knows_pool(pool as u64, current)
     }
 
     fn in_capture(&self, capture_status: impl Fn(*mut u32) -> i32) -> bool {
