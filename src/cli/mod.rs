@@ -11,11 +11,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "vramshim", version, about, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
+#[command(name = "vramshim", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds";
 
 const LONG_ABOUT: &str = "Keeps one account of a CUDA job's GPU memory by standing between the job and the driver: \
 every allocation under the API it was made through, and for each device how much is requested, allocated and reserved.";

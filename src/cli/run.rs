@@ -25,7 +25,6 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
-    /// How memory is carved up: passthrough, naive_best_fit, auto_growth (also spelt autogrow)
     #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
     strategy: Option<OsString>,
 
@@ -49,7 +48,7 @@ pub struct Run {
     #[arg(long, short)]
     quiet: bool,
 
-    /// The command to run, with its arguments
+    /// The command to run; everything after it is its own
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

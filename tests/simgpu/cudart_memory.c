@@ -140,6 +140,6 @@ API cudaError_t cudaPointerGetAttributes(PointerAttributes *out, const void *mem
         return SUCCESS;
     }
     int kind = managed ? MANAGED : type == MEMORY_HOST ? HOST : DEVICE;
-    *out = (PointerAttributes){kind, device, on_device, on_host};
+    *out = (PointerAttributes){.type = kind, .device = device, .device_pointer = on_device, .host_pointer = on_host};
     return SUCCESS;
 }

@@ -143,10 +143,8 @@ impl Page {
         if !header.job.is_empty() {
             line("Command", printable(&header.command_line.join(" "), 200))?;
         }
-        line(
-            "Process",
-            format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" ")),
-        )?;
+        let process = format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" "));
+        line("Process", process.trim_end().to_owned())?;
         line("Strategy", printable(&header.strategy, 32))?;
         let started = words::time(header.wall_start_ns);
         line(

@@ -1,0 +1,188 @@
+use super::*;
+use crate::journal::writer;
+use proptest::prelude::*;
+
+const EVENTS: u64 = 100;
+
+/// The bytes of a real journal with a hundred events, cut behind them.
+fn sample() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = writer::Journal::create(&writer::Options {
+        directory: folder.path().into(),
+        strategy: "passthrough".into(),
+        job: "sample".into(),
+        max_bytes: 1 << 20,
+        command_line: b"python\0train.py\0\0--fast".to_vec(),
+        environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
+    })
+    .unwrap();
+    journal.device(0, 80 << 30, [7; 16], "Simulated GPU");
+    for address in 1..=EVENTS {
+        assert_eq!(journal.write(record(address)), writer::Outcome::Written);
+    }
+    let mut bytes = std::fs::read(journal.path()).unwrap();
+    bytes.truncate(HEADER_SIZE + EVENTS as usize * RECORD_SIZE);
+    bytes
+}
+
+fn record(address: u64) -> Record {
+    Record {
+        time_ns: 0,
+        address,
+        size: 2,
+        allocated: 512,
+        detail: 4,
+        tid: 0,
+        result: -6,
+        api: 200,
+        device: -1,
+        kind: 1,
+        class: 1,
+        flags: 1,
+        unused: 0,
+    }
+}
+
+fn with_file<T>(bytes: &[u8], look: impl FnOnce(&Path) -> T) -> T {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    look(file.path())
+}
+
+fn problem(bytes: &[u8]) -> String {
+    with_file(bytes, |path| Journal::open(path).err().expect("an error").to_string())
+}
+
+#[test]
+fn reads_what_was_written() {
+    with_file(&sample(), |path| {
+        let journal = Journal::open(path).unwrap();
+        let header = journal.header();
+        assert_eq!(header.pid, std::process::id());
+        assert_eq!(header.job, "sample");
+        assert_eq!(header.command_line, ["python", "train.py", "", "--fast"]);
+        assert_eq!(header.environment[0], ("RANK".into(), "3".into()));
+        assert_eq!(header.devices.len(), 1);
+        assert_eq!(header.devices[0].name, "Simulated GPU");
+        assert_eq!(journal.state(), State::Killed);
+        assert_eq!(journal.lost(), 0);
+        let events: Vec<_> = journal.events().map(Result::unwrap).collect();
+        assert_eq!(events.len() as u64, EVENTS);
+        for (index, event) in (0..).zip(&events) {
+            let Record { time_ns, tid, .. } = event.record;
+            assert!(tid > 0);
+            assert_eq!(
+                *event,
+                Event {
+                    index,
+                    record: Record {
+                        time_ns,
+                        tid,
+                        ..record(index + 1)
+                    }
+                }
+            );
+        }
+    });
+}
+
+#[test]
+fn unfinished_slots_are_skipped_and_counted() {
+    let mut bytes = sample();
+    bytes[HEADER_SIZE + 10 * RECORD_SIZE] ^= 1;
+    bytes[HEADER_SIZE + 99 * RECORD_SIZE] ^= 1;
+    with_file(&bytes, |path| {
+        let journal = Journal::open(path).unwrap();
+        let mut events = journal.events();
+        assert_eq!(events.by_ref().count() as u64, EVENTS - 2);
+        assert_eq!(events.unfinished(), 1, "the last one is above every committed slot");
+    });
+}
+
+#[test]
+fn a_cut_file_tells_what_is_missing() {
+    let bytes = sample();
+    with_file(&bytes[..HEADER_SIZE + 40 * RECORD_SIZE + 13], |path| {
+        let journal = Journal::open(path).unwrap();
+        assert_eq!(journal.events().count(), 40);
+        assert_eq!(journal.lost(), EVENTS - 40);
+    });
+}
+
+#[test]
+fn each_problem_has_its_own_words() {
+    let good = sample();
+    let changed = |offset: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[offset] = value;
+        bytes
+    };
+    assert!(problem(b"").contains("no header yet"));
+    assert!(problem(&vec![0; 1 << 20]).contains("no header yet"));
+    assert!(problem(b"hello").contains("not a vramshim journal"));
+    assert!(problem(&good[..5000]).contains("cut short (5000 bytes"));
+    assert!(problem(&changed(0, b'X')).contains("not a vramshim journal"));
+    assert!(problem(&changed(offset_of!(format::Header, version), 9)).contains("format 9"));
+    assert!(problem(&changed(offset_of!(format::Header, record_size), 9)).contains("damaged"));
+    assert!(problem(&changed(offset_of!(format::Header, ready), 0)).contains("no header yet"));
+    let folder = tempfile::tempdir().unwrap();
+    assert!(
+        Journal::open(folder.path())
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("not a file")
+    );
+    assert!(
+        Journal::open(&folder.path().join("none"))
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("cannot be read")
+    );
+}
+
+fn read_all(bytes: &[u8]) {
+    with_file(bytes, |path| {
+        if let Ok(journal) = Journal::open(path) {
+            let slots = bytes.len().saturating_sub(HEADER_SIZE) / RECORD_SIZE;
+            let mut events = journal.events();
+            let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
+            assert!(found as u64 + events.unfinished() <= slots as u64);
+            let _ = (journal.lost(), journal.ended_ns(), journal.state());
+        }
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn damage_never_panics(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..200),
+        length in any::<prop::sample::Index>(),
+        cut in any::<bool>(),
+    ) {
+        let mut bytes = sample();
+        for (place, value) in flips {
+            let place = place.index(bytes.len());
+            // The first fields are spared most of the time, or nothing else would be reached.
+            if place > 32 || value < 8 {
+                bytes[place] = value;
+            }
+        }
+        if cut {
+            bytes.truncate(length.index(bytes.len()));
+        }
+        read_all(&bytes);
+    }
+
+    #[test]
+    fn noise_never_panics(noise in prop::collection::vec(any::<u8>(), 0..40_000), as_journal in any::<bool>()) {
+        let mut bytes = noise;
+        if as_journal && bytes.len() > 32 {
+            bytes[..32].copy_from_slice(&sample()[..32]);
+        }
+        read_all(&bytes);
+    }
+}

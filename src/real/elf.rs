@@ -1,0 +1,473 @@
+//! The objects loaded in this process and the functions they export, read from their ELF tables.
+//!
+//! Our library exports `dlsym` and `dlvsym` itself, so it cannot call either by name to find what lies behind it; nor
+//! can those two functions, while they answer, allocate or take a lock of ours. What is here works on the tables that
+//! the loader has mapped already, from inside `dl_iterate_phdr`, and reads nothing outside an object's own segments.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::size_of;
+use std::slice;
+
+use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+
+const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+
+const STT_NOTYPE: u8 = 0;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+const STB_LOCAL: u8 = 0;
+/// `STV_INTERNAL` and `STV_HIDDEN`: visible inside the object only.
+const HIDDEN_VISIBILITIES: [u8; 2] = [1, 2];
+/// In a version index: not the default version of that name.
+const HIDDEN_VERSION: u16 = 0x8000;
+
+/// Where an object stands in load order, which for what a program starts with is also the order of look-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The program, or a library preloaded in front of ours.
+    BeforeOurs,
+    Ours,
+    /// Everything else: a layer preloaded behind us, the C library, whatever was loaded later.
+    BehindOurs,
+}
+
+/// One loaded object. Good for as long as the object stays loaded: inside `find`, or for one whose code is on the
+/// stack.
+#[derive(Clone, Copy)]
+pub struct Object {
+    base: usize,
+    headers: *const Elf64_Phdr,
+    count: usize,
+    name: *const c_char,
+    place: Place,
+}
+
+/// The rest of a mapped segment, from some address on.
+#[derive(Clone, Copy)]
+struct Rest {
+    start: usize,
+    end: usize,
+}
+
+impl Rest {
+    /// The `index`th `T` from the start, if it lies inside the segment.
+    fn read<T: Copy>(self, index: usize) -> Option<T> {
+        let at = self.start.checked_add(index.checked_mul(size_of::<T>())?)?;
+        if at.checked_add(size_of::<T>())? > self.end {
+            return None;
+        }
+        // SAFETY: the bytes lie in a readable segment of a loaded object, and the types read here take any bit pattern.
+        Some(unsafe { (at as *const T).read_unaligned() })
+    }
+
+    fn skip(self, bytes: usize) -> Option<Rest> {
+        let start = self.start.checked_add(bytes)?;
+        (start <= self.end).then_some(Rest { start, end: self.end })
+    }
+
+    /// Whether exactly `text` and its NUL stand here.
+    fn is(self, text: &CStr) -> bool {
+        text.to_bytes_with_nul()
+            .iter()
+            .enumerate()
+            .all(|(index, &byte)| self.read::<u8>(index) == Some(byte))
+    }
+
+    /// The string that starts here, if its NUL lies in the segment as well.
+    fn text<'a>(self) -> Option<&'a CStr> {
+        let length = (0..self.end - self.start).find(|&index| self.read::<u8>(index) == Some(0))?;
+        // SAFETY: `length` bytes and a NUL, all inside a readable segment of a loaded object.
+        unsafe { CStr::from_bytes_with_nul(slice::from_raw_parts(self.start as *const u8, length + 1)).ok() }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// The tables that a look-up by name needs.
+struct Symbols {
+    entries: Rest,
+    strings: Rest,
+    versions: Option<Rest>,
+    hash: Hash,
+}
+
+enum Hash {
+    Gnu(Rest),
+    SystemV(Rest),
+}
+
+impl Object {
+    /// # Safety
+    /// `info` is what `dl_iterate_phdr` handed to its callback.
+    unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
+        // SAFETY: valid by contract.
+        let info = unsafe { &*info };
+        let mut object = Object {
+            base: info.dlpi_addr as usize,
+            headers: info.dlpi_phdr,
+            count: info.dlpi_phnum as usize,
+            name: info.dlpi_name,
+            place: if ours_seen {
+                Place::BehindOurs
+            } else {
+                Place::BeforeOurs
+            },
+        };
+        if object.holds(our_address()) {
+            object.place = Place::Ours;
+        }
+        object
+    }
+
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    pub fn is_ours(&self) -> bool {
+        self.place == Place::Ours
+    }
+
+    fn headers(&self) -> &[Elf64_Phdr] {
+        if self.headers.is_null() {
+            return &[];
+        }
+        // SAFETY: the loader's own description of a loaded object.
+        unsafe { slice::from_raw_parts(self.headers, self.count) }
+    }
+
+    fn segments(&self) -> impl Iterator<Item = (Rest, u32)> {
+        self.headers()
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD)
+            .map(|header| {
+                let start = self.base.wrapping_add(header.p_vaddr as usize);
+                (
+                    Rest {
+                        start,
+                        end: start.saturating_add(header.p_memsz as usize),
+                    },
+                    header.p_flags,
+                )
+            })
+    }
+
+    /// Whether `address` lies in one of the object's segments.
+    pub fn holds(&self, address: usize) -> bool {
+        self.segments()
+            .any(|(segment, _)| segment.start <= address && address < segment.end)
+    }
+
+    /// First and last-plus-one address of the whole object.
+    pub fn span(&self) -> (usize, usize) {
+        self.segments().fold((usize::MAX, 0), |(low, high), (segment, _)| {
+            (low.min(segment.start), high.max(segment.end))
+        })
+    }
+
+    fn rest(&self, address: usize) -> Option<Rest> {
+        self.segments()
+            .find(|(segment, flags)| segment.start <= address && address < segment.end && flags & libc::PF_R != 0)
+            .map(|(segment, _)| Rest {
+                start: address,
+                end: segment.end,
+            })
+    }
+
+    fn dynamic(&self) -> impl Iterator<Item = Dynamic> {
+        let section = self
+            .headers()
+            .iter()
+            .find(|header| header.p_type == libc::PT_DYNAMIC)
+            .and_then(|header| self.rest(self.base.wrapping_add(header.p_vaddr as usize)));
+        (0..)
+            .map_while(move |index| section?.read::<Dynamic>(index))
+            .take_while(|entry| entry.tag != DT_NULL)
+    }
+
+    /// A table that the dynamic section points at. glibc has added the base to most of these already; the vDSO's, and
+    /// those of other loaders, are still relative.
+    fn table(&self, value: u64) -> Option<Rest> {
+        self.rest(value as usize)
+            .or_else(|| self.rest(self.base.wrapping_add(value as usize)))
+    }
+
+    fn symbols(&self) -> Option<Symbols> {
+        let (mut entries, mut strings, mut versions, mut gnu, mut system_v) = (None, None, None, None, None);
+        for entry in self.dynamic() {
+            match entry.tag {
+                DT_SYMTAB => entries = self.table(entry.value),
+                DT_STRTAB => strings = self.table(entry.value),
+                DT_VERSYM => versions = self.table(entry.value),
+                DT_GNU_HASH => gnu = self.table(entry.value),
+                DT_HASH => system_v = self.table(entry.value),
+                _ => {}
+            }
+        }
+        let hash = gnu.map(Hash::Gnu).or(system_v.map(Hash::SystemV))?;
+        Some(Symbols {
+            entries: entries?,
+            strings: strings?,
+            versions,
+            hash,
+        })
+    }
+
+    fn exported(&self, name: &CStr) -> Option<Elf64_Sym> {
+        self.symbols()?.find(name)
+    }
+
+    /// Whether the object exports a function of this name.
+    pub fn exports(&self, name: &CStr) -> bool {
+        self.exported(name).is_some()
+    }
+
+    /// The exported function of this name. One that is chosen by a resolver at load time (`STT_GNU_IFUNC`) is refused:
+    /// its entry is the resolver, not the function.
+    pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
+        let symbol = self.exported(name).filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
+        let address = self.base.wrapping_add(symbol.st_value as usize);
+        self.holds(address).then_some(address as *mut c_void)
+    }
+
+    fn dynamic_strings(&self, tag: i64) -> impl Iterator<Item = &CStr> {
+        let strings = self
+            .dynamic()
+            .find(|entry| entry.tag == DT_STRTAB)
+            .and_then(|entry| self.table(entry.value));
+        self.dynamic()
+            .filter(move |entry| entry.tag == tag)
+            .filter_map(move |entry| strings?.skip(entry.value as usize)?.text())
+    }
+
+    pub fn soname(&self) -> Option<&CStr> {
+        self.dynamic_strings(DT_SONAME).next()
+    }
+
+    /// The names of the libraries this object was linked with.
+    pub fn needed(&self) -> impl Iterator<Item = &CStr> {
+        self.dynamic_strings(DT_NEEDED)
+    }
+
+    /// The path it was loaded from; empty for the program itself.
+    pub fn path(&self) -> &CStr {
+        if self.name.is_null() {
+            return c"";
+        }
+        // SAFETY: the loader's own string, which lives as long as the object.
+        unsafe { CStr::from_ptr(self.name) }
+    }
+
+    pub fn file_name(&self) -> &[u8] {
+        self.path()
+            .to_bytes()
+            .rsplit(|&byte| byte == b'/')
+            .next()
+            .unwrap_or_default()
+    }
+
+    /// Whether the object goes by a name that starts so (`libcudart.so`): its own, or its file's.
+    pub fn is_called(&self, start: &[u8]) -> bool {
+        self.file_name().starts_with(start) || self.soname().is_some_and(|name| name.to_bytes().starts_with(start))
+    }
+}
+
+fn kind(symbol: &Elf64_Sym) -> u8 {
+    symbol.st_info & 0xf
+}
+
+impl Symbols {
+    fn find(&self, name: &CStr) -> Option<Elf64_Sym> {
+        match self.hash {
+            Hash::Gnu(table) => self.find_gnu(table, name),
+            Hash::SystemV(table) => self.find_system_v(table, name),
+        }
+    }
+
+    /// The symbol at `index`, if it is a function that others may use, called `name`, in its default version.
+    fn at(&self, index: usize, name: &CStr) -> Option<Elf64_Sym> {
+        let symbol: Elf64_Sym = self.entries.read(index)?;
+        let version = match self.versions {
+            Some(versions) => versions.read::<u16>(index)?,
+            None => 1,
+        };
+        let usable = symbol.st_shndx != 0
+            && matches!(kind(&symbol), STT_NOTYPE | STT_FUNC | STT_GNU_IFUNC)
+            && symbol.st_info >> 4 != STB_LOCAL
+            && !HIDDEN_VISIBILITIES.contains(&(symbol.st_other & 3))
+            && version & HIDDEN_VERSION == 0
+            && version != 0;
+        (usable && self.strings.skip(symbol.st_name as usize)?.is(name)).then_some(symbol)
+    }
+
+    /// Layout: bucket count, first hashed symbol, filter words, filter shift; filter; buckets; one hash a symbol, of
+    /// which the lowest bit ends a chain.
+    fn find_gnu(&self, table: Rest, name: &CStr) -> Option<Elf64_Sym> {
+        let wanted = gnu_hash(name);
+        let (buckets, first) = (table.read::<u32>(0)?, table.read::<u32>(1)?);
+        let (filter_words, filter_shift) = (table.read::<u32>(2)?, table.read::<u32>(3)?);
+        let filter = table.skip(16)?;
+        let word: u64 = filter.read((wanted / 64).checked_rem(filter_words)? as usize)?;
+        if word >> (wanted % 64) & word >> (wanted.checked_shr(filter_shift).unwrap_or(0) % 64) & 1 == 0 {
+            return None;
+        }
+        let heads = filter.skip((filter_words as usize).checked_mul(8)?)?;
+        let chains = heads.skip((buckets as usize).checked_mul(4)?)?;
+        let mut index = heads.read::<u32>(wanted.checked_rem(buckets)? as usize)?;
+        loop {
+            let hash: u32 = chains.read(index.checked_sub(first)? as usize)?;
+            if hash | 1 == wanted | 1
+                && let Some(symbol) = self.at(index as usize, name)
+            {
+                return Some(symbol);
+            }
+            if hash & 1 == 1 {
+                return None;
+            }
+            index = index.checked_add(1)?;
+        }
+    }
+
+    /// Layout: bucket count, symbol count; buckets; for each symbol the next one of its chain.
+    fn find_system_v(&self, table: Rest, name: &CStr) -> Option<Elf64_Sym> {
+        let (buckets, count) = (table.read::<u32>(0)?, table.read::<u32>(1)?);
+        let chains = 2 + buckets as usize;
+        let mut index = table.read::<u32>(2 + system_v_hash(name).checked_rem(buckets)? as usize)?;
+        for _ in 0..count {
+            if index == 0 {
+                return None;
+            }
+            if let Some(symbol) = self.at(index as usize, name) {
+                return Some(symbol);
+            }
+            index = table.read(chains + index as usize)?;
+        }
+        None
+    }
+}
+
+fn gnu_hash(name: &CStr) -> u32 {
+    name.to_bytes()
+        .iter()
+        .fold(5381, |hash: u32, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()))
+}
+
+fn system_v_hash(name: &CStr) -> u32 {
+    name.to_bytes().iter().fold(0, |hash: u32, &byte| {
+        let sum = (hash << 4).wrapping_add(byte.into());
+        (sum ^ (sum >> 24 & 0xf0)) & 0x0fff_ffff
+    })
+}
+
+/// An address inside our own object.
+fn our_address() -> usize {
+    static MARK: u8 = 0;
+    &raw const MARK as usize
+}
+
+struct Search<T, F> {
+    pick: F,
+    found: Option<T>,
+    ours_seen: bool,
+}
+
+/// Goes through the loaded objects in load order until `pick` takes one. The loader's list is locked meanwhile: `pick`
+/// neither loads nor unloads anything, nor allocates.
+pub fn find<T, F: FnMut(&Object) -> Option<T>>(pick: F) -> Option<T> {
+    unsafe extern "C" fn visit<T, F: FnMut(&Object) -> Option<T>>(
+        info: *mut dl_phdr_info,
+        _size: usize,
+        search: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the search that `find` passes, which nobody else holds.
+        let search = unsafe { &mut *search.cast::<Search<T, F>>() };
+        // SAFETY: straight from `dl_iterate_phdr`.
+        let object = unsafe { Object::new(info, search.ours_seen) };
+        search.ours_seen |= object.is_ours();
+        search.found = (search.pick)(&object);
+        search.found.is_some().into()
+    }
+    let mut search = Search {
+        pick,
+        found: None,
+        ours_seen: false,
+    };
+    // SAFETY: `visit` gets the search back as the type it was given as, and only during the call.
+    unsafe { libc::dl_iterate_phdr(Some(visit::<T, F>), (&raw mut search).cast()) };
+    search.found
+}
+
+/// The object that `address` lies in.
+pub fn object_of(address: *const c_void) -> Option<Object> {
+    find(|object| object.holds(address as usize).then_some(*object))
+}
+
+/// A number that changes whenever an object was loaded or unloaded.
+pub fn generation() -> u64 {
+    unsafe extern "C" fn first(info: *mut dl_phdr_info, _size: usize, out: *mut c_void) -> c_int {
+        // SAFETY: the loader's description, and the number below.
+        unsafe { *out.cast::<u64>() = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs) };
+        1
+    }
+    let mut generation = 0u64;
+    // SAFETY: `first` gets the number it is to fill, and only during the call.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut generation).cast()) };
+    generation
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn c_library() -> Object {
+        find(|object| object.is_called(b"libc.so").then_some(*object)).expect("a C library")
+    }
+
+    #[test]
+    fn finds_what_the_linker_bound() {
+        let address = c_library().function(c"getpid").expect("getpid");
+        assert_eq!(address as usize, libc::getpid as *const () as usize);
+        assert!(object_of(address).is_some_and(|object| object.is_called(b"libc.so")));
+        assert!(c_library().exports(c"malloc") && !c_library().exports(c"mallo") && !c_library().exports(c"malloc_"));
+    }
+
+    #[test]
+    fn refuses_a_function_that_a_resolver_chooses() {
+        // Every architecture's glibc picks one of these at load time.
+        let chosen = [c"memcpy", c"strlen", c"gettimeofday"]
+            .map(|name| (c_library().exports(name), c_library().function(name).is_none()));
+        assert!(chosen.iter().all(|(exported, _)| *exported));
+        assert!(cfg!(not(target_arch = "x86_64")) || chosen.iter().any(|(_, refused)| *refused));
+    }
+
+    #[test]
+    fn names_itself() {
+        assert_eq!(c_library().soname(), Some(c"libc.so.6"));
+        let ours = object_of(our_address() as *const c_void).expect("our object");
+        assert!(ours.is_ours() && ours.needed().any(|name| name == c"libc.so.6"));
+        let (low, high) = ours.span();
+        assert!((low..high).contains(&our_address()));
+        assert!(object_of(std::ptr::null()).is_none());
+    }
+
+    #[test]
+    fn every_object_can_be_read() {
+        find(|object| {
+            object.soname();
+            object.needed().for_each(drop);
+            assert!(!object.exports(c"no function has this name"));
+            None::<()>
+        });
+    }
+}

@@ -1,0 +1,351 @@
+//! Finds the next layer: what an application would have reached, had we not been there.
+//!
+//! | asked for | found |
+//! |---|---|
+//! | `dlsym`, `dlvsym` | first exported behind us in load order: a layer's own, else the C library's |
+//! | a driver or NVML function | what the global scope holds behind us (a preloaded layer, a driver linked directly); else in the driver library, loaded already or loaded now, through the next `dlsym`, so that a layer which only hooks `dlsym` is heard too |
+//! | a runtime function | a layer behind us; else the calling object's own runtime |
+//!
+//! "What the global scope holds behind us" is `RTLD_NEXT`, asked from our own code of the C library's `dlsym`: load order
+//! alone would not do, since a library loaded `RTLD_LOCAL` is in the loader's list but in nobody else's scope. It is the
+//! C library's and not the next one because a layer's `dlsym` that forwards by a call would make `RTLD_NEXT` start at
+//! that layer, and because some refuse a second `RTLD_NEXT` for the same name. An address in our own object is never an
+//! answer.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::{mem, ptr};
+
+use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
+
+use super::elf::{self, Object, Place};
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+/// The value of `cell`, found at first use. No lock: threads that come at once find the same.
+fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    let mut value = cell.load(Ordering::Acquire);
+    if value.is_null() {
+        value = find();
+        cell.store(value, Ordering::Release);
+    }
+    value
+}
+
+/// Whether `address` lies in our own object.
+pub fn is_ours(address: *const c_void) -> bool {
+    static LOW: AtomicUsize = AtomicUsize::new(0);
+    static HIGH: AtomicUsize = AtomicUsize::new(0);
+    if HIGH.load(Ordering::Acquire) == 0 {
+        let (low, high) = elf::find(|object| object.is_ours().then(|| object.span())).unwrap_or((0, 1));
+        LOW.store(low, Ordering::Release);
+        HIGH.store(high, Ordering::Release);
+    }
+    (LOW.load(Ordering::Acquire)..HIGH.load(Ordering::Acquire)).contains(&(address as usize))
+}
+
+fn unless_ours(address: *mut c_void) -> *mut c_void {
+    if is_ours(address) { ptr::null_mut() } else { address }
+}
+
+/// First behind us in load order. Where we were not preloaded the C library may come before us: then the first at all.
+fn first_behind_us(name: &CStr) -> *mut c_void {
+    elf::find(|object| {
+        if object.place() == Place::BehindOurs {
+            object.function(name)
+        } else {
+            None
+        }
+    })
+    .or_else(|| elf::find(|object| if object.is_ours() { None } else { object.function(name) }))
+    .unwrap_or(ptr::null_mut())
+}
+
+/// The `dlsym` behind ours.
+pub fn next_dlsym() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    once(&FOUND, || first_behind_us(c"dlsym"))
+}
+
+/// The `dlvsym` behind ours.
+pub fn next_dlvsym() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    once(&FOUND, || first_behind_us(c"dlvsym"))
+}
+
+/// The C library's own `dlsym`, behind every layer (in `libdl.so.2` before glibc 2.34).
+fn c_library_dlsym() -> *mut c_void {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    once(&FOUND, || {
+        let of_c_library = |object: &Object| object.is_called(b"libc.so") || object.is_called(b"libdl.so");
+        elf::find(|object| {
+            if of_c_library(object) {
+                object.function(c"dlsym")
+            } else {
+                None
+            }
+        })
+        .unwrap_or_else(next_dlsym)
+    })
+}
+
+/// What the `dlsym` at `function` answers when our own object asks.
+///
+/// # Safety
+/// `function` is null or a `dlsym`, and `handle` one that it takes.
+unsafe fn ask(function: *mut c_void, handle: *mut c_void, name: &CStr) -> *mut c_void {
+    if function.is_null() {
+        return function;
+    }
+    // SAFETY: by contract.
+    let answer = unsafe { mem::transmute::<*mut c_void, Dlsym>(function)(handle, name.as_ptr()) };
+    // Something left to do after the call: as a tail jump it would look as if our caller had asked.
+    black_box(answer)
+}
+
+/// What the next `dlsym` answers.
+///
+/// # Safety
+/// `handle` comes from `dlopen`.
+pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: the same contract.
+    unsafe { ask(next_dlsym(), handle, name) }
+}
+
+/// What the next `dlvsym` answers.
+///
+/// # Safety
+/// `handle` comes from `dlopen`; `version` is what `dlvsym` takes.
+pub unsafe fn versioned_symbol_in(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
+    let function = next_dlvsym();
+    if function.is_null() {
+        return function;
+    }
+    // SAFETY: by contract; the function was found under this name.
+    black_box(unsafe { mem::transmute::<*mut c_void, Dlvsym>(function)(handle, name.as_ptr(), version) })
+}
+
+/// What the global scope holds behind us; where it is null, `dlerror` has the usual words for it.
+pub fn behind_us(name: &CStr) -> *mut c_void {
+    // SAFETY: a `dlsym` takes RTLD_NEXT from any loaded object.
+    unless_ours(unsafe { ask(c_library_dlsym(), RTLD_NEXT, name) })
+}
+
+/// A driver library, opened once.
+struct Library {
+    name: &'static CStr,
+    handle: AtomicPtr<c_void>,
+    /// A function that an application found through a handle of its own.
+    seen: AtomicPtr<c_void>,
+}
+
+static DRIVER: Library = Library::new(c"libcuda.so.1");
+static NVML: Library = Library::new(c"libnvidia-ml.so.1");
+
+impl Library {
+    const fn new(name: &'static CStr) -> Self {
+        Library {
+            name,
+            handle: AtomicPtr::new(ptr::null_mut()),
+            seen: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The handle is never closed: what was found through it must stay where it is.
+    fn handle(&self) -> *mut c_void {
+        once(&self.handle, || {
+            let loaded = open(self.name, RTLD_NOLOAD);
+            if !loaded.is_null() {
+                return loaded;
+            }
+            let seen = open_again(self.seen.load(Ordering::Acquire));
+            if !seen.is_null() {
+                seen
+            } else {
+                open(self.name, RTLD_LOCAL)
+            }
+        })
+    }
+
+    fn function(&self, name: &CStr) -> *mut c_void {
+        let next = behind_us(name);
+        if !next.is_null() {
+            return next;
+        }
+        let handle = self.handle();
+        if handle.is_null() {
+            return handle;
+        }
+        // SAFETY: just opened, never closed.
+        unless_ours(unsafe { symbol_in(handle, name) })
+    }
+}
+
+fn open(name: &CStr, flags: c_int) -> *mut c_void {
+    // SAFETY: a C string.
+    unsafe { libc::dlopen(name.as_ptr(), RTLD_NOW | flags) }
+}
+
+/// A handle of the object that `address` lies in, if it is still loaded.
+fn open_again(address: *mut c_void) -> *mut c_void {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    // Copied, because nothing may be opened while the loader's list is locked.
+    let found = elf::find(|object| {
+        let bytes = object.path().to_bytes_with_nul();
+        let holds = !address.is_null() && !object.is_ours() && object.holds(address as usize);
+        (holds && bytes.len() > 1 && bytes.len() <= path.len()).then(|| path[..bytes.len()].copy_from_slice(bytes))
+    });
+    match (found, CStr::from_bytes_until_nul(&path)) {
+        (Some(()), Ok(path)) => open(path, RTLD_NOLOAD),
+        _ => ptr::null_mut(),
+    }
+}
+
+/// The next layer's driver function, or null.
+pub fn driver(name: &CStr) -> *mut c_void {
+    DRIVER.function(name)
+}
+
+/// The next layer's NVML function, or null.
+pub fn nvml(name: &CStr) -> *mut c_void {
+    NVML.function(name)
+}
+
+/// An application found the function `name` at `address`, through a handle of its own: should no library of the usual
+/// name be loaded when we come to look, the driver is what this lies in (one opened by path, under another name).
+pub fn saw(name: &CStr, address: *mut c_void) {
+    let library = match name.to_bytes() {
+        [b'n', b'v', b'm', b'l', ..] => &NVML,
+        [b'c', b'u', b'd', b'a', ..] => return,
+        _ => &DRIVER,
+    };
+    library.seen.store(address, Ordering::Release);
+}
+
+fn is_runtime(object: &Object) -> bool {
+    !object.is_ours() && object.is_called(b"libcudart.so")
+}
+
+fn runtimes() -> usize {
+    let mut count = 0;
+    elf::find(|object| {
+        count += usize::from(is_runtime(object));
+        None::<()>
+    });
+    count
+}
+
+/// The runtime function to forward to when `caller` called ours, or null. In this order:
+/// 1. a layer's: what the global scope holds behind us, where that is no runtime library;
+/// 2. the caller's own: a runtime linked into it statically, or the runtime calling itself;
+/// 3. the runtime library that the caller was linked with, or else the first;
+/// 4. whatever other object exports it (a static runtime inside a library that somebody else loaded).
+fn runtime_for(name: &CStr, caller: Option<Object>) -> *mut c_void {
+    let next = behind_us(name);
+    if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
+        return next;
+    }
+    if let Some(own) = caller
+        .filter(|caller| !caller.is_ours())
+        .and_then(|caller| caller.function(name))
+    {
+        return own;
+    }
+    let linked = |object: &Object| {
+        let needs = |needed: &CStr| object.is_called(needed.to_bytes());
+        caller.is_some_and(|caller| caller.needed().any(needs))
+    };
+    let first = |wanted: &dyn Fn(&Object) -> bool| {
+        elf::find(|object| {
+            if !object.is_ours() && wanted(object) {
+                object.function(name)
+            } else {
+                None
+            }
+        })
+    };
+    first(&|object| is_runtime(object) && linked(object))
+        .or((!next.is_null()).then_some(next))
+        .or_else(|| first(&is_runtime))
+        .or_else(|| first(&|_| true))
+        .unwrap_or(ptr::null_mut())
+}
+
+/// The runtime function to forward to, found anew.
+pub fn runtime(name: &CStr) -> *mut c_void {
+    // Who called matters only where there is a choice; finding out means unwinding the stack.
+    runtime_for(name, if runtimes() == 1 { None } else { calling_object() })
+}
+
+/// A runtime function, remembered for as long as no object is loaded or unloaded, and only where the answer is the same
+/// for every caller.
+pub struct RuntimeFunction {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+    /// The loader's generation that `address` belongs to, plus one; 0 while it belongs to none.
+    valid: AtomicU64,
+    writing: AtomicBool,
+}
+
+impl RuntimeFunction {
+    pub const fn new(name: &'static CStr) -> Self {
+        RuntimeFunction {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+            valid: AtomicU64::new(0),
+            writing: AtomicBool::new(false),
+        }
+    }
+
+    pub fn get(&self) -> *mut c_void {
+        let now = elf::generation().wrapping_add(1);
+        if self.valid.load(Ordering::Acquire) == now {
+            let address = self.address.load(Ordering::Acquire);
+            if self.valid.load(Ordering::Acquire) == now {
+                return address;
+            }
+        }
+        if runtimes() != 1 {
+            return runtime_for(self.name, calling_object());
+        }
+        let found = runtime_for(self.name, None);
+        if !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
+            self.valid.store(0, Ordering::SeqCst);
+            self.address.store(found, Ordering::SeqCst);
+            self.valid.store(now, Ordering::SeqCst);
+            self.writing.store(false, Ordering::Release);
+        }
+        found
+    }
+}
+
+/// The object that called into ours: the first on the stack that is not ours.
+pub fn calling_object() -> Option<Object> {
+    const CONTINUE: c_int = 0;
+    const STOP: c_int = 4;
+    unsafe extern "C" {
+        // libgcc_s (or LLVM's libunwind), which Rust's std links. Both are of the Itanium C++ ABI.
+        fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
+        fn _Unwind_GetIP(context: *mut c_void) -> usize;
+    }
+    extern "C" fn visit(context: *mut c_void, found: *mut c_void) -> c_int {
+        // SAFETY: the unwinder's own context.
+        let address = unsafe { _Unwind_GetIP(context) } as *mut c_void;
+        if address.is_null() || is_ours(address) {
+            return CONTINUE;
+        }
+        // SAFETY: the variable below.
+        unsafe { *found.cast::<*mut c_void>() = address };
+        STOP
+    }
+    let mut address: *mut c_void = ptr::null_mut();
+    // SAFETY: `visit` gets the variable it is to fill, and only during the call.
+    unsafe { _Unwind_Backtrace(visit, (&raw mut address).cast()) };
+    if address.is_null() {
+        None
+    } else {
+        elf::object_of(address)
+    }
+}
