@@ -15,6 +15,8 @@
 //! - `RTLD_DEFAULT`, `RTLD_NEXT`: the real search finds our function by itself if it is what the caller would reach. A
 //!   caller behind us that asks for the next is past us already, and is given ours. But where no object besides us has
 //!   the function, it is not there: preloading must not make a program believe in a runtime it does not have.
+//! - `dlvsym`: our functions carry no version, so the real search passes them by. Whatever the handle, the next layer is
+//!   asked as above; and one in front of us that asks for the next `dlsym` (with a version: how else) is given ours.
 //!
 //! On this path nothing is locked, allocated, logged or thread-local, and nothing can panic: it runs in constructors,
 //! in signal handlers, in children of `vfork`, and under every lock that anybody holds while asking.
@@ -28,7 +30,7 @@ use libc::{RTLD_DEFAULT, RTLD_NEXT};
 use crate::real::elf::{self, Place};
 use crate::real::next;
 
-/// Where `go_on` is null, `value` is what the caller gets. Two words come back in registers on both architectures.
+/// Where `go_on` is null (there may be no next function), `value` is what the caller gets. Two words come back in registers on both architectures.
 #[repr(C)]
 struct Decision {
     value: *mut c_void,
@@ -42,81 +44,95 @@ impl Decision {
             go_on: ptr::null_mut(),
         }
     }
-
-    /// Where there is no next function, the caller gets null.
-    fn go_on(next: *mut c_void) -> Self {
-        Decision {
-            value: ptr::null_mut(),
-            go_on: next,
-        }
-    }
 }
 
-/// Our function of this name, if the name is one that we answer for.
-fn ours(name: &CStr) -> Option<*const c_void> {
-    // Nearly every question ends here, two comparisons after it came.
-    match name.to_bytes() {
-        bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::lookup(bytes),
-        _ => None,
-    }
-}
-
-/// `ask` puts the question to the next layer.
-///
-/// # Safety
-/// `name` is null or a C string, and `handle` one that `dlsym` takes.
-unsafe fn decide(
+/// What was asked, by whom, and who is to be asked next.
+struct Question {
     handle: *mut c_void,
     name: *const c_char,
     caller: *const c_void,
     next: *mut c_void,
-    ask: impl FnOnce(&CStr) -> *mut c_void,
-) -> Decision {
-    let go_on = Decision::go_on(next);
-    if name.is_null() {
-        return go_on;
-    }
-    // SAFETY: not null, and by contract a C string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let Some(ours) = ours(name) else { return go_on };
-    // Code outside every object (compiled at run time) counts as the application's.
-    let caller = elf::object_of(caller);
-    let behind_us = caller.is_some_and(|caller| caller.place() == Place::BehindOurs);
-    if caller.is_some_and(|caller| caller.is_ours() || behind_us && caller.exports(name)) {
-        return go_on;
-    }
-    if handle == RTLD_DEFAULT || handle == RTLD_NEXT {
-        return match exists_besides_us(name) {
-            false => Decision::answer(next::behind_us(name)),
-            true if handle == RTLD_NEXT && behind_us => Decision::answer(ours),
-            true => go_on,
+    versioned: bool,
+}
+
+impl Question {
+    /// `ask` puts it to the next layer.
+    ///
+    /// # Safety
+    /// The name is null or a C string.
+    unsafe fn decide(self, ask: impl FnOnce(&CStr) -> *mut c_void) -> Decision {
+        let go_on = Decision {
+            value: ptr::null_mut(),
+            go_on: self.next,
         };
-    }
-    let found = ask(name);
-    match elf::object_of(found).map(|object| object.place()) {
-        _ if found.is_null() => go_on,
-        Some(Place::BeforeOurs) => go_on,
-        // The handle of the whole program, or our own.
-        Some(Place::Ours) if !exists_besides_us(name) => Decision::answer(next::behind_us(name)),
-        Some(Place::Ours) => Decision::answer(ours),
-        Some(Place::BehindOurs) | None => {
-            next::saw(name, found);
-            Decision::answer(ours)
+        if self.name.is_null() {
+            return go_on;
         }
+        // SAFETY: not null, and by contract a C string.
+        let name = unsafe { CStr::from_ptr(self.name) };
+        let Some(ours) = self.ours(name) else { return go_on };
+        // Code outside every object (compiled at run time) counts as the application's.
+        let caller = elf::object_of(self.caller);
+        let behind_us = caller.is_some_and(|caller| caller.place() == Place::BehindOurs);
+        if caller.is_some_and(|caller| caller.is_ours() || behind_us && caller.exports(name)) {
+            return go_on;
+        }
+        if !self.versioned && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
+            return match exists_besides_us(name) {
+                false => Decision::answer(next::behind_us(name)),
+                true if self.handle == RTLD_NEXT && behind_us => Decision::answer(ours),
+                true => go_on,
+            };
+        }
+        let found = ask(name);
+        if found.is_null() {
+            return go_on;
+        }
+        match elf::object_of(found).map(|object| object.place()) {
+            Some(Place::BeforeOurs) => go_on,
+            // The handle of the whole program, or our own.
+            Some(Place::Ours) if !exists_besides_us(name) => Decision::answer(next::behind_us(name)),
+            Some(Place::Ours) => Decision::answer(ours),
+            Some(Place::BehindOurs) | None => {
+                next::saw(name, found);
+                Decision::answer(ours)
+            }
+        }
+    }
+
+    /// Our function of this name, if it is one that we answer for. Nearly every question ends here.
+    fn ours(&self, name: &CStr) -> Option<*const c_void> {
+        match name.to_bytes() {
+            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::lookup(bytes),
+            b"dlsym" if self.is_from_a_layer_in_front() => Some(dlsym as *const c_void),
+            b"dlvsym" if self.is_from_a_layer_in_front() => Some(dlvsym as *const c_void),
+            _ => None,
+        }
+    }
+
+    fn is_from_a_layer_in_front(&self) -> bool {
+        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.place() == Place::BeforeOurs);
+        self.versioned && self.handle == RTLD_NEXT && in_front()
     }
 }
 
 fn exists_besides_us(name: &CStr) -> bool {
-    elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
+    // Where it is loaded RTLD_LOCAL, only the whole list tells; a forked child cannot ask, and is given our function.
+    !next::behind_us(name).is_null()
+        || next::in_forked_child()
+        || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
 }
 
 unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char, caller: *const c_void) -> Decision {
+    let question = Question {
+        handle,
+        name,
+        caller,
+        next: next::next_dlsym(),
+        versioned: false,
+    };
     // SAFETY: the application's arguments, under the contract of `dlsym`.
-    unsafe {
-        decide(handle, name, caller, next::next_dlsym(), |name| {
-            next::symbol_in(handle, name)
-        })
-    }
+    unsafe { question.decide(|name| next::symbol_in(handle, name)) }
 }
 
 unsafe extern "C" fn decide_dlvsym(
@@ -125,12 +141,15 @@ unsafe extern "C" fn decide_dlvsym(
     version: *const c_char,
     caller: *const c_void,
 ) -> Decision {
-    let ask = |name: &CStr| {
-        // SAFETY: the application's arguments, under the contract of `dlvsym`.
-        unsafe { next::versioned_symbol_in(handle, name, version) }
+    let question = Question {
+        handle,
+        name,
+        caller,
+        next: next::next_dlvsym(),
+        versioned: true,
     };
-    // SAFETY: as above.
-    unsafe { decide(handle, name, caller, next::next_dlvsym(), ask) }
+    // SAFETY: the application's arguments, under the contract of `dlvsym`.
+    unsafe { question.decide(|name| next::versioned_symbol_in(handle, name, version)) }
 }
 
 /// # Safety

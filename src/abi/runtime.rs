@@ -5,12 +5,13 @@
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA runtime function of the same name
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 
 use super::route::route;
 use crate::api::Api;
 use crate::engine;
-use crate::real::next;
+use crate::real::c_name;
+use crate::real::next::RuntimeFunction;
 
 /// `cudaErrorInsufficientDriver`: what a program sees that finds no usable runtime or driver.
 const NO_RUNTIME: i32 = 35;
@@ -37,9 +38,8 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
             let _scope = engine::runtime(Api::$api);
-            // SAFETY: the name is ASCII and ends in the NUL that concat! appends.
-            let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-            let real = next::runtime(name);
+            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let real = REAL.get();
             if real.is_null() {
                 return NO_RUNTIME;
             }
@@ -112,9 +112,8 @@ macro_rules! export_entry_point {
         pub unsafe extern "C" fn $name(
             symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
         ) -> i32 {
-            // SAFETY: as in `export!`.
-            let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-            let real = next::runtime(name);
+            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let real = REAL.get();
             if real.is_null() {
                 return NO_RUNTIME;
             }

@@ -5,10 +5,9 @@
 //! the loader has mapped already, from inside `dl_iterate_phdr`, and reads nothing outside an object's own segments.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::size_of;
 use std::slice;
 
-use libc::{Elf64_Phdr, Elf64_Sym, dl_phdr_info};
+use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
 
 const DT_NULL: i64 = 0;
 const DT_NEEDED: i64 = 1;
@@ -27,6 +26,8 @@ const STB_LOCAL: u8 = 0;
 const HIDDEN_VISIBILITIES: [u8; 2] = [1, 2];
 /// In a version index: not the default version of that name.
 const HIDDEN_VERSION: u16 = 0x8000;
+
+const SMALLEST_PAGE: usize = 4096;
 
 /// Where an object stands in load order, which for what a program starts with is also the order of look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,31 @@ enum Hash {
 }
 
 impl Object {
+    /// The object mapped from `start` on, whose program headers are found through its ELF header.
+    ///
+    /// # Safety
+    /// An object is mapped there, and the other arguments are its own.
+    unsafe fn mapped_at(start: usize, base: usize, name: *const c_char, place: Place) -> Option<Self> {
+        // SAFETY: the first page of a mapped object is readable, and this is less than a page.
+        let header = unsafe { (start as *const Elf64_Ehdr).read_unaligned() };
+        if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() {
+            return None;
+        }
+        let headers = start.checked_add(header.e_phoff as usize)?;
+        let count = usize::from(header.e_phnum);
+        let end = headers.checked_add(count * size_of::<Elf64_Phdr>())?;
+        if end > start + SMALLEST_PAGE || headers % align_of::<Elf64_Phdr>() != 0 {
+            return None;
+        }
+        Some(Object {
+            base,
+            headers: headers as *const Elf64_Phdr,
+            count,
+            name,
+            place,
+        })
+    }
+
     /// # Safety
     /// `info` is what `dl_iterate_phdr` handed to its callback.
     unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
@@ -277,6 +303,11 @@ impl Object {
             .unwrap_or_default()
     }
 
+    /// Whether this is the object's name: its own, or its file's.
+    pub fn answers_to(&self, name: &[u8]) -> bool {
+        self.file_name() == name || self.soname().is_some_and(|own| own.to_bytes() == name)
+    }
+
     /// Whether the object goes by a name that starts so (`libcudart.so`): its own, or its file's.
     pub fn is_called(&self, start: &[u8]) -> bool {
         self.file_name().starts_with(start) || self.soname().is_some_and(|name| name.to_bytes().starts_with(start))
@@ -408,9 +439,13 @@ pub fn find<T, F: FnMut(&Object) -> Option<T>>(pick: F) -> Option<T> {
     search.found
 }
 
-/// The object that `address` lies in.
+/// The object that `address` lies in. With glibc 2.35 and later no lock is taken: the one around the loader's list is
+/// not put right in a forked child, so that a child of a process with several threads might wait for it for ever.
 pub fn object_of(address: *const c_void) -> Option<Object> {
-    find(|object| object.holds(address as usize).then_some(*object))
+    let Some(found) = loader::find(address) else {
+        return find(|object| object.holds(address as usize).then_some(*object));
+    };
+    found.filter(|object| object.holds(address as usize))
 }
 
 /// A number that changes whenever an object was loaded or unloaded.
@@ -424,6 +459,82 @@ pub fn generation() -> u64 {
     // SAFETY: `first` gets the number it is to fill, and only during the call.
     unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut generation).cast()) };
     generation
+}
+
+/// What glibc's loader says without taking a lock.
+mod loader {
+    use super::{Object, Place, our_address};
+    use std::ffi::{c_char, c_int, c_void};
+    use std::mem::{self, MaybeUninit};
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    /// `struct link_map`, the part that `<link.h>` shows.
+    #[repr(C)]
+    struct LinkMap {
+        base: usize,
+        name: *const c_char,
+        dynamic: *const c_void,
+        next: *const LinkMap,
+        previous: *const LinkMap,
+    }
+
+    /// `struct dl_find_object`
+    #[repr(C)]
+    struct Found {
+        flags: u64,
+        start: usize,
+        end: usize,
+        map: *const LinkMap,
+        others: [u64; 10],
+    }
+
+    type FindObject = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
+
+    fn find_object() -> Option<FindObject> {
+        const ABSENT: *mut c_void = usize::MAX as *mut c_void;
+        static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+        let mut function = FUNCTION.load(Ordering::Acquire);
+        if function.is_null() {
+            function = super::find(|object| object.function(c"_dl_find_object")).unwrap_or(ABSENT);
+            FUNCTION.store(function, Ordering::Release);
+        }
+        // SAFETY: the function of this name has this signature.
+        (function != ABSENT).then(|| unsafe { mem::transmute::<*mut c_void, FindObject>(function) })
+    }
+
+    fn ask(function: FindObject, address: *const c_void) -> Option<Found> {
+        let mut found = MaybeUninit::<Found>::zeroed();
+        // SAFETY: the structure is as large as glibc's, and plain numbers and pointers, for which zero will do.
+        unsafe { (function(address, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
+    }
+
+    /// The object around `address`, if any; `None` where that cannot be said in this way.
+    pub fn find(address: *const c_void) -> Option<Option<Object>> {
+        let function = find_object()?;
+        let ours = ask(function, our_address() as *const c_void)?.map;
+        let Some(found) = ask(function, address) else {
+            return Some(None);
+        };
+        // SAFETY: the loader's entry of a loaded object.
+        let map = unsafe { &*found.map };
+        // SAFETY: the loader says that the object is mapped there.
+        let object = unsafe { Object::mapped_at(found.start, map.base, map.name, place(found.map, ours)) }?;
+        Some(Some(object))
+    }
+
+    /// What stands in front of a preloaded library is never unloaded, so that this part of the list stays as it is.
+    fn place(map: *const LinkMap, ours: *const LinkMap) -> Place {
+        let mut at = ours;
+        while !at.is_null() {
+            if at == map {
+                return if at == ours { Place::Ours } else { Place::BeforeOurs };
+            }
+            // SAFETY: an entry of the loader's list, see above.
+            at = unsafe { (*at).previous };
+        }
+        Place::BehindOurs
+    }
 }
 
 #[cfg(test)]
@@ -459,6 +570,18 @@ mod tests {
         let (low, high) = ours.span();
         assert!((low..high).contains(&our_address()));
         assert!(object_of(std::ptr::null()).is_none());
+    }
+
+    #[test]
+    fn both_ways_to_find_an_object_agree() {
+        for address in [our_address(), libc::getpid as *const () as usize, 1] {
+            let slow = find(|object| object.holds(address).then_some(*object));
+            let quick = object_of(address as *const c_void);
+            let facts = |object: Option<Object>| {
+                object.map(|object| (object.base, object.count, object.place, object.span(), object.name))
+            };
+            assert_eq!(facts(slow), facts(quick));
+        }
     }
 
     #[test]

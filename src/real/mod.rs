@@ -4,6 +4,17 @@
 //! works on. A function that the layer below does not have answers `CUDA_ERROR_NOT_FOUND` here; the hook of such a
 //! function is never handed out, because `dlsym` and `cuGetProcAddress` ask the real one first.
 
+/// The C name of an identifier, made at compile time.
+macro_rules! c_name {
+    ($name:ident) => {
+        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    };
+}
+pub(crate) use c_name;
+
 pub mod elf;
 pub mod memory;
 pub mod next;

@@ -14,7 +14,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::{mem, ptr};
 
 use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
@@ -44,6 +44,17 @@ pub fn is_ours(address: *const c_void) -> bool {
         HIGH.store(high, Ordering::Release);
     }
     (LOW.load(Ordering::Acquire)..HIGH.load(Ordering::Acquire)).contains(&(address as usize))
+}
+
+/// Whether this process was forked from the one that first asked this: then a thread that exists no more may hold the lock
+/// of the loader's list, and who waits for it waits for ever.
+pub fn in_forked_child() -> bool {
+    static FIRST: AtomicI32 = AtomicI32::new(0);
+    // SAFETY: has no preconditions.
+    let this = unsafe { libc::getpid() };
+    FIRST
+        .compare_exchange(0, this, Ordering::AcqRel, Ordering::Acquire)
+        .is_err_and(|first| first != this)
 }
 
 fn unless_ours(address: *mut c_void) -> *mut c_void {
@@ -219,7 +230,8 @@ pub fn saw(name: &CStr, address: *mut c_void) {
     let library = match name.to_bytes() {
         [b'n', b'v', b'm', b'l', ..] => &NVML,
         [b'c', b'u', b'd', b'a', ..] => return,
-        _ => &DRIVER,
+        [b'c', b'u', ..] => &DRIVER,
+        _ => return,
     };
     library.seen.store(address, Ordering::Release);
 }
@@ -228,55 +240,73 @@ fn is_runtime(object: &Object) -> bool {
     !object.is_ours() && object.is_called(b"libcudart.so")
 }
 
-fn runtimes() -> usize {
-    let mut count = 0;
-    elf::find(|object| {
-        count += usize::from(is_runtime(object));
-        None::<()>
-    });
-    count
+/// The function of this name in the first object that is `wanted`.
+fn first(name: &CStr, wanted: impl Fn(&Object) -> bool) -> *mut c_void {
+    elf::find(|object| if wanted(object) { object.function(name) } else { None }).unwrap_or(ptr::null_mut())
 }
 
-/// The runtime function to forward to when `caller` called ours, or null. In this order:
-/// 1. a layer's: what the global scope holds behind us, where that is no runtime library;
-/// 2. the caller's own: a runtime linked into it statically, or the runtime calling itself;
-/// 3. the runtime library that the caller was linked with, or else the first;
-/// 4. whatever other object exports it (a static runtime inside a library that somebody else loaded).
-fn runtime_for(name: &CStr, caller: Option<Object>) -> *mut c_void {
+/// A runtime function to forward to.
+struct Route {
+    address: *mut c_void,
+    /// Whether every caller would get this one.
+    common: bool,
+}
+
+/// The runtime function to forward to: a layer's (what the global scope holds behind us, where that is no runtime
+/// library), else the only one there is, else the caller's. One in front of us is never an answer: it may be a layer
+/// that has us below it.
+fn route(name: &CStr) -> Route {
     let next = behind_us(name);
     if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
-        return next;
+        return Route {
+            address: next,
+            common: true,
+        };
     }
+    let mut count = 0;
+    elf::find(|object| {
+        count += usize::from(object.place() == Place::BehindOurs && object.function(name).is_some());
+        None::<()>
+    });
+    match count {
+        0 => Route {
+            address: first(name, is_runtime),
+            common: true,
+        },
+        1 => Route {
+            address: first(name, |object| object.place() == Place::BehindOurs),
+            common: true,
+        },
+        _ => Route {
+            address: of_caller(name, next),
+            common: false,
+        },
+    }
+}
+
+/// In this order: the caller's own (a static runtime that it exports, or the runtime calling itself); the runtime library
+/// that the caller was linked with; what the global scope holds; the first.
+fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
+    let caller = calling_object();
     if let Some(own) = caller
-        .filter(|caller| !caller.is_ours())
+        .filter(|caller| caller.place() == Place::BehindOurs)
         .and_then(|caller| caller.function(name))
     {
         return own;
     }
     let linked = |object: &Object| {
-        let needs = |needed: &CStr| object.is_called(needed.to_bytes());
-        caller.is_some_and(|caller| caller.needed().any(needs))
+        caller.is_some_and(|caller| caller.needed().any(|needed| object.answers_to(needed.to_bytes())))
     };
-    let first = |wanted: &dyn Fn(&Object) -> bool| {
-        elf::find(|object| {
-            if !object.is_ours() && wanted(object) {
-                object.function(name)
-            } else {
-                None
-            }
-        })
-    };
-    first(&|object| is_runtime(object) && linked(object))
-        .or((!next.is_null()).then_some(next))
-        .or_else(|| first(&is_runtime))
-        .or_else(|| first(&|_| true))
+    let candidates = [
+        first(name, |object| is_runtime(object) && linked(object)),
+        next,
+        first(name, is_runtime),
+        first(name, |object| object.place() == Place::BehindOurs),
+    ];
+    candidates
+        .into_iter()
+        .find(|address| !address.is_null())
         .unwrap_or(ptr::null_mut())
-}
-
-/// The runtime function to forward to, found anew.
-pub fn runtime(name: &CStr) -> *mut c_void {
-    // Who called matters only where there is a choice; finding out means unwinding the stack.
-    runtime_for(name, if runtimes() == 1 { None } else { calling_object() })
 }
 
 /// A runtime function, remembered for as long as no object is loaded or unloaded, and only where the answer is the same
@@ -300,6 +330,10 @@ impl RuntimeFunction {
     }
 
     pub fn get(&self) -> *mut c_void {
+        // What a forked child's parent used is still there.
+        if in_forked_child() && self.valid.load(Ordering::Acquire) != 0 {
+            return self.address.load(Ordering::Acquire);
+        }
         let now = elf::generation().wrapping_add(1);
         if self.valid.load(Ordering::Acquire) == now {
             let address = self.address.load(Ordering::Acquire);
@@ -307,11 +341,8 @@ impl RuntimeFunction {
                 return address;
             }
         }
-        if runtimes() != 1 {
-            return runtime_for(self.name, calling_object());
-        }
-        let found = runtime_for(self.name, None);
-        if !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
+        let Route { address: found, common } = route(self.name);
+        if common && !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
             self.valid.store(0, Ordering::SeqCst);
             self.address.store(found, Ordering::SeqCst);
             self.valid.store(now, Ordering::SeqCst);

@@ -25,12 +25,7 @@ macro_rules! forward {
         pub mod $slots {
             use super::Slot;
             $(
-                pub static $name: Slot = Slot::new(
-                    match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => unreachable!(),
-                    },
-                );
+                pub static $name: Slot = Slot::new(crate::real::c_name!($name));
             )+
         }
         $(

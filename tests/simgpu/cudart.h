@@ -31,7 +31,6 @@ enum {
     NO_DEVICE = 100,
     INVALID_DEVICE = 101,
     NOT_FOUND = 500,
-    PEER_ALREADY_ENABLED = 704,
     NOT_SUPPORTED = 801,
 };
 

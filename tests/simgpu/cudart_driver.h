@@ -9,7 +9,6 @@
     X(cuDriverGetVersion, 2020, (int *))                                                                        \
     X(cuGetErrorString, 6000, (int, const char **))                                                             \
     X(cuDeviceGetCount, 2000, (int *))                                                                          \
-    X(cuDeviceGet, 2000, (int *, int))                                                                          \
     X(cuDeviceGetName, 2000, (char *, int, int))                                                                \
     X(cuDeviceGetUuid, 11040, (void *, int))                                                                    \
     X(cuDeviceGetLuid, 10000, (char *, unsigned *, int))                                                        \
@@ -34,7 +33,6 @@
     X(cuCtxGetCurrent, 4000, (Handle *))                                                                        \
     X(cuCtxSetCurrent, 4000, (Handle))                                                                          \
     X(cuCtxGetDevice, 2000, (int *))                                                                            \
-    X(cuCtxGetFlags, 7000, (unsigned *))                                                                        \
     X(cuCtxSynchronize, 2000, (void))                                                                           \
     X(cuCtxSetLimit, 3010, (int, size_t))                                                                       \
     X(cuCtxGetLimit, 3010, (size_t *, int))                                                                     \
@@ -86,7 +84,6 @@
     X(cuImportExternalMemory, 10000, (Handle *, const void *))                                                  \
     X(cuExternalMemoryGetMappedBuffer, 10000, (void **, Handle, const void *))                                  \
     X(cuDestroyExternalMemory, 10000, (Handle))                                                                 \
-    X(cuArrayCreate, 3020, (Handle *, const void *))                                                            \
     X(cuArray3DCreate, 3020, (Handle *, const ArrayDesc *))                                                     \
     X(cuArray3DGetDescriptor, 3020, (ArrayDesc *, Handle))                                                      \
     X(cuArrayDestroy, 2000, (Handle))                                                                           \
@@ -108,8 +105,6 @@
     X(cuMemcpy2DAsync, 3020, (const Copy2D *, Stream))                                                          \
     X(cuMemcpy3D, 3020, (const Copy3D *))                                                                       \
     X(cuMemcpy3DAsync, 3020, (const Copy3D *, Stream))                                                          \
-    X(cuMemcpy3DPeer, 4000, (const Copy3D *))                                                                   \
-    X(cuMemcpy3DPeerAsync, 4000, (const Copy3D *, Stream))                                                      \
     X(cuMemcpyPeer, 4000, (void *, Handle, const void *, Handle, size_t))                                       \
     X(cuMemcpyPeerAsync, 4000, (void *, Handle, const void *, Handle, size_t, Stream))                          \
     X(cuMemsetD8, 3020, (void *, unsigned char, size_t))                                                        \
