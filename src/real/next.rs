@@ -309,6 +309,20 @@ fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
         .unwrap_or(ptr::null_mut())
 }
 
+/// Set in children of a process that has remembered a runtime function: `in_forked_child`, without the system call.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    unsafe extern "C" fn in_child() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    if !WATCHED.swap(true, Ordering::Relaxed) {
+        // SAFETY: a function that stays loaded, as a preloaded library does.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    }
+}
+
 /// A runtime function, remembered for as long as no object is loaded or unloaded, and only where the answer is the same
 /// for every caller.
 pub struct RuntimeFunction {
@@ -330,8 +344,8 @@ impl RuntimeFunction {
     }
 
     pub fn get(&self) -> *mut c_void {
-        // What a forked child's parent used is still there.
-        if in_forked_child() && self.valid.load(Ordering::Acquire) != 0 {
+        // A forked child does not ask whether anything changed; what its parent used is still there.
+        if FORKED.load(Ordering::Relaxed) && self.valid.load(Ordering::Acquire) != 0 {
             return self.address.load(Ordering::Acquire);
         }
         let now = elf::generation().wrapping_add(1);
@@ -343,6 +357,7 @@ impl RuntimeFunction {
         }
         let Route { address: found, common } = route(self.name);
         if common && !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
+            watch_forks();
             self.valid.store(0, Ordering::SeqCst);
             self.address.store(found, Ordering::SeqCst);
             self.valid.store(now, Ordering::SeqCst);
