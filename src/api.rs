@@ -50,7 +50,10 @@ impl Class {
     /// Whether bytes of this class count towards a device's requested, allocated and reserved totals. Host memory has
     /// a total of its own; imported memory is somebody else's; an address range holds no memory.
     pub const fn is_device_memory(self) -> bool {
-        !matches!(self, Class::Host | Class::HostRegistered | Class::Imported | Class::AddressRange)
+        !matches!(
+            self,
+            Class::Host | Class::HostRegistered | Class::Imported | Class::AddressRange
+        )
     }
 }
 

@@ -95,7 +95,11 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={:?} is not accepted; accepted: {}", self.variable, self.value, self.accepted)
+        write!(
+            f,
+            "{}={:?} is not accepted; accepted: {}",
+            self.variable, self.value, self.accepted
+        )
     }
 }
 
@@ -104,20 +108,55 @@ impl std::error::Error for ConfigError {}
 impl Config {
     /// Reads every variable through `lookup`. The config is always usable: a variable in error keeps its default.
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<ConfigError>) {
-        let mut reader = Reader { lookup, errors: Vec::new() };
+        let mut reader = Reader {
+            lookup,
+            errors: Vec::new(),
+        };
         let mut config = Config::default();
         reader.strategy(&mut config);
         let settings = &mut config.settings;
-        reader.set("FLAGS_fraction_of_gpu_memory_to_use", "a number above 0, up to 1", fraction, &mut settings.fraction);
-        reader.set("FLAGS_initial_gpu_memory_in_mb", MEBIBYTES, mebibytes, &mut settings.initial_bytes);
-        reader.set("FLAGS_reallocate_gpu_memory_in_mb", MEBIBYTES, mebibytes, &mut settings.reallocate_bytes);
-        reader.set("FLAGS_auto_growth_chunk_size_in_mb", MEBIBYTES, mebibytes, &mut settings.chunk_bytes);
+        reader.set(
+            "FLAGS_fraction_of_gpu_memory_to_use",
+            "a number above 0, up to 1",
+            fraction,
+            &mut settings.fraction,
+        );
+        reader.set(
+            "FLAGS_initial_gpu_memory_in_mb",
+            MEBIBYTES,
+            mebibytes,
+            &mut settings.initial_bytes,
+        );
+        reader.set(
+            "FLAGS_reallocate_gpu_memory_in_mb",
+            MEBIBYTES,
+            mebibytes,
+            &mut settings.reallocate_bytes,
+        );
+        reader.set(
+            "FLAGS_auto_growth_chunk_size_in_mb",
+            MEBIBYTES,
+            mebibytes,
+            &mut settings.chunk_bytes,
+        );
         reader.set("FLAGS_free_idle_chunk", BOOLEAN, boolean, &mut settings.free_idle_chunk);
-        reader.set("FLAGS_free_when_no_cache_hit", BOOLEAN, boolean, &mut settings.free_when_no_cache_hit);
+        reader.set(
+            "FLAGS_free_when_no_cache_hit",
+            BOOLEAN,
+            boolean,
+            &mut settings.free_when_no_cache_hit,
+        );
         reader.set("VRAMSHIM_JOURNAL_MAX", SIZE, parse_size, &mut config.journal_max);
-        reader.set("VRAMSHIM_LOG", "off, error, warn, info, debug, trace", log_level, &mut config.log);
+        reader.set(
+            "VRAMSHIM_LOG",
+            "off, error, warn, info, debug, trace",
+            log_level,
+            &mut config.log,
+        );
         reader.set("VRAMSHIM_STRICT", BOOLEAN, boolean, &mut config.strict);
-        config.directory = (reader.lookup)("VRAMSHIM_DIR").filter(|value| !value.is_empty()).map(PathBuf::from);
+        config.directory = (reader.lookup)("VRAMSHIM_DIR")
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from);
         (config, reader.errors)
     }
 
@@ -159,12 +198,17 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         let Some(value) = self.text(variable) else { return };
         match parse(&value) {
             Some(parsed) => *field = parsed,
-            None => self.errors.push(ConfigError { variable, value, accepted }),
+            None => self.errors.push(ConfigError {
+                variable,
+                value,
+                accepted,
+            }),
         }
     }
 
     fn strategy(&mut self, config: &mut Config) {
-        let (variable, value, accepted) = match (self.text("VRAMSHIM_STRATEGY"), self.text("FLAGS_allocator_strategy")) {
+        let (variable, value, accepted) = match (self.text("VRAMSHIM_STRATEGY"), self.text("FLAGS_allocator_strategy"))
+        {
             (Some(value), _) => ("VRAMSHIM_STRATEGY", value, STRATEGY),
             (None, Some(value)) => ("FLAGS_allocator_strategy", value, FRAMEWORK_STRATEGY),
             (None, None) => return,
@@ -172,9 +216,15 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         if let Some(strategy) = Strategy::parse(&value) {
             (config.strategy, config.strategy_chosen) = (strategy, true);
         } else if variable == "FLAGS_allocator_strategy" && value == "thread_local" {
-            config.remarks.push("FLAGS_allocator_strategy=thread_local is Paddle's own affair: passing through".to_owned());
+            config
+                .remarks
+                .push("FLAGS_allocator_strategy=thread_local is Paddle's own affair: passing through".to_owned());
         } else {
-            self.errors.push(ConfigError { variable, value, accepted });
+            self.errors.push(ConfigError {
+                variable,
+                value,
+                accepted,
+            });
         }
     }
 }
@@ -228,7 +278,11 @@ pub fn parse_size(text: &str) -> Option<u64> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale);
     }
-    let bytes = number.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0)? * scale as f64;
+    let bytes = number
+        .parse::<f64>()
+        .ok()
+        .filter(|value| value.is_finite() && *value >= 0.0)?
+        * scale as f64;
     (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
@@ -237,30 +291,46 @@ mod tests {
     use super::*;
 
     fn read(pairs: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
-        Config::read(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value)))
+        Config::read(|name| {
+            pairs
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        })
     }
 
     #[test]
     fn nothing_set_is_passthrough_and_quiet() {
         let (config, errors) = read(&[]);
-        assert_eq!((config.strategy, config.strategy_chosen), (Strategy::Passthrough, false));
+        assert_eq!(
+            (config.strategy, config.strategy_chosen),
+            (Strategy::Passthrough, false)
+        );
         assert!(errors.is_empty());
     }
 
     #[test]
     fn own_variable_wins_over_paddles() {
-        let (config, errors) =
-            read(&[("VRAMSHIM_STRATEGY", "autogrow"), ("FLAGS_allocator_strategy", "naive_best_fit")]);
+        let (config, errors) = read(&[
+            ("VRAMSHIM_STRATEGY", "autogrow"),
+            ("FLAGS_allocator_strategy", "naive_best_fit"),
+        ]);
         assert_eq!(config.strategy, Strategy::AutoGrowth);
         assert!(errors.is_empty());
     }
 
     #[test]
     fn a_bad_value_is_named_and_the_default_kept() {
-        let (config, errors) = read(&[("FLAGS_allocator_strategy", "best_fit"), ("FLAGS_free_idle_chunk", "yes")]);
+        let (config, errors) = read(&[
+            ("FLAGS_allocator_strategy", "best_fit"),
+            ("FLAGS_free_idle_chunk", "yes"),
+        ]);
         assert_eq!(config.strategy, Strategy::Passthrough);
         let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        assert!(text[0].contains("FLAGS_allocator_strategy=\"best_fit\"") && text[0].contains("naive_best_fit"), "{text:?}");
+        assert!(
+            text[0].contains("FLAGS_allocator_strategy=\"best_fit\"") && text[0].contains("naive_best_fit"),
+            "{text:?}"
+        );
         assert!(text[1].contains("FLAGS_free_idle_chunk"), "{text:?}");
     }
 

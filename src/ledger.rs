@@ -153,7 +153,11 @@ impl Ledger {
     /// Totals of a device; those of the host for `HOST_DEVICE` and for a number past the last device.
     pub fn device(&self, device: i16) -> &DeviceTotals {
         let last = self.devices.len() - 1;
-        let index = if device == HOST_DEVICE { last } else { usize::try_from(device).unwrap_or(last).min(last) };
+        let index = if device == HOST_DEVICE {
+            last
+        } else {
+            usize::try_from(device).unwrap_or(last).min(last)
+        };
         &self.devices[index]
     }
 
@@ -180,7 +184,9 @@ impl Ledger {
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {
         let (_, allocation) = self.live.remove(&key)?;
-        self.each_total(allocation.device, allocation.class, |totals| totals.subtract(&allocation));
+        self.each_total(allocation.device, allocation.class, |totals| {
+            totals.subtract(&allocation)
+        });
         Some(allocation)
     }
 
@@ -190,7 +196,11 @@ impl Ledger {
 
     /// Live allocations that `chosen` picks; a copy, so that the caller may change the ledger.
     pub fn select(&self, chosen: impl Fn(&Key, &Allocation) -> bool) -> Vec<(Key, Allocation)> {
-        self.live.iter().filter(|entry| chosen(entry.key(), entry)).map(|entry| (*entry.key(), *entry)).collect()
+        self.live
+            .iter()
+            .filter(|entry| chosen(entry.key(), entry))
+            .map(|entry| (*entry.key(), *entry))
+            .collect()
     }
 
     /// A policy obtained a segment of `bytes` from the layer below.
@@ -253,7 +263,13 @@ mod tests {
         assert_eq!(ledger.device(1).all.requested.current(), 7);
         assert!(ledger.remove(Key::Address(0x1000)).is_some());
         assert!(ledger.remove(Key::Address(0x1000)).is_none());
-        assert_eq!((ledger.device(0).all.reserved.current(), ledger.device(0).all.reserved.peak()), (50, 150));
+        assert_eq!(
+            (
+                ledger.device(0).all.reserved.current(),
+                ledger.device(0).all.reserved.peak()
+            ),
+            (50, 150)
+        );
     }
 
     #[test]

@@ -45,13 +45,28 @@ impl<S: Subscriber> Layer<S> for Glog {
             Level::INFO => 'I',
             _ => 'D',
         };
-        let file = metadata.file().and_then(|path| path.rsplit('/').next()).unwrap_or("vramshim");
+        let file = source_name(metadata.file().unwrap_or("vramshim"));
         let mut line = String::with_capacity(160);
-        let _ = write!(line, "{letter}{} {} {file}:{}] ", Now::read(), thread_id(), metadata.line().unwrap_or(0));
+        let _ = write!(
+            line,
+            "{letter}{} {} {file}:{}] ",
+            Now::read(),
+            thread_id(),
+            metadata.line().unwrap_or(0)
+        );
         event.record(&mut Message(&mut line));
         line.push('\n');
         // SAFETY: the buffer is `line`'s own; a failing write to stderr has nowhere to be told.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+    }
+}
+
+/// The last part of a source path; for `engine/mod.rs`, which is the engine, `engine.rs`.
+fn source_name(path: &str) -> String {
+    let mut parts = path.rsplit('/');
+    match (parts.next(), parts.next()) {
+        (Some("mod.rs"), Some(folder)) => format!("{folder}.rs"),
+        (last, _) => last.unwrap_or(path).to_owned(),
     }
 }
 
@@ -87,7 +102,10 @@ impl Now {
             libc::localtime_r(&time.tv_sec, parts.as_mut_ptr());
             parts.assume_init()
         };
-        Now { parts, microseconds: time.tv_nsec / 1000 }
+        Now {
+            parts,
+            microseconds: time.tv_nsec / 1000,
+        }
     }
 }
 
@@ -95,6 +113,10 @@ impl fmt::Display for Now {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tm = &self.parts;
         write!(f, "{:02}{:02} ", tm.tm_mon + 1, tm.tm_mday)?;
-        write!(f, "{:02}:{:02}:{:02}.{:06}", tm.tm_hour, tm.tm_min, tm.tm_sec, self.microseconds)
+        write!(
+            f,
+            "{:02}:{:02}:{:02}.{:06}",
+            tm.tm_hour, tm.tm_min, tm.tm_sec, self.microseconds
+        )
     }
 }

@@ -40,7 +40,9 @@ fn job_name_of(arguments: &[String]) -> String {
         let base = path.rsplit('/').next().unwrap_or(path);
         base.strip_suffix(".py").unwrap_or(base).to_owned()
     };
-    let Some(program) = arguments.first().map(|path| stem(path)) else { return "job".to_owned() };
+    let Some(program) = arguments.first().map(|path| stem(path)) else {
+        return "job".to_owned();
+    };
     let mut rest = arguments[1..].iter();
     let name = if program.starts_with("python") || program.starts_with("pypy") {
         loop {

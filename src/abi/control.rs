@@ -33,7 +33,12 @@ pub extern "C" fn vramshim_version() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
     // SAFETY: the same contract.
-    unsafe { give(out, engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None))) }
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None)),
+        )
+    }
 }
 
 /// # Safety
@@ -45,9 +50,16 @@ pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char,
     }
     // SAFETY: a C string by contract.
     let name = unsafe { CStr::from_ptr(class) }.to_bytes();
-    let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else { return -1 };
+    let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
+        return -1;
+    };
     // SAFETY: the same contract.
-    unsafe { give(out, engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class)))) }
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class))),
+        )
+    }
 }
 
 /// # Safety

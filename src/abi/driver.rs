@@ -34,9 +34,14 @@ macro_rules! export {
 
 /// Reads an out-parameter after the call that wrote it succeeded.
 macro_rules! written {
-    // SAFETY: CUDA accepts no null here and has just written it.
-    ($out:ident) => { || unsafe { *$out } };
-    ($out:ident as $type:ty) => { || unsafe { *$out as $type } };
+    ($out:ident) => {
+        // SAFETY: CUDA accepts no null here and has just written it.
+        || unsafe { *$out }
+    };
+    ($out:ident as $type:ty) => {
+        // SAFETY: as above.
+        || unsafe { *$out as $type }
+    };
 }
 
 // ---- linear, pitched, managed, host -----------------------------------------------------------------------------------
@@ -132,8 +137,7 @@ export! {
     enter(cuMemPoolSetAttribute) |call, below| call.then_refresh(below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
     enter(cuMemPoolImportPointer) |call, below| {
-        // SAFETY: read after success.
-        call.import(|| Key::Address(unsafe { *out }), || 0, below)
+        call.import(written!(out), Key::Address, |_| 0, below)
     };
     cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
     cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
@@ -183,9 +187,12 @@ export! {
 
 /// The shape in a descriptor, or none where the pointer is null (the real function will say so).
 macro_rules! shape {
-    // SAFETY: readable where not null, by the function's contract.
-    ($descriptor:ident v1) => { unsafe { $descriptor.as_ref() }.map(ArrayShape::from) };
+    ($descriptor:ident v1) => {{
+        // SAFETY: readable where not null, by the function's contract.
+        unsafe { $descriptor.as_ref() }.map(ArrayShape::from)
+    }};
     ($descriptor:ident $read:ident) => {
+        // SAFETY: as above.
         (!$descriptor.is_null()).then(|| unsafe { ArrayShape::$read($descriptor) })
     };
 }
@@ -229,13 +236,11 @@ export! {
     };
     cuIpcOpenMemHandle(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
     enter(cuIpcOpenMemHandle) |call, below| {
-        // SAFETY: read after success.
-        call.import(|| Key::Address(unsafe { *out }), || size_at(unsafe { *out }), below)
+        call.import(written!(out), Key::Address, size_at, below)
     };
     cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
     enter(cuIpcOpenMemHandle) |call, below| {
-        // SAFETY: read after success.
-        call.import(|| Key::Address(unsafe { *out }), || size_at(unsafe { *out }), below)
+        call.import(written!(out), Key::Address, size_at, below)
     };
     cuIpcCloseMemHandle(address: CUdeviceptr) enter(cuIpcCloseMemHandle) |call, below| {
         call.free_direct(Key::Address(address), below)
@@ -243,13 +248,13 @@ export! {
     cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
     enter(cuImportExternalMemory) |call, below| {
         // SAFETY: read after success, which a null descriptor does not allow.
-        call.import(|| Key::Object(unsafe { *out } as u64), || unsafe { (*descriptor).size }, below)
+        call.import(written!(out as u64), Key::Object, |_| unsafe { (*descriptor).size }, below)
     };
     cuExternalMemoryGetMappedBuffer(
         out: *mut CUdeviceptr, memory: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC
     ) enter(cuImportExternalMemory) |call, below| {
         // SAFETY: as above.
-        call.import(|| Key::Address(unsafe { *out }), || unsafe { (*descriptor).size }, below)
+        call.import(written!(out), Key::Address, |_| unsafe { (*descriptor).size }, below)
     };
     cuDestroyExternalMemory(memory: CUexternalMemory) enter(cuDestroyExternalMemory) |call, below| {
         call.free_direct(Key::Object(memory as u64), below)

@@ -25,8 +25,16 @@ fn variant(name: &str) -> Variant<'_> {
         None => (name, false),
     };
     match rest.strip_suffix("_v2") {
-        Some(base) => Variant { base, generation: 2, per_thread },
-        None => Variant { base: rest, generation: 1, per_thread },
+        Some(base) => Variant {
+            base,
+            generation: 2,
+            per_thread,
+        },
+        None => Variant {
+            base: rest,
+            generation: 1,
+            per_thread,
+        },
     }
 }
 
@@ -52,13 +60,18 @@ pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flag
         return answer;
     }
     // SAFETY: not null, and the caller's contract makes it a C string.
-    let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else { return answer };
+    let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
+        return answer;
+    };
     let asked = variant(name).base;
     let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == asked);
     if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
         return same.ours();
     }
-    match family().filter(|entry| suits(entry, version, flags)).max_by_key(|entry| rank(entry)) {
+    match family()
+        .filter(|entry| suits(entry, version, flags))
+        .max_by_key(|entry| rank(entry))
+    {
         Some(chosen) => {
             if let Some(slot) = chosen.slot {
                 slot.adopt(answer);

@@ -1,8 +1,10 @@
 //! Contexts die, and take their memory with them.
 
+use super::suballocation::DetachedPool;
 use super::{BLANK, Call, Engine};
 use crate::api::{Api, Class};
 use crate::journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use crate::ledger::{Allocation, Key};
 use crate::real::{self, CUcontext, SUCCESS};
 
 /// A device's primary context, where it is active.
@@ -21,8 +23,16 @@ fn primary(device: i32) -> Option<CUcontext> {
     Some(context)
 }
 
+/// What was booked for a context, taken off the books.
+struct Departed {
+    allocations: Vec<(Key, Allocation)>,
+    pool: Option<DetachedPool>,
+}
+
 impl Engine {
-    fn context_gone(&self, context: u64, device: i16, api: Api, is_gone: impl Fn(&crate::ledger::Allocation) -> bool) {
+    /// Takes everything of a context off the books *before* the context goes: a moment after, its handle and its
+    /// addresses may be somebody else's.
+    fn depart(&self, context: u64, device: i16, api: Api, is_gone: impl Fn(&Allocation) -> bool) -> Departed {
         self.write(Record {
             kind: Kind::ContextDestroyed as u8,
             api: api.number(),
@@ -30,23 +40,46 @@ impl Engine {
             address: context,
             ..BLANK
         });
-        for (key, allocation) in self.ledger.select(|_, allocation| is_gone(allocation)) {
-            if self.ledger.remove(key).is_some() {
-                let record = super::record(Kind::Free, api, key, &allocation);
-                self.write(Record { flags: record.flags | FLAG_CONTEXT_GONE, ..record });
-            }
+        let mut allocations = self.ledger.select(|_, allocation| is_gone(allocation));
+        allocations.retain(|(key, _)| self.ledger.remove(*key).is_some());
+        for (key, allocation) in &allocations {
+            let record = super::record(Kind::Free, api, *key, allocation);
+            self.write(Record {
+                flags: record.flags | FLAG_CONTEXT_GONE,
+                ..record
+            });
         }
-        self.forget_pool(context);
+        Departed {
+            allocations,
+            pool: self.detach_pool(context),
+        }
+    }
+
+    /// The context is still there: puts everything back.
+    fn stay(&self, departed: Departed, api: Api) {
+        if let Some(pool) = departed.pool {
+            self.attach_pool(pool);
+        }
+        for (key, allocation) in departed.allocations {
+            self.ledger.insert(key, allocation);
+            self.write(super::record(Kind::Alloc, api, key, &allocation));
+        }
     }
 }
 
 impl Call {
     pub fn context_destroyed(&self, context: CUcontext, ask: impl FnOnce() -> i32) -> i32 {
-        let device = self.engine.device_of(context as u64);
+        let context = context as u64;
+        if context == 0 {
+            return ask();
+        }
+        let device = self.engine.device_of(context);
+        let departed = self
+            .engine
+            .depart(context, device, self.api(), |allocation| allocation.context == context);
         let result = ask();
-        if result == SUCCESS {
-            let context = context as u64;
-            self.engine.context_gone(context, device, self.api(), |allocation| allocation.context == context);
+        if result != SUCCESS {
+            self.engine.stay(departed, self.api());
         }
         result
     }
@@ -58,7 +91,7 @@ impl Call {
         if let (SUCCESS, Some(context), None) = (result, before, primary(device)) {
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.
-            self.engine.context_gone(context, device, self.api(), |allocation| {
+            self.engine.depart(context, device, self.api(), |allocation| {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
             self.engine.forget_stream_pools(device, self.api());

@@ -51,7 +51,9 @@ impl Engine {
 
     /// Totals of a device, `class` alone where one is named. `None` for a device number out of range.
     pub fn stats(&self, device: i32, class: Option<Class>) -> Option<Stats> {
-        let device = i16::try_from(device).ok().filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
+        let device = i16::try_from(device)
+            .ok()
+            .filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
         self.refresh();
         let totals = self.ledger.device(device);
         if let Some(class) = class {

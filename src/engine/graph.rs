@@ -37,14 +37,17 @@ impl Engine {
         let ask = |attribute| {
             let mut value = 0u64;
             // SAFETY: a value of the size these attributes have.
-            let asked = unsafe {
-                real::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, (&raw mut value).cast())
-            };
+            let asked =
+                unsafe { real::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, (&raw mut value).cast()) };
             (asked == SUCCESS).then_some(value)
         };
         let mut held = lock(&self.graphs.held);
-        let Some(before) = usize::try_from(device).ok().and_then(|index| held.get_mut(index)) else { return };
-        let (Some(used), Some(reserved)) = (ask(USED_CURRENT), ask(RESERVED_CURRENT)) else { return };
+        let Some(before) = usize::try_from(device).ok().and_then(|index| held.get_mut(index)) else {
+            return;
+        };
+        let (Some(used), Some(reserved)) = (ask(USED_CURRENT), ask(RESERVED_CURRENT)) else {
+            return;
+        };
         if *before == (used, reserved) {
             return;
         }

@@ -28,14 +28,28 @@ pub struct ArrayShape {
 impl From<&ArrayDescriptorV1> for ArrayShape {
     fn from(d: &ArrayDescriptorV1) -> Self {
         let (width, height) = (u64::from(d.width), u64::from(d.height));
-        ArrayShape { width, height, depth: 0, format: d.format, channels: u64::from(d.channels), flags: 0 }
+        ArrayShape {
+            width,
+            height,
+            depth: 0,
+            format: d.format,
+            channels: u64::from(d.channels),
+            flags: 0,
+        }
     }
 }
 
 impl From<&Array3dDescriptorV1> for ArrayShape {
     fn from(d: &Array3dDescriptorV1) -> Self {
         let [width, height, depth] = [d.width, d.height, d.depth].map(u64::from);
-        ArrayShape { width, height, depth, format: d.format, channels: u64::from(d.channels), flags: d.flags }
+        ArrayShape {
+            width,
+            height,
+            depth,
+            format: d.format,
+            channels: u64::from(d.channels),
+            flags: d.flags,
+        }
     }
 }
 
@@ -75,19 +89,37 @@ impl ArrayShape {
 
     /// Bytes of the elements (drivers pad beyond that in ways they do not tell).
     pub fn bytes(&self) -> u64 {
-        [self.width, self.height.max(1), self.depth.max(1), self.channels, self.element_bytes()]
-            .into_iter()
-            .fold(1, u64::saturating_mul)
+        [
+            self.width,
+            self.height.max(1),
+            self.depth.max(1),
+            self.channels,
+            self.element_bytes(),
+        ]
+        .into_iter()
+        .fold(1, u64::saturating_mul)
     }
 
     /// Bytes of all levels of a mipmapped array of this shape; each level halves every extent but the layers.
     pub fn mipmap_bytes(&self, levels: u32) -> u64 {
         let layered = self.flags & (LAYERED | CUBEMAP) != 0;
-        let halved = |extent: u64, level: u32| if extent == 0 { 0 } else { (extent >> level.min(63)).max(1) };
+        let halved = |extent: u64, level: u32| {
+            if extent == 0 {
+                0
+            } else {
+                (extent >> level.min(63)).max(1)
+            }
+        };
         (0..levels.min(64))
             .map(|level| {
                 let depth = if layered { self.depth } else { halved(self.depth, level) };
-                ArrayShape { width: halved(self.width, level), height: halved(self.height, level), depth, ..*self }.bytes()
+                ArrayShape {
+                    width: halved(self.width, level),
+                    height: halved(self.height, level),
+                    depth,
+                    ..*self
+                }
+                .bytes()
             })
             .fold(0, u64::saturating_add)
     }
@@ -115,7 +147,8 @@ impl Call {
         let below = || unsafe { real::cuMemAlloc_v2(out, size) };
         let place = Place::current();
         let pool = place.and_then(|place| self.engine.pool(place));
-        let (Some(place), Some(pool), false, false) = (place, pool, out.is_null() || size == 0, self.engine.refuses) else {
+        let (Some(place), Some(pool), false, false) = (place, pool, out.is_null() || size == 0, self.engine.refuses)
+        else {
             // SAFETY: written by a successful call, which a null pointer does not allow.
             return self.obtain_direct(Class::Linear, place, size as u64, below, || unsafe { *out });
         };
@@ -168,7 +201,10 @@ impl Call {
         self.obtain(Class::Pitched, place, size, ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);
-            (Key::Address(address), booking(Class::Pitched, place.unwrap_or(Place::HOST), size, reserved))
+            (
+                Key::Address(address),
+                booking(Class::Pitched, place.unwrap_or(Place::HOST), size, reserved),
+            )
         })
     }
 
@@ -196,16 +232,34 @@ impl Call {
     pub fn obtain_array(&self, class: Class, size: u64, ask: impl Fn() -> i32, array: impl FnOnce() -> u64) -> i32 {
         let place = Place::current();
         self.obtain(class, place, size, ask, || {
-            (Key::Object(array()), booking(class, place.unwrap_or(Place::HOST), size, size))
+            (
+                Key::Object(array()),
+                booking(class, place.unwrap_or(Place::HOST), size, size),
+            )
         })
     }
 
-    /// Something of another process or API that was made visible here: known, not ours.
-    pub fn import(&self, key: impl FnOnce() -> Key, size: impl FnOnce() -> u64, ask: impl Fn() -> i32) -> i32 {
+    /// Something of another process or API that was made visible here: known, not ours. `name` reads what a successful
+    /// `ask` wrote, `size` finds the bytes of what it names.
+    pub fn import(
+        &self,
+        name: impl FnOnce() -> u64,
+        key: impl FnOnce(u64) -> Key,
+        size: impl FnOnce(u64) -> u64,
+        ask: impl Fn() -> i32,
+    ) -> i32 {
         let place = Place::current();
         self.obtain(Class::Imported, place, 0, ask, || {
-            let allocated = size();
-            (key(), Allocation { allocated, ..booking(Class::Imported, place.unwrap_or(Place::HOST), allocated, 0) })
+            let name = name();
+            let bytes = size(name);
+            let place = place.unwrap_or(Place::HOST);
+            (
+                key(name),
+                Allocation {
+                    allocated: bytes,
+                    ..booking(Class::Imported, place, bytes, 0)
+                },
+            )
         })
     }
 
@@ -239,10 +293,21 @@ mod tests {
 
     #[test]
     fn array_sizes_are_bytes() {
-        let shape = ArrayShape { width: 64, height: 32, depth: 0, format: 0x20, channels: 4, flags: 0 };
+        let shape = ArrayShape {
+            width: 64,
+            height: 32,
+            depth: 0,
+            format: 0x20,
+            channels: 4,
+            flags: 0,
+        };
         assert_eq!(shape.bytes(), 64 * 32 * 4 * 4);
         assert_eq!(shape.mipmap_bytes(2), 64 * 32 * 16 + 32 * 16 * 16);
-        let layered = ArrayShape { depth: 6, flags: LAYERED, ..shape };
+        let layered = ArrayShape {
+            depth: 6,
+            flags: LAYERED,
+            ..shape
+        };
         assert_eq!(layered.mipmap_bytes(2), 6 * (64 * 32 * 16 + 32 * 16 * 16));
     }
 }

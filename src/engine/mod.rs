@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tracing::{error, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::api::{Api, Class};
 use crate::config::Config;
@@ -58,7 +58,10 @@ pub struct Place {
 }
 
 impl Place {
-    pub const HOST: Place = Place { device: HOST_DEVICE, context: 0 };
+    pub const HOST: Place = Place {
+        device: HOST_DEVICE,
+        context: 0,
+    };
 
     /// The calling thread's current context and its device; `None` where there is none (the real function will say so).
     pub fn current() -> Option<Place> {
@@ -70,7 +73,10 @@ impl Place {
                 && !context.is_null()
                 && real::cuCtxGetDevice(&mut device) == SUCCESS
         };
-        found.then_some(Place { device: device as i16, context: context as u64 })
+        found.then_some(Place {
+            device: device as i16,
+            context: context as u64,
+        })
     }
 
     pub fn without_context(self) -> Place {
@@ -88,13 +94,19 @@ pub struct Call {
 /// serves a request of ours, which is counted already.
 pub fn enter(api: Api) -> Option<Call> {
     let scope = scope::driver(api)?;
-    Some(Call { engine: start::engine()?, scope })
+    Some(Call {
+        engine: start::engine()?,
+        scope,
+    })
 }
 
 /// As `enter`, for functions that concern only memory already booked: they start nothing.
 pub fn enter_running(api: Api) -> Option<Call> {
     let engine = running()?;
-    Some(Call { engine, scope: scope::driver(api)? })
+    Some(Call {
+        engine,
+        scope: scope::driver(api)?,
+    })
 }
 
 /// Locks without the possibility of a panic: nothing that holds one of our locks can panic half-way.
@@ -105,7 +117,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the ledger keeps of `requested` bytes that took `reserved` from the layer below.
 fn booking(class: Class, place: Place, requested: u64, reserved: u64) -> Allocation {
     let Place { device, context } = place;
-    Allocation { class, device, context, requested, allocated: reserved, reserved, pooled: false }
+    Allocation {
+        class,
+        device,
+        context,
+        requested,
+        allocated: reserved,
+        reserved,
+        pooled: false,
+    }
 }
 
 impl Call {
@@ -173,7 +193,8 @@ impl Call {
         let claim = self.engine.claim();
         let result = ask();
         if result == SUCCESS {
-            self.engine.commit(claim, record(Kind::Free, self.api(), key, &allocation));
+            self.engine
+                .commit(claim, record(Kind::Free, self.api(), key, &allocation));
         } else {
             self.engine.ledger.insert(key, allocation);
             self.free_failed(claim, key, result);
@@ -185,7 +206,14 @@ impl Call {
         let claim = claim.or_else(|| self.engine.claim());
         let kind = Kind::FreeFailed as u8;
         let device = Place::current().map_or(HOST_DEVICE, |place| place.device);
-        let failure = Record { kind, api: self.api().number(), address: key.value(), device, result, ..BLANK };
+        let failure = Record {
+            kind,
+            api: self.api().number(),
+            address: key.value(),
+            device,
+            result,
+            ..BLANK
+        };
         self.engine.commit(claim, failure);
     }
 }
@@ -253,7 +281,11 @@ impl Engine {
     /// Notes that a stream is capturing or not; true when that is new.
     fn capture(&self, stream: usize, open: bool) -> bool {
         let mut captures = lock(&self.captures);
-        let new = if open { captures.insert(stream) } else { captures.remove(&stream) };
+        let new = if open {
+            captures.insert(stream)
+        } else {
+            captures.remove(&stream)
+        };
         self.captures_open.store(captures.len(), Ordering::SeqCst);
         new
     }
@@ -283,7 +315,12 @@ impl Engine {
 
     /// Writes down a device's name and size the first time memory of it is concerned.
     fn saw_device(&self, device: i16) {
-        let Some(seen) = usize::try_from(device).ok().and_then(|index| self.devices_seen.get(index)) else { return };
+        let Some(seen) = usize::try_from(device)
+            .ok()
+            .and_then(|index| self.devices_seen.get(index))
+        else {
+            return;
+        };
         if seen.load(Ordering::Relaxed) || seen.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -299,11 +336,26 @@ impl Engine {
             real::cuDeviceTotalMem_v2(&mut total, ordinal);
         }
         let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        journal.device(ordinal, total as u64, uuid.bytes.map(|byte| byte as u8), &String::from_utf8_lossy(&name[..length]));
+        journal.device(
+            ordinal,
+            total as u64,
+            uuid.bytes.map(|byte| byte as u8),
+            &String::from_utf8_lossy(&name[..length]),
+        );
     }
 
     fn capturing(&self) -> bool {
         self.captures_open.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// The start line, worded as Paddle words it. Where nobody chose a strategy nothing changes, and nothing is said.
+fn announce(config: &Config) {
+    let name = config.strategy.log_name();
+    if config.strategy_chosen {
+        info!("Using {name} allocation strategy");
+    } else {
+        debug!("Using {name} allocation strategy");
     }
 }
 

@@ -38,7 +38,9 @@ impl Physical {
 
     /// Takes one use away; true when it was the last and the memory is free.
     fn dropped(&mut self, handle: Handle, take: impl FnOnce(&mut Uses)) -> bool {
-        let Some(uses) = self.handles.get_mut(&handle) else { return false };
+        let Some(uses) = self.handles.get_mut(&handle) else {
+            return false;
+        };
         take(uses);
         let last = uses.references == 0 && uses.mappings == 0;
         if last {
@@ -49,7 +51,9 @@ impl Physical {
 
     /// Whether the next release of `handle` frees its memory.
     fn release_frees(&self, handle: Handle) -> bool {
-        self.handles.get(&handle).is_some_and(|uses| uses.references == 1 && uses.mappings == 0)
+        self.handles
+            .get(&handle)
+            .is_some_and(|uses| uses.references == 1 && uses.mappings == 0)
     }
 
     fn released(&mut self, handle: Handle) -> bool {
@@ -75,7 +79,13 @@ impl Physical {
 impl Call {
     /// # Safety
     /// As `cuMemCreate`: `properties` is null or readable, `out` null or writable.
-    pub unsafe fn create_physical(&self, out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64) -> i32 {
+    pub unsafe fn create_physical(
+        &self,
+        out: *mut Handle,
+        size: usize,
+        properties: *const CUmemAllocationProp,
+        flags: u64,
+    ) -> i32 {
         // The device is the one named in the properties, whatever context is current.
         let device = if properties.is_null() {
             HOST_DEVICE
@@ -96,7 +106,10 @@ impl Call {
             // SAFETY: written by the call that succeeded.
             let handle = unsafe { *out };
             lock(&self.engine.physical).referenced(handle);
-            (Key::Physical(handle), booking(Class::Vmm, place, size as u64, size as u64))
+            (
+                Key::Physical(handle),
+                booking(Class::Vmm, place, size as u64, size as u64),
+            )
         })
     }
 
@@ -133,7 +146,11 @@ impl Call {
     pub fn release_physical(&self, handle: Handle, ask: impl FnOnce() -> i32) -> i32 {
         // Held across the call: the driver may give the same handle out again the moment it is free.
         let mut physical = lock(&self.engine.physical);
-        let claim = if physical.release_frees(handle) { self.engine.claim() } else { None };
+        let claim = if physical.release_frees(handle) {
+            self.engine.claim()
+        } else {
+            None
+        };
         let result = ask();
         if result != SUCCESS {
             self.free_failed(claim, Key::Physical(handle), result);
@@ -146,7 +163,8 @@ impl Call {
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
         let key = Key::Physical(handle);
         if let Some(allocation) = self.engine.ledger.remove(key) {
-            self.engine.commit(claim, super::record(Kind::Free, self.api(), key, &allocation));
+            self.engine
+                .commit(claim, super::record(Kind::Free, self.api(), key, &allocation));
         }
     }
 

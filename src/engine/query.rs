@@ -15,7 +15,10 @@ impl Engine {
     pub(super) fn device_of(&self, context: u64) -> i16 {
         self.pools_device(context).unwrap_or_else(|| {
             let held = self.ledger.select(|_, allocation| allocation.context == context);
-            held.iter().map(|(_, allocation)| allocation.device).find(|&device| device != HOST_DEVICE).unwrap_or(HOST_DEVICE)
+            held.iter()
+                .map(|(_, allocation)| allocation.device)
+                .find(|&device| device != HOST_DEVICE)
+                .unwrap_or(HOST_DEVICE)
         })
     }
 }
@@ -75,7 +78,9 @@ impl Call {
         if out.is_null() || !matches!(attribute, RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
             return;
         }
-        let Some(block) = self.engine.pooled_block(address) else { return };
+        let Some(block) = self.engine.pooled_block(address) else {
+            return;
+        };
         // SAFETY: the types these attributes have (`CUdeviceptr`, `size_t`, `bool` as the driver writes it).
         unsafe {
             match attribute {

@@ -29,7 +29,10 @@ pub struct RuntimeScope {
 pub fn runtime(api: Api) -> RuntimeScope {
     let before = CURRENT.get();
     if before.runtime.is_none() && !before.in_driver {
-        CURRENT.set(Current { runtime: Some(api), ..before });
+        CURRENT.set(Current {
+            runtime: Some(api),
+            ..before
+        });
     }
     RuntimeScope { before }
 }
@@ -51,8 +54,13 @@ pub fn driver(api: Api) -> Option<DriverScope> {
     if current.in_driver {
         return None;
     }
-    CURRENT.set(Current { in_driver: true, ..current });
-    Some(DriverScope { api: current.runtime.unwrap_or(api) })
+    CURRENT.set(Current {
+        in_driver: true,
+        ..current
+    });
+    Some(DriverScope {
+        api: current.runtime.unwrap_or(api),
+    })
 }
 
 impl DriverScope {
@@ -63,11 +71,17 @@ impl DriverScope {
 
 impl Drop for DriverScope {
     fn drop(&mut self) {
-        CURRENT.set(Current { in_driver: false, ..CURRENT.get() });
+        CURRENT.set(Current {
+            in_driver: false,
+            ..CURRENT.get()
+        });
     }
 }
 
 /// A forked child begins with no call under way, whatever its parent's thread was doing.
 pub fn reset() {
-    CURRENT.set(Current { runtime: None, in_driver: false });
+    CURRENT.set(Current {
+        runtime: None,
+        in_driver: false,
+    });
 }

@@ -9,7 +9,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use once_cell::sync::OnceCell;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, warn};
 
 use super::{Engine, scope};
 use crate::config::{Config, EXPLAINING_VARIABLES};
@@ -54,12 +54,19 @@ fn start() -> Option<Box<Engine>> {
     let (config, errors) = Config::read(|name| std::env::var_os(name));
     log::start(config.log);
     for problem in &errors {
-        error!("{problem}; {}", if config.strict { "refusing, as VRAMSHIM_STRICT asks" } else { "passing through" });
+        error!(
+            "{problem}; {}",
+            if config.strict {
+                "refusing, as VRAMSHIM_STRICT asks"
+            } else {
+                "passing through"
+            }
+        );
     }
     for remark in &config.remarks {
         warn!("{remark}");
     }
-    announce(&config);
+    super::announce(&config);
     let journal = journal(&config);
     at_fork_and_exit();
     Some(Box::new(Engine {
@@ -78,22 +85,16 @@ fn start() -> Option<Box<Engine>> {
     }))
 }
 
-fn announce(config: &Config) {
-    let name = config.strategy.log_name();
-    if config.strategy_chosen {
-        info!("Using {name} allocation strategy");
-    } else {
-        debug!("Using {name} allocation strategy");
-    }
-}
-
 fn journal(config: &Config) -> Option<Journal> {
     if config.journal_max == 0 {
         return None;
     }
     let job = process::job_name();
     let options = Options {
-        directory: config.directory.clone().unwrap_or_else(|| PathBuf::from(format!("vramshim-{job}"))),
+        directory: config
+            .directory
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(format!("vramshim-{job}"))),
         strategy: config.strategy.name().to_owned(),
         job,
         max_bytes: config.journal_max,

@@ -35,7 +35,10 @@ impl Engine {
     /// Notes a pool, on `device` where it is new; returns the device it is on.
     fn knows_pool(&self, pool: u64, device: i16) -> i16 {
         self.stream_ordered.used.store(true, Ordering::Relaxed);
-        lock(&self.stream_ordered.pools).entry(pool).or_insert(PoolState { device, reserved: 0 }).device
+        lock(&self.stream_ordered.pools)
+            .entry(pool)
+            .or_insert(PoolState { device, reserved: 0 })
+            .device
     }
 
     /// Asks every known pool what it has reserved and books the difference.
@@ -48,17 +51,21 @@ impl Engine {
         for (&pool, state) in pools.iter_mut() {
             let mut now = 0u64;
             // SAFETY: a pool that was not destroyed, and a value of the size this attribute has.
-            let asked = unsafe {
-                real::cuMemPoolGetAttribute(pool as CUmemoryPool, RESERVED_CURRENT, (&raw mut now).cast())
-            };
+            let asked =
+                unsafe { real::cuMemPoolGetAttribute(pool as CUmemoryPool, RESERVED_CURRENT, (&raw mut now).cast()) };
             if asked == SUCCESS && now != state.reserved {
-                self.ledger.pool_reserved(state.device, Class::Async, state.reserved, now);
+                self.ledger
+                    .pool_reserved(state.device, Class::Async, state.reserved, now);
                 state.reserved = now;
                 changed.insert(state.device, ());
             }
         }
         for device in changed.into_keys() {
-            let size = pools.values().filter(|state| state.device == device).map(|state| state.reserved).sum();
+            let size = pools
+                .values()
+                .filter(|state| state.device == device)
+                .map(|state| state.reserved)
+                .sum();
             self.pool_record(api, Class::Async, device, size, size);
         }
     }
@@ -78,7 +85,11 @@ impl Engine {
     /// The pools of a device went with its primary context.
     pub(super) fn forget_stream_pools(&self, device: i16, api: Api) {
         let mut pools = lock(&self.stream_ordered.pools);
-        let before: u64 = pools.values().filter(|state| state.device == device).map(|state| state.reserved).sum();
+        let before: u64 = pools
+            .values()
+            .filter(|state| state.device == device)
+            .map(|state| state.reserved)
+            .sum();
         pools.retain(|_, state| state.device != device);
         drop(pools);
         if before > 0 {
@@ -108,10 +119,16 @@ impl Call {
             self.engine.graphs.used();
             return ask();
         }
-        let charged = Place { device: self.device_of_pool(pool), context: 0 };
+        let charged = Place {
+            device: self.device_of_pool(pool),
+            context: 0,
+        };
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // Charged to the device by way of its pool, which is what holds the reserved bytes.
-            let allocation = Allocation { allocated: size as u64, ..booking(Class::Async, charged, size as u64, 0) };
+            let allocation = Allocation {
+                allocated: size as u64,
+                ..booking(Class::Async, charged, size as u64, 0)
+            };
             (Key::Address(address()), allocation)
         });
         self.refresh_pools();
@@ -174,11 +191,18 @@ impl Call {
         if result == SUCCESS {
             let gone = lock(&self.engine.stream_ordered.pools).remove(&(pool as u64));
             if let Some(state) = gone {
-                self.engine.ledger.pool_reserved(state.device, Class::Async, state.reserved, 0);
+                self.engine
+                    .ledger
+                    .pool_reserved(state.device, Class::Async, state.reserved, 0);
                 let pools = lock(&self.engine.stream_ordered.pools);
-                let left = pools.values().filter(|other| other.device == state.device).map(|other| other.reserved).sum();
+                let left = pools
+                    .values()
+                    .filter(|other| other.device == state.device)
+                    .map(|other| other.reserved)
+                    .sum();
                 drop(pools);
-                self.engine.pool_record(self.api(), Class::Async, state.device, left, left);
+                self.engine
+                    .pool_record(self.api(), Class::Async, state.device, left, left);
             }
         }
         result

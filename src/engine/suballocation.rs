@@ -17,6 +17,12 @@ pub struct Pool {
     policy: Mutex<Box<dyn Policy>>,
 }
 
+/// A pool whose context is about to go, with its segments as (address, bytes).
+pub struct DetachedPool {
+    pool: Arc<Pool>,
+    segments: Vec<(u64, u64)>,
+}
+
 #[derive(Default)]
 pub struct Pools {
     by_context: RwLock<HashMap<u64, Arc<Pool>>>,
@@ -27,7 +33,11 @@ pub struct Pools {
 impl Pools {
     fn all_of(&self, device: i16) -> Vec<Arc<Pool>> {
         let pools = self.by_context.read().unwrap_or_else(PoisonError::into_inner);
-        pools.values().filter(|pool| pool.place.device == device).cloned().collect()
+        pools
+            .values()
+            .filter(|pool| pool.place.device == device)
+            .cloned()
+            .collect()
     }
 }
 
@@ -39,16 +49,31 @@ struct Accounted<'a> {
 
 impl Segments for Accounted<'_> {
     fn obtained(&self, address: u64, size: u64) {
-        let mut segments = self.engine.pools.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self
+            .engine
+            .pools
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         segments.insert(address, (size, self.pool.clone()));
         drop(segments);
         self.engine.ledger.segment_obtained(self.pool.place.device, size);
-        self.engine.write(segment_record(Kind::SegmentAlloc, self.pool.place.device, address, size));
+        self.engine.write(segment_record(
+            Kind::SegmentAlloc,
+            self.pool.place.device,
+            address,
+            size,
+        ));
     }
 
     fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32 {
         let claim = self.engine.claim();
-        let mut segments = self.engine.pools.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self
+            .engine
+            .pools
+            .segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let known = segments.remove(&address);
         drop(segments);
         let result = free();
@@ -56,12 +81,22 @@ impl Segments for Accounted<'_> {
         let device = self.pool.place.device;
         if result == SUCCESS {
             self.engine.ledger.segment_returned(device, size);
-            self.engine.commit(claim, segment_record(Kind::SegmentFree, device, address, size));
+            self.engine
+                .commit(claim, segment_record(Kind::SegmentFree, device, address, size));
         } else {
-            let mut segments = self.engine.pools.segments.write().unwrap_or_else(PoisonError::into_inner);
+            let mut segments = self
+                .engine
+                .pools
+                .segments
+                .write()
+                .unwrap_or_else(PoisonError::into_inner);
             segments.insert(address, (size, pool));
             drop(segments);
-            let refused = Record { result, kind: Kind::FreeFailed as u8, ..segment_record(Kind::FreeFailed, device, address, size) };
+            let refused = Record {
+                result,
+                kind: Kind::FreeFailed as u8,
+                ..segment_record(Kind::FreeFailed, device, address, size)
+            };
             self.engine.commit(claim, refused);
         }
         result
@@ -96,7 +131,17 @@ impl Engine {
         drop(pools);
         let policy = policy::create(self.config.strategy, &self.config.settings)?;
         let mut pools = self.pools.by_context.write().unwrap_or_else(PoisonError::into_inner);
-        Some(pools.entry(place.context).or_insert_with(|| Arc::new(Pool { place, policy: Mutex::new(policy) })).clone())
+        Some(
+            pools
+                .entry(place.context)
+                .or_insert_with(|| {
+                    Arc::new(Pool {
+                        place,
+                        policy: Mutex::new(policy),
+                    })
+                })
+                .clone(),
+        )
     }
 
     pub(super) fn allocate_in(&self, pool: &Arc<Pool>, size: u64) -> Result<Block, DriverError> {
@@ -123,7 +168,9 @@ impl Engine {
     }
 
     pub(super) fn free_pooled(&self, address: u64) -> i32 {
-        let Some(pool) = self.owning_pool(address) else { return INVALID_VALUE };
+        let Some(pool) = self.owning_pool(address) else {
+            return INVALID_VALUE;
+        };
         match self.with_policy(&pool, |policy, memory| policy.free(memory, address)) {
             Some(_) => SUCCESS,
             None => INVALID_VALUE,
@@ -136,7 +183,10 @@ impl Engine {
             return 0;
         }
         let pools = self.pools.all_of(device);
-        pools.iter().map(|pool| self.with_policy(pool, |policy, memory| policy.release_idle(memory))).sum()
+        pools
+            .iter()
+            .map(|pool| self.with_policy(pool, |policy, memory| policy.release_idle(memory)))
+            .sum()
     }
 
     /// What the policies of a device hold, all contexts together; the largest free block is the largest of any.
@@ -154,25 +204,46 @@ impl Engine {
         sum
     }
 
-    /// A context took its memory with it: forget its pool, and account for the segments that went.
-    pub(super) fn forget_pool(&self, context: u64) {
-        let removed = self.pools.by_context.write().unwrap_or_else(PoisonError::into_inner).remove(&context);
-        let Some(pool) = removed else { return };
+    /// Takes a context's pool and its segments off the books.
+    pub(super) fn detach_pool(&self, context: u64) -> Option<DetachedPool> {
+        let pool = self
+            .pools
+            .by_context
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&context)?;
         let mut segments = self.pools.segments.write().unwrap_or_else(PoisonError::into_inner);
-        let mut gone = Vec::new();
-        segments.retain(|&address, (size, owner)| {
-            let stays = !Arc::ptr_eq(owner, &pool);
-            if !stays {
-                gone.push((address, *size));
-            }
-            stays
-        });
+        let its = |owner: &Arc<Pool>| Arc::ptr_eq(owner, &pool);
+        let gone: Vec<(u64, u64)> = segments
+            .iter()
+            .filter(|(_, (_, owner))| its(owner))
+            .map(|(&address, &(size, _))| (address, size))
+            .collect();
+        segments.retain(|_, (_, owner)| !its(owner));
         drop(segments);
-        for (address, size) in gone {
+        for &(address, size) in &gone {
             self.ledger.segment_returned(pool.place.device, size);
             let record = segment_record(Kind::SegmentFree, pool.place.device, address, size);
-            self.write(Record { flags: FLAG_CONTEXT_GONE, ..record });
+            self.write(Record {
+                flags: FLAG_CONTEXT_GONE,
+                ..record
+            });
         }
+        Some(DetachedPool { pool, segments: gone })
+    }
+
+    /// Puts a pool back that `detach_pool` took.
+    pub(super) fn attach_pool(&self, detached: DetachedPool) {
+        let DetachedPool { pool, segments } = detached;
+        for (address, size) in segments {
+            Accounted {
+                engine: self,
+                pool: &pool,
+            }
+            .obtained(address, size);
+        }
+        let mut pools = self.pools.by_context.write().unwrap_or_else(PoisonError::into_inner);
+        pools.insert(pool.place.context, pool);
     }
 
     /// The device of the pool that serves a context.
@@ -183,7 +254,9 @@ impl Engine {
 
     /// Whether `address` names a live allocation that lies in a policy's segment.
     pub(super) fn is_pooled(&self, address: u64) -> bool {
-        self.ledger.get(Key::Address(address)).is_some_and(|allocation| allocation.pooled)
+        self.ledger
+            .get(Key::Address(address))
+            .is_some_and(|allocation| allocation.pooled)
             || self.owning_pool(address).is_some()
     }
 }

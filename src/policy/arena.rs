@@ -17,7 +17,9 @@ pub const ALIGNMENT: u64 = 512;
 pub fn aligned(size: u64) -> Result<u64, DriverError> {
     match size {
         0 => Err(DriverError::INVALID_VALUE),
-        _ => size.checked_next_multiple_of(ALIGNMENT).ok_or(DriverError::OUT_OF_MEMORY),
+        _ => size
+            .checked_next_multiple_of(ALIGNMENT)
+            .ok_or(DriverError::OUT_OF_MEMORY),
     }
 }
 
@@ -66,7 +68,10 @@ pub struct Arena {
 
 impl Arena {
     pub fn new() -> Self {
-        Arena { epoch: 1, ..Arena::default() }
+        Arena {
+            epoch: 1,
+            ..Arena::default()
+        }
     }
 
     /// Takes a segment that the layer below granted: one free, clean block.
@@ -77,7 +82,14 @@ impl Arena {
     }
 
     fn insert_free(&mut self, address: u64, size: u64, segment: u64, epoch: u64) {
-        self.spans.insert(address, Span { size, segment, state: State::Free { epoch } });
+        self.spans.insert(
+            address,
+            Span {
+                size,
+                segment,
+                state: State::Free { epoch },
+            },
+        );
         self.free.insert((size, address), epoch);
     }
 
@@ -90,7 +102,9 @@ impl Arena {
         size: u64,
         end: End,
     ) -> Result<Option<Block>, DriverError> {
-        let Some((&(found, address), &epoch)) = self.free.range((size, 0)..).next() else { return Ok(None) };
+        let Some((&(found, address), &epoch)) = self.free.range((size, 0)..).next() else {
+            return Ok(None);
+        };
         if epoch <= self.clean_epoch {
             return Ok(self.cut(found, address, requested, size, end));
         }
@@ -100,7 +114,11 @@ impl Arena {
             self.epoch += 1;
             return Ok(self.cut(found, address, requested, size, end));
         }
-        let clean = self.free.range((size, 0)..).find(|&(_, &epoch)| epoch <= self.clean_epoch).map(|(&key, _)| key);
+        let clean = self
+            .free
+            .range((size, 0)..)
+            .find(|&(_, &epoch)| epoch <= self.clean_epoch)
+            .map(|(&key, _)| key);
         Ok(clean.and_then(|(found, address)| self.cut(found, address, requested, size, end)))
     }
 
@@ -113,15 +131,33 @@ impl Arena {
             let rest_at = if end == End::Tail { address } else { address + size };
             self.insert_free(rest_at, rest, segment, epoch);
         }
-        self.spans.insert(at, Span { size, segment, state: State::Live { requested } });
+        self.spans.insert(
+            at,
+            Span {
+                size,
+                segment,
+                state: State::Live { requested },
+            },
+        );
         self.allocated += size;
         self.live_blocks += 1;
-        Some(Block { address: at, requested, allocated: size })
+        Some(Block {
+            address: at,
+            requested,
+            allocated: size,
+        })
     }
 
     /// Frees the live block that begins at `address`, joined with its free neighbours; also the segment it lies in.
     pub fn free(&mut self, address: u64) -> Option<(Block, u64)> {
-        let &Span { size, segment, state: State::Live { requested } } = self.spans.get(&address)? else { return None };
+        let &Span {
+            size,
+            segment,
+            state: State::Live { requested },
+        } = self.spans.get(&address)?
+        else {
+            return None;
+        };
         self.spans.remove(&address);
         self.allocated -= size;
         self.live_blocks -= 1;
@@ -130,7 +166,11 @@ impl Arena {
             length += size;
             epoch = epoch.max(newest);
         }
-        let left = self.spans.range(..address).next_back().map(|(&left, span)| (left, span.size));
+        let left = self
+            .spans
+            .range(..address)
+            .next_back()
+            .map(|(&left, span)| (left, span.size));
         if let Some((left, left_size)) = left
             && left + left_size == address
             && let Some((size, newest)) = self.unlink_free(left, segment)
@@ -140,12 +180,26 @@ impl Arena {
             epoch = epoch.max(newest);
         }
         self.insert_free(start, length, segment, epoch);
-        Some((Block { address, requested, allocated: size }, segment))
+        Some((
+            Block {
+                address,
+                requested,
+                allocated: size,
+            },
+            segment,
+        ))
     }
 
     /// Takes the free block of `segment` at `address` out of both indices; its size and epoch.
     fn unlink_free(&mut self, address: u64, segment: u64) -> Option<(u64, u64)> {
-        let &Span { size, segment: its, state: State::Free { epoch } } = self.spans.get(&address)? else { return None };
+        let &Span {
+            size,
+            segment: its,
+            state: State::Free { epoch },
+        } = self.spans.get(&address)?
+        else {
+            return None;
+        };
         if its != segment {
             return None;
         }
@@ -158,7 +212,9 @@ impl Arena {
     pub fn is_idle(&self, address: u64) -> bool {
         let whole = self.segments.get(&address);
         whole.is_some_and(|&whole| {
-            self.spans.get(&address).is_some_and(|span| span.size == whole && matches!(span.state, State::Free { .. }))
+            self.spans
+                .get(&address)
+                .is_some_and(|span| span.size == whole && matches!(span.state, State::Free { .. }))
         })
     }
 
@@ -167,7 +223,9 @@ impl Arena {
         if !self.is_idle(address) || memory.free(address).is_err() {
             return 0;
         }
-        let Some(size) = self.segments.remove(&address) else { return 0 };
+        let Some(size) = self.segments.remove(&address) else {
+            return 0;
+        };
         self.spans.remove(&address);
         self.free.remove(&(size, address));
         self.reserved -= size;
@@ -175,16 +233,23 @@ impl Arena {
     }
 
     pub fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        let idle: Vec<u64> = self.segments.keys().copied().filter(|&address| self.is_idle(address)).collect();
+        let idle: Vec<u64> = self
+            .segments
+            .keys()
+            .copied()
+            .filter(|&address| self.is_idle(address))
+            .collect();
         idle.into_iter().map(|address| self.release(memory, address)).sum()
     }
 
     pub fn find(&self, address: u64) -> Option<Block> {
         let (&start, span) = self.spans.range(..=address).next_back()?;
         match span.state {
-            State::Live { requested } if address - start < span.size => {
-                Some(Block { address: start, requested, allocated: span.size })
-            }
+            State::Live { requested } if address - start < span.size => Some(Block {
+                address: start,
+                requested,
+                allocated: span.size,
+            }),
             _ => None,
         }
     }

@@ -12,7 +12,10 @@ pub struct AutoGrowth {
 
 impl AutoGrowth {
     pub fn new(settings: Settings) -> Self {
-        AutoGrowth { settings, arena: Arena::new() }
+        AutoGrowth {
+            settings,
+            arena: Arena::new(),
+        }
     }
 
     fn grow(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<(), DriverError> {
@@ -32,16 +35,23 @@ impl Policy for AutoGrowth {
         if self.settings.free_when_no_cache_hit && memory.may_synchronise() {
             self.arena.release_idle(memory);
         }
-        let least = self.settings.chunk_bytes.checked_next_multiple_of(super::arena::ALIGNMENT).unwrap_or(size);
+        let least = self
+            .settings
+            .chunk_bytes
+            .checked_next_multiple_of(super::arena::ALIGNMENT)
+            .unwrap_or(size);
         if let Err(problem) = self.grow(memory, size.max(least)) {
             if !memory.may_synchronise() {
                 return Err(problem);
             }
             self.arena.release_idle(memory);
             // A chunk larger than the request is a wish; the request itself is what must fit.
-            self.grow(memory, size.max(least)).or_else(|_| self.grow(memory, size))?;
+            self.grow(memory, size.max(least))
+                .or_else(|_| self.grow(memory, size))?;
         }
-        self.arena.take(memory, requested, size, End::Tail)?.ok_or(DriverError::OUT_OF_MEMORY)
+        self.arena
+            .take(memory, requested, size, End::Tail)?
+            .ok_or(DriverError::OUT_OF_MEMORY)
     }
 
     fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block> {

@@ -28,7 +28,13 @@ pub struct NaiveBestFit {
 
 impl NaiveBestFit {
     pub fn new(settings: Settings) -> Self {
-        NaiveBestFit { settings, arena: Arena::new(), alone: BTreeSet::new(), largest_chunk: None, refilled: false }
+        NaiveBestFit {
+            settings,
+            arena: Arena::new(),
+            alone: BTreeSet::new(),
+            largest_chunk: None,
+            refilled: false,
+        }
     }
 
     fn share_of_available(&self, memory: &dyn DeviceMemory) -> u64 {
@@ -92,7 +98,9 @@ impl Policy for NaiveBestFit {
             self.make_room(memory, wanted, size)?;
             self.refilled = true;
         }
-        self.arena.take(memory, requested, size, End::Head)?.ok_or(DriverError::OUT_OF_MEMORY)
+        self.arena
+            .take(memory, requested, size, End::Head)?
+            .ok_or(DriverError::OUT_OF_MEMORY)
     }
 
     fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block> {

@@ -42,7 +42,11 @@ impl<'a> LiveMemory<'a> {
 }
 
 fn checked(result: i32) -> Result<(), DriverError> {
-    if result == SUCCESS { Ok(()) } else { Err(DriverError(result)) }
+    if result == SUCCESS {
+        Ok(())
+    } else {
+        Err(DriverError(result))
+    }
 }
 
 impl DeviceMemory for LiveMemory<'_> {
@@ -74,6 +78,9 @@ impl DeviceMemory for LiveMemory<'_> {
         let (free, total) = (std::cell::Cell::new(0usize), std::cell::Cell::new(0usize));
         // SAFETY: both cells live through the call.
         checked(self.in_context(|| unsafe { super::cuMemGetInfo_v2(free.as_ptr(), total.as_ptr()) }))?;
-        Ok(Available { free: free.get() as u64, total: total.get() as u64 })
+        Ok(Available {
+            free: free.get() as u64,
+            total: total.get() as u64,
+        })
     }
 }

@@ -45,7 +45,10 @@ const ABSENT: *mut c_void = usize::MAX as *mut c_void;
 
 impl Slot {
     pub const fn new(name: &'static CStr) -> Self {
-        Slot { name, address: AtomicPtr::new(ptr::null_mut()) }
+        Slot {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+        }
     }
 
     pub fn name(&self) -> &'static CStr {
@@ -59,7 +62,8 @@ impl Slot {
         let mut found = self.address.load(Ordering::Acquire);
         if found.is_null() {
             found = next::driver(self.name);
-            self.address.store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+            self.address
+                .store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
         }
         (found != ABSENT && !found.is_null()).then_some(found)
     }

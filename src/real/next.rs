@@ -3,7 +3,7 @@
 //! | asked for | found |
 //! |---|---|
 //! | `dlsym`, `dlvsym` | first exported behind us in load order: a layer's own, else the C library's |
-//! | a driver or NVML function | what the global scope holds behind us (a preloaded layer, a driver linked directly); else in the driver library, loaded already or loaded now, through the next `dlsym`, so that a layer which only hooks `dlsym` is heard too |
+//! | a driver function | what the global scope holds behind us (a preloaded layer, a driver linked directly); else in the driver library, loaded already or loaded now, through the next `dlsym`, so that a layer which only hooks `dlsym` is heard too |
 //! | a runtime function | a layer behind us; else the calling object's own runtime |
 //!
 //! "What the global scope holds behind us" is `RTLD_NEXT`, asked from our own code of the C library's `dlsym`: load order
@@ -153,7 +153,6 @@ struct Library {
 }
 
 static DRIVER: Library = Library::new(c"libcuda.so.1");
-static NVML: Library = Library::new(c"libnvidia-ml.so.1");
 
 impl Library {
     const fn new(name: &'static CStr) -> Self {
@@ -219,21 +218,13 @@ pub fn driver(name: &CStr) -> *mut c_void {
     DRIVER.function(name)
 }
 
-/// The next layer's NVML function, or null.
-pub fn nvml(name: &CStr) -> *mut c_void {
-    NVML.function(name)
-}
-
 /// An application found the function `name` at `address`, through a handle of its own: should no library of the usual
 /// name be loaded when we come to look, the driver is what this lies in (one opened by path, under another name).
 pub fn saw(name: &CStr, address: *mut c_void) {
-    let library = match name.to_bytes() {
-        [b'n', b'v', b'm', b'l', ..] => &NVML,
-        [b'c', b'u', b'd', b'a', ..] => return,
-        [b'c', b'u', ..] => &DRIVER,
-        _ => return,
-    };
-    library.seen.store(address, Ordering::Release);
+    let bytes = name.to_bytes();
+    if bytes.starts_with(b"cu") && !bytes.starts_with(b"cuda") {
+        DRIVER.seen.store(address, Ordering::Release);
+    }
 }
 
 fn is_runtime(object: &Object) -> bool {

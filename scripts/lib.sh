@@ -1,0 +1,39 @@
+# What the scripts share. Sourced, not run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${VRAMSHIM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vramshim}
+frameworks=$cache/frameworks
+
+if [[ -t 1 && -z ${NO_COLOR:-} ]]; then
+    bold=$'\e[1m' plain=$'\e[0m'
+else
+    bold='' plain=''
+fi
+
+say() { printf '%s%s%s\n' "$bold" "$*" "$plain"; }
+
+# fail WHAT: says what is wrong and what to do, and ends with 1.
+fail() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# refuse WHAT: wrong usage.
+refuse() {
+    printf '%s: %s (see --help)\n' "$(basename "$0")" "$*" >&2
+    exit 2
+}
+
+need() {
+    command -v "$1" > /dev/null || fail "$1 is not installed; $2"
+}
+
+# The python of the cached frameworks; empty where they are not set up.
+framework_python() {
+    [[ -x $frameworks/bin/python && -e $frameworks/.vramshim-complete ]] && echo "$frameworks/bin/python"
+}
+
+# Whether an NVIDIA driver with a device answers on this machine.
+gpu_present() {
+    [[ -e /dev/nvidiactl || -e /dev/nvidia0 ]] && command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q '^GPU'
+}

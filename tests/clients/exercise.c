@@ -1,0 +1,301 @@
+/* Asks for every class of memory the driver has, at random, on two devices and from several threads, and counts what it
+ * asked for.
+ *
+ *   exercise SEED STEPS THREADS */
+#include "client.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+enum { DEVICES = 2, ITEMS = 48 };
+enum kind {
+    K_LINEAR, K_LINEAR_V1, K_PITCHED, K_MANAGED, K_HOST, K_HOST_ALLOC, K_REGISTERED, K_ASYNC, K_POOL, K_VMM, K_VMM_HOST,
+    K_ARRAY, K_ARRAY_3D, K_MIPMAP, K_GRAPH, KINDS
+};
+struct item { bool live; enum kind kind; int device, class, home; unsigned long long address, handle, bytes; size_t span; void *more; };
+struct worker { unsigned long long seed; int number, steps; struct item items[ITEMS]; };
+
+static CUcontext contexts[DEVICES];
+static CUmemoryPool pools[DEVICES];
+static pthread_barrier_t barrier;
+
+static unsigned long long random_number(struct worker *w, unsigned long long below)
+{
+    w->seed = w->seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (w->seed >> 33) % below;
+}
+
+static CUmemAllocationProp properties_on(int type, int id)
+{
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {type, id}};
+}
+
+static void map_whole(struct item *i, int device)
+{
+    CHECK(cu(cuMemAddressReserve)(&i->address, i->span, 0, 0, 0));
+    *count_of(i->home, ADDRESS_RANGE) += (long long)i->span;
+    CHECK(cu(cuMemMap)(i->address, i->span, 0, i->handle, 0));
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cu(cuMemSetAccess)(i->address, i->span, &access, 1));
+}
+
+static void allocate(struct worker *w, struct item *i)
+{
+    size_t size = 1 + random_number(w, random_number(w, 4) ? 1 << 16 : 8 << 20);
+    int device = (int)random_number(w, DEVICES);
+    *i = (struct item){.live = true, .kind = (enum kind)random_number(w, KINDS), .device = device, .home = device, .bytes = size};
+    CHECK(cu(cuCtxSetCurrent)(contexts[device]));
+    switch (i->kind) {
+    case K_LINEAR:
+        i->class = LINEAR;
+        CHECK(cu(cuMemAlloc_v2)(&i->address, size));
+        break;
+    case K_LINEAR_V1: {
+        CUdeviceptr_v1 small;
+        i->class = LINEAR;
+        i->bytes = size = size % 65536 + 1;
+        CHECK(cu(cuMemAlloc)(&small, (unsigned)size));
+        i->address = small;
+        break;
+    }
+    case K_PITCHED: {
+        size_t pitch, width = size % 4000 + 1, height = random_number(w, 64) + 1;
+        i->class = PITCHED;
+        i->bytes = width * height;
+        CHECK(cu(cuMemAllocPitch_v2)(&i->address, &pitch, width, height, 4));
+        break;
+    }
+    case K_MANAGED:
+        i->class = MANAGED;
+        CHECK(cu(cuMemAllocManaged)(&i->address, size, 1));
+        break;
+    case K_HOST:
+    case K_HOST_ALLOC: {
+        void *host;
+        i->class = HOST;
+        i->device = -1;
+        if (i->kind == K_HOST) CHECK(cu(cuMemAllocHost_v2)(&host, size));
+        else CHECK(cu(cuMemHostAlloc)(&host, size, 0));
+        i->address = (unsigned long long)host;
+        break;
+    }
+    case K_REGISTERED:
+        i->class = HOST_REGISTERED;
+        i->device = -1;
+        i->more = malloc(size);
+        CHECK(cu(cuMemHostRegister_v2)(i->more, size, 0));
+        break;
+    case K_ASYNC:
+        i->class = ASYNC;
+        CHECK(cu(cuMemAllocAsync)(&i->address, size, NULL));
+        break;
+    case K_POOL:
+        i->class = ASYNC;
+        CHECK(cu(cuMemAllocFromPoolAsync)(&i->address, size, pools[device], NULL));
+        break;
+    case K_VMM: {
+        /* charged to the device in the properties, whichever is current */
+        i->device = (device + 1) % DEVICES;
+        CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, i->device);
+        i->class = VMM;
+        i->bytes = i->span = (size / (2 << 20) + 1) * (2 << 20);
+        CHECK(cu(cuMemCreate)(&i->handle, i->span, &properties, 0));
+        map_whole(i, i->device);
+        break;
+    }
+    case K_VMM_HOST: {
+        i->device = -1;
+        CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_HOST, 0);
+        i->class = VMM;
+        i->bytes = i->span = 2 << 20;
+        CHECK(cu(cuMemCreate)(&i->handle, i->span, &properties, 0));
+        map_whole(i, device);
+        break;
+    }
+    case K_ARRAY: {
+        CUDA_ARRAY_DESCRIPTOR d = {size % 512 + 1, random_number(w, 64), CU_AD_FORMAT_FLOAT, 4};
+        CUarray array;
+        i->class = ARRAY;
+        i->bytes = d.Width * (d.Height ? d.Height : 1) * 16;
+        CHECK(cu(cuArrayCreate_v2)(&array, &d));
+        i->handle = (unsigned long long)array;
+        break;
+    }
+    case K_ARRAY_3D: {
+        CUDA_ARRAY3D_DESCRIPTOR d = {size % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, random_number(w, 2) ? CUDA_ARRAY3D_LAYERED : 0};
+        CUarray array;
+        i->class = ARRAY;
+        i->bytes = d.Width * 8 * 6 * 4;
+        CHECK(cu(cuArray3DCreate_v2)(&array, &d));
+        i->handle = (unsigned long long)array;
+        break;
+    }
+    case K_MIPMAP: {
+        CUDA_ARRAY3D_DESCRIPTOR d = {64, 32, 0, CU_AD_FORMAT_UNSIGNED_INT8, 4, 0};
+        CUmipmappedArray array;
+        i->class = MIPMAP;
+        i->bytes = (64 * 32 + 32 * 16 + 16 * 8) * 4;
+        CHECK(cu(cuMipmappedArrayCreate)(&array, &d, 3));
+        i->handle = (unsigned long long)array;
+        break;
+    }
+    case K_GRAPH: {
+        CUgraph graph;
+        CUgraphNode node;
+        CUgraphExec exec;
+        CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = size};
+        i->class = GRAPH;
+        CHECK(cu(cuGraphCreate)(&graph, 0));
+        CHECK(cu(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &p));
+        CHECK(cu(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+        CHECK(cu(cuGraphLaunch)(exec, NULL));
+        CHECK(cu(cuGraphDestroy)(graph));
+        i->address = p.dptr;
+        i->more = exec;
+        break;
+    }
+    case KINDS: break;
+    }
+    *count_of(i->device, i->class) += (long long)i->bytes;
+}
+
+static void release(struct worker *w, struct item *i)
+{
+    /* from whichever device is current: what is freed says where it belongs */
+    CHECK(cu(cuCtxSetCurrent)(contexts[random_number(w, DEVICES)]));
+    switch (i->kind) {
+    case K_LINEAR: case K_PITCHED: case K_MANAGED: CHECK(cu(cuMemFree_v2)(i->address)); break;
+    case K_LINEAR_V1: CHECK(cu(cuMemFree)((CUdeviceptr_v1)i->address)); break;
+    case K_HOST: case K_HOST_ALLOC: CHECK(cu(cuMemFreeHost)((void *)i->address)); break;
+    case K_REGISTERED: CHECK(cu(cuMemHostUnregister)(i->more)); free(i->more); break;
+    case K_ASYNC: case K_POOL:
+        if (random_number(w, 4)) CHECK(cu(cuMemFreeAsync)(i->address, NULL));
+        else CHECK(cu(cuMemFree_v2)(i->address));
+        break;
+    case K_VMM: case K_VMM_HOST: {
+        CUmemGenericAllocationHandle again = 0;
+        bool retained = random_number(w, 2), release_first = random_number(w, 2);
+        if (retained) CHECK(cu(cuMemRetainAllocationHandle)(&again, (void *)i->address));
+        if (release_first) CHECK(cu(cuMemRelease)(i->handle));
+        CHECK(cu(cuMemUnmap)(i->address, i->span));
+        if (!release_first) CHECK(cu(cuMemRelease)(i->handle));
+        if (retained) CHECK(cu(cuMemRelease)(again));
+        CHECK(cu(cuMemAddressFree)(i->address, i->span));
+        *count_of(i->home, ADDRESS_RANGE) -= (long long)i->span;
+        break;
+    }
+    case K_ARRAY: case K_ARRAY_3D: CHECK(cu(cuArrayDestroy)((CUarray)i->handle)); break;
+    case K_MIPMAP: CHECK(cu(cuMipmappedArrayDestroy)((CUmipmappedArray)i->handle)); break;
+    case K_GRAPH:
+        CHECK(cu(cuMemFree_v2)(i->address));
+        CHECK(cu(cuGraphExecDestroy)(i->more));
+        CHECK(cu(cuDeviceGraphMemTrim)(i->device));
+        break;
+    case KINDS: break;
+    }
+    *count_of(i->device, i->class) -= (long long)i->bytes;
+    i->live = false;
+}
+
+/* What must fail, and change nothing. */
+static void failures(struct worker *w)
+{
+    CUdeviceptr address;
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
+    CHECK(cu(cuCtxSetCurrent)(contexts[0]));
+    switch (random_number(w, 7)) {
+    case 0: EXPECT(cu(cuMemAlloc_v2)(&address, 0), CUDA_ERROR_INVALID_VALUE); break;
+    case 1: EXPECT(cu(cuMemAlloc_v2)(&address, 1ull << 50), CUDA_ERROR_OUT_OF_MEMORY); break;
+    case 2: EXPECT(cu(cuMemAlloc_v2)(&address, ~0ull), CUDA_ERROR_OUT_OF_MEMORY); break;
+    case 3: EXPECT(cu(cuMemFree_v2)(0x123456), CUDA_ERROR_INVALID_VALUE); break;
+    case 4: CHECK(cu(cuMemFree_v2)(0)); break;
+    case 5: EXPECT(cu(cuMemCreate)(&handle, 1ull << 50, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY); break;
+    case 6:
+        CHECK(cu(cuMemAlloc_v2)(&address, 100000));
+        EXPECT(cu(cuMemFree_v2)(address + 512), CUDA_ERROR_INVALID_VALUE);
+        CHECK(cu(cuMemFree_v2)(address));
+        /* another thread may be given the same address at once, so only one that is alone can free twice */
+        if (w->number < 0) EXPECT(cu(cuMemFree_v2)(address), CUDA_ERROR_INVALID_VALUE);
+        break;
+    }
+}
+
+static void context_with_memory(struct worker *w)
+{
+    CUcontext context;
+    CUdeviceptr address;
+    CUarray array;
+    void *host;
+    CUDA_ARRAY_DESCRIPTOR d = {64, 64, CU_AD_FORMAT_FLOAT, 1};
+    CHECK(cu(cuCtxCreate_v2)(&context, 0, (int)random_number(w, DEVICES)));
+    for (int n = 0; n < 5; n++) CHECK(cu(cuMemAlloc_v2)(&address, 1000 + random_number(w, 100000)));
+    CHECK(cu(cuArrayCreate_v2)(&array, &d));
+    CHECK(cu(cuMemAllocHost_v2)(&host, 4096));
+    CHECK(cu(cuCtxDestroy_v2)(context));
+}
+
+static void *work(void *data)
+{
+    struct worker *w = data;
+    for (int step = 1; step <= w->steps; step++) {
+        struct item *i = &w->items[random_number(w, ITEMS)];
+        if (i->live) release(w, i);
+        else allocate(w, i);
+        if (step % 16 == 0) failures(w);
+        if (step % 50 == 0) context_with_memory(w);
+        if (step % 40 == 0) {
+            CHECK(cu(cuCtxSetCurrent)(contexts[w->number & 1]));
+            CHECK(cu(cuStreamSynchronize)(NULL));
+            if (step % 80 == 0) CHECK(cu(cuMemPoolTrimTo)(pools[w->number & 1], 0));
+            pthread_barrier_wait(&barrier);
+            pthread_barrier_wait(&barrier); /* the main thread looks in between */
+        }
+    }
+    return NULL;
+}
+
+/* What goes with the primary context of device 1. */
+static void reset_device_one(struct worker *workers, int threads)
+{
+    CHECK(cu(cuDevicePrimaryCtxReset_v2)(1));
+    for (int t = 0; t < threads; t++)
+        for (int n = 0; n < ITEMS; n++) {
+            struct item *i = &workers[t].items[n];
+            bool dies = i->home == 1 && i->class != VMM && i->class != HOST_REGISTERED;
+            if (!i->live || !dies) continue;
+            *count_of(i->device, i->class) -= (long long)i->bytes;
+            i->live = false;
+        }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) return fprintf(stderr, "usage: exercise SEED STEPS THREADS\n"), 2;
+    int steps = atoi(argv[2]), threads = atoi(argv[3]);
+    CHECK(cu(cuInit)(0));
+    for (int device = 0; device < DEVICES; device++) {
+        CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+        CHECK(cu(cuDevicePrimaryCtxRetain)(&contexts[device], device));
+        CHECK(cu(cuCtxSetCurrent)(contexts[device]));
+        CHECK(cu(cuMemPoolCreate)(&pools[device], &properties));
+    }
+    checkpoint();
+    struct worker *workers = calloc((size_t)threads, sizeof *workers);
+    pthread_t ids[64];
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
+    for (int t = 0; t < threads; t++) {
+        workers[t] = (struct worker){.seed = strtoull(argv[1], NULL, 10) * 1000 + (unsigned)t, .number = threads == 1 ? -1 : t, .steps = steps};
+        pthread_create(&ids[t], NULL, work, &workers[t]);
+    }
+    for (int round = 0; round < steps / 40; round++) {
+        pthread_barrier_wait(&barrier);
+        checkpoint();
+        pthread_barrier_wait(&barrier);
+    }
+    for (int t = 0; t < threads; t++) pthread_join(ids[t], NULL);
+    checkpoint();
+    reset_device_one(workers, threads);
+    checkpoint();
+    return 0;
+}

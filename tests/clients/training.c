@@ -1,0 +1,82 @@
+/* Asks for GPU memory as a training run does: weights, gradients and two optimiser moments that stay, activations that
+ * come and go with every step and vary with the batch, one request too many and the recovery from it. Driver API only,
+ * looked up at run time, so it runs wherever a driver does.
+ *
+ *   training [STEPS]     20 steps unless told otherwise */
+#include "cuda_api.h"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static void *library;
+
+static void *function(const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) {
+        fprintf(stderr, "training: the driver has no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static void check(CUresult result, const char *what)
+{
+    if (result == CUDA_SUCCESS) return;
+    fprintf(stderr, "training: %s failed with CUDA error %d\n", what, result);
+    exit(1);
+}
+
+#define MIB (1ull << 20)
+enum { LAYERS = 12 };
+
+int main(int argc, char **argv)
+{
+    int steps = argc > 1 ? atoi(argv[1]) : 20;
+    if (steps <= 0) {
+        fprintf(stderr, "usage: training [STEPS]\n");
+        return 2;
+    }
+    if (!(library = dlopen("libcuda.so.1", RTLD_NOW))) {
+        fprintf(stderr, "training: %s\n", dlerror());
+        return 1;
+    }
+    CUresult (*init)(unsigned) = function("cuInit");
+    CUresult (*retain)(CUcontext *, CUdevice) = function("cuDevicePrimaryCtxRetain");
+    CUresult (*set_current)(CUcontext) = function("cuCtxSetCurrent");
+    CUresult (*allocate)(CUdeviceptr *, size_t) = function("cuMemAlloc_v2");
+    CUresult (*release)(CUdeviceptr) = function("cuMemFree_v2");
+    CUresult (*info)(size_t *, size_t *) = function("cuMemGetInfo_v2");
+    CUcontext context;
+    check(init(0), "cuInit");
+    check(retain(&context, 0), "cuDevicePrimaryCtxRetain");
+    check(set_current(context), "cuCtxSetCurrent");
+
+    CUdeviceptr kept[LAYERS][4];
+    for (int layer = 0; layer < LAYERS; layer++)
+        for (int part = 0; part < 4; part++) check(allocate(&kept[layer][part], (20 + 4 * layer) * MIB), "cuMemAlloc");
+
+    unsigned seed = 1;
+    for (int step = 1; step <= steps; step++) {
+        CUdeviceptr activations[LAYERS];
+        seed = seed * 1664525u + 1013904223u;
+        size_t tokens = 256 + seed % 1793;
+        for (int layer = 0; layer < LAYERS; layer++)
+            check(allocate(&activations[layer], tokens * 4096 * (size_t)(1 + layer % 3) + 512), "cuMemAlloc");
+        for (int layer = LAYERS; layer-- > 0;) check(release(activations[layer]), "cuMemFree");
+        if (step == steps / 2) {
+            size_t free_bytes, total;
+            CUdeviceptr too_much;
+            check(info(&free_bytes, &total), "cuMemGetInfo");
+            CUresult result = allocate(&too_much, total);
+            printf("step %d: asked for all %zu MiB: error %d, as it should be\n", step, (size_t)(total / MIB), result);
+            if (result == CUDA_SUCCESS) return 1;
+        }
+        if (step % 5 == 0) {
+            size_t free_bytes, total;
+            check(info(&free_bytes, &total), "cuMemGetInfo");
+            printf("step %d: %zu tokens, %zu of %zu MiB free\n", step, tokens, (size_t)(free_bytes / MIB), (size_t)(total / MIB));
+        }
+    }
+    return 0; /* as most training scripts do: without freeing what is kept */
+}
