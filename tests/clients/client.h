@@ -24,9 +24,9 @@ static inline void *driver_function(const char *name)
     CUresult (*get)(const char *, void **, int, unsigned long long, int *) = dlsym(library, "cuGetProcAddress_v2");
     char base[128];
     snprintf(base, sizeof base, "%s", name);
-    /* an unsuffixed name that has a second generation is asked for in the version before it */
+    /* A name has another signature in another version: the 32-bit functions before 3.2, other contexts from 11.4 on. */
     static const char *const first[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo", NULL};
-    int version = 13000;
+    int version = strncmp(name, "cuCtxCreate", 11) ? 12080 : 11000;
     char *suffix = strstr(base, "_v2");
     if (suffix) *suffix = 0;
     for (int i = 0; first[i] && !suffix; i++)

@@ -1,66 +1,111 @@
-//! A Rust client of the driver, through cudarc: allocates, moves real bytes, and prints what it counted beside the
-//! simulator's truth and the library's account. It must not name the crate `vramshim`, which would link the hooks in.
+//! A client in Rust through cudarc's safe API: allocations on two devices, real bytes there and back, and at every
+//! checkpoint its own count beside the simulator's truth and the library's account.
+//!
+//! It must not name the crate `vramshim`: that would link the hooks into the program itself.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 
-use cudarc::driver::{CudaContext, CudaSlice};
+use cudarc::driver::{CudaContext, CudaSlice, PinnedHostSlice, result};
 
-type Describe = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+type Tell = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 
-/// What a function of this name, in the process or in the driver, has to say; `null` where there is none.
-fn ask(name: &CStr) -> String {
-    // SAFETY: look-ups of C strings; the function found has the signature that shim.h and cuda_api.h give it.
+/// The JSON that a function of the process gives, `null` where there is none of that name.
+fn told(name: &CStr) -> String {
+    // SAFETY: both functions have the signature of `Tell` (shim.h, cuda_api.h) and write at most what they are given.
     unsafe {
-        let mut found: *mut c_void = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
-        if found.is_null() {
+        let mut function = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
+        if function.is_null() {
             let driver = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
-            found = libc::dlsym(driver, name.as_ptr());
+            if !driver.is_null() {
+                function = libc::dlsym(driver, name.as_ptr());
+            }
         }
-        if found.is_null() {
+        if function.is_null() {
             return "null".to_owned();
         }
-        let describe: Describe = std::mem::transmute(found);
-        let mut buffer = vec![0u8; describe(std::ptr::null_mut(), 0) + 4096];
-        describe(buffer.as_mut_ptr().cast(), buffer.len());
-        CStr::from_bytes_until_nul(&buffer).unwrap().to_string_lossy().into_owned()
+        let tell = std::mem::transmute::<*mut c_void, Tell>(function);
+        let mut text = vec![0u8; 1 << 22];
+        tell(text.as_mut_ptr().cast(), text.len());
+        CStr::from_bytes_until_nul(&text).expect("an end").to_str().expect("UTF-8").to_owned()
     }
 }
 
-fn checkpoint(held: &[(usize, usize)]) {
-    let mut own = Vec::new();
-    for device in 0..2 {
-        let bytes: usize = held.iter().filter(|(on, _)| *on == device).map(|(_, bytes)| bytes).sum();
-        // cudarc allocates on a stream where the device has memory pools.
-        own.push(format!("{{\"device\":{device},\"class\":\"async\",\"requested\":{bytes}}}"));
+#[derive(Default)]
+struct Own(BTreeMap<(i32, &'static str), usize>);
+
+impl Own {
+    fn add(&mut self, device: i32, class: &'static str, bytes: usize) {
+        *self.0.entry((device, class)).or_default() += bytes;
     }
-    let (account, truth) = (ask(c"vramshim_account"), ask(c"simgpu_truth"));
-    println!("{{\"own\":[{}],\"account\":{account},\"truth\":{truth}}}", own.join(","));
+
+    fn subtract(&mut self, device: i32, class: &'static str, bytes: usize) {
+        *self.0.entry((device, class)).or_default() -= bytes;
+    }
+
+    fn checkpoint(&self) {
+        let rows: Vec<String> = self
+            .0
+            .iter()
+            .map(|((device, class), bytes)| format!(r#"{{"device":{device},"class":"{class}","requested":{bytes}}}"#))
+            .collect();
+        let (account, truth) = (told(c"vramshim_account"), told(c"simgpu_truth"));
+        println!(r#"{{"own":[{}],"account":{account},"truth":{truth}}}"#, rows.join(","));
+    }
 }
 
-fn main() {
-    let mut held = Vec::new();
-    let mut slices: Vec<(CudaSlice<f32>, Vec<f32>)> = Vec::new();
-    let contexts = [CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap()];
-    for number in 0..10usize {
-        let data: Vec<f32> = (0..1000 * (number + 1)).map(|value| value as f32).collect();
-        let stream = contexts[number % 2].default_stream();
-        slices.push((stream.clone_htod(&data).unwrap(), data.clone()));
-        held.push((number % 2, data.len() * 4));
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut own = Own::default();
+    let mut slices: Vec<(i32, CudaSlice<f32>)> = Vec::new();
+    let mut pinned: Vec<PinnedHostSlice<u8>> = Vec::new();
+    let mut linear: Vec<(i32, u64, usize)> = Vec::new();
+    let contexts = [CudaContext::new(0)?, CudaContext::new(1)?];
+    own.checkpoint();
+    for round in 1..=8usize {
+        for (device, context) in (0..).zip(&contexts) {
+            let stream = context.default_stream();
+            let numbers: Vec<f32> = (0..round * 1000 + device as usize).map(|n| n as f32).collect();
+            let slice = stream.clone_htod(&numbers)?;
+            own.add(device, "async", numbers.len() * 4);
+            if stream.clone_dtoh(&slice)? != numbers {
+                return Err("the bytes changed on their way".into());
+            }
+            slices.push((device, slice));
+            slices.push((device, stream.alloc_zeros::<f32>(round * 333)?));
+            own.add(device, "async", round * 333 * 4);
+            context.bind_to_thread()?;
+            // SAFETY: freed once, below, and never read.
+            let address = unsafe { result::malloc_sync(round * 100_000)? };
+            linear.push((device, address, round * 100_000));
+            own.add(device, "linear", round * 100_000);
+            // SAFETY: never read before it is written.
+            pinned.push(unsafe { context.alloc_pinned::<u8>(round * 5000)? });
+            own.add(-1, "host", round * 5000);
+        }
+        own.checkpoint();
+        if round % 2 == 0 {
+            let (device, slice) = slices.swap_remove(round % slices.len());
+            own.subtract(device, "async", slice.len() * 4);
+            drop(slice);
+            let (device, address, bytes) = linear.swap_remove(round % linear.len());
+            own.subtract(device, "linear", bytes);
+            contexts[0].bind_to_thread()?;
+            // SAFETY: from `malloc_sync`, and out of the list now.
+            unsafe { result::free_sync(address)? };
+            own.subtract(-1, "host", pinned.swap_remove(0).len());
+            own.checkpoint();
+        }
     }
-    checkpoint(&held);
-    for (number, (slice, data)) in slices.iter().enumerate() {
-        let back = contexts[number % 2].default_stream().clone_dtoh(slice).unwrap();
-        assert_eq!(&back, data, "bytes changed on the way");
-    }
-    slices.truncate(4);
-    held.truncate(4);
-    for context in &contexts {
-        context.default_stream().synchronize().unwrap();
-    }
-    checkpoint(&held);
-    drop(slices);
-    for context in &contexts {
-        context.default_stream().synchronize().unwrap();
-    }
-    checkpoint(&[]);
+    let mut held: Vec<String> = Vec::new();
+    let mut hold = |api: &str, bytes: usize, device: i32| {
+        held.push(format!(r#"{{"api":"{api}","size":{bytes},"device":{device}}}"#));
+    };
+    slices.iter().for_each(|(device, slice)| hold("cuMemAllocAsync", slice.len() * 4, *device));
+    linear.iter().for_each(|(device, _, bytes)| hold("cuMemAlloc", *bytes, *device));
+    pinned.iter().for_each(|slice| hold("cuMemHostAlloc", slice.len(), -1));
+    println!(r#"{{"live":[{}]}}"#, held.join(","));
+    own.checkpoint();
+    // As they are: what a job still holds when it ends is what the journal must show.
+    std::mem::forget((slices, pinned, linear, contexts));
+    Ok(())
 }

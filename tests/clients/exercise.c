@@ -10,7 +10,7 @@
 enum { DEVICES = 2, ITEMS = 48 };
 enum kind {
     K_LINEAR, K_LINEAR_V1, K_PITCHED, K_MANAGED, K_HOST, K_HOST_ALLOC, K_REGISTERED, K_ASYNC, K_POOL, K_VMM, K_VMM_HOST,
-    K_ARRAY, K_ARRAY_3D, K_MIPMAP, K_GRAPH, KINDS
+    K_ARRAY, K_ARRAY_3D, K_MIPMAP, K_GRAPH, K_CAPTURE, KINDS
 };
 struct item { bool live; enum kind kind; int device, class, home; unsigned long long address, handle, bytes; size_t span; void *more; };
 struct worker { unsigned long long seed; int number, steps; struct item items[ITEMS]; };
@@ -39,6 +39,22 @@ static void map_whole(struct item *i, int device)
     CHECK(cu(cuMemSetAccess)(i->address, i->span, &access, 1));
 }
 
+/* Whether there was room: a device may be full, and a test may make it so. */
+static bool obtained(CUresult result, struct item *i)
+{
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) CHECK(result);
+    return i->live = result == CUDA_SUCCESS;
+}
+
+static void launch(CUgraph graph, struct item *i)
+{
+    CUgraphExec exec;
+    CHECK(cu(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    CHECK(cu(cuGraphLaunch)(exec, NULL));
+    CHECK(cu(cuGraphDestroy)(graph));
+    i->more = exec;
+}
+
 static void allocate(struct worker *w, struct item *i)
 {
     size_t size = 1 + random_number(w, random_number(w, 4) ? 1 << 16 : 8 << 20);
@@ -48,7 +64,7 @@ static void allocate(struct worker *w, struct item *i)
     switch (i->kind) {
     case K_LINEAR:
         i->class = LINEAR;
-        CHECK(cu(cuMemAlloc_v2)(&i->address, size));
+        if (!obtained(cu(cuMemAlloc_v2)(&i->address, size), i)) return;
         break;
     case K_LINEAR_V1: {
         CUdeviceptr_v1 small;
@@ -99,7 +115,7 @@ static void allocate(struct worker *w, struct item *i)
         CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, i->device);
         i->class = VMM;
         i->bytes = i->span = (size / (2 << 20) + 1) * (2 << 20);
-        CHECK(cu(cuMemCreate)(&i->handle, i->span, &properties, 0));
+        if (!obtained(cu(cuMemCreate)(&i->handle, i->span, &properties, 0), i)) return;
         map_whole(i, i->device);
         break;
     }
@@ -142,16 +158,25 @@ static void allocate(struct worker *w, struct item *i)
     case K_GRAPH: {
         CUgraph graph;
         CUgraphNode node;
-        CUgraphExec exec;
         CUDA_MEM_ALLOC_NODE_PARAMS p = {.poolProps = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}}, .bytesize = size};
         i->class = GRAPH;
         CHECK(cu(cuGraphCreate)(&graph, 0));
         CHECK(cu(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &p));
-        CHECK(cu(cuGraphInstantiateWithFlags)(&exec, graph, 0));
-        CHECK(cu(cuGraphLaunch)(exec, NULL));
-        CHECK(cu(cuGraphDestroy)(graph));
         i->address = p.dptr;
-        i->more = exec;
+        launch(graph, i);
+        break;
+    }
+    case K_CAPTURE: {
+        /* becomes a node of the graph: nothing is held before the launch */
+        CUgraph graph;
+        CUstream stream;
+        i->class = GRAPH;
+        CHECK(cu(cuStreamCreate)(&stream, 1));
+        CHECK(cu(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+        CHECK(cu(cuMemAllocAsync)(&i->address, size, stream));
+        CHECK(cu(cuStreamEndCapture)(stream, &graph));
+        CHECK(cu(cuStreamDestroy_v2)(stream));
+        launch(graph, i);
         break;
     }
     case KINDS: break;
@@ -186,7 +211,7 @@ static void release(struct worker *w, struct item *i)
     }
     case K_ARRAY: case K_ARRAY_3D: CHECK(cu(cuArrayDestroy)((CUarray)i->handle)); break;
     case K_MIPMAP: CHECK(cu(cuMipmappedArrayDestroy)((CUmipmappedArray)i->handle)); break;
-    case K_GRAPH:
+    case K_GRAPH: case K_CAPTURE:
         CHECK(cu(cuMemFree_v2)(i->address));
         CHECK(cu(cuGraphExecDestroy)(i->more));
         CHECK(cu(cuDeviceGraphMemTrim)(i->device));
@@ -212,7 +237,7 @@ static void failures(struct worker *w)
     case 4: CHECK(cu(cuMemFree_v2)(0)); break;
     case 5: EXPECT(cu(cuMemCreate)(&handle, 1ull << 50, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY); break;
     case 6:
-        CHECK(cu(cuMemAlloc_v2)(&address, 100000));
+        if (!obtained(cu(cuMemAlloc_v2)(&address, 100000), &(struct item){0})) break;
         EXPECT(cu(cuMemFree_v2)(address + 512), CUDA_ERROR_INVALID_VALUE);
         CHECK(cu(cuMemFree_v2)(address));
         /* another thread may be given the same address at once, so only one that is alone can free twice */
@@ -229,7 +254,7 @@ static void context_with_memory(struct worker *w)
     void *host;
     CUDA_ARRAY_DESCRIPTOR d = {64, 64, CU_AD_FORMAT_FLOAT, 1};
     CHECK(cu(cuCtxCreate_v2)(&context, 0, (int)random_number(w, DEVICES)));
-    for (int n = 0; n < 5; n++) CHECK(cu(cuMemAlloc_v2)(&address, 1000 + random_number(w, 100000)));
+    for (int n = 0; n < 5; n++) obtained(cu(cuMemAlloc_v2)(&address, 1000 + random_number(w, 100000)), &(struct item){0});
     CHECK(cu(cuArrayCreate_v2)(&array, &d));
     CHECK(cu(cuMemAllocHost_v2)(&host, 4096));
     CHECK(cu(cuCtxDestroy_v2)(context));
@@ -269,6 +294,28 @@ static void reset_device_one(struct worker *workers, int threads)
         }
 }
 
+/* What is still held, as the library names it. Graph memory is the driver's pool and in no list. */
+static void print_live(const struct worker *workers, int threads)
+{
+    static const char *const apis[KINDS] = {
+        "cuMemAlloc", "cuMemAlloc_v1", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocHost", "cuMemHostAlloc",
+        "cuMemHostRegister", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate", "cuMemCreate", "cuArrayCreate",
+        "cuArray3DCreate", "cuMipmappedArrayCreate", NULL, NULL,
+    };
+    const char *comma = "";
+    printf("{\"live\":[");
+    for (int t = 0; t < threads; t++)
+        for (int n = 0; n < ITEMS; n++) {
+            const struct item *i = &workers[t].items[n];
+            if (!i->live || i->class == GRAPH) continue;
+            printf("%s{\"api\":\"%s\",\"size\":%llu,\"device\":%d}", comma, apis[i->kind], i->bytes, i->device);
+            comma = ",";
+            if (i->span)
+                printf(",{\"api\":\"cuMemAddressReserve\",\"size\":%zu,\"device\":%d}", i->span, i->home);
+        }
+    printf("]}\n");
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: exercise SEED STEPS THREADS\n"), 2;
@@ -297,5 +344,6 @@ int main(int argc, char **argv)
     checkpoint();
     reset_device_one(workers, threads);
     checkpoint();
+    print_live(workers, threads);
     return 0;
 }

@@ -1,256 +1,368 @@
-//! Runs real processes under the built library: `target/release` (or `VRAMSHIM_ARTIFACTS`) is what is tested, over the
-//! simulated GPU of `target/simgpu` (or `VRAMSHIM_SIMGPU`). Missing artefacts fail a test; nothing is skipped.
-#![allow(dead_code)] // each test file uses its part
+//! What the process tests share: the artefacts under test, C clients compiled on the way, jobs under the library on a
+//! simulated GPU, and the comparison of what a job counted, what the simulator knows and what the library says.
+#![allow(dead_code)] // every test binary uses its own part
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc;
-use std::time::Duration;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub const MIB: u64 = 1 << 20;
 
-pub fn root() -> &'static Path {
+fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn artefact(variable: &str, default: &str, file: &str) -> PathBuf {
-    let folder = std::env::var_os(variable).map_or_else(|| root().join(default), PathBuf::from);
-    let path = folder.join(file);
-    assert!(path.exists(), "{} is not there: run scripts/build first", path.display());
+fn folder(variable: &str, default: &str) -> PathBuf {
+    std::env::var_os(variable).map_or_else(|| root().join(default), PathBuf::from)
+}
+
+fn existing(path: PathBuf) -> PathBuf {
+    assert!(path.exists(), "{} is missing: run scripts/build first", path.display());
     path
 }
 
 pub fn library() -> PathBuf {
-    artefact("VRAMSHIM_ARTIFACTS", "target/release", "libvramshim.so")
+    existing(folder("VRAMSHIM_ARTIFACTS", "target/release").join("libvramshim.so"))
 }
 
 pub fn program() -> PathBuf {
-    artefact("VRAMSHIM_ARTIFACTS", "target/release", "vramshim")
+    existing(folder("VRAMSHIM_ARTIFACTS", "target/release").join("vramshim"))
 }
 
-pub fn simgpu(file: &str) -> PathBuf {
-    artefact("VRAMSHIM_SIMGPU", "target/simgpu", file)
+/// A library of the simulated GPU.
+pub fn simulated(name: &str) -> PathBuf {
+    existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
 }
 
-pub fn simgpu_folder() -> PathBuf {
-    simgpu("libcuda.so.1").parent().unwrap().to_owned()
+/// A program made from `tests/clients/SOURCE`, compiled once a test binary. Arguments that name a library of the
+/// simulated GPU (`libcuda.so.1`) link to it.
+pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
+    static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    // A test that failed to compile says so itself; the others may go on.
+    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(path) = made.get(name) {
+        return path.clone();
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("clients-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for clients");
+    let output = folder.join(name);
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_GNU_SOURCE"]);
+    command.arg("-I").arg(root()).arg("-I").arg(root().join("tests/simgpu"));
+    command.arg("-o").arg(&output).arg(root().join("tests/clients").join(source));
+    for argument in arguments {
+        match argument.starts_with("lib") {
+            true => command.arg(simulated(argument)),
+            false => command.arg(argument),
+        };
+    }
+    let result = command.arg("-ldl").output().expect("a C compiler");
+    assert!(result.status.success(), "{source}: {}", String::from_utf8_lossy(&result.stderr));
+    made.insert(name.to_owned(), output.clone());
+    output
 }
 
-/// A folder that goes when the test ends.
-pub fn scratch() -> TempDir {
-    tempfile::Builder::new().prefix("vramshim-test").tempdir().unwrap()
+/// How a policy is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Strategy {
+    pub name: &'static str,
+    pub environment: &'static [(&'static str, &'static str)],
 }
 
-/// Compiles a C client of `tests/clients`; `arguments` follow the source on the command line.
-pub fn compile(folder: &Path, source: &str, arguments: &[&str]) -> PathBuf {
-    let out = folder.join(Path::new(source).file_stem().unwrap());
-    compile_to(&out, source, arguments);
-    out
-}
+pub const PASSTHROUGH: Strategy = Strategy { name: "passthrough", environment: &[] };
+pub const NAIVE_BEST_FIT: Strategy = Strategy {
+    name: "naive_best_fit",
+    environment: &[("FLAGS_initial_gpu_memory_in_mb", "64"), ("FLAGS_reallocate_gpu_memory_in_mb", "16")],
+};
+pub const AUTO_GROWTH: Strategy = Strategy { name: "auto_growth", environment: &[] };
+pub const AUTO_GROWTH_CHUNKS: Strategy =
+    Strategy { name: "auto_growth", environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")] };
+pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
-pub fn compile_to(out: &Path, source: &str, arguments: &[&str]) {
-    let clients = root().join("tests/clients");
-    let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
-        .arg(out)
-        .arg(clients.join(source))
-        .args([OsStr::new("-I"), root().join("tests/simgpu").as_os_str(), OsStr::new("-I"), root().as_os_str()])
-        .args([OsStr::new("-L"), simgpu_folder().as_os_str()])
-        .args(arguments)
-        .arg("-ldl")
-        .output()
-        .expect("cc runs");
-    assert!(output.status.success(), "{source}:\n{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A process to run over the simulated GPU, under the library unless told otherwise.
+/// A command on a simulated GPU with the library in front of it, in a folder of its own.
 pub struct Job {
     command: Command,
-    preload: Vec<PathBuf>,
-    directory: PathBuf,
+    preloads: Vec<PathBuf>,
+    folder: TempDir,
+    limit: Duration,
+    input: Option<String>,
 }
 
 impl Job {
-    /// Journals go to `directory`, which is also where the process runs.
-    pub fn new(program: impl AsRef<OsStr>, directory: &Path) -> Job {
+    pub fn new(program: impl AsRef<OsStr>) -> Job {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if ["VRAMSHIM_", "SIMGPU_", "FLAGS_", "CUDA_", "LD_PRELOAD"].iter().any(|start| text.starts_with(start)) {
+            if ["VRAMSHIM_", "FLAGS_", "SIMGPU_", "CUDA_", "LD_PRELOAD"].iter().any(|start| text.starts_with(start)) {
                 command.env_remove(&name);
             }
         }
-        command
-            .current_dir(directory)
-            .env("LD_LIBRARY_PATH", simgpu_folder())
-            .env("VRAMSHIM_DIR", directory.join("journals"))
-            .env("SIMGPU_DEVICES", "2")
-            .stdin(Stdio::null());
-        Job { command, preload: vec![library()], directory: directory.to_owned() }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let driver = simulated("libcuda.so.1");
+        command.current_dir(folder.path()).env("LD_LIBRARY_PATH", driver.parent().unwrap());
+        command.env("VRAMSHIM_DIR", folder.path().join("journals"));
+        Job { command, preloads: vec![library()], folder, limit: Duration::from_secs(120), input: None }.sim("4GiB", 2)
     }
 
-    pub fn without_library(mut self) -> Self {
-        self.preload.clear();
-        self
+    pub fn strategy(self, strategy: Strategy) -> Job {
+        let job = self.env("VRAMSHIM_STRATEGY", strategy.name);
+        strategy.environment.iter().fold(job, |job, (name, value)| job.env(name, value))
     }
 
-    /// Preloaded behind (or, where the library was taken out, instead of) ours.
-    pub fn preload(mut self, path: PathBuf) -> Self {
-        self.preload.push(path);
-        self
+    pub fn sim(self, memory: &str, devices: u32) -> Job {
+        self.env("SIMGPU_MEMORY", memory).env("SIMGPU_DEVICES", devices.to_string())
     }
 
-    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Job {
         self.command.env(name, value);
         self
     }
 
-    pub fn env_remove(mut self, name: &str) -> Self {
+    pub fn without(mut self, name: &str) -> Job {
         self.command.env_remove(name);
         self
     }
 
-    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
-        self.command.arg(argument);
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Job {
+        self.command.args(arguments);
         self
     }
 
-    pub fn strategy(self, strategy: &str) -> Self {
-        self.env("VRAMSHIM_STRATEGY", strategy)
+    /// Without the library in front.
+    pub fn alone(mut self) -> Job {
+        self.preloads.retain(|path| *path != library());
+        self
     }
 
-    /// The command as it will be run.
-    pub fn into_command(mut self) -> Command {
-        let list: Vec<OsString> = self.preload.iter().map(|path| path.clone().into_os_string()).collect();
-        if !list.is_empty() {
-            self.command.env("LD_PRELOAD", list.join(OsStr::new(":")));
+    /// With another library behind ours.
+    pub fn preload(mut self, path: PathBuf) -> Job {
+        self.preloads.push(path);
+        self
+    }
+
+    pub fn input(mut self, text: &str) -> Job {
+        self.input = Some(text.to_owned());
+        self
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Starts it with pipes for stdin, stdout and stderr; the folder goes when the caller drops it.
+    pub fn start(mut self) -> (Child, TempDir) {
+        if !self.preloads.is_empty() {
+            let paths: Vec<&OsStr> = self.preloads.iter().map(|path| path.as_os_str()).collect();
+            self.command.env("LD_PRELOAD", paths.join(OsStr::new(":")));
         }
-        self.command
+        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        (self.command.spawn().expect("a start"), self.folder)
     }
 
-    pub fn output(self) -> Output {
-        let mut command = self.into_command();
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        finish(command.spawn().unwrap())
-    }
-
-    /// Runs, demands success, returns standard output.
-    pub fn run(self) -> String {
-        let output = self.output();
-        assert!(
-            output.status.success(),
-            "{:?}\nstdout:\n{}\nstderr:\n{}",
-            output.status,
-            text(&output.stdout),
-            text(&output.stderr)
-        );
-        text(&output.stdout)
-    }
-
-    pub fn journals(&self) -> PathBuf {
-        self.directory.join("journals")
-    }
-}
-
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Waits for a process, with its output; one that hangs is killed and fails the test.
-pub fn finish(mut child: Child) -> Output {
-    let read = |stream: Option<Box<dyn Read + Send>>| {
-        let (send, receive) = mpsc::channel();
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(mut stream) = stream {
-                let _ = stream.read_to_end(&mut bytes);
+    /// Runs it to its end. A hang is a failure, not a wait.
+    pub fn run(mut self) -> Finished {
+        let (limit, input) = (self.limit, self.input.take());
+        let name = format!("{:?}", self.command);
+        let (mut child, folder) = self.start();
+        let mut stdin = child.stdin.take().unwrap();
+        if let Some(text) = input {
+            stdin.write_all(text.as_bytes()).expect("its input");
+        }
+        drop(stdin);
+        let stdout = drain(child.stdout.take().unwrap());
+        let stderr = drain(child.stderr.take().unwrap());
+        let end = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                break status;
             }
-            let _ = send.send(bytes);
-        });
-        receive
+            if Instant::now() > end {
+                child.kill().ok();
+                panic!("{name} did not end within {limit:?}");
+            }
+            std::thread::sleep(Duration::from_millis(3));
+        };
+        Finished { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), folder, name }
+    }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("its output");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+pub struct Finished {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    pub folder: TempDir,
+    name: String,
+}
+
+impl Finished {
+    /// Ends the test unless the job exited with 0.
+    pub fn ok(self) -> Finished {
+        assert!(self.status.success(), "{}: {}\n{}", self.name, self.status, self.stderr);
+        self
+    }
+
+    /// The lines of JSON on stdout.
+    pub fn json(&self) -> Vec<Value> {
+        self.stdout
+            .lines()
+            .filter(|line| line.starts_with('{'))
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+            .collect()
+    }
+
+    pub fn journals(&self) -> Vec<PathBuf> {
+        journals_in(&self.folder.path().join("journals"))
+    }
+
+    /// What `vramshim inspect --json` says of the one process that kept a journal.
+    pub fn inspect(&self) -> Value {
+        let mut jobs = self.inspect_all();
+        assert_eq!(jobs.len(), 1, "{}: one journal", self.name);
+        jobs.remove(0)
+    }
+
+    pub fn inspect_all(&self) -> Vec<Value> {
+        inspect(&self.folder.path().join("journals"))
+    }
+
+    /// The library's own lines on stderr: glog's form, a letter for the severity, what is said.
+    pub fn said(&self) -> Vec<(char, String)> {
+        self.stderr.lines().filter_map(glog).collect()
+    }
+}
+
+pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension() == Some(OsStr::new("vraj")));
+    paths.sort();
+    paths
+}
+
+/// `vramshim inspect --json` of a folder or file.
+pub fn inspect(path: &Path) -> Vec<Value> {
+    let output = Command::new(program()).arg("inspect").arg("--json").arg(path).output().expect("inspect");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "inspect {}: {}\n{errors}", path.display(), output.status);
+    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON of inspect");
+    page["jobs"].as_array().expect("jobs").clone()
+}
+
+/// `I0715 14:25:17.112233 12345 start.rs:88] words` as ('I', "words"), where a line is exactly of that form.
+pub fn glog(line: &str) -> Option<(char, String)> {
+    let (head, words) = line.split_once("] ")?;
+    let parts: Vec<&str> = head.split(' ').collect();
+    let [date, time, thread, place] = parts[..] else { return None };
+    let severity = date.chars().next().filter(|letter| "DIWE".contains(*letter))?;
+    let shaped = |text: &str, shape: &str| {
+        text.len() == shape.len()
+            && text.chars().zip(shape.chars()).all(|(letter, like)| match like {
+                'd' => letter.is_ascii_digit(),
+                like => letter == like,
+            })
     };
-    let stdout = read(child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let stderr = read(child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>));
-    let status = wait(&mut child);
-    let rest = Duration::from_secs(10);
-    Output {
-        status,
-        stdout: stdout.recv_timeout(rest).unwrap_or_default(),
-        stderr: stderr.recv_timeout(rest).unwrap_or_default(),
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (file, line_number) = place.rsplit_once(':')?;
+    let whole = shaped(&date[1..], "dddd")
+        && shaped(time, "dd:dd:dd.dddddd")
+        && number(thread)
+        && number(line_number)
+        && !file.is_empty();
+    whole.then(|| (severity, words.to_owned()))
+}
+
+/// Bytes by device and class; what is zero is left out.
+pub type Totals = BTreeMap<(i64, String), u64>;
+
+pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
+    let rows = rows.as_array().unwrap_or_else(|| panic!("no rows: {rows}"));
+    rows.iter()
+        .map(|row| {
+            let key = (row["device"].as_i64().unwrap(), row["class"].as_str().unwrap().to_owned());
+            (key, bytes(row).as_u64().unwrap_or_else(|| panic!("no bytes: {row}")))
+        })
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect()
+}
+
+/// One checkpoint of a client: requested is what the job itself counted, reserved is the simulator's table, byte for
+/// byte, class by class, device by device. Under passthrough the simulator's requested is the job's as well.
+pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
+    let (own, truth, account) = (&checkpoint["own"], &checkpoint["truth"]["totals"], &checkpoint["account"]["totals"]);
+    let own = totals(own, |row| &row["requested"]);
+    assert_eq!(totals(account, |row| &row["requested"]["current"]), own, "requested, {context}");
+    assert_eq!(
+        totals(account, |row| &row["reserved"]["current"]),
+        totals(truth, |row| &row["reserved"]),
+        "reserved, {context}"
+    );
+    if strategy.name == "passthrough" {
+        assert_eq!(totals(truth, |row| &row["requested"]), own, "the client's own count, {context}");
     }
 }
 
-pub fn wait(child: &mut Child) -> ExitStatus {
-    let started = std::time::Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
+/// The journal of the ended job tells the numbers of its last checkpoint.
+pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
+    for (kind, wanted) in [("requested", totals(&last["own"], |row| &row["requested"])), (
+        "reserved",
+        totals(&last["truth"]["totals"], |row| &row["reserved"]),
+    )] {
+        let mut told = Totals::new();
+        for device in job["devices"].as_array().unwrap().iter().chain([&job["host_memory"]]) {
+            for class in device["classes"].as_array().unwrap() {
+                let key = (device["device"].as_i64().unwrap(), class["class"].as_str().unwrap().to_owned());
+                told.insert(key, class[kind]["current"].as_u64().unwrap());
+            }
+            let sum = wanted.iter().filter(|((on, class), _)| {
+                Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
+            });
+            let sum: u64 = sum.map(|(_, bytes)| bytes).sum();
+            assert_eq!(device[kind]["current"], sum, "{kind} of device {}, {context}", device["device"]);
         }
-        if started.elapsed() > TIMEOUT {
-            let _ = child.kill();
-            panic!("process {} hung", child.id());
-        }
-        std::thread::sleep(Duration::from_millis(2));
+        told.retain(|_, bytes| *bytes > 0);
+        assert_eq!(told, wanted, "{kind} in the journal, {context}");
     }
 }
 
-/// `vramshim inspect --json` of a journal or folder.
-pub fn inspect(path: &Path) -> Value {
-    let output = Command::new(program()).arg("inspect").arg("--json").arg(path).output().unwrap();
-    assert!(output.status.success(), "inspect: {}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("inspect prints JSON")
-}
-
-/// The one job of a folder of journals.
-pub fn only_job(path: &Path) -> Value {
-    let jobs = inspect(path)["jobs"].as_array().unwrap().clone();
-    assert_eq!(jobs.len(), 1, "one journal in {}", path.display());
-    jobs.into_iter().next().unwrap()
-}
-
-/// Bytes by (device, class).
-pub type Sums = BTreeMap<(i64, String), u64>;
-
-/// `[{"device","class",..}]` as sums, read by `bytes`; entries of zero are left out.
-pub fn sums(list: &Value, bytes: impl Fn(&Value) -> u64) -> Sums {
-    let entries = list.as_array().expect("a list of totals");
-    let keyed = entries
-        .iter()
-        .map(|one| ((one["device"].as_i64().unwrap(), one["class"].as_str().unwrap().to_owned()), bytes(one)));
-    keyed.filter(|(_, bytes)| *bytes > 0).collect()
-}
-
-/// One checkpoint of a client: what it asked for is what the account says was requested, and what the simulator holds
-/// is what the account says is reserved, class by class and device by device.
-pub fn assert_agree(line: &Value, context: &str) {
-    let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{context}: {value} is no count of bytes"));
-    let own = sums(&line["own"], |one| number(&one["requested"]));
-    let requested = sums(&line["account"]["totals"], |one| number(&one["requested"]["current"]));
-    assert_eq!(own, requested, "{context}: requested");
-    if !line["truth"].is_null() {
-        let truth = sums(&line["truth"]["totals"], |one| number(&one["reserved"]));
-        let reserved = sums(&line["account"]["totals"], |one| number(&one["reserved"]["current"]));
-        assert_eq!(truth, reserved, "{context}: reserved");
+/// A list of live allocations as a multiset of what identifies them for a user.
+pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
+    let mut set = BTreeMap::new();
+    for one in list.as_array().expect("a live list") {
+        let api = one["api"].as_str().unwrap().to_owned();
+        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap())).or_default() += 1;
     }
+    set
 }
 
-/// Every checkpoint of a client's output; at least `least` of them, and one that is not empty.
-pub fn assert_checkpoints(output: &str, least: usize, context: &str) -> Vec<Value> {
-    let lines: Vec<Value> = output
-        .lines()
-        .filter(|line| line.starts_with("{\"own\""))
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|problem| panic!("{context}: {problem}: {line}")))
-        .collect();
-    assert!(lines.len() >= least, "{context}: {} checkpoints", lines.len());
-    assert!(lines.iter().any(|line| !line["own"].as_array().unwrap().is_empty()), "{context}: nothing was counted");
-    for (number, line) in lines.iter().enumerate() {
-        assert_agree(line, &format!("{context}, checkpoint {number}"));
-    }
-    lines
+/// Tells the person who reads the test's output that something was not there to be tested.
+pub fn left_out(what: &str) {
+    println!("left out: {what}");
+}
+
+pub fn in_path(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+pub fn text(path: &Path) -> OsString {
+    path.as_os_str().to_owned()
 }

@@ -11,6 +11,7 @@
  *                          answers that code; names without _v2
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: how long calls take (us, ms)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
+ *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, who asked
  *   SIMGPU_TRUTH           file to write the truth to at exit; %p is the process id
  *   CUDA_VISIBLE_DEVICES   as usual
  */

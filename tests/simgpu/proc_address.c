@@ -1,7 +1,10 @@
 /* cuGetProcAddress: the newest variant of a name that is not newer than the version asked for, nor than the driver.
  * The table is made at build time from what the library exports, so no look-up of the loader is involved. */
 #include "cuda_api.h"
+#include <dlfcn.h>
 #include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* sim.h is left out here: the table needs the names declared without their parameters. */
@@ -36,10 +39,23 @@ static int look_up(const char *name, void **out, int version, unsigned long long
     return best ? FOUND : known ? VERSION_NOT_SUFFICIENT : SYMBOL_NOT_FOUND;
 }
 
+/* SIMGPU_LOOKUPS: a file that gets a line for each look-up: name, version, flags, result, and the object that asked. */
+static void log_look_up(const char *name, int version, unsigned long long flags, int found, void *caller)
+{
+    const char *path = getenv("SIMGPU_LOOKUPS");
+    FILE *file = path ? fopen(path, "ae") : NULL;
+    if (!file) return;
+    Dl_info from = {0};
+    dladdr(caller, &from);
+    fprintf(file, "%s %d %llu %d %s\n", name, version, flags, found, from.dli_fname ? from.dli_fname : "?");
+    fclose(file);
+}
+
 API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long long flags, int *status)
 {
     if (!name || !out) return CUDA_ERROR_INVALID_VALUE;
     int found = look_up(name, out, version, flags);
+    log_look_up(name, version, flags, found, __builtin_return_address(0));
     if (status) *status = found;
     return found == FOUND ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -1,0 +1,84 @@
+"""What the jobs of this folder share: the library's account and the simulator's truth, compared with what a job counts.
+
+On a real GPU there is no truth to compare with; without the library there is no account. What is not there is left out.
+"""
+
+import ctypes
+import json
+import sys
+
+_process = ctypes.CDLL(None)
+
+
+def _text(function):
+    function.restype = ctypes.c_size_t
+    size = function(None, ctypes.c_size_t(0)) + 65536
+    buffer = ctypes.create_string_buffer(size)
+    function(buffer, ctypes.c_size_t(size))
+    return json.loads(buffer.value)
+
+
+def _function(name):
+    for library in (_process, _driver()):
+        try:
+            return getattr(library, name)
+        except AttributeError:
+            continue
+    return None
+
+
+def _driver():
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def account():
+    """The library's account by (device, class), or None without the library."""
+    function = _function("vramshim_account")
+    return None if function is None else _text(function)
+
+
+def truth():
+    """The simulator's table, or None on a real GPU."""
+    function = _function("simgpu_truth")
+    return None if function is None else _text(function)
+
+
+def _sums(totals, bytes_of):
+    return {(t["device"], t["class"]): bytes_of(t) for t in totals if bytes_of(t)}
+
+
+def checkpoint(own, where):
+    """Compares `own`, bytes requested by (device, class), with the account, and the account's reserved with the truth.
+
+    Only the classes named in `own` are compared with it: libraries below the job hold memory of their own.
+    """
+    held = account()
+    if held is None:
+        return
+    requested = _sums(held["totals"], lambda t: t["requested"]["current"])
+    for key, value in own.items():
+        if requested.get(key, 0) != value:
+            sys.exit(f"{where}: {key}: the job counts {value} bytes, the account {requested.get(key, 0)}")
+    real = truth()
+    if real is not None:
+        reserved = _sums(held["totals"], lambda t: t["reserved"]["current"])
+        there = _sums(real["totals"], lambda t: t["reserved"])
+        if reserved != there:
+            sys.exit(f"{where}: reserved: the account says {reserved}, the driver holds {there}")
+    print(f"agreed: {where}: {sorted(own.items())}", flush=True)
+
+
+def torch_checkpoint(where, kind="linear"):
+    """As `checkpoint`, with what PyTorch itself says it holds of each device."""
+    import torch
+
+    own = {}
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(device)
+        # With stream-ordered memory PyTorch's "reserved" is the driver's pool; what it asked for is "allocated".
+        field = "allocated_bytes.all.current" if kind == "async" else "reserved_bytes.all.current"
+        own[(device, kind)] = stats.get(field, 0)
+    checkpoint(own, where)
