@@ -73,8 +73,11 @@ fn failures_below_leave_the_account_right() {
 fn a_full_device_leaves_the_account_right() {
     let path = client("exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(&path).strategy(strategy).sim("320MiB", 2).env("SIMGPU_POOL_CHUNK", "2MiB");
-        check(job.args(["11", "800", "1"]).run(), strategy, &format!("full {strategy:?}"));
+        let job = Job::new(&path).strategy(strategy).sim("10MiB", 2).env("SIMGPU_POOL_CHUNK", "2MiB");
+        let told = check(job.args(["11", "2000", "1"]).run(), strategy, &format!("full {strategy:?}"));
+        let failed = told["failed"].as_array().unwrap();
+        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        assert!(full > 6, "{strategy:?}: the device was not full for {full} APIs only");
     }
 }
 

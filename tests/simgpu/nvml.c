@@ -108,3 +108,7 @@ API int nvmlDeviceGetGraphicsRunningProcesses_v3(U Device device, unsigned *coun
 API int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) { DEVICE(); *current = *pending = 0; return NOT_SUPPORTED; }
 API int nvmlDeviceGetP2PStatus(U Device a, U Device b, U int index, int *status) { *status = 0; return OK; }
 API int nvmlDeviceGetNvLinkState(U Device d, U unsigned link, U int *active) { return NOT_SUPPORTED; }
+API int nvmlDeviceGetNvLinkRemoteDeviceType(U Device d, U unsigned link, U int *type) { return NOT_SUPPORTED; }
+API int nvmlDeviceGetNvLinkRemotePciInfo_v2(U Device d, U unsigned link, U Pci *pci) { return NOT_SUPPORTED; }
+API int nvmlDeviceGetGpuFabricInfoV(U Device d, U void *info) { return NOT_SUPPORTED; }
+API int nvmlDeviceGetGpuFabricInfo(U Device d, U void *info) { return NOT_SUPPORTED; }

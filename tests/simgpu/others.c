@@ -1,0 +1,33 @@
+/* What clients look up beside memory: value writes on streams, and features that this device says it does not have
+ * (green contexts, multicast objects, tensor maps). */
+#include "sim.h"
+
+static CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, size_t size)
+{
+    ENTER("cuStreamWriteValue");
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    REQUIRE(address);
+    if (stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) memcpy((void *)address, &value, size);
+    return CUDA_SUCCESS;
+}
+API CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned flags) { (void)flags; return write_value(stream, address, value, 4); }
+PTSZ(cuStreamWriteValue32_v2);
+API CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, uint64_t value, unsigned flags) { (void)flags; return write_value(stream, address, value, 8); }
+PTSZ(cuStreamWriteValue64_v2);
+
+#define ABSENT(name) API CUresult name(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+ABSENT(cuStreamWaitValue32_v2)
+ABSENT(cuStreamWaitValue64_v2)
+ABSENT(cuCtxFromGreenCtx)
+ABSENT(cuDevResourceGenerateDesc)
+ABSENT(cuDevSmResourceSplitByCount)
+ABSENT(cuDeviceGetDevResource)
+ABSENT(cuGreenCtxCreate)
+ABSENT(cuGreenCtxDestroy)
+ABSENT(cuGreenCtxStreamCreate)
+ABSENT(cuMulticastAddDevice)
+ABSENT(cuMulticastBindMem)
+ABSENT(cuMulticastCreate)
+ABSENT(cuMulticastGetGranularity)
+ABSENT(cuMulticastUnbind)
+ABSENT(cuTensorMapEncodeTiled)
