@@ -21,8 +21,16 @@ fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
         assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
     }
     let job = finished.inspect();
-    assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &0.into()), "{context}");
-    assert_eq!((&job["events_lost"], &job["anomalies"], &job["unfinished"]), (&0.into(), &0.into(), &0.into()), "{context}: {job}");
+    assert_eq!(
+        (&job["ended"], &job["exit_status"]),
+        (&"exit".into(), &0.into()),
+        "{context}"
+    );
+    assert_eq!(
+        (&job["events_lost"], &job["anomalies"], &job["unfinished"]),
+        (&0.into(), &0.into(), &0.into()),
+        "{context}: {job}"
+    );
     assert_eq!(job["strategy"], strategy.name, "{context}");
     assert_journal_agrees(&job, checkpoints.last().unwrap(), context);
     let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");
@@ -62,9 +70,18 @@ fn a_client_through_get_proc_address_agrees() {
 fn failures_below_leave_the_account_right() {
     let path = client("exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(&path).strategy(strategy).env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
-        let told = check(job.args(["7", "400", "2"]).run(), strategy, &format!("faults {strategy:?}"));
-        assert!(told["failures"].as_u64() > Some(10), "{strategy:?}: failures are records too");
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
+        let told = check(
+            job.args(["7", "400", "2"]).run(),
+            strategy,
+            &format!("faults {strategy:?}"),
+        );
+        assert!(
+            told["failures"].as_u64() > Some(10),
+            "{strategy:?}: failures are records too"
+        );
     }
 }
 
@@ -73,8 +90,15 @@ fn failures_below_leave_the_account_right() {
 fn a_full_device_leaves_the_account_right() {
     let path = client("exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
-        let job = Job::new(&path).strategy(strategy).sim("10MiB", 2).env("SIMGPU_POOL_CHUNK", "2MiB");
-        let told = check(job.args(["11", "2000", "1"]).run(), strategy, &format!("full {strategy:?}"));
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .sim("10MiB", 2)
+            .env("SIMGPU_POOL_CHUNK", "2MiB");
+        let told = check(
+            job.args(["11", "2000", "1"]).run(),
+            strategy,
+            &format!("full {strategy:?}"),
+        );
         let failed = told["failed"].as_array().unwrap();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
         assert!(full > 6, "{strategy:?}: the device was not full for {full} APIs only");
@@ -116,9 +140,13 @@ fn a_client_of_runtime_13_agrees() {
 
 /// The program of `tests/clients/cudarc_client.rs`.
 fn cudarc_client() -> PathBuf {
-    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("a target folder");
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("a target folder");
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--example", "cudarc_client", "--target-dir"]).arg(target);
+    build
+        .args(["build", "--quiet", "--example", "cudarc_client", "--target-dir"])
+        .arg(target);
     let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     target.join("debug/examples/cudarc_client")
@@ -128,6 +156,10 @@ fn cudarc_client() -> PathBuf {
 fn a_client_in_rust_agrees() {
     let path = cudarc_client();
     for strategy in STRATEGIES {
-        check(Job::new(&path).strategy(strategy).run(), strategy, &format!("cudarc {strategy:?}"));
+        check(
+            Job::new(&path).strategy(strategy).run(),
+            strategy,
+            &format!("cudarc {strategy:?}"),
+        );
     }
 }

@@ -18,7 +18,11 @@ fn environment() -> PathBuf {
         std::env::var_os("VRAMSHIM_CACHE").map_or(base.join("vramshim"), PathBuf::from)
     };
     let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
-    assert!(folder.join("bin/python").exists(), "{}: run scripts/setup-frameworks", folder.display());
+    assert!(
+        folder.join("bin/python").exists(),
+        "{}: run scripts/setup-frameworks",
+        folder.display()
+    );
     folder
 }
 
@@ -27,24 +31,55 @@ fn python() -> PathBuf {
 }
 
 fn script(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/frameworks").join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/frameworks")
+        .join(name)
 }
 
 /// Runs a job with `vramshim run --sim`, as a user would; every process that left a journal ended well.
 fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
-    let under = Job::new(program()).alone().without("LD_LIBRARY_PATH").without("SIMGPU_MEMORY").without("SIMGPU_DEVICES");
+    let under = Job::new(program())
+        .alone()
+        .without("LD_LIBRARY_PATH")
+        .without("SIMGPU_MEMORY")
+        .without("SIMGPU_DEVICES");
     let simulator = simulated("libcuda.so.1");
     let finished = under
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args(["run", "--strategy", strategy, "--sim", memory, "--sim-devices", "2", "--"])
+        .args([
+            "run",
+            "--strategy",
+            strategy,
+            "--sim",
+            memory,
+            "--sim-devices",
+            "2",
+            "--",
+        ])
         .args([python(), script(job)])
         .run()
         .ok();
-    let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:")).count();
-    assert!(agreed >= least_agreements, "{job} {strategy}: {agreed} checkpoints compared\n{}", finished.stdout);
+    let agreed = finished
+        .stdout
+        .lines()
+        .filter(|line| line.starts_with("agreed:"))
+        .count();
+    assert!(
+        agreed >= least_agreements,
+        "{job} {strategy}: {agreed} checkpoints compared\n{}",
+        finished.stdout
+    );
     for told in finished.inspect_all() {
-        assert_eq!((&told["ended"], &told["exit_status"]), (&"exit".into(), &0.into()), "{told}");
-        assert_eq!((&told["events_lost"], &told["anomalies"]), (&0.into(), &0.into()), "{told}");
+        assert_eq!(
+            (&told["ended"], &told["exit_status"]),
+            (&"exit".into(), &0.into()),
+            "{told}"
+        );
+        assert_eq!(
+            (&told["events_lost"], &told["anomalies"]),
+            (&0.into(), &0.into()),
+            "{told}"
+        );
         assert_eq!(told["strategy"], strategy);
     }
     finished
@@ -52,7 +87,11 @@ fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Fini
 
 fn start_lines(finished: &Finished) -> usize {
     let starts = |words: &str| words.starts_with("Using ") && words.ends_with(" allocation strategy");
-    finished.said().iter().filter(|(severity, words)| *severity == 'I' && starts(words)).count()
+    finished
+        .said()
+        .iter()
+        .filter(|(severity, words)| *severity == 'I' && starts(words))
+        .count()
 }
 
 /// The job under every strategy; one process of it uses CUDA. Returns what `inspect` says of each.
@@ -69,14 +108,22 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
 fn growing_tensors() {
     for told in under_every_strategy("growing.py", "24GiB", 5) {
         let live = told["live"].as_array().unwrap();
-        assert!(live.iter().any(|one| one["api"] == "cudaMalloc" && one["size"] == 419_430_400), "{live:?}");
+        assert!(
+            live.iter()
+                .any(|one| one["api"] == "cudaMalloc" && one["size"] == 419_430_400),
+            "{live:?}"
+        );
     }
 }
 
 #[test]
 fn training() {
     let losses = |stdout: &str| -> Vec<String> {
-        stdout.lines().filter(|line| line.contains("loss")).map(str::to_owned).collect()
+        stdout
+            .lines()
+            .filter(|line| line.contains("loss"))
+            .map(str::to_owned)
+            .collect()
     };
     let mut seen = Vec::new();
     for strategy in STRATEGIES {
@@ -127,7 +174,11 @@ fn a_strategy_chosen_in_the_program() {
     let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
     let job = preloaded.fold(Job::new(python()), |job, name| job.preload(simulated(name)));
     let finished = job.args([script("late_strategy.py")]).run().ok();
-    assert!(finished.stderr.contains("Using Naive Best Fit allocation strategy"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("Using Naive Best Fit allocation strategy"),
+        "{}",
+        finished.stderr
+    );
     assert_eq!(start_lines(&finished), 1);
 }
 
@@ -135,7 +186,9 @@ fn a_strategy_chosen_in_the_program() {
 fn importing_torch_starts_nothing() {
     let code = "import torch, os; print(len(os.listdir('/proc/self/task')), torch.__version__)";
     let [with, without] = [true, false].map(|with| {
-        let job = Job::new(python()).without("LD_LIBRARY_PATH").env("FLAGS_allocator_strategy", "auto_growth");
+        let job = Job::new(python())
+            .without("LD_LIBRARY_PATH")
+            .env("FLAGS_allocator_strategy", "auto_growth");
         let job = if with { job } else { job.alone() };
         let finished = job.args(["-c", code]).run().ok();
         let left = std::fs::read_dir(finished.folder.path()).unwrap().count();
@@ -150,9 +203,17 @@ fn the_real_runtimes_look_everything_up_through_us() {
     let site = environment().join("lib");
     let find = |major: &str| {
         let pattern = format!("libcudart.so.{major}");
-        let output = Command::new("find").arg(&site).args(["-name", &pattern]).output().unwrap();
+        let output = Command::new("find")
+            .arg(&site)
+            .args(["-name", &pattern])
+            .output()
+            .unwrap();
         let paths = String::from_utf8_lossy(&output.stdout).into_owned();
-        paths.lines().next().map(PathBuf::from).unwrap_or_else(|| panic!("no {pattern} below {}", site.display()))
+        paths
+            .lines()
+            .next()
+            .map(PathBuf::from)
+            .unwrap_or_else(|| panic!("no {pattern} below {}", site.display()))
     };
     for major in ["12", "13"] {
         let job = Job::new(python());
@@ -163,14 +224,24 @@ fn the_real_runtimes_look_everything_up_through_us() {
             find(major)
         );
         let finished = job.env("SIMGPU_LOOKUPS", &log).args(["-c", &code]).run();
-        let log = std::fs::read_to_string(&log).unwrap_or_else(|_| panic!("runtime {major} looked nothing up: {}", finished.stderr));
+        let log = std::fs::read_to_string(&log)
+            .unwrap_or_else(|_| panic!("runtime {major} looked nothing up: {}", finished.stderr));
         let ours = library().to_string_lossy().into_owned();
         let asked: Vec<Vec<&str>> = log.lines().map(|line| line.split(' ').collect()).collect();
         assert!(asked.len() > 100, "runtime {major}: {} look-ups", asked.len());
         for look_up in &asked {
-            assert_eq!(look_up[4], ours, "runtime {major} asked the driver past us: {look_up:?}");
+            assert_eq!(
+                look_up[4], ours,
+                "runtime {major} asked the driver past us: {look_up:?}"
+            );
         }
-        for name in ["cuMemAlloc", "cuMemFree", "cuMemAllocAsync", "cuMemGetInfo", "cuArray3DCreate"] {
+        for name in [
+            "cuMemAlloc",
+            "cuMemFree",
+            "cuMemAllocAsync",
+            "cuMemGetInfo",
+            "cuArray3DCreate",
+        ] {
             let found = asked.iter().any(|look_up| look_up[0] == name && look_up[3] == "0");
             assert!(found, "runtime {major} did not ask for {name}");
         }

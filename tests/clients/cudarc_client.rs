@@ -27,7 +27,11 @@ fn told(name: &CStr) -> String {
         let tell = std::mem::transmute::<*mut c_void, Tell>(function);
         let mut text = vec![0u8; 1 << 22];
         tell(text.as_mut_ptr().cast(), text.len());
-        CStr::from_bytes_until_nul(&text).expect("an end").to_str().expect("UTF-8").to_owned()
+        CStr::from_bytes_until_nul(&text)
+            .expect("an end")
+            .to_str()
+            .expect("UTF-8")
+            .to_owned()
     }
 }
 
@@ -100,8 +104,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut hold = |api: &str, bytes: usize, device: i32| {
         held.push(format!(r#"{{"api":"{api}","size":{bytes},"device":{device}}}"#));
     };
-    slices.iter().for_each(|(device, slice)| hold("cuMemAllocAsync", slice.len() * 4, *device));
-    linear.iter().for_each(|(device, _, bytes)| hold("cuMemAlloc", *bytes, *device));
+    slices
+        .iter()
+        .for_each(|(device, slice)| hold("cuMemAllocAsync", slice.len() * 4, *device));
+    linear
+        .iter()
+        .for_each(|(device, _, bytes)| hold("cuMemAlloc", *bytes, *device));
     pinned.iter().for_each(|slice| hold("cuMemHostAlloc", slice.len(), -1));
     println!(r#"{{"live":[{}]}}"#, held.join(","));
     own.checkpoint();

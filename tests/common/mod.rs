@@ -54,9 +54,21 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     std::fs::create_dir_all(&folder).expect("a folder for clients");
     let output = folder.join(name);
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    command.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-D_GNU_SOURCE"]);
+    command.args([
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-D_GNU_SOURCE",
+    ]);
     command.arg("-I").arg(root()).arg("-I").arg(root().join("tests/simgpu"));
-    command.arg("-o").arg(&output).arg(root().join("tests/clients").join(source));
+    command
+        .arg("-o")
+        .arg(&output)
+        .arg(root().join("tests/clients").join(source));
     for argument in arguments {
         match argument.starts_with("lib") {
             true => command.arg(simulated(argument)),
@@ -64,7 +76,11 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
         };
     }
     let result = command.arg("-ldl").output().expect("a C compiler");
-    assert!(result.status.success(), "{source}: {}", String::from_utf8_lossy(&result.stderr));
+    assert!(
+        result.status.success(),
+        "{source}: {}",
+        String::from_utf8_lossy(&result.stderr)
+    );
     made.insert(name.to_owned(), output.clone());
     output
 }
@@ -76,14 +92,25 @@ pub struct Strategy {
     pub environment: &'static [(&'static str, &'static str)],
 }
 
-pub const PASSTHROUGH: Strategy = Strategy { name: "passthrough", environment: &[] };
+pub const PASSTHROUGH: Strategy = Strategy {
+    name: "passthrough",
+    environment: &[],
+};
 pub const NAIVE_BEST_FIT: Strategy = Strategy {
     name: "naive_best_fit",
-    environment: &[("FLAGS_initial_gpu_memory_in_mb", "64"), ("FLAGS_reallocate_gpu_memory_in_mb", "16")],
+    environment: &[
+        ("FLAGS_initial_gpu_memory_in_mb", "64"),
+        ("FLAGS_reallocate_gpu_memory_in_mb", "16"),
+    ],
 };
-pub const AUTO_GROWTH: Strategy = Strategy { name: "auto_growth", environment: &[] };
-pub const AUTO_GROWTH_CHUNKS: Strategy =
-    Strategy { name: "auto_growth", environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")] };
+pub const AUTO_GROWTH: Strategy = Strategy {
+    name: "auto_growth",
+    environment: &[],
+};
+pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
+    name: "auto_growth",
+    environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
+};
 pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
 /// A command on a simulated GPU with the library in front of it, in a folder of its own.
@@ -100,24 +127,40 @@ impl Job {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if ["VRAMSHIM_", "FLAGS_", "SIMGPU_", "CUDA_", "LD_PRELOAD"].iter().any(|start| text.starts_with(start)) {
+            if ["VRAMSHIM_", "FLAGS_", "SIMGPU_", "CUDA_", "LD_PRELOAD"]
+                .iter()
+                .any(|start| text.starts_with(start))
+            {
                 command.env_remove(&name);
             }
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
         let driver = simulated("libcuda.so.1");
-        command.current_dir(folder.path()).env("LD_LIBRARY_PATH", driver.parent().unwrap());
+        command
+            .current_dir(folder.path())
+            .env("LD_LIBRARY_PATH", driver.parent().unwrap());
         command.env("VRAMSHIM_DIR", folder.path().join("journals"));
-        Job { command, preloads: vec![library()], folder, limit: Duration::from_secs(120), input: None }.sim("4GiB", 2)
+        Job {
+            command,
+            preloads: vec![library()],
+            folder,
+            limit: Duration::from_secs(120),
+            input: None,
+        }
+        .sim("4GiB", 2)
     }
 
     pub fn strategy(self, strategy: Strategy) -> Job {
         let job = self.env("VRAMSHIM_STRATEGY", strategy.name);
-        strategy.environment.iter().fold(job, |job, (name, value)| job.env(name, value))
+        strategy
+            .environment
+            .iter()
+            .fold(job, |job, (name, value)| job.env(name, value))
     }
 
     pub fn sim(self, memory: &str, devices: u32) -> Job {
-        self.env("SIMGPU_MEMORY", memory).env("SIMGPU_DEVICES", devices.to_string())
+        self.env("SIMGPU_MEMORY", memory)
+            .env("SIMGPU_DEVICES", devices.to_string())
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Job {
@@ -166,7 +209,10 @@ impl Job {
             let paths: Vec<&OsStr> = self.preloads.iter().map(|path| path.as_os_str()).collect();
             self.command.env("LD_PRELOAD", paths.join(OsStr::new(":")));
         }
-        self.command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         (self.command.spawn().expect("a start"), self.folder)
     }
 
@@ -193,7 +239,13 @@ impl Job {
             }
             std::thread::sleep(Duration::from_millis(3));
         };
-        Finished { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap(), folder, name }
+        Finished {
+            status,
+            stdout: stdout.join().unwrap(),
+            stderr: stderr.join().unwrap(),
+            folder,
+            name,
+        }
     }
 }
 
@@ -260,9 +312,19 @@ pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
 
 /// `vramshim inspect --json` of a folder or file.
 pub fn inspect(path: &Path) -> Vec<Value> {
-    let output = Command::new(program()).arg("inspect").arg("--json").arg(path).output().expect("inspect");
+    let output = Command::new(program())
+        .arg("inspect")
+        .arg("--json")
+        .arg(path)
+        .output()
+        .expect("inspect");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "inspect {}: {}\n{errors}", path.display(), output.status);
+    assert!(
+        output.status.success(),
+        "inspect {}: {}\n{errors}",
+        path.display(),
+        output.status
+    );
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON of inspect");
     page["jobs"].as_array().expect("jobs").clone()
 }
@@ -271,7 +333,9 @@ pub fn inspect(path: &Path) -> Vec<Value> {
 pub fn glog(line: &str) -> Option<(char, String)> {
     let (head, words) = line.split_once("] ")?;
     let parts: Vec<&str> = head.split(' ').collect();
-    let [date, time, thread, place] = parts[..] else { return None };
+    let [date, time, thread, place] = parts[..] else {
+        return None;
+    };
     let severity = date.chars().next().filter(|letter| "DIWE".contains(*letter))?;
     let shaped = |text: &str, shape: &str| {
         text.len() == shape.len()
@@ -297,7 +361,10 @@ pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
     let rows = rows.as_array().unwrap_or_else(|| panic!("no rows: {rows}"));
     rows.iter()
         .map(|row| {
-            let key = (row["device"].as_i64().unwrap(), row["class"].as_str().unwrap().to_owned());
+            let key = (
+                row["device"].as_i64().unwrap(),
+                row["class"].as_str().unwrap().to_owned(),
+            );
             (key, bytes(row).as_u64().unwrap_or_else(|| panic!("no bytes: {row}")))
         })
         .filter(|(_, bytes)| *bytes > 0)
@@ -307,36 +374,55 @@ pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
 /// One checkpoint of a client: requested is what the job itself counted, reserved is the simulator's table, byte for
 /// byte, class by class, device by device. Under passthrough the simulator's requested is the job's as well.
 pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
-    let (own, truth, account) = (&checkpoint["own"], &checkpoint["truth"]["totals"], &checkpoint["account"]["totals"]);
+    let (own, truth, account) = (
+        &checkpoint["own"],
+        &checkpoint["truth"]["totals"],
+        &checkpoint["account"]["totals"],
+    );
     let own = totals(own, |row| &row["requested"]);
-    assert_eq!(totals(account, |row| &row["requested"]["current"]), own, "requested, {context}");
+    assert_eq!(
+        totals(account, |row| &row["requested"]["current"]),
+        own,
+        "requested, {context}"
+    );
     assert_eq!(
         totals(account, |row| &row["reserved"]["current"]),
         totals(truth, |row| &row["reserved"]),
         "reserved, {context}"
     );
     if strategy.name == "passthrough" {
-        assert_eq!(totals(truth, |row| &row["requested"]), own, "the client's own count, {context}");
+        assert_eq!(
+            totals(truth, |row| &row["requested"]),
+            own,
+            "the client's own count, {context}"
+        );
     }
 }
 
 /// The journal of the ended job tells the numbers of its last checkpoint.
 pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
-    for (kind, wanted) in [("requested", totals(&last["own"], |row| &row["requested"])), (
-        "reserved",
-        totals(&last["truth"]["totals"], |row| &row["reserved"]),
-    )] {
+    for (kind, wanted) in [
+        ("requested", totals(&last["own"], |row| &row["requested"])),
+        ("reserved", totals(&last["truth"]["totals"], |row| &row["reserved"])),
+    ] {
         let mut told = Totals::new();
         for device in job["devices"].as_array().unwrap().iter().chain([&job["host_memory"]]) {
             for class in device["classes"].as_array().unwrap() {
-                let key = (device["device"].as_i64().unwrap(), class["class"].as_str().unwrap().to_owned());
+                let key = (
+                    device["device"].as_i64().unwrap(),
+                    class["class"].as_str().unwrap().to_owned(),
+                );
                 told.insert(key, class[kind]["current"].as_u64().unwrap());
             }
             let sum = wanted.iter().filter(|((on, class), _)| {
                 Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
             });
             let sum: u64 = sum.map(|(_, bytes)| bytes).sum();
-            assert_eq!(device[kind]["current"], sum, "{kind} of device {}, {context}", device["device"]);
+            assert_eq!(
+                device[kind]["current"], sum,
+                "{kind} of device {}, {context}",
+                device["device"]
+            );
         }
         told.retain(|_, bytes| *bytes > 0);
         assert_eq!(told, wanted, "{kind} in the journal, {context}");
@@ -348,7 +434,8 @@ pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
     let mut set = BTreeMap::new();
     for one in list.as_array().expect("a live list") {
         let api = one["api"].as_str().unwrap().to_owned();
-        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap())).or_default() += 1;
+        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap()))
+            .or_default() += 1;
     }
     set
 }
