@@ -9,6 +9,7 @@
 
 #include "cuda_api.h"
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,360 @@
+//! Policies under random requests, faults and captures, over a model device that knows what is still in use.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use vramshim::device_memory::{Available, DeviceMemory, DriverError};
+use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
+
+const TOTAL: u64 = 64 << 20;
+
+/// A device of `TOTAL` bytes whose segments lie scattered, with a fault at one call.
+#[derive(Default)]
+struct Model {
+    segments: RefCell<BTreeMap<u64, u64>>,
+    next: Cell<u64>,
+    calls: Cell<u64>,
+    fault_at: Cell<u64>,
+    capturing: Cell<bool>,
+    /// Blocks freed since the last synchronisation, as (first address, bytes): work may still touch them.
+    busy: RefCell<Vec<(u64, u64)>>,
+    synchronisations: Cell<u64>,
+}
+
+impl Model {
+    fn outstanding(&self) -> u64 {
+        self.segments.borrow().values().sum()
+    }
+
+    fn fails_now(&self) -> bool {
+        self.calls.set(self.calls.get() + 1);
+        self.calls.get() == self.fault_at.get()
+    }
+
+    fn is_busy(&self, address: u64, size: u64) -> bool {
+        self.busy
+            .borrow()
+            .iter()
+            .any(|&(start, bytes)| start < address + size && address < start + bytes)
+    }
+}
+
+impl DeviceMemory for Model {
+    fn allocate(&self, size: u64) -> Result<u64, DriverError> {
+        if self.fails_now() || size > TOTAL - self.outstanding() {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        let address = self.next.get() + (1 << 40);
+        // A gap after some, none after others: neighbours that touch must not be joined either.
+        self.next
+            .set(self.next.get() + size.next_multiple_of(512) + if self.calls.get() % 2 == 0 { 4096 } else { 0 });
+        self.segments.borrow_mut().insert(address, size);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> Result<(), DriverError> {
+        assert!(
+            !self.capturing.get(),
+            "freeing waits for the device, which a capture does not allow"
+        );
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        let size = self.segments.borrow_mut().remove(&address).expect("a segment of ours");
+        self.busy
+            .borrow_mut()
+            .retain(|(start, _)| !(address..address + size).contains(start));
+        Ok(())
+    }
+
+    fn synchronise(&self) -> Result<(), DriverError> {
+        assert!(!self.capturing.get(), "synchronising breaks a capture");
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        self.synchronisations.set(self.synchronisations.get() + 1);
+        self.busy.borrow_mut().clear();
+        Ok(())
+    }
+
+    fn may_synchronise(&self) -> bool {
+        !self.capturing.get()
+    }
+
+    fn available(&self) -> Result<Available, DriverError> {
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        Ok(Available {
+            free: TOTAL - self.outstanding(),
+            total: TOTAL,
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate(u64),
+    Free(usize),
+    FreeUnknown(u64),
+    Capture(bool),
+    ReleaseIdle,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1u64..200_000).prop_map(Step::Allocate),
+        2 => (1u64..8 << 20).prop_map(Step::Allocate),
+        1 => prop_oneof![Just(0), Just(u64::MAX), Just(1 << 50), Just(TOTAL)].prop_map(Step::Allocate),
+        7 => any::<usize>().prop_map(Step::Free),
+        1 => any::<u64>().prop_map(Step::FreeUnknown),
+        1 => any::<bool>().prop_map(Step::Capture),
+        1 => Just(Step::ReleaseIdle),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = (Kind, Settings)> {
+    let naive = (0u64..24, 0u64..8, 0.05f64..1.0).prop_map(|(initial, reallocate, fraction)| {
+        let (initial_bytes, reallocate_bytes) = (initial << 20, reallocate << 20);
+        (
+            Kind::NaiveBestFit,
+            Settings {
+                initial_bytes,
+                reallocate_bytes,
+                fraction,
+                ..Settings::default()
+            },
+        )
+    });
+    let growth =
+        (0u64..8, any::<bool>(), any::<bool>()).prop_map(|(chunk, free_idle_chunk, free_when_no_cache_hit)| {
+            let settings = Settings {
+                chunk_bytes: chunk << 20,
+                free_idle_chunk,
+                free_when_no_cache_hit,
+                ..Settings::default()
+            };
+            (Kind::AutoGrowth, settings)
+        });
+    prop_oneof![naive, growth]
+}
+
+struct Run {
+    model: Model,
+    policy: Box<dyn Policy>,
+    live: Vec<(u64, u64, u64)>,
+}
+
+impl Run {
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Allocate(size) => self.allocate(size),
+            Step::Free(which) if !self.live.is_empty() => {
+                let (address, size, _) = self.live.swap_remove(which % self.live.len());
+                self.model.busy.borrow_mut().push((address, size));
+                let freed = self.policy.free(&self.model, address).expect("a live block");
+                assert_eq!((freed.address, freed.allocated), (address, size));
+                assert_eq!(self.policy.free(&self.model, address), None, "freed twice");
+            }
+            Step::Free(_) => {}
+            Step::FreeUnknown(address) => {
+                let before = self.policy.statistics();
+                let inside = self
+                    .live
+                    .first()
+                    .map_or(address, |(block, size, _)| block + 1 + address % (size - 1));
+                assert_eq!(self.policy.free(&self.model, inside), None);
+                assert_eq!(self.policy.statistics(), before);
+            }
+            Step::Capture(open) => self.model.capturing.set(open),
+            Step::ReleaseIdle if self.model.capturing.get() => {}
+            Step::ReleaseIdle => drop(self.policy.release_idle(&self.model)),
+        }
+        self.check();
+    }
+
+    fn allocate(&mut self, size: u64) {
+        let largest = self.policy.statistics().largest_free_block;
+        let room = TOTAL - self.model.outstanding();
+        match self.policy.allocate(&self.model, size) {
+            Ok(block) => {
+                assert!(size > 0 && block.requested == size && block.allocated >= size);
+                assert_eq!(block.address % 256, 0);
+                let dirty = self.model.is_busy(block.address, block.allocated);
+                assert!(!dirty, "a block was handed out while earlier work could still touch it");
+                self.live.push((block.address, block.allocated, size));
+            }
+            Err(DriverError::OUT_OF_MEMORY)
+                if size > 0 && self.model.fault_at.get() == 0 && !self.model.capturing.get() =>
+            {
+                let rounded = size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+                assert!(rounded > largest, "a free block of {largest} would have served {size}");
+                assert!(rounded > room, "the device had {room} bytes for {size}");
+            }
+            Err(problem) => assert!(size > 0 || problem == DriverError::INVALID_VALUE),
+        }
+    }
+
+    fn check(&self) {
+        let told = self.policy.statistics();
+        assert_eq!(told.reserved, self.model.outstanding(), "reserved");
+        assert_eq!(
+            told.allocated,
+            self.live.iter().map(|(_, size, _)| size).sum::<u64>(),
+            "allocated"
+        );
+        assert_eq!(told.free, told.reserved - told.allocated);
+        assert_eq!(
+            (told.live_blocks, told.segments),
+            (self.live.len(), self.model.segments.borrow().len())
+        );
+        let mut blocks = self.live.clone();
+        blocks.sort_unstable();
+        for pair in blocks.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "two live blocks overlap");
+        }
+        let segments = self.model.segments.borrow();
+        let mut free_runs = Vec::new();
+        for (&start, &size) in segments.iter() {
+            let mut at = start;
+            for (address, length, _) in blocks
+                .iter()
+                .filter(|(address, ..)| (start..start + size).contains(address))
+            {
+                free_runs.push(address - at);
+                at = address + length;
+            }
+            assert!(at <= start + size, "a block reaches out of its segment");
+            free_runs.push(start + size - at);
+        }
+        assert_eq!(
+            told.largest_free_block,
+            free_runs.into_iter().max().unwrap_or(0),
+            "largest free block"
+        );
+        for (address, size, requested) in &blocks {
+            let found = self
+                .policy
+                .find(address + size / 2)
+                .expect("an interior address leads to its block");
+            assert_eq!((found.address, found.requested), (*address, *requested));
+            assert!(self.policy.owns(*address));
+        }
+    }
+
+    fn end(mut self) {
+        self.model.capturing.set(false);
+        self.model.fault_at.set(0);
+        for (address, ..) in std::mem::take(&mut self.live) {
+            assert!(self.policy.free(&self.model, address).is_some());
+        }
+        self.policy.release_idle(&self.model);
+        assert_eq!(self.model.outstanding(), 0, "every byte goes back");
+        assert_eq!(self.policy.statistics(), vramshim::policy::Statistics::default());
+    }
+}
+
+fn run(kind: Kind, settings: &Settings, fault_at: u64, steps: &[Step]) -> u64 {
+    let model = Model::default();
+    model.fault_at.set(fault_at);
+    let mut run = Run {
+        model,
+        policy: create(kind, settings).expect("a policy"),
+        live: Vec::new(),
+    };
+    for step in steps {
+        run.take(step.clone());
+    }
+    let calls = run.model.calls.get();
+    run.end();
+    calls
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_requests((kind, settings) in policy(), steps in prop::collection::vec(step(), 1..120)) {
+        run(kind, &settings, 0, &steps);
+    }
+
+    #[test]
+    fn a_fault_at_any_driver_call_loses_no_byte(
+        (kind, settings) in policy(),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let calls = run(kind, &settings, 0, &steps);
+        for fault_at in 1..=calls {
+            run(kind, &settings, fault_at, &steps);
+        }
+    }
+}
+
+fn block_of(policy: &mut dyn Policy, model: &Model, size: u64) -> u64 {
+    policy.allocate(model, size).expect("a block").address
+}
+
+#[test]
+fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_freed_before() {
+    let settings = Settings {
+        initial_bytes: 8 << 20,
+        ..Settings::default()
+    };
+    let (model, mut policy) = (
+        Model::default(),
+        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+    );
+    let blocks: Vec<u64> = (0..8).map(|_| block_of(policy.as_mut(), &model, 1 << 20)).collect();
+    assert_eq!(model.synchronisations.get(), 0, "memory never used is clean");
+    for &block in &blocks {
+        policy.free(&model, block);
+    }
+    assert_eq!(model.synchronisations.get(), 0, "freeing alone waits for nothing");
+    for _ in 0..8 {
+        block_of(policy.as_mut(), &model, 1 << 20);
+    }
+    assert_eq!(model.synchronisations.get(), 1);
+}
+
+#[test]
+fn naive_best_fit_hands_out_heads_and_auto_growth_tails() {
+    let settings = Settings {
+        initial_bytes: 1 << 20,
+        chunk_bytes: 1 << 20,
+        ..Settings::default()
+    };
+    for (kind, rest_first) in [(Kind::NaiveBestFit, false), (Kind::AutoGrowth, true)] {
+        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let first = block_of(policy.as_mut(), &model, 1000);
+        let second = block_of(policy.as_mut(), &model, 1000);
+        assert_eq!(second < first, rest_first, "{kind:?}");
+    }
+}
+
+#[test]
+fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
+    let settings = Settings {
+        initial_bytes: 4 << 20,
+        reallocate_bytes: 2 << 20,
+        ..Settings::default()
+    };
+    let (model, mut policy) = (
+        Model::default(),
+        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+    );
+    for _ in 0..4 {
+        block_of(policy.as_mut(), &model, 1 << 20);
+    }
+    assert_eq!(policy.statistics().segments, 1, "one reservation serves them all");
+    let large = block_of(policy.as_mut(), &model, 5 << 20);
+    assert_eq!(policy.statistics().reserved, (4 << 20) + (5 << 20));
+    policy.free(&model, large);
+    assert_eq!(policy.statistics().reserved, 4 << 20, "given back at once");
+    block_of(policy.as_mut(), &model, 1 << 20);
+    assert_eq!(
+        policy.statistics().reserved,
+        (4 << 20) + (2 << 20),
+        "refilled by the later size"
+    );
+}
