@@ -272,7 +272,7 @@ fn run(kind: Kind, settings: &Settings, fault_at: u64, steps: &[Step]) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_requests((kind, settings) in policy(), steps in prop::collection::vec(step(), 1..120)) {

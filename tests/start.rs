@@ -244,7 +244,6 @@ fn an_idle_child_does_not_end_its_parents_journal() {
 #[test]
 fn forks_in_the_middle_of_calls_do_not_hang() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT] {
-        // Without journals the disk is not what is measured; half of the runs have them.
         let finished = scene("storm")
             .strategy(strategy)
             .env("VRAMSHIM_LOG", "error")
