@@ -24,13 +24,25 @@ fn tree(folder: &Path) -> Vec<String> {
 }
 
 fn job(program: &str, arguments: &[&str]) -> Job {
-    let job = Job::new(program).args(arguments).without("LD_LIBRARY_PATH").without("VRAMSHIM_DIR");
-    std::fs::write(job.folder().join("hello.c"), "#include <stdio.h>\nint main(void){puts(\"hello\");return 5;}\n").unwrap();
+    let job = Job::new(program)
+        .args(arguments)
+        .without("LD_LIBRARY_PATH")
+        .without("VRAMSHIM_DIR");
+    std::fs::write(
+        job.folder().join("hello.c"),
+        "#include <stdio.h>\nint main(void){puts(\"hello\");return 5;}\n",
+    )
+    .unwrap();
     job
 }
 
 fn outcome(finished: &Finished) -> (Option<i32>, &str, &str, Vec<String>) {
-    (finished.status.code(), &finished.stdout, &finished.stderr, tree(finished.folder.path()))
+    (
+        finished.status.code(),
+        &finished.stdout,
+        &finished.stderr,
+        tree(finished.folder.path()),
+    )
 }
 
 /// The same with the library as without, under the strategy that would announce itself.
@@ -41,12 +53,21 @@ fn unchanged(program: &str, arguments: &[&str]) {
     let alone = job(program, arguments).alone().run();
     let with = job(program, arguments).env("VRAMSHIM_STRATEGY", "naive_best_fit").run();
     assert_eq!(outcome(&with), outcome(&alone), "{program} {arguments:?}");
-    assert!(alone.stdout.len() + alone.stderr.len() > 0, "{program} {arguments:?} printed nothing to compare");
+    assert!(
+        alone.stdout.len() + alone.stderr.len() > 0,
+        "{program} {arguments:?} printed nothing to compare"
+    );
 }
 
 #[test]
 fn shells_and_their_commands() {
-    unchanged("bash", &["-c", "echo $((6*7)); ls | sort; (exit 5); echo $?; type cd; sleep 0 & wait; kill -TERM $$"]);
+    unchanged(
+        "bash",
+        &[
+            "-c",
+            "echo $((6*7)); ls | sort; (exit 5); echo $?; type cd; sleep 0 & wait; kill -TERM $$",
+        ],
+    );
     unchanged("sh", &["-c", "cat hello.c | wc -c; nothing-of-that-name; echo $?"]);
     unchanged("ls", &["-a"]);
     unchanged("env", &["-i", "echo", "clean"]);
@@ -96,12 +117,19 @@ fn no_thread_no_descriptor_no_file() {
     let script = "grep ^Threads /proc/$$/status; ls /proc/$$/fd; \
                   while read -r _ _ _ _ _ path; do case $path in /*) echo \"$path\";; esac; done < /proc/$$/maps | sort -u";
     let alone = job("bash", &["-c", script]).alone().run().ok();
-    let with = job("bash", &["-c", script]).env("VRAMSHIM_STRATEGY", "auto_growth").run().ok();
+    let with = job("bash", &["-c", script])
+        .env("VRAMSHIM_STRATEGY", "auto_growth")
+        .run()
+        .ok();
     let library = common::library().canonicalize().unwrap().display().to_string();
     let is_ours = |line: &&str| **line == library || line.contains("/libgcc_s.so");
     let rest: Vec<&str> = with.stdout.lines().filter(|line| !is_ours(line)).collect();
     assert_eq!(rest, alone.stdout.lines().collect::<Vec<_>>());
-    assert!(with.stdout.lines().any(|line| line == library), "the library was not there: {}", with.stdout);
+    assert!(
+        with.stdout.lines().any(|line| line == library),
+        "the library was not there: {}",
+        with.stdout
+    );
     assert!(with.stdout.starts_with("Threads:\t1\n"));
     assert_eq!(tree(with.folder.path()), ["hello.c"]);
 }
@@ -110,7 +138,11 @@ fn no_thread_no_descriptor_no_file() {
 #[test]
 fn no_thread_under_cuda() {
     let path = common::client("lifecycle.c", "lifecycle", &["libcuda.so.1"]);
-    let trace = Job::new(path).strategy(common::AUTO_GROWTH).args(["threads"]).run().ok();
+    let trace = Job::new(path)
+        .strategy(common::AUTO_GROWTH)
+        .args(["threads"])
+        .run()
+        .ok();
     assert_eq!(trace.stdout, "allocate 1000: 0\nThreads:\t1\n");
 }
 
@@ -118,5 +150,8 @@ fn no_thread_under_cuda() {
 fn a_program_without_the_loader_does_not_notice() {
     let path = common::client("lifecycle.c", "static", &["-static", "-DSTATIC"]);
     let finished = Job::new(path).run();
-    assert_eq!((finished.status.code(), finished.stdout.as_str()), (Some(0), "static\n"));
+    assert_eq!(
+        (finished.status.code(), finished.stdout.as_str()),
+        (Some(0), "static\n")
+    );
 }

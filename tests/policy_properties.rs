@@ -47,8 +47,9 @@ impl DeviceMemory for Model {
         }
         let address = self.next.get() + (1 << 40);
         // A gap after some, none after others: neighbours that touch must not be joined either.
-        self.next
-            .set(self.next.get() + size.next_multiple_of(512) + if self.calls.get() % 2 == 0 { 4096 } else { 0 });
+        self.next.set(
+            self.next.get() + size.next_multiple_of(512) + if self.calls.get().is_multiple_of(2) { 4096 } else { 0 },
+        );
         self.segments.borrow_mut().insert(address, size);
         Ok(address)
     }
