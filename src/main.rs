@@ -2,6 +2,7 @@
 
 mod analysis;
 mod cli;
+mod replay;
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and how an answer or an error leaves the program.
 
 mod inspect;
+mod replay;
 mod run;
 mod simulator;
 mod words;
@@ -32,6 +33,8 @@ enum Command {
     Run(run::Run),
     /// Show what jobs did with GPU memory
     Inspect(inspect::Inspect),
+    /// Tell what other strategies would have reserved for the same requests
+    Replay(replay::Replay),
 }
 
 /// Why the program ends without having done what was asked.
@@ -66,6 +69,7 @@ pub fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
+        Command::Replay(replay) => replay.play(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,172 @@
+//! Sequences of requests: journals of ours, and CSV in the layout of RMM's logging adaptor
+//! (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzipped.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use vramshim::api::Class;
+use vramshim::journal::format::{EXTENSION, Kind};
+use vramshim::journal::reader::Journal;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// `id` names the allocation until it is freed. `size` is bytes.
+    Allocate {
+        id: u64,
+        size: u64,
+        stream: u64,
+    },
+    Free {
+        id: u64,
+    },
+}
+
+#[derive(Debug)]
+pub struct Trace {
+    pub requests: Vec<Request>,
+    /// The most bytes that were live at once.
+    pub peak_live: u64,
+    /// Frees of what the trace never allocated; left out.
+    pub unmatched: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", path.display())]
+pub struct TraceError {
+    path: PathBuf,
+    problem: String,
+}
+
+/// Gathers requests by address, and what is live.
+#[derive(Default)]
+struct Gathering {
+    requests: Vec<Request>,
+    live: HashMap<u64, (u64, u64)>,
+    next: u64,
+    bytes: u64,
+    peak: u64,
+    unmatched: u64,
+}
+
+impl Gathering {
+    fn allocate(&mut self, address: u64, size: u64, stream: u64) {
+        self.next += 1;
+        if self.live.insert(address, (self.next, size)).is_some() {
+            self.unmatched += 1;
+        }
+        self.requests.push(Request::Allocate {
+            id: self.next,
+            size,
+            stream,
+        });
+        self.bytes = self.bytes.saturating_add(size);
+        self.peak = self.peak.max(self.bytes);
+    }
+
+    fn free(&mut self, address: u64) {
+        match self.live.remove(&address) {
+            Some((id, size)) => {
+                self.requests.push(Request::Free { id });
+                self.bytes -= size;
+            }
+            None => self.unmatched += 1,
+        }
+    }
+}
+
+impl Trace {
+    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`).
+    pub fn load(path: &Path) -> Result<Trace, TraceError> {
+        let fail = |problem: String| TraceError {
+            path: path.to_owned(),
+            problem,
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let mut gathering = Gathering::default();
+        if name.ends_with(&format!(".{EXTENSION}")) {
+            journal(path, &mut gathering).map_err(fail)?;
+        } else {
+            let file = File::open(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+            let source: Box<dyn Read> = match name.ends_with(".gz") {
+                true => Box::new(MultiGzDecoder::new(file)),
+                false => Box::new(file),
+            };
+            comma_separated(source, &mut gathering).map_err(fail)?;
+        }
+        if gathering.requests.is_empty() {
+            return Err(fail("holds no request for linear device memory".to_owned()));
+        }
+        let Gathering {
+            requests,
+            peak,
+            unmatched,
+            ..
+        } = gathering;
+        Ok(Trace {
+            requests,
+            peak_live: peak,
+            unmatched,
+        })
+    }
+}
+
+fn journal(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
+    let journal = Journal::open(path).map_err(|problem| problem.to_string())?;
+    let mut requests: Vec<_> = Vec::new();
+    for event in journal.events() {
+        let record = event.map_err(|problem| problem.to_string())?.record;
+        if record.class == Class::Linear.number() {
+            requests.push(record);
+        }
+    }
+    for record in requests {
+        match Kind::from_number(record.kind) {
+            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, 0),
+            Some(Kind::Free) => gathering.free(record.address),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
+    let mut reader = csv::ReaderBuilder::new()
+        .flexible(true)
+        .from_reader(BufReader::new(source));
+    let header = reader.headers().map_err(|problem| problem.to_string())?.clone();
+    let column = |name: &str| {
+        let missing = || format!("has no column {name}: expected Thread,Time,Action,Pointer,Size,Stream");
+        header.iter().position(|field| field.trim() == name).ok_or_else(missing)
+    };
+    let (action, pointer, size, stream) = (
+        column("Action")?,
+        column("Pointer")?,
+        column("Size")?,
+        column("Stream")?,
+    );
+    for row in reader.records() {
+        let row = row.map_err(|problem| problem.to_string())?;
+        let line = row.position().map_or(0, csv::Position::line);
+        let field = |index: usize, name: &str| row.get(index).map(str::trim).ok_or(format!("line {line}: no {name}"));
+        let number = |index: usize, name: &str| {
+            let text = field(index, name)?;
+            let parsed = match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16),
+                None => text.parse(),
+            };
+            parsed.map_err(|_| format!("line {line}: {name} {text:?} is no number"))
+        };
+        let address = number(pointer, "Pointer")?;
+        match field(action, "Action")? {
+            "allocate" => gathering.allocate(address, number(size, "Size")?, number(stream, "Stream")?),
+            "free" => gathering.free(address),
+            // RMM logs failed allocations as well; they asked for memory that was never live.
+            "allocate failure" => {}
+            other => return Err(format!("line {line}: action {other:?} is neither allocate nor free")),
+        }
+    }
+    Ok(())
+}
