@@ -109,16 +109,16 @@ fn the_structure_of_shim_h_is_the_librarys() {
         .map(|number| number.parse().unwrap())
         .collect();
     let expected: [u64; 10] = [
-        1000 + 3000,             // requested
-        1000 + 2000 + 3000,      // its peak
-        1024 + 3072,             // allocated
-        1024 + 2048 + 3072,      // its peak
-        8 << 20,                 // reserved
-        24 << 20,                // its peak: a chunk of 16 MiB came and went
-        (8 << 20) - 1024 - 3072, // free inside
-        (8 << 20) - 6144,        // the largest free block: the hole lies between the two
-        2,                       // live
-        1,                       // failures
+        1000 + 3000,                    // requested
+        (16 << 20) + 1000 + 3000,       // its peak
+        1024 + 3072,                    // allocated
+        (16 << 20) + 1024 + 3072,       // its peak
+        8 << 20,                        // reserved
+        24 << 20,                       // its peak: a chunk of 16 MiB came and went
+        (8 << 20) - 1024 - 3072,        // free inside
+        (8 << 20) - 1024 - 2048 - 3072, // the largest free block: the hole lies between the two
+        2,                              // live
+        1,                              // failures
     ];
     assert_eq!(numbers, expected);
 }

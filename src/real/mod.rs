@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub const SUCCESS: i32 = 0;
 pub const INVALID_VALUE: i32 = 1;
 pub const OUT_OF_MEMORY: i32 = 2;
+pub const INVALID_CONTEXT: i32 = 201;
 pub const NOT_FOUND: i32 = 500;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;

@@ -325,6 +325,31 @@ static void print_live(const struct worker *workers, int threads)
     printf("]}\n");
 }
 
+/* The device begins anew: what was known of it before must not be taken for what is there now. */
+static void after_the_reset(struct worker *w)
+{
+    CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&contexts[1], 1));
+    CHECK(cu(cuCtxSetCurrent)(contexts[1]));
+    CHECK(cu(cuMemPoolCreate)(&pools[1], &properties));
+    for (int step = 0; step < 100; step++) {
+        struct item *i = &w->items[random_number(w, ITEMS)];
+        if (i->live) release(w, i);
+        else allocate(w, i);
+    }
+    checkpoint();
+}
+
+/* Pools go when nothing of them is left in anybody's hands. */
+static void destroy_pools(struct worker *workers, int threads)
+{
+    for (int t = 0; t < threads; t++)
+        for (int n = 0; n < ITEMS; n++)
+            if (workers[t].items[n].live && workers[t].items[n].kind == K_POOL) release(&workers[t], &workers[t].items[n]);
+    for (int device = 0; device < DEVICES; device++) CHECK(cu(cuMemPoolDestroy)(pools[device]));
+    checkpoint();
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 4) return fprintf(stderr, "usage: exercise SEED STEPS THREADS\n"), 2;
@@ -353,6 +378,8 @@ int main(int argc, char **argv)
     checkpoint();
     reset_device_one(workers, threads);
     checkpoint();
+    after_the_reset(&workers[0]);
+    destroy_pools(workers, threads);
     print_live(workers, threads);
     return 0;
 }

@@ -2,11 +2,12 @@
  * come and go with every step and vary with the batch, one request too many and the recovery from it. Driver API only,
  * looked up at run time, so it runs wherever a driver does.
  *
- *   training [STEPS]     20 steps unless told otherwise */
+ *   training [STEPS] [--pause]     20 steps unless told otherwise; --pause: holds its memory until stdin is closed */
 #include "cuda_api.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void *library;
 
@@ -32,10 +33,13 @@ enum { LAYERS = 12 };
 
 int main(int argc, char **argv)
 {
-    int steps = argc > 1 ? atoi(argv[1]) : 20;
-    if (steps <= 0) {
-        fprintf(stderr, "usage: training [STEPS]\n");
-        return 2;
+    int steps = 20, pause = 0;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--pause") == 0) pause = 1;
+        else if ((steps = atoi(argv[i])) <= 0) {
+            fprintf(stderr, "usage: training [STEPS] [--pause]\n");
+            return 2;
+        }
     }
     if (!(library = dlopen("libcuda.so.1", RTLD_NOW))) {
         fprintf(stderr, "training: %s\n", dlerror());
@@ -78,5 +82,7 @@ int main(int argc, char **argv)
             printf("step %d: %zu tokens, %zu of %zu MiB free\n", step, tokens, (size_t)(free_bytes / MIB), (size_t)(total / MIB));
         }
     }
+    fflush(stdout);
+    while (pause && getchar() != EOF) continue;
     return 0; /* as most training scripts do: without freeing what is kept */
 }

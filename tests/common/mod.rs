@@ -50,9 +50,11 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     if let Some(path) = made.get(name) {
         return path.clone();
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("clients-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     std::fs::create_dir_all(&folder).expect("a folder for clients");
     let output = folder.join(name);
+    // Another test binary may be running the same client: it is replaced whole.
+    let fresh = folder.join(format!("{name}-{}", std::process::id()));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args([
         "-std=gnu11",
@@ -67,7 +69,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     command.arg("-I").arg(root()).arg("-I").arg(root().join("tests/simgpu"));
     command
         .arg("-o")
-        .arg(&output)
+        .arg(&fresh)
         .arg(root().join("tests/clients").join(source));
     for argument in arguments {
         match argument.starts_with("lib") {
@@ -81,6 +83,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
         "{source}: {}",
         String::from_utf8_lossy(&result.stderr)
     );
+    std::fs::rename(&fresh, &output).expect("a new client");
     made.insert(name.to_owned(), output.clone());
     output
 }

@@ -42,3 +42,7 @@ if started is not None:
 del loss, batch, optimiser, model
 torch.cuda.empty_cache()
 torch_checkpoint("after empty_cache")
+# PyTorch's autograd thread may still be letting go of the last graph, for which it needs the interpreter; an
+# interpreter that is ending by then ends that thread in the middle of C++ code, and the process with it (PyTorch on
+# CPython 3.11, with or without the library).
+time.sleep(0.3)

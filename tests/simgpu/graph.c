@@ -9,7 +9,8 @@ struct Node {
     struct Node *next;
 };
 struct Graph { struct Node *first, **last; };
-struct Exec { struct Node *nodes; };
+struct Exec { struct Node *nodes; unsigned long long flags; };
+enum { AUTO_FREE_ON_LAUNCH = 1 };
 
 static uint64_t used[MAX_DEVICES], used_high[MAX_DEVICES], reserved[MAX_DEVICES], reserved_high[MAX_DEVICES];
 
@@ -191,18 +192,18 @@ API CUresult cuGraphAddDependencies_v2(U CUgraph g, U const CUgraphNode *from, U
 
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
-    (void)flags;
     ENTER("cuGraphInstantiate");
     REQUIRE(out && graph);
     *out = calloc(1, sizeof **out);
+    (*out)->flags = flags;
     (*out)->nodes = copy_nodes(graph->first);
     return CUDA_SUCCESS;
 }
 API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, U CUgraphNode *node, U char *log, U size_t size) { return cuGraphInstantiateWithFlags(out, graph, 0); }
 API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, U CUgraphNode *node, U char *log, U size_t size) { return cuGraphInstantiateWithFlags(out, graph, 0); }
-API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, U void *parameters) { return cuGraphInstantiateWithFlags(out, graph, 0); }
+API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, unsigned long long *parameters) { REQUIRE(parameters); return cuGraphInstantiateWithFlags(out, graph, parameters[0]); }
 PTSZ(cuGraphInstantiateWithParams);
-API CUresult cuGraphExecGetFlags(U CUgraphExec exec, unsigned long long *flags) { ENTER("cuGraphExecGetFlags"); REQUIRE(flags); *flags = 0; return CUDA_SUCCESS; }
+API CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags) { ENTER("cuGraphExecGetFlags"); REQUIRE(exec && flags); *flags = exec->flags; return CUDA_SUCCESS; }
 API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, U void *result) { ENTER("cuGraphExecUpdate"); REQUIRE(exec && graph); free_nodes(exec->nodes); exec->nodes = copy_nodes(graph->first); return CUDA_SUCCESS; }
 API CUresult cuGraphUpload(U CUgraphExec exec, U CUstream stream) { ENTER("cuGraphUpload"); return CUDA_SUCCESS; }
 PTSZ(cuGraphUpload);
@@ -221,7 +222,9 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
         }
         if (node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
         int device = node->device;
-        REQUIRE(!table_at(node->address)); /* still allocated by the last launch */
+        Allocation *before = table_at(node->address); /* still allocated by the last launch */
+        REQUIRE(!before || exec->flags & AUTO_FREE_ON_LAUNCH);
+        if (before) graph_freed(before);
         uint64_t unused = reserved[device] - used[device];
         if (node->size > unused) {
             if (!device_take(device, node->size - unused)) return CUDA_ERROR_OUT_OF_MEMORY;

@@ -38,6 +38,7 @@ static bool pool_valid(const struct Pool *pool)
 static void shrink(struct Pool *pool, uint64_t keep)
 {
     uint64_t chunk = config()->pool_chunk, least = pool->used > keep ? pool->used : keep;
+    if (least >= pool->reserved) return; /* before rounding: a threshold of UINT64_MAX, "keep all", is usual */
     least = (least + chunk - 1) / chunk * chunk;
     if (least >= pool->reserved) return;
     if (pool->device >= 0) state_give(physical_of(pool->device), pool->reserved - least);
