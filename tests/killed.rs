@@ -8,6 +8,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -48,7 +49,10 @@ fn through_the_pipe(text: &str) -> ByThread {
 fn kill_at(moment: u64) -> usize {
     let strategy = STRATEGIES[moment as usize % STRATEGIES.len()];
     let threads = moment / 4 % 4 + 1;
-    let context = format!("moment {moment}, {strategy:?}, {threads} threads");
+    // Anywhere within 30 ms, most often early: the file grows there, and threads start.
+    let spread = RandomState::new().build_hasher().finish() % 1000;
+    let after = Duration::from_micros(spread * spread * 30 / 1000);
+    let context = format!("moment {moment}, {strategy:?}, {threads} threads, killed after {after:?}");
     let path = client("steady.c", "steady", &["libcuda.so.1"]);
     let job = Job::new(path)
         .strategy(strategy)
@@ -69,9 +73,7 @@ fn kill_at(moment: u64) -> usize {
         pipe.read_to_string(&mut text).expect("the pipe");
         text
     });
-    // Spread over 0 to 30 ms, most of them early: the file grows there, and threads start.
-    let spread = (moment * 2_654_435_761) % 1000;
-    std::thread::sleep(Duration::from_micros(spread * spread * 30 / 1000));
+    std::thread::sleep(after);
     child.kill().expect("a kill");
     let status = child.wait().expect("a child");
     let told = through_the_pipe(&rest.join().unwrap());

@@ -4,7 +4,9 @@ mod common;
 
 use std::process::Command;
 
-use common::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, left_out, library, simulated};
+use common::{
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, inspect, left_out, library, simulated,
+};
 use serde_json::Value;
 
 const SCENES: &str = "lifecycle.c";
@@ -314,4 +316,24 @@ fn run_passes_on_how_the_job_ended() {
             1000
         );
     }
+}
+
+/// A journal is read while its job runs, from the folder that carries the job's name where none is chosen.
+#[test]
+fn a_running_job_can_be_inspected_where_its_name_says() {
+    use std::io::{BufRead, BufReader};
+
+    let path = client("training.c", "training", &[]);
+    let (mut child, folder) = Job::new(path).without("VRAMSHIM_DIR").args(["20", "--pause"]).start();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines.any(|line| line.unwrap().starts_with("step 20")),
+        "it did not get to its end"
+    );
+    let jobs = inspect(&folder.path().join("vramshim-training"));
+    assert_eq!((jobs.len(), &jobs[0]["ended"]), (1, &"running".into()));
+    assert!(jobs[0]["devices"][0]["reserved"]["current"].as_u64() > Some(0));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(inspect(&folder.path().join("vramshim-training"))[0]["ended"], "exit");
 }

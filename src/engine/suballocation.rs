@@ -1,7 +1,7 @@
 //! Policies at work: one pool for each device and context, found by the context that asks or by an address in it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{BLANK, Engine, Place, lock};
 use crate::api::{Api, Class};
@@ -25,14 +25,33 @@ pub struct DetachedPool {
 
 #[derive(Default)]
 pub struct Pools {
-    by_context: RwLock<HashMap<u64, Arc<Pool>>>,
+    by_context: RwLock<Contexts>,
     /// Every segment: first address -> (bytes, pool).
-    segments: RwLock<BTreeMap<u64, (u64, Arc<Pool>)>>,
+    segments: RwLock<ByAddress>,
 }
 
+type Contexts = HashMap<u64, Arc<Pool>>;
+type ByAddress = BTreeMap<u64, (u64, Arc<Pool>)>;
+
 impl Pools {
+    fn contexts(&self) -> RwLockReadGuard<'_, Contexts> {
+        self.by_context.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contexts_mut(&self) -> RwLockWriteGuard<'_, Contexts> {
+        self.by_context.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn segments(&self) -> RwLockReadGuard<'_, ByAddress> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn segments_mut(&self) -> RwLockWriteGuard<'_, ByAddress> {
+        self.segments.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn all_of(&self, device: i16) -> Vec<Arc<Pool>> {
-        let pools = self.by_context.read().unwrap_or_else(PoisonError::into_inner);
+        let pools = self.contexts();
         pools
             .values()
             .filter(|pool| pool.place.device == device)
@@ -49,12 +68,7 @@ struct Accounted<'a> {
 
 impl Segments for Accounted<'_> {
     fn obtained(&self, address: u64, size: u64) {
-        let mut segments = self
-            .engine
-            .pools
-            .segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self.engine.pools.segments_mut();
         segments.insert(address, (size, self.pool.clone()));
         drop(segments);
         self.engine.ledger.segment_obtained(self.pool.place.device, size);
@@ -68,12 +82,7 @@ impl Segments for Accounted<'_> {
 
     fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32 {
         let claim = self.engine.claim();
-        let mut segments = self
-            .engine
-            .pools
-            .segments
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut segments = self.engine.pools.segments_mut();
         let known = segments.remove(&address);
         drop(segments);
         let result = free();
@@ -84,12 +93,7 @@ impl Segments for Accounted<'_> {
             self.engine
                 .commit(claim, segment_record(Kind::SegmentFree, device, address, size));
         } else {
-            let mut segments = self
-                .engine
-                .pools
-                .segments
-                .write()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut segments = self.engine.pools.segments_mut();
             segments.insert(address, (size, pool));
             drop(segments);
             let refused = Record {
@@ -124,13 +128,13 @@ fn segment_record(kind: Kind, device: i16, address: u64, size: u64) -> Record {
 impl Engine {
     /// The pool that serves `place`; `None` under passthrough.
     pub(super) fn pool(&self, place: Place) -> Option<Arc<Pool>> {
-        let pools = self.pools.by_context.read().unwrap_or_else(PoisonError::into_inner);
+        let pools = self.pools.contexts();
         if let Some(pool) = pools.get(&place.context) {
             return Some(pool.clone());
         }
         drop(pools);
         let policy = policy::create(self.config.strategy, &self.config.settings)?;
-        let mut pools = self.pools.by_context.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.contexts_mut();
         Some(
             pools
                 .entry(place.context)
@@ -156,7 +160,7 @@ impl Engine {
 
     /// The pool one of whose segments holds `address`.
     pub(super) fn owning_pool(&self, address: u64) -> Option<Arc<Pool>> {
-        let segments = self.pools.segments.read().unwrap_or_else(PoisonError::into_inner);
+        let segments = self.pools.segments();
         let (base, (size, pool)) = segments.range(..=address).next_back()?;
         (address - base < *size).then(|| pool.clone())
     }
@@ -206,13 +210,8 @@ impl Engine {
 
     /// Takes a context's pool and its segments off the books.
     pub(super) fn detach_pool(&self, context: u64) -> Option<DetachedPool> {
-        let pool = self
-            .pools
-            .by_context
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&context)?;
-        let mut segments = self.pools.segments.write().unwrap_or_else(PoisonError::into_inner);
+        let pool = self.pools.contexts_mut().remove(&context)?;
+        let mut segments = self.pools.segments_mut();
         let its = |owner: &Arc<Pool>| Arc::ptr_eq(owner, &pool);
         let gone: Vec<(u64, u64)> = segments
             .iter()
@@ -242,13 +241,13 @@ impl Engine {
             }
             .obtained(address, size);
         }
-        let mut pools = self.pools.by_context.write().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.contexts_mut();
         pools.insert(pool.place.context, pool);
     }
 
     /// The device of the pool that serves a context.
     pub(super) fn pools_device(&self, context: u64) -> Option<i16> {
-        let pools = self.pools.by_context.read().unwrap_or_else(PoisonError::into_inner);
+        let pools = self.pools.contexts();
         pools.get(&context).map(|pool| pool.place.device)
     }
 

@@ -74,11 +74,13 @@ impl Arena {
         }
     }
 
-    /// Takes a segment that the layer below granted: one free, clean block.
-    pub fn add_segment(&mut self, address: u64, size: u64) {
+    /// Asks the layer below for a segment, which is one free, clean block; returns its address.
+    pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<u64, DriverError> {
+        let address = memory.allocate(size)?;
         self.segments.insert(address, size);
         self.reserved += size;
         self.insert_free(address, size, address, 0);
+        Ok(address)
     }
 
     fn insert_free(&mut self, address: u64, size: u64, segment: u64, epoch: u64) {

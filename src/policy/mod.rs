@@ -8,6 +8,8 @@ mod arena;
 mod auto_growth;
 mod naive_best_fit;
 
+use arena::Arena;
+
 use crate::device_memory::{DeviceMemory, DriverError};
 
 /// Values of `FLAGS_allocator_strategy` and `VRAMSHIM_STRATEGY`.
@@ -110,11 +112,56 @@ pub trait Policy: Send {
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
 }
 
+/// What the policies differ in: how they make room, and what they do about a segment a block was freed in.
+trait Plan: Send {
+    fn allocate(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, size: u64) -> Result<Block, DriverError>;
+    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, segment: u64);
+}
+
+struct Planned<P> {
+    arena: Arena,
+    plan: P,
+}
+
+impl<P: Plan> Policy for Planned<P> {
+    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Block, DriverError> {
+        self.plan.allocate(&mut self.arena, memory, size)
+    }
+
+    fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block> {
+        let (block, segment) = self.arena.free(address)?;
+        self.plan.freed(&mut self.arena, memory, segment);
+        Some(block)
+    }
+
+    fn find(&self, address: u64) -> Option<Block> {
+        self.arena.find(address)
+    }
+
+    fn owns(&self, address: u64) -> bool {
+        self.arena.owns(address)
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.arena.statistics()
+    }
+
+    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
+        self.arena.release_idle(memory)
+    }
+}
+
 /// The policy of this name; `None` for passthrough, which needs none.
 pub fn create(strategy: Strategy, settings: &Settings) -> Option<Box<dyn Policy>> {
+    fn planned(plan: impl Plan + 'static) -> Option<Box<dyn Policy>> {
+        Some(Box::new(Planned {
+            arena: Arena::new(),
+            plan,
+        }))
+    }
     match strategy {
         Strategy::Passthrough => None,
-        Strategy::NaiveBestFit => Some(Box::new(naive_best_fit::NaiveBestFit::new(settings.clone()))),
-        Strategy::AutoGrowth => Some(Box::new(auto_growth::AutoGrowth::new(settings.clone()))),
+        Strategy::NaiveBestFit => planned(naive_best_fit::NaiveBestFit::new(settings.clone())),
+        Strategy::AutoGrowth => planned(auto_growth::AutoGrowth::new(settings.clone())),
     }
 }

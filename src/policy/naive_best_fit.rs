@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use super::arena::{ALIGNMENT, Arena, End, aligned};
-use super::{Block, Policy, Settings, Statistics};
+use super::{Block, Plan, Settings};
 use crate::device_memory::{DeviceMemory, DriverError};
 
 /// Share of the available memory that Paddle leaves alone.
@@ -18,7 +18,6 @@ const LEFT_ALONE: f64 = 0.05;
 
 pub struct NaiveBestFit {
     settings: Settings,
-    arena: Arena,
     /// Segments that hold one request each, given back when it is freed.
     alone: BTreeSet<u64>,
     /// The largest reservation, known from the first request on.
@@ -30,7 +29,7 @@ impl NaiveBestFit {
     pub fn new(settings: Settings) -> Self {
         NaiveBestFit {
             settings,
-            arena: Arena::new(),
+
             alone: BTreeSet::new(),
             largest_chunk: None,
             refilled: false,
@@ -50,18 +49,12 @@ impl NaiveBestFit {
         }
     }
 
-    fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<u64, DriverError> {
-        let address = memory.allocate(size)?;
-        self.arena.add_segment(address, size);
-        Ok(address)
-    }
-
     /// Makes room for `size` bytes with a reservation, the largest of `wanted`, its halves, and `size` itself that the
     /// device grants.
-    fn refill(&mut self, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
+    fn refill(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
         let mut chunk = wanted.max(size);
         loop {
-            match self.obtain(memory, chunk) {
+            match arena.obtain(memory, chunk) {
                 Err(DriverError::OUT_OF_MEMORY) if chunk > size => {
                     chunk = (chunk / 2 / ALIGNMENT * ALIGNMENT).max(size);
                 }
@@ -71,60 +64,42 @@ impl NaiveBestFit {
     }
 
     /// As `refill`, with idle segments given back and one more try where the device has no room.
-    fn make_room(&mut self, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
-        self.refill(memory, wanted, size).or_else(|problem| {
-            if !memory.may_synchronise() || self.release_idle(memory) == 0 {
+    fn make_room(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
+        Self::refill(arena, memory, wanted, size).or_else(|problem| {
+            if !memory.may_synchronise() || arena.release_idle(memory) == 0 {
                 return Err(problem);
             }
-            self.refill(memory, wanted, size)
+            Self::refill(arena, memory, wanted, size)
         })
     }
 }
 
-impl Policy for NaiveBestFit {
-    fn allocate(&mut self, memory: &dyn DeviceMemory, requested: u64) -> Result<Block, DriverError> {
+impl Plan for NaiveBestFit {
+    fn allocate(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, requested: u64) -> Result<Block, DriverError> {
         let size = aligned(requested)?;
-        if let Some(block) = self.arena.take(memory, requested, size, End::Head)? {
+        if let Some(block) = arena.take(memory, requested, size, End::Head)? {
             return Ok(block);
         }
         let initial = self.sized(memory, self.settings.initial_bytes);
         let later = self.sized(memory, self.settings.reallocate_bytes);
         let largest = *self.largest_chunk.get_or_insert(initial.max(later));
         if size > largest {
-            let address = self.make_room(memory, size, size)?;
+            let address = Self::make_room(arena, memory, size, size)?;
             self.alone.insert(address);
         } else {
             let wanted = if self.refilled { later } else { initial };
-            self.make_room(memory, wanted, size)?;
+            Self::make_room(arena, memory, wanted, size)?;
             self.refilled = true;
         }
-        self.arena
+        arena
             .take(memory, requested, size, End::Head)?
             .ok_or(DriverError::OUT_OF_MEMORY)
     }
 
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block> {
-        let (block, segment) = self.arena.free(address)?;
+    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, segment: u64) {
         // Where the driver cannot take it back now, it stays a segment like any other.
         if self.alone.remove(&segment) && memory.may_synchronise() {
-            self.arena.release(memory, segment);
+            arena.release(memory, segment);
         }
-        Some(block)
-    }
-
-    fn find(&self, address: u64) -> Option<Block> {
-        self.arena.find(address)
-    }
-
-    fn owns(&self, address: u64) -> bool {
-        self.arena.owns(address)
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.arena.statistics()
-    }
-
-    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        self.arena.release_idle(memory)
     }
 }
