@@ -6,8 +6,8 @@ use super::{Call, Place, booking};
 use crate::api::Class;
 use crate::ledger::{Allocation, Key};
 use crate::real::{
-    self, Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, INVALID_CONTEXT,
-    INVALID_VALUE, NOT_PERMITTED, SUCCESS,
+    self, Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, INVALID_VALUE,
+    NOT_PERMITTED, SUCCESS,
 };
 
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers, which do not shrink with the level.
@@ -272,10 +272,10 @@ impl Call {
         match self.engine.ledger.get(key) {
             Some(allocation) if allocation.pooled => self.give_back(key, || {
                 // As in the driver: freeing takes a context, if not the one that the memory belongs to.
-                if Place::current().is_none() {
-                    return INVALID_CONTEXT;
+                match Place::find() {
+                    Ok(_) => self.engine.free_pooled(address),
+                    Err(problem) => problem,
                 }
-                self.engine.free_pooled(address)
             }),
             // Freed already, or no block begins there. The layer below must not see it: it knows the address as (part
             // of) a segment, and would take the whole segment away.

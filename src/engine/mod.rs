@@ -63,20 +63,29 @@ impl Place {
         context: 0,
     };
 
-    /// The calling thread's current context and its device; `None` where there is none (the real function will say so).
-    pub fn current() -> Option<Place> {
+    /// The calling thread's current context and its device, or the CUDA error that says why there is none (no context,
+    /// or a driver that is shutting down).
+    pub fn find() -> Result<Place, i32> {
         let mut context = std::ptr::null_mut();
         let mut device = 0;
+        let checked = |result: i32| if result == SUCCESS { Ok(()) } else { Err(result) };
         // SAFETY: both are this frame's own values.
-        let found = unsafe {
-            real::cuCtxGetCurrent(&mut context) == SUCCESS
-                && !context.is_null()
-                && real::cuCtxGetDevice(&mut device) == SUCCESS
-        };
-        found.then_some(Place {
+        unsafe {
+            checked(real::cuCtxGetCurrent(&mut context))?;
+            if context.is_null() {
+                return Err(real::INVALID_CONTEXT);
+            }
+            checked(real::cuCtxGetDevice(&mut device))?;
+        }
+        Ok(Place {
             device: device as i16,
             context: context as u64,
         })
+    }
+
+    /// As `find`, where the real function will say what is wrong.
+    pub fn current() -> Option<Place> {
+        Place::find().ok()
     }
 
     pub fn without_context(self) -> Place {

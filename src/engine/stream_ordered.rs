@@ -1,7 +1,7 @@
 //! Stream-ordered memory (`cuMemAllocAsync` and pools). The driver keeps the pools; what a pool has *reserved* is asked
 //! of it after each call that can change it, the synchronising ones included (there a pool gives memory back).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,7 +47,7 @@ impl Engine {
             return;
         }
         let mut pools = lock(&self.stream_ordered.pools);
-        let mut changed: HashMap<i16, ()> = HashMap::new();
+        let mut changed = HashSet::new();
         for (&pool, state) in pools.iter_mut() {
             let mut now = 0u64;
             // SAFETY: a pool that was not destroyed, and a value of the size this attribute has.
@@ -57,15 +57,11 @@ impl Engine {
                 self.ledger
                     .pool_reserved(state.device, Class::Async, state.reserved, now);
                 state.reserved = now;
-                changed.insert(state.device, ());
+                changed.insert(state.device);
             }
         }
-        for device in changed.into_keys() {
-            let size = pools
-                .values()
-                .filter(|state| state.device == device)
-                .map(|state| state.reserved)
-                .sum();
+        for device in changed {
+            let size = reserved_on(&pools, device);
             self.pool_record(api, Class::Async, device, size, size);
         }
     }
@@ -85,11 +81,7 @@ impl Engine {
     /// The pools of a device went with its primary context.
     pub(super) fn forget_stream_pools(&self, device: i16, api: Api) {
         let mut pools = lock(&self.stream_ordered.pools);
-        let before: u64 = pools
-            .values()
-            .filter(|state| state.device == device)
-            .map(|state| state.reserved)
-            .sum();
+        let before = reserved_on(&pools, device);
         pools.retain(|_, state| state.device != device);
         drop(pools);
         if before > 0 {
@@ -186,25 +178,29 @@ impl Call {
     }
 
     /// A destroyed pool takes its memory with it once its allocations are freed; those still live stay on the ledger.
+    /// The lock is held through the call, so that no other thread asks a pool that is going.
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> i32) -> i32 {
+        let mut pools = lock(&self.engine.stream_ordered.pools);
         let result = ask();
-        if result == SUCCESS {
-            let gone = lock(&self.engine.stream_ordered.pools).remove(&(pool as u64));
-            if let Some(state) = gone {
-                self.engine
-                    .ledger
-                    .pool_reserved(state.device, Class::Async, state.reserved, 0);
-                let pools = lock(&self.engine.stream_ordered.pools);
-                let left = pools
-                    .values()
-                    .filter(|other| other.device == state.device)
-                    .map(|other| other.reserved)
-                    .sum();
-                drop(pools);
-                self.engine
-                    .pool_record(self.api(), Class::Async, state.device, left, left);
-            }
+        if result == SUCCESS
+            && let Some(gone) = pools.remove(&(pool as u64))
+        {
+            self.engine
+                .ledger
+                .pool_reserved(gone.device, Class::Async, gone.reserved, 0);
+            let left = reserved_on(&pools, gone.device);
+            self.engine
+                .pool_record(self.api(), Class::Async, gone.device, left, left);
         }
         result
     }
+}
+
+/// What the known pools of a device have reserved together.
+fn reserved_on(pools: &HashMap<u64, PoolState>, device: i16) -> u64 {
+    pools
+        .values()
+        .filter(|state| state.device == device)
+        .map(|state| state.reserved)
+        .sum()
 }
