@@ -247,3 +247,38 @@ fn the_real_runtimes_look_everything_up_through_us() {
         }
     }
 }
+
+#[test]
+fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
+    for (setting, model) in [
+        ("expandable_segments:False", "torch"),
+        ("expandable_segments:True", "torch_expandable"),
+    ] {
+        let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
+        let job = preloaded.fold(Job::new(python()), |job, name| job.preload(simulated(name)));
+        let pickle = job.folder().join("snapshot.pickle");
+        let job = job
+            .env("PYTORCH_ALLOC_CONF", setting)
+            .env("PYTORCH_CUDA_ALLOC_CONF", setting);
+        let finished = job.args([script("snapshot.py"), pickle.clone()]).run().ok();
+        let counted = |name: &str| -> u64 {
+            let line = finished
+                .stdout
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .expect("a count");
+            line.trim_start_matches(':').trim().parse().expect("a number")
+        };
+        let output = Command::new(program())
+            .args(["replay", "--json"])
+            .arg(&pickle)
+            .output()
+            .expect("replay");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(page["peak_live"], counted("peak live"), "{setting}");
+        let rows = page["strategies"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == model).expect("the model");
+        assert_eq!(row["peak_reserved"], counted("peak reserved"), "{setting}");
+    }
+}

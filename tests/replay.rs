@@ -82,7 +82,10 @@ fn a_cache_is_given_back_before_a_request_fails() {
         ("free", 1, 60 * MIB),
         ("allocate", 2, 80 * MIB),
     ]);
-    let (_, rows) = peaks(&text, &["--device-memory", "100MiB"]);
+    let (page, rows) = peaks(&text, &["--device-memory", "100MiB"]);
+    for row in page["strategies"].as_array().unwrap() {
+        assert_eq!(row["smallest_device"], 80 * MIB, "{row}");
+    }
     assert!(rows.iter().all(|(_, _, fits)| *fits), "{rows:?}");
     let (_, rows) = peaks(&text, &["--device-memory", "70MiB"]);
     assert!(rows.iter().all(|(_, _, fits)| !*fits), "{rows:?}");
@@ -118,6 +121,17 @@ fn what_is_no_trace_is_said() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words) && said.contains("trace.csv"), "{said}");
+    }
+    let pickle = folder.path().join("snapshot.pickle");
+    for (content, words) in [
+        (&b"\x80\x04]\x94."[..], "no device_traces"),
+        (b"\x80\x04}\x94(", "no pickle"),
+        (b"", "no pickle"),
+    ] {
+        std::fs::write(&pickle, content).unwrap();
+        let output = replay(&pickle, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
     }
     let output = replay(&path, &["--strategy", "torch,best"]);
     assert_eq!(output.status.code(), Some(2));

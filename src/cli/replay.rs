@@ -10,12 +10,13 @@ use vramshim::config::parse_size;
 use vramshim::policy::Settings;
 
 use super::{Failure, words};
-use crate::replay::{Outcome, STRATEGIES, Trace, play};
+use crate::replay::{Outcome, STRATEGIES, Trace, play, smallest_device};
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Replay {
-    /// A journal (.vraj), or RMM's CSV log (.csv, .csv.gz: Thread,Time,Action,Pointer,Size,Stream)
+    /// A journal (.vraj), RMM's CSV log (.csv, .csv.gz: Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of
+    /// PyTorch (.pickle)
     trace: PathBuf,
 
     /// Strategies to play, comma-separated: all, or of passthrough, naive_best_fit, auto_growth, torch,
@@ -42,7 +43,8 @@ Examples:
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
 
 torch and torch_expandable are models of PyTorch's caching allocator; passthrough gives each request to the driver as it
-is, which is also the least that could be reserved. utilisation = peak live / peak reserved.";
+is, which is also the least that could be reserved. utilisation = peak live / peak reserved; the smallest device is the one
+on which the strategy, giving back what is idle, still serves every request.";
 
 impl Replay {
     pub fn play(self) -> Result<(), Failure> {
@@ -76,6 +78,7 @@ impl Replay {
             .filter_map(|name| play(&trace, name, &settings, device_memory))
             .collect();
         let utilisation = |outcome: &Outcome| trace.peak_live as f64 / outcome.peak_reserved.max(1) as f64;
+        let smallest = |outcome: &Outcome| smallest_device(&trace, outcome.name, &settings);
         if self.json {
             let strategies: Vec<_> = outcomes
                 .iter()
@@ -85,6 +88,7 @@ impl Replay {
                         "peak_reserved": outcome.peak_reserved,
                         "utilisation": utilisation(outcome),
                         "driver_calls": outcome.driver_calls,
+                        "smallest_device": smallest(outcome),
                         "fits": outcome.failed == 0,
                         "failed": outcome.failed,
                     })
@@ -112,7 +116,14 @@ impl Replay {
         );
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header(["strategy", "peak reserved", "utilisation", "driver calls", "fits"]);
+        table.set_header([
+            "strategy",
+            "peak reserved",
+            "utilisation",
+            "driver calls",
+            "smallest device",
+            "fits",
+        ]);
         for outcome in &outcomes {
             let fits = match outcome.failed {
                 0 => "yes".to_owned(),
@@ -128,10 +139,11 @@ impl Replay {
                     "-".to_owned()
                 },
                 words::count(outcome.driver_calls),
+                smallest(outcome).map_or("-".to_owned(), words::size),
                 fits,
             ]);
         }
-        for column in table.column_iter_mut().skip(1).take(3) {
+        for column in table.column_iter_mut().skip(1).take(4) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         println!("{table}");

@@ -1,9 +1,10 @@
 //! Plays a recorded sequence of requests through policies, offline.
 //!
-//! `trace` reads the sequence, `device` is the simulated device memory under our own policies, `torch` models PyTorch's
+//! `trace` reads the sequence (`snapshot` where it is PyTorch's), `device` is the simulated device memory under our own policies, `torch` models PyTorch's
 //! caching allocator. Each answers the same question: how much would have been reserved for what was asked.
 
 mod device;
+mod snapshot;
 mod torch;
 mod trace;
 
@@ -68,6 +69,26 @@ pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64) 
         driver_calls: device.calls(),
         failed,
     })
+}
+
+/// The smallest device, in whole MiB, on which the strategy serves every request.
+pub fn smallest_device(trace: &Trace, name: &str, settings: &Settings) -> Option<u64> {
+    const MIB: u64 = 1 << 20;
+    let fits = |mebibytes: u64| play(trace, name, settings, mebibytes * MIB).is_some_and(|outcome| outcome.failed == 0);
+    let mut least = trace.peak_live / MIB;
+    let mut enough = least.max(1);
+    while !fits(enough) {
+        enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < 1 << 40)?;
+    }
+    while least + 1 < enough {
+        let middle = least + (enough - least) / 2;
+        if fits(middle) {
+            enough = middle;
+        } else {
+            least = middle;
+        }
+    }
+    Some(enough * MIB)
 }
 
 fn drive(trace: &Trace, allocator: &mut impl Allocator) -> u64 {

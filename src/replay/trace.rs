@@ -1,5 +1,5 @@
-//! Sequences of requests: journals of ours, and CSV in the layout of RMM's logging adaptor
-//! (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzipped.
+//! Sequences of requests: journals of ours, CSV in the layout of RMM's logging adaptor
+//! (`Thread,Time,Action,Pointer,Size,Stream`, plain or gzipped), and PyTorch's memory snapshots (`snapshot.rs`).
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,6 +10,8 @@ use flate2::read::MultiGzDecoder;
 use vramshim::api::Class;
 use vramshim::journal::format::{EXTENSION, Kind};
 use vramshim::journal::reader::Journal;
+
+use super::snapshot;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -42,7 +44,7 @@ pub struct TraceError {
 
 /// Gathers requests by address, and what is live.
 #[derive(Default)]
-struct Gathering {
+pub(super) struct Gathering {
     requests: Vec<Request>,
     live: HashMap<u64, (u64, u64)>,
     next: u64,
@@ -52,7 +54,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn allocate(&mut self, address: u64, size: u64, stream: u64) {
+    pub(super) fn allocate(&mut self, address: u64, size: u64, stream: u64) {
         self.next += 1;
         if self.live.insert(address, (self.next, size)).is_some() {
             self.unmatched += 1;
@@ -66,7 +68,7 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    fn free(&mut self, address: u64) {
+    pub(super) fn free(&mut self, address: u64) {
         match self.live.remove(&address) {
             Some((id, size)) => {
                 self.requests.push(Request::Free { id });
@@ -78,7 +80,7 @@ impl Gathering {
 }
 
 impl Trace {
-    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`).
+    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`).
     pub fn load(path: &Path) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
@@ -88,6 +90,8 @@ impl Trace {
         let mut gathering = Gathering::default();
         if name.ends_with(&format!(".{EXTENSION}")) {
             journal(path, &mut gathering).map_err(fail)?;
+        } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
+            snapshot::gather(path, &mut gathering).map_err(fail)?;
         } else {
             let file = File::open(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
             let source: Box<dyn Read> = match name.ends_with(".gz") {

@@ -1,0 +1,24 @@
+"""Records PyTorch's own memory history of mixed requests, and prints the peaks that PyTorch counted.
+
+usage: snapshot.py PICKLE
+"""
+
+import random
+import sys
+
+import torch
+
+torch.cuda.memory._record_memory_history()
+random.seed(1)
+kept = []
+for _ in range(600):
+    # 600 bytes to 12 MiB, evenly over the orders of magnitude: every kind of segment PyTorch has
+    size = int(600 * 20_000 ** random.random())
+    kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+    if len(kept) > 40:
+        kept.pop(random.randrange(len(kept)))
+torch.cuda.memory._dump_snapshot(sys.argv[1])
+stats = torch.cuda.memory_stats()
+print("peak live:", stats["requested_bytes.all.peak"])
+print("peak reserved:", stats["reserved_bytes.all.peak"])
+print("segments:", stats["segment.all.allocated"])
