@@ -50,8 +50,20 @@ size_t vramshim_account(char *buffer, size_t capacity);
 /* Path of this process's journal, as vramshim_account writes text; empty where none is kept. */
 size_t vramshim_journal_path(char *buffer, size_t capacity);
 
-/* Gives segments that hold no block back to the layer below; returns the bytes given back. */
+/* Gives memory that holds no block back to the layer below; returns the bytes given back. */
 uint64_t vramshim_trim(int device);
+
+/* An allocator for PyTorch, so that every tensor is a request of its own and PyTorch's cache is out of the way:
+ *
+ *   allocator = torch.cuda.memory.CUDAPluggableAllocator(
+ *       "/path/to/libvramshim.so", "vramshim_torch_alloc", "vramshim_torch_free")
+ *   torch.cuda.memory.change_current_allocator(allocator)   # before CUDA is first used
+ *
+ * Serves from the strategy in force (naive_best_fit or auto_growth; under passthrough each tensor is the driver's). What
+ * is freed on a stream is used again on that stream without waiting; on another one only after the device was waited
+ * for. NULL where there is no memory, with the reason on stderr; for 0 bytes as well. */
+void *vramshim_torch_alloc(ptrdiff_t size, int device, void *stream);
+void vramshim_torch_free(void *pointer, ptrdiff_t size, int device, void *stream);
 
 #ifdef __cplusplus
 }

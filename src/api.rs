@@ -144,6 +144,9 @@ vocabulary! {
         232 cudaMemGetInfo "cudaMemGetInfo",
         233 cudaGraphAddMemAllocNode "cudaGraphAddMemAllocNode",
 
+        300 vramshim_torch_alloc "vramshim_torch_alloc",
+        301 vramshim_torch_free "vramshim_torch_free",
+
         // Not calls of the application: what the library did itself.
         400 Policy "(policy)",
         401 IdleRelease "(idle release)",

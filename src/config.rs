@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::policy::{Settings, Strategy};
 
@@ -41,6 +42,7 @@ pub const EXPLAINING_VARIABLES: &[&str] = &[
     "VRAMSHIM_DIR",
     "VRAMSHIM_LOG",
     "VRAMSHIM_JOURNAL_MAX",
+    "VRAMSHIM_IDLE_RELEASE",
 ];
 
 /// How much the library says on stderr.
@@ -64,6 +66,8 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// Bytes a journal may grow to; 0 keeps none.
     pub journal_max: u64,
+    /// How long a pool must rest before what it holds free is given back; `None`: it is kept.
+    pub idle_release: Option<Duration>,
     pub log: LogLevel,
     pub strict: bool,
     /// Things worth saying that are not errors.
@@ -78,6 +82,7 @@ impl Default for Config {
             settings: Settings::default(),
             directory: None,
             journal_max: DEFAULT_JOURNAL_MAX,
+            idle_release: None,
             log: LogLevel::Info,
             strict: false,
             remarks: Vec::new(),
@@ -147,6 +152,7 @@ impl Config {
             &mut settings.free_when_no_cache_hit,
         );
         reader.set("VRAMSHIM_JOURNAL_MAX", SIZE, parse_size, &mut config.journal_max);
+        reader.set("VRAMSHIM_IDLE_RELEASE", DURATION, idle_bound, &mut config.idle_release);
         reader.set(
             "VRAMSHIM_LOG",
             "off, error, warn, info, debug, trace",
@@ -172,6 +178,7 @@ impl Config {
 const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
+const DURATION: &str = "a number with a unit (ms, s, min), such as 30s; 0 for never";
 const STRATEGY: &str = "passthrough, naive_best_fit, auto_growth (also spelt autogrow)";
 const FRAMEWORK_STRATEGY: &str =
     "passthrough, naive_best_fit, auto_growth (also spelt autogrow), thread_local (left to Paddle)";
@@ -241,6 +248,25 @@ fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "True" | "TRUE" => Some(true),
         "0" | "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+/// A duration of at least a millisecond, or 0 for never.
+fn idle_bound(text: &str) -> Option<Option<Duration>> {
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let number: f64 = text[..unit_at].trim().parse().ok().filter(|number| *number >= 0.0)?;
+    let milliseconds = match text[unit_at..].trim() {
+        "ms" => number,
+        "s" => number * 1e3,
+        "min" => number * 60e3,
+        "" if number == 0.0 => 0.0,
+        _ => return None,
+    };
+    match milliseconds {
+        0.0 => Some(None),
+        // a year, so that no sum of times overflows
+        1.0..31_536_000_000.0 => Some(Some(Duration::from_micros((milliseconds * 1e3) as u64))),
         _ => None,
     }
 }
@@ -349,6 +375,16 @@ mod tests {
         assert_eq!(parse_size("2 GB"), Some(2_000_000_000));
         for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
             assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_idle_bound_has_a_unit() {
+        assert_eq!(idle_bound("30s"), Some(Some(Duration::from_secs(30))));
+        assert_eq!(idle_bound("1.5 min"), Some(Some(Duration::from_secs(90))));
+        assert_eq!(idle_bound("0"), Some(None));
+        for bad in ["30", "-1s", "s", "1h", "nan", "infs", "0.1ms", "1e30min"] {
+            assert_eq!(idle_bound(bad), None, "{bad}");
         }
     }
 }

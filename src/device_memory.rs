@@ -2,7 +2,8 @@
 //!
 //! A policy sees memory through this trait alone, so the same code serves a live GPU (`real/memory.rs`) and an offline
 //! replay. Sizes and addresses are bytes. An implementation accounts for what it hands out: every successful
-//! `allocate` is one *segment* obtained from the layer below, every `free` gives one back.
+//! `allocate` is one *segment* obtained from the layer below, every `free` gives one back; what is made of physical
+//! memory and address space is accounted for when a policy says that it was `mapped` or `unmapped`.
 
 /// A CUDA driver result code (`CUresult`) other than success. Kept an integer: a newer driver may return codes that no
 /// enum of ours knows.
@@ -41,4 +42,34 @@ pub trait DeviceMemory {
 
     /// What the layer below says is free and total.
     fn available(&self) -> Result<Available, DriverError>;
+
+    /// Least bytes of physical memory that can be mapped (`cuMemGetAllocationGranularity`); `None` where the layer below
+    /// has no virtual memory management.
+    fn granularity(&self) -> Option<u64>;
+
+    /// Reserve address space; returns its first address, a multiple of `alignment`.
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError>;
+
+    /// Create physical memory; returns its handle, which is not 0. Not accounted for until it is `mapped`.
+    fn create(&self, size: u64) -> Result<u64, DriverError>;
+
+    /// Give physical memory back that is mapped nowhere.
+    fn release(&self, handle: u64) -> Result<(), DriverError>;
+
+    fn map(&self, address: u64, size: u64, handle: u64) -> Result<(), DriverError>;
+
+    /// Unmap everything in a range; mappings lie in it wholly. Does *not* wait for work that uses it.
+    fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError>;
+
+    /// Let the device, and peers that may see its memory, read and write a mapped range.
+    fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError>;
+
+    /// Told of every range that became usable: `size` bytes of new memory, or of memory that was `moved`.
+    fn mapped(&self, address: u64, size: u64, moved: bool);
+
+    /// Told of every range that was unmapped, to be `moved` or given back.
+    fn unmapped(&self, address: u64, size: u64, moved: bool);
+
+    /// Told once where virtual memory management fails although there is one.
+    fn no_virtual_memory(&self, why: DriverError);
 }

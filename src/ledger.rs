@@ -1,15 +1,18 @@
 //! The ledger: every live allocation, and the totals made from them. The single truth that every answer is made from.
 //!
 //! Totals are atomics, so that reading them never waits. `dashmap` holds the allocations; no guard of it is ever kept
-//! across a call out of this file.
+//! across a call out of this file. Blocks that a policy cut from its segments are listed by the policy alone, so that
+//! no request looks its block up twice; what they add up to is known here as their pool's `Usage`.
 
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
 
 use dashmap::DashMap;
 
 use crate::api::Class;
 use crate::journal::format::{HOST_DEVICE, MAX_DEVICES};
+use crate::policy::Block;
 
 /// What names an allocation. Pointers of all kinds share one address space (unified addressing); handles do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -46,8 +49,6 @@ pub struct Allocation {
     pub allocated: u64,
     /// Bytes this very allocation took from the layer below; 0 where it lies in a segment or a driver's pool.
     pub reserved: u64,
-    /// Whether a policy's segment holds it.
-    pub pooled: bool,
 }
 
 /// A number with its peak.
@@ -58,8 +59,14 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    fn add(&self, bytes: u64) {
+    /// `pooled`: what pools have of the same.
+    fn add(&self, bytes: u64, pooled: u64) {
         let now = self.current.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+        self.reached(now.wrapping_add(pooled));
+    }
+
+    #[inline]
+    fn reached(&self, now: u64) {
         if now > self.peak.load(Relaxed) {
             self.peak.fetch_max(now, Relaxed);
         }
@@ -68,31 +75,47 @@ impl Gauge {
     fn subtract(&self, bytes: u64) {
         self.current.fetch_sub(bytes, Relaxed);
     }
+}
 
-    pub fn current(&self) -> u64 {
-        self.current.load(Relaxed)
-    }
+/// What the live blocks of one pool add up to. Changed by whoever holds the pool's lock, read by anybody. On cache lines
+/// of its own: pools at work must not slow each other down.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Usage {
+    requested: AtomicU64,
+    allocated: AtomicU64,
+    live: AtomicU64,
+    /// Blocks obtained so far.
+    obtained: AtomicU64,
+}
 
-    pub fn peak(&self) -> u64 {
-        self.peak.load(Relaxed)
+impl Usage {
+    /// Changes with every block obtained or returned.
+    pub fn activity(&self) -> u64 {
+        let (obtained, live) = (self.obtained.load(Relaxed), self.live.load(Relaxed));
+        obtained.wrapping_mul(2).wrapping_sub(live)
     }
 }
+
+/// Pools whose sum is looked at with every block; where there are more, with every `SAMPLE`th.
+const SUMMED_ALWAYS: usize = 1;
+const SAMPLE: u64 = 64;
 
 #[derive(Default)]
 pub struct Totals {
-    pub requested: Gauge,
-    pub allocated: Gauge,
-    pub reserved: Gauge,
-    pub live: Gauge,
-    pub failures: AtomicU64,
+    requested: Gauge,
+    allocated: Gauge,
+    reserved: Gauge,
+    live: Gauge,
+    failures: AtomicU64,
 }
 
 impl Totals {
-    fn add(&self, allocation: &Allocation) {
-        self.requested.add(allocation.requested);
-        self.allocated.add(allocation.allocated);
-        self.reserved.add(allocation.reserved);
-        self.live.add(1);
+    fn add(&self, allocation: &Allocation, pooled: &Sum) {
+        self.requested.add(allocation.requested, pooled.requested);
+        self.allocated.add(allocation.allocated, pooled.allocated);
+        self.reserved.add(allocation.reserved, 0);
+        self.live.add(1, pooled.live);
     }
 
     fn subtract(&self, allocation: &Allocation) {
@@ -101,13 +124,85 @@ impl Totals {
         self.reserved.subtract(allocation.reserved);
         self.live.subtract(1);
     }
+
+    /// Pools now have this much: it may be a peak.
+    #[inline]
+    fn reached(&self, pooled: &Sum) {
+        let all = |gauge: &Gauge, pooled: u64| gauge.reached(gauge.current.load(Relaxed).wrapping_add(pooled));
+        all(&self.requested, pooled.requested);
+        all(&self.allocated, pooled.allocated);
+        all(&self.live, pooled.live);
+    }
+}
+
+/// What pools have together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    requested: u64,
+    allocated: u64,
+    live: u64,
+}
+
+impl Sum {
+    fn of(usage: &Usage) -> Sum {
+        Sum {
+            requested: usage.requested.load(Relaxed),
+            allocated: usage.allocated.load(Relaxed),
+            live: usage.live.load(Relaxed),
+        }
+    }
+
+    fn plus(self, other: Sum) -> Sum {
+        Sum {
+            requested: self.requested.wrapping_add(other.requested),
+            allocated: self.allocated.wrapping_add(other.allocated),
+            live: self.live.wrapping_add(other.live),
+        }
+    }
+}
+
+/// A number and the most it ever was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub current: u64,
+    pub peak: u64,
+}
+
+/// What is known of a device or of one class of memory on it. Bytes, but for the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readings {
+    pub requested: Reading,
+    pub allocated: Reading,
+    pub reserved: Reading,
+    pub live: Reading,
+    pub failures: u64,
 }
 
 #[derive(Default)]
-pub struct DeviceTotals {
+struct DeviceTotals {
     /// All classes that are memory of this device (of the host, in the host's entry) together.
-    pub all: Totals,
-    pub classes: [Totals; Class::ALL.len()],
+    all: Totals,
+    classes: [Totals; Class::ALL.len()],
+    usages: RwLock<Vec<&'static Usage>>,
+    pools: AtomicUsize,
+}
+
+impl DeviceTotals {
+    fn class(&self, class: Class) -> &Totals {
+        &self.classes[usize::from(class.number()) - 1]
+    }
+
+    /// What the pools of this device have.
+    fn pooled(&self) -> Sum {
+        if self.pools.load(Relaxed) == 0 {
+            return Sum::default();
+        }
+        let usages = self.usages.read().unwrap_or_else(PoisonError::into_inner);
+        usages
+            .iter()
+            .map(|usage| Sum::of(usage))
+            .fold(Sum::default(), Sum::plus)
+    }
 }
 
 /// Device addresses and handles are already well spread above their alignment: one multiplication mixes them.
@@ -150,8 +245,31 @@ impl Default for Ledger {
 }
 
 impl Ledger {
+    /// What is known of a device, of one class where that is named.
+    pub fn readings(&self, device: i16, class: Option<Class>) -> Readings {
+        let device = self.device(device);
+        let totals = class.map_or(&device.all, |class| device.class(class));
+        let pooled = match class {
+            None | Some(Class::Linear) => device.pooled(),
+            Some(_) => Sum::default(),
+        };
+        let read = |gauge: &Gauge, pooled: u64| {
+            let current = gauge.current.load(Relaxed).wrapping_add(pooled);
+            gauge.reached(current);
+            let peak = gauge.peak.load(Relaxed);
+            Reading { current, peak }
+        };
+        Readings {
+            requested: read(&totals.requested, pooled.requested),
+            allocated: read(&totals.allocated, pooled.allocated),
+            reserved: read(&totals.reserved, 0),
+            live: read(&totals.live, pooled.live),
+            failures: totals.failures.load(Relaxed),
+        }
+    }
+
     /// Totals of a device; those of the host for `HOST_DEVICE` and for a number past the last device.
-    pub fn device(&self, device: i16) -> &DeviceTotals {
+    fn device(&self, device: i16) -> &DeviceTotals {
         let last = self.devices.len() - 1;
         let index = if device == HOST_DEVICE {
             last
@@ -161,30 +279,87 @@ impl Ledger {
         &self.devices[index]
     }
 
-    fn each_total(&self, device: i16, class: Class, change: impl Fn(&Totals)) {
+    fn each_total(&self, device: i16, class: Class, change: impl Fn(&Totals, &Sum)) {
         let totals = self.device(device);
-        change(&totals.classes[usize::from(class.number()) - 1]);
         let counts = if device == HOST_DEVICE {
             !matches!(class, Class::Imported | Class::AddressRange)
         } else {
             class.is_device_memory()
         };
+        let pooled = if counts { totals.pooled() } else { Sum::default() };
+        let of_class = if class == Class::Linear { pooled } else { Sum::default() };
+        change(totals.class(class), &of_class);
         if counts {
-            change(&totals.all);
+            change(&totals.all, &pooled);
         }
     }
 
+    pub fn pool_begins(&self, device: i16, usage: &'static Usage) {
+        let totals = self.device(device);
+        let mut usages = totals.usages.write().unwrap_or_else(PoisonError::into_inner);
+        usages.push(usage);
+        totals.pools.store(usages.len(), Relaxed);
+    }
+
+    pub fn pool_ends(&self, device: i16, usage: &Usage) {
+        let totals = self.device(device);
+        let mut usages = totals.usages.write().unwrap_or_else(PoisonError::into_inner);
+        usages.retain(|other| !std::ptr::eq(*other, usage));
+        totals.pools.store(usages.len(), Relaxed);
+    }
+
+    /// A pool handed a block out; its lock is held. With several pools on a device a peak of their sum may go unseen
+    /// between two looks at it.
+    #[inline]
+    pub fn block_obtained(&self, device: i16, usage: &Usage, block: &Block) {
+        let sum = Sum::of(usage).plus(Sum {
+            requested: block.requested,
+            allocated: block.allocated,
+            live: 1,
+        });
+        usage.requested.store(sum.requested, Relaxed);
+        usage.allocated.store(sum.allocated, Relaxed);
+        usage.live.store(sum.live, Relaxed);
+        let obtained = usage.obtained.load(Relaxed).wrapping_add(1);
+        usage.obtained.store(obtained, Relaxed);
+        let totals = self.device(device);
+        let sum = if totals.pools.load(Relaxed) <= SUMMED_ALWAYS {
+            sum
+        } else if obtained.is_multiple_of(SAMPLE) {
+            totals.pooled()
+        } else {
+            return;
+        };
+        totals.class(Class::Linear).reached(&sum);
+        totals.all.reached(&sum);
+    }
+
+    /// A pool took a block back; its lock is held.
+    #[inline]
+    pub fn block_returned(&self, usage: &Usage, block: &Block) {
+        let sum = Sum::of(usage);
+        usage
+            .requested
+            .store(sum.requested.wrapping_sub(block.requested), Relaxed);
+        usage
+            .allocated
+            .store(sum.allocated.wrapping_sub(block.allocated), Relaxed);
+        usage.live.store(sum.live.wrapping_sub(1), Relaxed);
+    }
+
     pub fn insert(&self, key: Key, allocation: Allocation) {
-        self.each_total(allocation.device, allocation.class, |totals| totals.add(&allocation));
+        self.each_total(allocation.device, allocation.class, |totals, pooled| {
+            totals.add(&allocation, pooled)
+        });
         if let Some(stale) = self.live.insert(key, allocation) {
             // The driver gave the same name out again, so the old allocation is gone, whoever freed it.
-            self.each_total(stale.device, stale.class, |totals| totals.subtract(&stale));
+            self.each_total(stale.device, stale.class, |totals, _| totals.subtract(&stale));
         }
     }
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {
         let (_, allocation) = self.live.remove(&key)?;
-        self.each_total(allocation.device, allocation.class, |totals| {
+        self.each_total(allocation.device, allocation.class, |totals, _| {
             totals.subtract(&allocation)
         });
         Some(allocation)
@@ -205,33 +380,37 @@ impl Ledger {
 
     /// A policy obtained a segment of `bytes` from the layer below.
     pub fn segment_obtained(&self, device: i16, bytes: u64) {
-        self.each_total(device, Class::Linear, |totals| totals.reserved.add(bytes));
+        self.each_total(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
     }
 
     pub fn segment_returned(&self, device: i16, bytes: u64) {
-        self.each_total(device, Class::Linear, |totals| totals.reserved.subtract(bytes));
+        self.each_total(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
     }
 
     /// The driver's own pools now hold `now` bytes where they held `before`.
     pub fn pool_reserved(&self, device: i16, class: Class, before: u64, now: u64) {
-        self.each_total(device, class, |totals| {
-            totals.reserved.add(now.saturating_sub(before));
+        self.each_total(device, class, |totals, _| {
+            totals.reserved.add(now.saturating_sub(before), 0);
             totals.reserved.subtract(before.saturating_sub(now));
         });
     }
 
     /// Launched graphs now use `now` bytes of graph memory where they used `before`.
     pub fn graph_used(&self, device: i16, before: u64, now: u64) {
-        self.each_total(device, Class::Graph, |totals| {
-            for gauge in [&totals.requested, &totals.allocated] {
-                gauge.add(now.saturating_sub(before));
+        self.each_total(device, Class::Graph, |totals, pooled| {
+            let gauges = [
+                (&totals.requested, pooled.requested),
+                (&totals.allocated, pooled.allocated),
+            ];
+            for (gauge, pooled) in gauges {
+                gauge.add(now.saturating_sub(before), pooled);
                 gauge.subtract(before.saturating_sub(now));
             }
         });
     }
 
     pub fn failed(&self, device: i16, class: Class) {
-        self.each_total(device, class, |totals| {
+        self.each_total(device, class, |totals, _| {
             totals.failures.fetch_add(1, Relaxed);
         });
     }
@@ -249,7 +428,6 @@ mod tests {
             requested: bytes,
             allocated: bytes,
             reserved: bytes,
-            pooled: false,
         }
     }
 
@@ -259,17 +437,11 @@ mod tests {
         ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 100));
         ledger.insert(Key::Address(0x2000), allocation(Class::Managed, 0, 50));
         ledger.insert(Key::Address(0x3000), allocation(Class::Linear, 1, 7));
-        assert_eq!(ledger.device(0).all.requested.current(), 150);
-        assert_eq!(ledger.device(1).all.requested.current(), 7);
+        assert_eq!(ledger.readings(0, None).requested.current, 150);
+        assert_eq!(ledger.readings(1, None).requested.current, 7);
         assert!(ledger.remove(Key::Address(0x1000)).is_some());
         assert!(ledger.remove(Key::Address(0x1000)).is_none());
-        assert_eq!(
-            (
-                ledger.device(0).all.reserved.current(),
-                ledger.device(0).all.reserved.peak()
-            ),
-            (50, 150)
-        );
+        assert_eq!(ledger.readings(0, None).reserved, Reading { current: 50, peak: 150 });
     }
 
     #[test]
@@ -277,8 +449,8 @@ mod tests {
         let ledger = Ledger::default();
         ledger.insert(Key::Address(0x1000), allocation(Class::Imported, 0, 100));
         ledger.insert(Key::Address(0x2000), allocation(Class::Host, HOST_DEVICE, 5));
-        assert_eq!(ledger.device(0).all.requested.current(), 0);
-        assert_eq!(ledger.device(HOST_DEVICE).all.requested.current(), 5);
+        assert_eq!(ledger.readings(0, None).requested.current, 0);
+        assert_eq!(ledger.readings(HOST_DEVICE, None).requested.current, 5);
     }
 
     #[test]
@@ -286,6 +458,39 @@ mod tests {
         let ledger = Ledger::default();
         ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 100));
         ledger.insert(Key::Address(0x1000), allocation(Class::Linear, 0, 30));
-        assert_eq!(ledger.device(0).all.requested.current(), 30);
+        assert_eq!(ledger.readings(0, None).requested.current, 30);
+    }
+
+    #[test]
+    fn blocks_of_a_pool_count_with_what_was_allocated_directly() {
+        static USAGE: Usage = Usage {
+            requested: AtomicU64::new(0),
+            allocated: AtomicU64::new(0),
+            live: AtomicU64::new(0),
+            obtained: AtomicU64::new(0),
+        };
+        let ledger = Ledger::default();
+        ledger.pool_begins(0, &USAGE);
+        let block = Block {
+            address: 0x9000,
+            requested: 30,
+            allocated: 512,
+        };
+        ledger.block_obtained(0, &USAGE, &block);
+        ledger.insert(Key::Address(0x1000), allocation(Class::Managed, 0, 100));
+        let all = ledger.readings(0, None);
+        assert_eq!(
+            (all.requested.current, all.allocated.current, all.live.current),
+            (130, 612, 2)
+        );
+        assert_eq!(ledger.readings(0, Some(Class::Linear)).allocated.current, 512);
+        ledger.block_returned(&USAGE, &block);
+        assert_eq!(
+            ledger.readings(0, None).requested,
+            Reading {
+                current: 100,
+                peak: 130
+            }
+        );
     }
 }

@@ -133,6 +133,33 @@ fn training() {
 }
 
 #[test]
+fn a_pluggable_allocator_serves_every_tensor() {
+    let mut losses = Vec::new();
+    for strategy in STRATEGIES {
+        let finished = run("pluggable.py", strategy, "8GiB", 0);
+        let told = finished.inspect();
+        let calls = |name: &str| {
+            let apis = told["apis"].as_array().unwrap();
+            let api = apis
+                .iter()
+                .find(|api| api["api"] == name)
+                .unwrap_or_else(|| panic!("no {name}: {told}"));
+            api["calls"].as_u64().unwrap()
+        };
+        assert!(
+            calls("vramshim_torch_alloc") > 200 && calls("vramshim_torch_free") > 200,
+            "{told}"
+        );
+        let lines = finished.stdout.lines().filter(|line| line.contains("loss"));
+        losses.push(lines.map(str::to_owned).collect::<Vec<_>>());
+    }
+    assert!(
+        losses[0].len() == 8 && losses.iter().all(|one| *one == losses[0]),
+        "{losses:?}"
+    );
+}
+
+#[test]
 fn out_of_memory_and_recovery() {
     for told in under_every_strategy("out_of_memory.py", "8GiB", 4) {
         assert!(told["failures"].as_u64() > Some(0), "no failure in the journal: {told}");
@@ -157,6 +184,24 @@ fn data_loader_workers_leave_no_journal() {
 #[test]
 fn two_devices() {
     under_every_strategy("two_devices.py", "8GiB", 2);
+}
+
+#[test]
+fn tensors_shared_with_another_process() {
+    for strategy in STRATEGIES {
+        let finished = run("share.py", strategy, "8GiB", 0);
+        assert!(finished.stdout.contains("shared\n"), "{strategy}: {}", finished.stdout);
+        assert!(
+            !finished.said().iter().any(|(severity, _)| "WE".contains(*severity)),
+            "{}",
+            finished.stderr
+        );
+        assert_eq!(
+            finished.inspect_all().len(),
+            2,
+            "{strategy}: two processes use the device"
+        );
+    }
 }
 
 #[test]

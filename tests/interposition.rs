@@ -117,19 +117,8 @@ fn a_block_looks_like_an_allocation() {
     assert_eq!(finished.stdout, "ipc 0\n");
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, common::AUTO_GROWTH_CHUNKS] {
         let finished = scene("questions", strategy).env("POOLED", "1").run().ok();
-        // Another process would see the whole segment, and other tensors in it.
-        assert_eq!(finished.stdout, "ipc 801\n", "{strategy:?}");
-        let said = finished.said();
-        let refusals: Vec<_> = said
-            .iter()
-            .filter(|(_, words)| words.contains("cuIpcGetMemHandle"))
-            .collect();
-        assert_eq!(refusals.len(), 1, "{}", finished.stderr);
-        assert!(
-            refusals[0].1.contains("passthrough"),
-            "what to do instead: {}",
-            refusals[0].1
-        );
+        // What another process sees by it: tests/ipc.rs.
+        assert_eq!(finished.stdout, "ipc 0\n", "{strategy:?}");
     }
 }
 

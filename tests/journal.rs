@@ -1,7 +1,6 @@
 //! The journal against everything a job may do to it: be killed, run out of disk, fork, exec, close descriptors it does
 //! not own. What must not disturb the test itself happens in a second process: this program run again, in one role.
 
-use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +11,12 @@ use vramshim::journal::format::{HEADER_SIZE, RECORD_SIZE, Record};
 use vramshim::journal::reader::{self, State};
 use vramshim::journal::writer::{Journal, Options, Outcome};
 
+// In a folder, or it would be taken for a test of its own.
+#[path = "journal/threads.rs"]
+mod threads;
+
 const ROLE: &str = "JOURNAL_TEST_ROLE";
 const FOLDER: &str = "JOURNAL_TEST_FOLDER";
-const THREADS: u64 = 4;
 
 fn options(folder: &Path, max_bytes: u64) -> Options {
     Options {
@@ -50,14 +52,17 @@ fn event(number: u64) -> Record {
     }
 }
 
-/// Numbers of the events in a journal, in order, each checked to be whole.
+/// Numbers of the events in a journal, in order, each checked to be whole and not earlier than the one before.
 fn numbers(journal: &reader::Journal) -> (Vec<u64>, u64) {
     let mut events = journal.events();
+    let mut before = 0;
     let numbers = events
         .by_ref()
         .map(|found| {
             let record = found.unwrap().record;
             assert!(record.tid > 0);
+            assert!(record.time_ns >= before);
+            before = record.time_ns;
             assert_eq!(
                 record,
                 Record {
@@ -133,7 +138,7 @@ fn in_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
     match role.as_str() {
-        "writer" => writer(&folder),
+        "writer" => threads::writer(&folder),
         "limited" => limited(&folder),
         "small_disk" => small_disk(&folder),
         "forker" => forker(&folder),
@@ -142,120 +147,6 @@ fn in_a_role() {
         "once" => assert_eq!(create(&folder, 1 << 20).write(event(2)), Outcome::Written),
         other => panic!("no role {other}"),
     }
-}
-
-fn writer(folder: &Path) {
-    let journal = create(folder, 1 << 30);
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let journal = &journal;
-            scope.spawn(move || {
-                for number in (1..).map(|n| thread << 32 | n) {
-                    assert_eq!(journal.write(event(number)), Outcome::Written);
-                    // Telling costs more than writing, so only some are told: whatever was told must be there, and
-                    // with it all that this thread wrote before.
-                    if number % 64 == 0 {
-                        say(&number.to_string());
-                    }
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn what_was_committed_is_there_after_sigkill() {
-    for round in 0..8 {
-        let folder = tempfile::tempdir().unwrap();
-        let mut child = start("writer", folder.path());
-        let mut told = said(&mut child);
-        let first: u64 = told.next().unwrap().parse().unwrap();
-        let path = journals(folder.path()).remove(0);
-        assert_eq!(open(&path).state(), State::Running);
-        let killer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(7 * round));
-            child.kill().unwrap();
-            child.wait().unwrap();
-        });
-        // The last line may be cut in two by the kill; then it is no number of ours.
-        let mut highest: HashMap<u64, u64> = HashMap::from([(first >> 32, first & 0xffff_ffff)]);
-        for number in told.filter_map(|text| text.parse::<u64>().ok()) {
-            highest.insert(number >> 32, number & 0xffff_ffff);
-        }
-        killer.join().unwrap();
-
-        let journal = open(&path);
-        assert_eq!(journal.state(), State::Killed);
-        assert_eq!(journal.lost(), 0);
-        let (found, unfinished) = numbers(&journal);
-        assert!(unfinished < THREADS, "{unfinished} unfinished");
-        let mut count: HashMap<u64, u64> = HashMap::new();
-        for number in found {
-            let next = count.entry(number >> 32).or_default();
-            *next += 1;
-            assert_eq!(
-                number & 0xffff_ffff,
-                *next,
-                "each thread's events in order, none missing"
-            );
-        }
-        for (thread, number) in highest {
-            assert!(
-                count[&thread] >= number,
-                "thread {thread} told {number}, found {}",
-                count[&thread]
-            );
-        }
-    }
-}
-
-#[test]
-fn many_threads_and_many_growths_lose_nothing() {
-    const EACH: u64 = 50_000;
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 30);
-    std::thread::scope(|scope| {
-        for thread in 0..8u64 {
-            let journal = &journal;
-            scope.spawn(move || {
-                for number in 0..EACH {
-                    assert_eq!(journal.write(event(thread << 32 | number)), Outcome::Written);
-                }
-            });
-        }
-    });
-    journal.ended(3);
-    let (mut found, unfinished) = numbers(&open(journal.path()));
-    assert_eq!((found.len() as u64, unfinished), (8 * EACH, 0));
-    found.sort_unstable();
-    found.dedup();
-    assert_eq!(found.len() as u64, 8 * EACH);
-    // Locks are the process's, so in this process the journal cannot look as if it were running.
-    assert_eq!(open(journal.path()).state(), State::Exited(3));
-}
-
-#[test]
-fn at_the_size_cap_the_account_of_losses_is_exact() {
-    const EACH: u64 = 20_000;
-    let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), 1 << 20);
-    let firsts = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|_| {
-                let write = |number| usize::from(journal.write(event(number)) == Outcome::Lost { first: true });
-                scope.spawn(move || (0..EACH).map(write).sum::<usize>())
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
-    });
-    assert_eq!(firsts, 1, "told once");
-    assert!(journal.loss_reason().contains("1048576"), "{}", journal.loss_reason());
-    let slots = ((1 << 20) - HEADER_SIZE) / RECORD_SIZE;
-    let written = open(journal.path());
-    let (found, unfinished) = numbers(&written);
-    assert_eq!((found.len(), unfinished), (slots, 0));
-    assert_eq!(found.len() as u64 + written.lost(), THREADS * EACH);
-    assert_eq!(std::fs::metadata(journal.path()).unwrap().len(), 1 << 20);
 }
 
 #[test]
@@ -415,6 +306,9 @@ fn a_full_disk_loses_events_and_not_the_job() {
 fn forker(folder: &Path) {
     let journal = create(folder, 1 << 30);
     journal.write(event(1));
+    // After another thread this one takes slots that it keeps in hand; the child has a copy of the hand.
+    std::thread::scope(|scope| scope.spawn(|| journal.write(event(2))).join().unwrap());
+    journal.write(event(3));
     // SAFETY: the child does nothing that a fork forbids it: its only thread is this one's copy.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -430,7 +324,7 @@ fn forker(folder: &Path) {
     // SAFETY: `status` is valid for writing.
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0);
-    for number in 2..=50_000 {
+    for number in 4..=50_000 {
         assert_eq!(journal.write(event(number)), Outcome::Written);
     }
     say(journal.path().to_str().unwrap());

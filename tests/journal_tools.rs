@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, Kind, Record};
+use vramshim::journal::format::{FLAG_DIRECT, FLAG_MOVED, Kind, Record};
 use vramshim::journal::writer::{Journal, Options};
 
 fn vramshim() -> Command {
@@ -34,9 +34,8 @@ fn inspect(arguments: &[&str], path: &Path) -> Output {
     vramshim().arg("inspect").arg(path).args(arguments).output().unwrap()
 }
 
-/// A journal with two blocks in a segment, one direct allocation, one failure; the block of 1 MiB stays.
-fn write_journal(folder: &Path, job: &str) -> PathBuf {
-    let journal = Journal::create(&Options {
+fn create(folder: &Path, job: &str) -> Journal {
+    Journal::create(&Options {
         directory: folder.into(),
         strategy: "naive_best_fit".into(),
         job: job.into(),
@@ -44,9 +43,11 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         command_line: b"python\0train.py".to_vec(),
         environment: b"RANK=3\0CUDA_VISIBLE_DEVICES=0".to_vec(),
     })
-    .unwrap();
-    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m");
-    let record = |kind: Kind, api: Api, address, size| Record {
+    .unwrap()
+}
+
+fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
+    Record {
         time_ns: 0,
         address,
         size,
@@ -60,7 +61,13 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         class: Class::Linear.number(),
         flags: 0,
         unused: 0,
-    };
+    }
+}
+
+/// A journal with two blocks in a segment, one direct allocation, one failure; the block of 1 MiB stays.
+fn write_journal(folder: &Path, job: &str) -> PathBuf {
+    let journal = create(folder, job);
+    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m");
     journal.write(record(Kind::SegmentAlloc, Api::Policy, 0x1000_0000, 4 << 20));
     journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1000_0000, 1 << 20));
     journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1010_0000, 1 << 20));
@@ -130,6 +137,51 @@ fn inspect_in_json_tells_everything() {
     assert_eq!(live[0]["address"], "0x10100000");
     assert_eq!(job["failed"][0]["result"], "CUDA_ERROR_OUT_OF_MEMORY");
     assert_eq!(job["host_memory"]["requested"]["peak"], 0);
+}
+
+#[test]
+fn memory_that_was_mapped_elsewhere_is_told_where_there_is_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = write_journal(folder.path(), "plain");
+    assert!(!stdout(&inspect(&[], &plain)).contains("remapped"));
+    assert!(!stdout(&inspect(&["--json"], &plain)).contains("remap"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), "moving");
+    let segment = |kind, address, size, flags| Record {
+        flags,
+        ..record(kind, Api::Policy, address, size)
+    };
+    journal.write(segment(Kind::SegmentAlloc, 0x1000_0000, 8 << 20, 0));
+    for step in 0..2 {
+        journal.write(segment(
+            Kind::SegmentFree,
+            0x1000_0000 + (step << 21),
+            2 << 20,
+            FLAG_MOVED,
+        ));
+        journal.write(segment(
+            Kind::SegmentAlloc,
+            0x2000_0000 + (step << 21),
+            2 << 20,
+            FLAG_MOVED,
+        ));
+    }
+    let path = journal.path().to_owned();
+    let page = stdout(&inspect(&[], &path));
+    assert!(page.contains("remapped 4.00 MiB in 2 steps"), "{page}");
+    let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
+    let device = &page["jobs"][0]["devices"][0];
+    assert_eq!(
+        (&device["remaps"], &device["remapped_bytes"]),
+        (&2.into(), &(4 << 20).into())
+    );
+    assert_eq!(
+        device["reserved"],
+        serde_json::json!({"current": 8 << 20, "peak": 8 << 20})
+    );
+    assert_eq!(device["largest_free_block"], 4 << 20);
+    assert_eq!(page["jobs"][0]["anomalies"], 0);
 }
 
 #[test]

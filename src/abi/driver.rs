@@ -232,18 +232,21 @@ export! {
 
 export! {
     cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) enter(cuIpcGetMemHandle) |call, below| {
-        call.ipc_export(address, below)
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_export(out, address, below) }
     };
     cuIpcOpenMemHandle(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
     enter(cuIpcOpenMemHandle) |call, below| {
-        call.import(written!(out), Key::Address, size_at, below)
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
     };
     cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
     enter(cuIpcOpenMemHandle) |call, below| {
-        call.import(written!(out), Key::Address, size_at, below)
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
     };
     cuIpcCloseMemHandle(address: CUdeviceptr) enter(cuIpcCloseMemHandle) |call, below| {
-        call.free_direct(Key::Address(address), below)
+        call.ipc_close(address, below)
     };
     cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
     enter(cuImportExternalMemory) |call, below| {
@@ -341,6 +344,15 @@ export! {
     cuDevicePrimaryCtxReset_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
         call.primary_released(device, below)
     };
+}
+
+// ---- peers ---------------------------------------------------------------------------------------------------------------------
+
+export! {
+    cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.peer_access(peer as u64, true, below)
+    };
+    cuCtxDisablePeerAccess(peer: CUcontext) enter(Policy) |call, below| call.peer_access(peer as u64, false, below);
 }
 
 // ---- questions -----------------------------------------------------------------------------------------------------------------

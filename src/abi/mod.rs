@@ -8,6 +8,7 @@ mod driver;
 mod process;
 mod route;
 mod runtime;
+mod torch;
 
 use std::ffi::c_void;
 

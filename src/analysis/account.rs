@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, HOST_DEVICE, Kind, Record};
+use vramshim::journal::format::{FLAG_DIRECT, FLAG_MOVED, HOST_DEVICE, Kind, Record};
 use vramshim::journal::reader::Event;
 
 use super::space::Space;
@@ -81,6 +81,10 @@ pub struct DeviceAccount {
     pub at_peak: Free,
     pub segments_obtained: u64,
     pub segments_returned: u64,
+    /// How often a policy unmapped memory and mapped it elsewhere, and how much; each counts as returned and obtained
+    /// above, too.
+    pub remaps: u64,
+    pub remapped: u64,
     pub failures: u64,
     /// What the driver's pools held last, by class number: reserved, used by graphs.
     pools: BTreeMap<u8, (u64, u64)>,
@@ -383,23 +387,25 @@ impl Account {
     fn segment_obtained(&mut self, device: i16, record: &Record) {
         let account = self.device(device);
         account.segments_obtained += 1;
-        account.each(device, Class::Linear.number(), |totals| {
-            totals.reserved.add(record.size)
-        });
-        if account.space.add_segment(record.address, record.size).is_err() {
-            self.anomalies.segment += 1;
+        // Each move has a SegmentFree with the flag as well, or several: it is counted where the memory arrives.
+        if record.flags & FLAG_MOVED != 0 {
+            account.remaps += 1;
+            account.remapped = account.remapped.saturating_add(record.size);
         }
+        let added = account.space.add_segment(record.address, record.size);
+        account.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
+        self.anomalies.segment += u64::from(added != record.size);
     }
 
     fn segment_returned(&mut self, device: i16, record: &Record) {
         let account = self.device(device);
         account.segments_returned += 1;
+        // Only what was there can go.
+        let removed = account.space.remove_segment(record.address, record.size);
         account.each(device, Class::Linear.number(), |totals| {
-            totals.reserved.subtract(record.size)
+            totals.reserved.subtract(removed)
         });
-        if account.space.remove_segment(record.address) != Ok(record.size) {
-            self.anomalies.segment += 1;
-        }
+        self.anomalies.segment += u64::from(removed != record.size);
     }
 
     fn pool(&mut self, device: i16, record: &Record) {

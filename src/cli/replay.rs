@@ -1,16 +1,22 @@
 //! `vramshim replay`: what other strategies would have reserved for the same requests.
 
+mod advice;
+mod progress;
+
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
-use vramshim::config::parse_size;
+use vramshim::config::{Config, parse_size};
 use vramshim::policy::Settings;
 
 use super::{Failure, words};
-use crate::replay::{Outcome, STRATEGIES, Trace, play, smallest_device};
+use crate::replay::{Outcome, STRATEGIES, Source, Trace, play, smallest_device};
+use advice::Recommendation;
+use progress::Progress;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -19,22 +25,35 @@ pub struct Replay {
     /// PyTorch (.pickle)
     trace: PathBuf,
 
-    /// Strategies to play, comma-separated: all, or of passthrough, naive_best_fit, auto_growth, torch,
-    /// torch_expandable
-    #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
     strategy: Vec<String>,
 
     /// Memory of the device to play on
     #[arg(long, default_value = "80GiB", value_name = "SIZE")]
     device_memory: String,
 
-    /// Least chunk of auto_growth
-    #[arg(long, default_value = "0", value_name = "SIZE")]
-    chunk: String,
+    /// Least chunk of auto_growth [default: as the journal's job had it, else 0]
+    #[arg(long, value_name = "SIZE")]
+    chunk: Option<String>,
+
+    /// First reservation of naive_best_fit; 0 is a share of the device [default: as the journal's job had it, else 0]
+    #[arg(long, value_name = "SIZE")]
+    initial: Option<String>,
+
+    /// Later reservations of naive_best_fit; 0 is a share of what is left [default: as the journal's job had it, else 0]
+    #[arg(long, value_name = "SIZE")]
+    reallocate: Option<String>,
 
     /// Print JSON, sizes in bytes
     #[arg(long)]
     json: bool,
+}
+
+fn strategies() -> String {
+    format!(
+        "Strategies to play, comma-separated: all, or of {}",
+        STRATEGIES.join(", ")
+    )
 }
 
 const EXAMPLES: &str = "\
@@ -42,9 +61,36 @@ Examples:
   vramshim replay vramshim-train/node1-4711-98765.vraj
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
 
-torch and torch_expandable are models of PyTorch's caching allocator; passthrough gives each request to the driver as it
-is, which is also the least that could be reserved. utilisation = peak live / peak reserved; the smallest device is the one
-on which the strategy, giving back what is idle, still serves every request.";
+torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of
+Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved.
+utilisation = peak live / peak reserved; the smallest device is the one on which the strategy, giving back what is idle,
+still serves every request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely
+runs now: the strategy in force for a journal, PyTorch's allocator for the others.";
+
+/// How a strategy fared, and the smallest device it fits.
+pub struct Row {
+    outcome: Outcome,
+    smallest: Option<u64>,
+}
+
+impl Row {
+    fn utilisation(&self, trace: &Trace) -> f64 {
+        trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64
+    }
+}
+
+/// The sizes that a journal's job ran with; Paddle's defaults for what tells none.
+fn settings_of(source: &Source) -> Settings {
+    let Source::Journal { environment, .. } = source else {
+        return Settings::default();
+    };
+    let lookup = |name: &str| {
+        let found = environment.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| OsString::from(value))
+    };
+    // The job could not use a bad value either, and went on with the default.
+    Config::read(lookup).0.settings
+}
 
 impl Replay {
     pub fn play(self) -> Result<(), Failure> {
@@ -57,56 +103,96 @@ impl Replay {
             parse_size(text).ok_or_else(problem)
         };
         let device_memory = size("--device-memory", &self.device_memory)?;
-        let settings = Settings {
-            chunk_bytes: size("--chunk", &self.chunk)?,
-            ..Settings::default()
-        };
-        let names: Vec<&str> = match self.strategy.iter().any(|name| name == "all") {
-            true => STRATEGIES.to_vec(),
-            false => self.strategy.iter().map(String::as_str).collect(),
-        };
-        let unknown = |name: &&&str| !STRATEGIES.contains(*name);
-        if let Some(name) = names.iter().find(unknown) {
-            return Err(Failure::refused(format!(
-                "--strategy {name:?} is unknown; known: all, {}",
-                STRATEGIES.join(", ")
-            )));
-        }
+        let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| size(name, text)).transpose();
+        let chunk = given("--chunk", &self.chunk)?;
+        let initial = given("--initial", &self.initial)?;
+        let reallocate = given("--reallocate", &self.reallocate)?;
+        let names = self.names()?;
         let trace = Trace::load(&self.trace).map_err(Failure::failed)?;
-        let outcomes: Vec<Outcome> = names
-            .iter()
-            .filter_map(|name| play(&trace, name, &settings, device_memory))
-            .collect();
-        let utilisation = |outcome: &Outcome| trace.peak_live as f64 / outcome.peak_reserved.max(1) as f64;
-        let smallest = |outcome: &Outcome| smallest_device(&trace, outcome.name, &settings);
-        if self.json {
-            let strategies: Vec<_> = outcomes
-                .iter()
-                .map(|outcome| {
-                    json!({
-                        "name": outcome.name,
-                        "peak_reserved": outcome.peak_reserved,
-                        "utilisation": utilisation(outcome),
-                        "driver_calls": outcome.driver_calls,
-                        "smallest_device": smallest(outcome),
-                        "fits": outcome.failed == 0,
-                        "failed": outcome.failed,
-                    })
-                })
-                .collect();
-            println!(
-                "{:#}",
-                json!({
-                    "trace": self.trace.display().to_string(),
-                    "peak_live": trace.peak_live,
-                    "requests": trace.requests.len(),
-                    "unmatched": trace.unmatched,
-                    "device_memory": device_memory,
-                    "strategies": strategies,
-                })
-            );
-            return Ok(());
+        let mut settings = settings_of(&trace.source);
+        settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
+        settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
+        settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
+        let progress = Progress::new(trace.requests.len() as u64, names.len() as u64);
+        let one = |name: &str| {
+            progress.begin(name);
+            let tick = |requests| progress.tick(requests);
+            let outcome = play(&trace, name, &settings, device_memory, &tick)?;
+            let smallest = smallest_device(&trace, &outcome, &settings, device_memory, &tick);
+            Some(Row { outcome, smallest })
+        };
+        let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
+        let recommendation = advice::recommendation(&trace, &rows, &settings, device_memory, &one);
+        progress.finish();
+        match self.json {
+            true => self.print_json(&trace, device_memory, &rows, &recommendation),
+            false => self.print_table(&trace, device_memory, &rows, &recommendation),
         }
+        Ok(())
+    }
+
+    /// The strategies that were asked for, each once.
+    fn names(&self) -> Result<Vec<&str>, Failure> {
+        let mut names = Vec::new();
+        for name in self.strategy.iter().map(|name| name.trim()) {
+            let chosen = match name {
+                "all" => STRATEGIES,
+                _ => STRATEGIES
+                    .iter()
+                    .position(|known| *known == name)
+                    .map(|at| &STRATEGIES[at..=at])
+                    .ok_or_else(|| {
+                        Failure::refused(format!(
+                            "--strategy {name:?} is unknown; known: all, {}",
+                            STRATEGIES.join(", ")
+                        ))
+                    })?,
+            };
+            for name in chosen {
+                if !names.contains(name) {
+                    names.push(*name);
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    fn print_json(&self, trace: &Trace, device_memory: u64, rows: &[Row], recommendation: &Recommendation) {
+        let strategies: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "name": row.outcome.name,
+                    "peak_reserved": row.outcome.peak_reserved,
+                    "utilisation": row.utilisation(trace),
+                    "driver_calls": row.outcome.driver_calls,
+                    "smallest_device": row.smallest,
+                    "fits": row.outcome.failed == 0,
+                    "failed": row.outcome.failed,
+                })
+            })
+            .collect();
+        println!(
+            "{:#}",
+            json!({
+                "trace": self.trace.display().to_string(),
+                "peak_live": trace.peak_live,
+                "requests": trace.requests.len(),
+                "unmatched": trace.unmatched,
+                "device_memory": device_memory,
+                "strategies": strategies,
+                "recommendation": {
+                    "strategy": recommendation.strategy,
+                    "setting": recommendation.setting,
+                    "saves": recommendation.saves,
+                    "compared_with": recommendation.compared_with,
+                    "why": recommendation.why,
+                },
+            })
+        );
+    }
+
+    fn print_table(&self, trace: &Trace, device_memory: u64, rows: &[Row], recommendation: &Recommendation) {
         println!(
             "{}: {} requests, peak live {}, on a device of {}",
             self.trace.display(),
@@ -124,22 +210,22 @@ impl Replay {
             "smallest device",
             "fits",
         ]);
-        for outcome in &outcomes {
-            let fits = match outcome.failed {
+        for row in rows {
+            let fits = match row.outcome.failed {
                 0 => "yes".to_owned(),
                 failed => format!("no: {} requests failed", words::count(failed)),
             };
             table.add_row([
-                outcome.name.to_owned(),
-                words::size(outcome.peak_reserved),
+                row.outcome.name.to_owned(),
+                words::size(row.outcome.peak_reserved),
                 // where requests failed, the two peaks are of different runs
-                if outcome.failed == 0 {
-                    format!("{:.3}", utilisation(outcome))
+                if row.outcome.failed == 0 {
+                    format!("{:.3}", row.utilisation(trace))
                 } else {
                     "-".to_owned()
                 },
-                words::count(outcome.driver_calls),
-                smallest(outcome).map_or("-".to_owned(), words::size),
+                words::count(row.outcome.driver_calls),
+                row.smallest.map_or("-".to_owned(), words::size),
                 fits,
             ]);
         }
@@ -147,6 +233,6 @@ impl Replay {
             column.set_cell_alignment(CellAlignment::Right);
         }
         println!("{table}");
-        Ok(())
+        println!("Recommendation: {}", recommendation.why);
     }
 }

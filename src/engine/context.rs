@@ -40,6 +40,7 @@ impl Engine {
             address: context,
             ..BLANK
         });
+        self.sharing.context_goes(context);
         let mut allocations = self.ledger.select(|_, allocation| is_gone(allocation));
         allocations.retain(|(key, _)| self.ledger.remove(*key).is_some());
         for (key, allocation) in &allocations {
@@ -51,14 +52,19 @@ impl Engine {
         }
         Departed {
             allocations,
-            pool: self.detach_pool(context),
+            pool: self.detach_pool(context, api),
         }
+    }
+
+    fn context_gone(&self, context: u64) {
+        self.sharing.context_gone(context);
+        self.peers.context_gone(context);
     }
 
     /// The context is still there: puts everything back.
     fn stay(&self, departed: Departed, api: Api) {
         if let Some(pool) = departed.pool {
-            self.attach_pool(pool);
+            self.attach_pool(pool, api);
         }
         for (key, allocation) in departed.allocations {
             self.ledger.insert(key, allocation);
@@ -80,6 +86,11 @@ impl Call {
         let result = ask();
         if result != SUCCESS {
             self.engine.stay(departed, self.api());
+            return result;
+        }
+        self.engine.context_gone(context);
+        if let Some(pool) = departed.pool {
+            self.engine.bury_pool(pool);
         }
         result
     }
@@ -91,9 +102,13 @@ impl Call {
         if let (SUCCESS, Some(context), None) = (result, before, primary(device)) {
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.
-            self.engine.depart(context, device, self.api(), |allocation| {
+            let departed = self.engine.depart(context, device, self.api(), |allocation| {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
+            if let Some(pool) = departed.pool {
+                self.engine.bury_pool(pool);
+            }
+            self.engine.context_gone(context);
             self.engine.forget_stream_pools(device, self.api());
             self.engine.refresh_graphs(device, self.api());
         }

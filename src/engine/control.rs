@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::Engine;
 use crate::api::{Api, Class};
 use crate::journal::format::{HOST_DEVICE, MAX_DEVICES};
-use crate::ledger::{Gauge, Totals};
+use crate::ledger::{Reading, Readings};
 
 /// `struct vramshim_stats`: one device (or, as device -1, the host). Bytes, but for the counts.
 #[repr(C)]
@@ -25,17 +25,19 @@ pub struct Stats {
     pub failures: u64,
 }
 
-fn stats(totals: &Totals) -> Stats {
-    Stats {
-        requested: totals.requested.current(),
-        requested_peak: totals.requested.peak(),
-        allocated: totals.allocated.current(),
-        allocated_peak: totals.allocated.peak(),
-        reserved: totals.reserved.current(),
-        reserved_peak: totals.reserved.peak(),
-        live: totals.live.current(),
-        failures: totals.failures.load(Relaxed),
-        ..Stats::default()
+impl From<Readings> for Stats {
+    fn from(readings: Readings) -> Self {
+        Stats {
+            requested: readings.requested.current,
+            requested_peak: readings.requested.peak,
+            allocated: readings.allocated.current,
+            allocated_peak: readings.allocated.peak,
+            reserved: readings.reserved.current,
+            reserved_peak: readings.reserved.peak,
+            live: readings.live.current,
+            failures: readings.failures,
+            ..Stats::default()
+        }
     }
 }
 
@@ -55,15 +57,15 @@ impl Engine {
             .ok()
             .filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
         self.refresh();
-        let totals = self.ledger.device(device);
-        if let Some(class) = class {
-            return Some(stats(&totals.classes[usize::from(class.number()) - 1]));
+        let stats = Stats::from(self.ledger.readings(device, class));
+        if class.is_some() {
+            return Some(stats);
         }
         let pooled = self.pooled(device);
         Some(Stats {
             free_inside: pooled.free,
             largest_free_block: pooled.largest_free_block,
-            ..stats(&totals.all)
+            ..stats
         })
     }
 
@@ -78,23 +80,23 @@ impl Engine {
         );
         let mut first = true;
         for device in HOST_DEVICE..MAX_DEVICES as i16 {
-            let totals = self.ledger.device(device);
-            for (&class, one) in Class::ALL.iter().zip(&totals.classes) {
-                if one.live.peak() == 0 && one.reserved.peak() == 0 && one.failures.load(Relaxed) == 0 {
+            for &class in Class::ALL {
+                let one = self.ledger.readings(device, Some(class));
+                if one.live.peak == 0 && one.reserved.peak == 0 && one.failures == 0 {
                     continue;
                 }
                 let comma = if std::mem::take(&mut first) { "" } else { "," };
-                let gauge = |gauge: &Gauge| format!("{{\"current\":{},\"peak\":{}}}", gauge.current(), gauge.peak());
+                let reading = |one: Reading| format!("{{\"current\":{},\"peak\":{}}}", one.current, one.peak);
                 let _ = write!(
                     text,
                     "{comma}{{\"device\":{device},\"class\":\"{}\",\"requested\":{},\"allocated\":{},\"reserved\":{},\
                      \"count\":{},\"failures\":{}}}",
                     class.name(),
-                    gauge(&one.requested),
-                    gauge(&one.allocated),
-                    gauge(&one.reserved),
-                    one.live.current(),
-                    one.failures.load(Relaxed),
+                    reading(one.requested),
+                    reading(one.allocated),
+                    reading(one.reserved),
+                    one.live.current,
+                    one.failures,
                 );
             }
         }

@@ -2,12 +2,13 @@
 
 use std::ffi::c_void;
 
+use super::suballocation::Freed;
 use super::{Call, Place, booking};
 use crate::api::Class;
 use crate::ledger::{Allocation, Key};
 use crate::real::{
-    self, Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, INVALID_VALUE,
-    NOT_PERMITTED, SUCCESS,
+    self, Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, NOT_PERMITTED,
+    SUCCESS,
 };
 
 /// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers, which do not shrink with the level.
@@ -143,34 +144,24 @@ impl Call {
     /// # Safety
     /// `out` is null or writable.
     pub unsafe fn allocate_linear(&self, out: *mut u64, size: usize) -> i32 {
+        if !out.is_null()
+            && size > 0
+            && !self.engine.refuses
+            && let Some(pool) = self.pool()
+        {
+            return match self.allocate_in(pool, size as u64, None) {
+                Ok(address) => {
+                    // SAFETY: not null, and writable by contract.
+                    unsafe { *out = address };
+                    SUCCESS
+                }
+                Err(problem) => problem,
+            };
+        }
         // SAFETY: the job's own arguments, on their way to the function it called.
         let below = || unsafe { real::cuMemAlloc_v2(out, size) };
-        let place = Place::current();
-        let pool = place.and_then(|place| self.engine.pool(place));
-        let (Some(place), Some(pool), false, false) = (place, pool, out.is_null() || size == 0, self.engine.refuses)
-        else {
-            // SAFETY: written by a successful call, which a null pointer does not allow.
-            return self.obtain_direct(Class::Linear, place, size as u64, below, || unsafe { *out });
-        };
-        match self.engine.allocate_in(&pool, size as u64) {
-            Ok(block) => {
-                // SAFETY: not null, and writable by contract.
-                unsafe { *out = block.address };
-                self.book(
-                    Key::Address(block.address),
-                    Allocation {
-                        allocated: block.allocated,
-                        pooled: true,
-                        ..booking(Class::Linear, place, size as u64, 0)
-                    },
-                );
-                SUCCESS
-            }
-            Err(problem) => {
-                self.failed(Class::Linear, Some(place), size as u64, problem.0);
-                problem.0
-            }
-        }
+        // SAFETY: written by a successful call, which a null pointer does not allow.
+        self.obtain_direct(Class::Linear, Place::current(), size as u64, below, || unsafe { *out })
     }
 
     /// Memory that one call to the layer below obtains whole; `address` reads what a successful `ask` wrote.
@@ -268,22 +259,9 @@ impl Call {
         if self.engine.refuses {
             return NOT_PERMITTED;
         }
-        let key = Key::Address(address);
-        match self.engine.ledger.get(key) {
-            Some(allocation) if allocation.pooled => self.give_back(key, || {
-                // As in the driver: freeing takes a context, if not the one that the memory belongs to.
-                match Place::find() {
-                    Ok(_) => self.engine.free_pooled(address),
-                    Err(problem) => problem,
-                }
-            }),
-            // Freed already, or no block begins there. The layer below must not see it: it knows the address as (part
-            // of) a segment, and would take the whole segment away.
-            None if self.engine.owning_pool(address).is_some() => {
-                self.free_failed(None, key, INVALID_VALUE);
-                INVALID_VALUE
-            }
-            _ => self.give_back(key, ask),
+        match self.free_pooled(address, None) {
+            Freed::Answer(result) => result,
+            Freed::NotOurs(claim) => self.give_back_claimed(claim, Key::Address(address), ask),
         }
     }
 

@@ -6,19 +6,24 @@
 mod context;
 mod control;
 mod graph;
+mod idle;
 mod linear;
+mod pages;
+mod peers;
 mod physical;
 mod query;
 mod scope;
+mod sharing;
 mod start;
 mod stream_ordered;
 mod suballocation;
+mod tensors;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tracing::{debug, error, info, warn};
+use tracing::{debug, info, warn};
 
 use crate::api::{Api, Class};
 use crate::config::Config;
@@ -43,14 +48,17 @@ pub struct Engine {
     stream_ordered: stream_ordered::StreamOrdered,
     graphs: graph::GraphMemory,
     physical: Mutex<physical::Physical>,
+    sharing: sharing::Sharing,
+    peers: peers::Peers,
     /// Streams with an open capture.
     captures: Mutex<HashSet<usize>>,
     captures_open: AtomicUsize,
+    idle_watch: std::sync::Once,
     devices_seen: [AtomicBool; MAX_DEVICES],
 }
 
 /// Where a request is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     pub device: i16,
     /// The current context; 0 for memory that outlives contexts.
@@ -133,7 +141,6 @@ fn booking(class: Class, place: Place, requested: u64, reserved: u64) -> Allocat
         requested,
         allocated: reserved,
         reserved,
-        pooled: false,
     }
 }
 
@@ -192,14 +199,21 @@ impl Call {
     /// Gives back what `key` names. The entry leaves the ledger, and the record takes its place in the journal, before
     /// the memory is free for anybody else.
     fn give_back(&self, key: Key, ask: impl FnOnce() -> i32) -> i32 {
-        let Some(allocation) = self.engine.ledger.remove(key) else {
+        self.give_back_claimed(None, key, ask)
+    }
+
+    /// As `give_back`, with the place in the journal where it was taken already.
+    fn give_back_claimed(&self, claim: Option<Claim>, key: Key, ask: impl FnOnce() -> i32) -> i32 {
+        let removed = self.engine.ledger.remove(key);
+        let claim = claim.or_else(|| removed.and_then(|_| self.engine.claim()));
+        let Some(allocation) = removed else {
             let result = ask();
-            if result != SUCCESS {
-                self.free_failed(None, key, result);
+            // A place once taken is filled.
+            if result != SUCCESS || claim.is_some() {
+                self.free_failed(claim, key, result);
             }
             return result;
         };
-        let claim = self.engine.claim();
         let result = ask();
         if result == SUCCESS {
             self.engine
@@ -366,9 +380,4 @@ fn announce(config: &Config) {
     } else {
         debug!("Using {name} allocation strategy");
     }
-}
-
-/// Says a failure of ours that leaves the job as it was.
-fn say_error(text: &str) {
-    error!("{text}");
 }

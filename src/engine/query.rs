@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use super::{Call, Engine, Place};
 use crate::journal::format::HOST_DEVICE;
-use crate::real::{self, CUdeviceptr, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
+use crate::real::{self, CUdeviceptr, INVALID_VALUE, SUCCESS};
 
 /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`
 const RANGE_START: u32 = 11;
@@ -12,6 +12,13 @@ const RANGE_SIZE: u32 = 12;
 const LEGACY_IPC_CAPABLE: u32 = 14;
 
 impl Engine {
+    /// The block that `address` lies in, of a policy or of another process: first address and bytes.
+    fn block_around(&self, address: u64) -> Option<(u64, u64)> {
+        self.pooled_block(address)
+            .map(|block| (block.address, block.requested))
+            .or_else(|| self.sharing.imported(address))
+    }
+
     pub(super) fn device_of(&self, context: u64) -> i16 {
         self.pools_device(context).unwrap_or_else(|| {
             let held = self.ledger.select(|_, allocation| allocation.context == context);
@@ -47,22 +54,22 @@ impl Call {
     /// # Safety
     /// Each pointer is null or writable.
     pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> i32 {
-        if let Some(block) = self.engine.pooled_block(address) {
+        if let Some((first, bytes)) = self.engine.block_around(address) {
             if base.is_null() && size.is_null() {
                 return INVALID_VALUE;
             }
             // SAFETY: written only where not null.
             unsafe {
                 if !base.is_null() {
-                    *base = block.address;
+                    *base = first;
                 }
                 if !size.is_null() {
-                    *size = block.requested as usize;
+                    *size = bytes as usize;
                 }
             }
             return SUCCESS;
         }
-        if self.engine.owning_pool(address).is_some() {
+        if self.engine.is_pooled(address) {
             // Free space inside a segment: no allocation, as far as the job is concerned.
             return real::NOT_FOUND;
         }
@@ -78,28 +85,28 @@ impl Call {
         if out.is_null() || !matches!(attribute, RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
             return;
         }
-        let Some(block) = self.engine.pooled_block(address) else {
+        let Some((first, bytes)) = self.engine.block_around(address) else {
             return;
+        };
+        let capable = if attribute != LEGACY_IPC_CAPABLE {
+            None
+        } else if self.engine.sharing.imported(address).is_some() {
+            // Only the process that it belongs to can share it.
+            Some(false)
+        } else {
+            self.engine.shareable(address)
         };
         // SAFETY: the types these attributes have (`CUdeviceptr`, `size_t`, `bool` as the driver writes it).
         unsafe {
             match attribute {
-                RANGE_START => out.cast::<u64>().write(block.address),
-                RANGE_SIZE => out.cast::<usize>().write(block.requested as usize),
-                _ => out.cast::<bool>().write(false),
+                RANGE_START => out.cast::<u64>().write(first),
+                RANGE_SIZE => out.cast::<usize>().write(bytes as usize),
+                _ => {
+                    if let Some(capable) = capable {
+                        out.cast::<bool>().write(capable);
+                    }
+                }
             }
         }
-    }
-
-    /// A handle for pooled memory would name the whole segment, and the peer would see another tensor's bytes.
-    pub fn ipc_export(&self, address: CUdeviceptr, ask: impl FnOnce() -> i32) -> i32 {
-        if self.engine.is_pooled(address) {
-            super::say_error(&format!(
-                "cuIpcGetMemHandle({address:#x}): memory that a policy cut from a larger segment cannot be shared with \
-                 another process; run this job with VRAMSHIM_STRATEGY=passthrough"
-            ));
-            return NOT_SUPPORTED;
-        }
-        ask()
     }
 }

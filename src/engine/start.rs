@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use once_cell::sync::OnceCell;
 use tracing::{debug, error, warn};
 
-use super::{Engine, scope};
+use super::{Engine, scope, sharing};
 use crate::config::{Config, EXPLAINING_VARIABLES};
 use crate::journal::writer::{Journal, Options};
 use crate::ledger::Ledger;
@@ -78,8 +78,11 @@ fn start() -> Option<Box<Engine>> {
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),
+        sharing: Default::default(),
+        peers: Default::default(),
         captures: Default::default(),
         captures_open: AtomicUsize::new(0),
+        idle_watch: Once::new(),
         devices_seen: Default::default(),
         config,
     }))
@@ -130,6 +133,8 @@ fn at_fork_and_exit() {
 unsafe extern "C" fn in_forked_child() {
     STATE.store(Box::leak(Box::new(State::new())), Ordering::Release);
     scope::reset();
+    super::suballocation::forget_last();
+    sharing::in_forked_child();
 }
 
 extern "C" fn at_exit(status: i32, _: *mut libc::c_void) {
@@ -141,9 +146,11 @@ extern "C" fn at_exit(status: i32, _: *mut libc::c_void) {
 pub fn process_ends(status: i32) {
     if let Some(engine) = running()
         && engine.pid == std::process::id()
-        && let Some(journal) = &engine.journal
     {
-        journal.ended(status & 0xff);
+        engine.sharing.process_ends();
+        if let Some(journal) = &engine.journal {
+            journal.ended(status & 0xff);
+        }
     }
 }
 

@@ -4,13 +4,22 @@
 //! when its first word equals its own index plus one; that word is stored last, with Release. Everything else in a
 //! slot whose first word does not match is unfinished and means nothing.
 //!
+//! Threads that write at the same time take slots several at a time, so a slot that was handed out need not stand for
+//! an event. One that does says so in its first word (`UNDER_WAY`) before what it tells of begins: killed in between, it
+//! is an event that was never finished. A slot whose first word is zero was only kept in hand.
+//!
+//! Slots are in the order in which they were handed out. Each thread's are in the order in which it used them; among
+//! threads the order of what happened is that of the times.
+//!
 //! Sizes and offsets are fixed here and checked by the compiler below; a reader takes them from here, never from the
 //! file. A change of meaning needs a new `VERSION`.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 pub const MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
-pub const VERSION: u32 = 1;
+/// Format 1 had no `UNDER_WAY`: threads took one slot at a time, and every one without a commit word was unfinished.
+pub const VERSION: u32 = 2;
+pub const OLDEST_VERSION: u32 = 1;
 pub const EXTENSION: &str = "vraj";
 
 /// Offset of record 0; everything before it is the header.
@@ -33,7 +42,8 @@ pub enum Kind {
     FreeFailed = 4,
     /// A policy obtained a segment of `size` bytes at `address` from the layer below.
     SegmentAlloc = 5,
-    /// A policy gave the segment at `address` (`size` bytes) back to the layer below.
+    /// A policy gave `size` bytes at `address` back to the layer below. Memory that was obtained in one piece is given
+    /// back so, memory that was mapped (`auto_growth`) in any pieces of what was obtained.
     SegmentFree = 6,
     /// The driver's own pools of this `class` on this device hold `size` bytes now (stream-ordered pools, graph memory).
     /// For graph memory `allocated` is what the launched graphs use of it.
@@ -68,6 +78,8 @@ impl Kind {
 pub const FLAG_DIRECT: u8 = 1;
 /// Freed because its context was destroyed or reset, not by a call for this address.
 pub const FLAG_CONTEXT_GONE: u8 = 2;
+/// Of a segment: no new memory, but memory that a policy unmapped elsewhere (in its `SegmentFree`: to map it elsewhere).
+pub const FLAG_MOVED: u8 = 4;
 
 /// The device number of memory that is on no device.
 pub const HOST_DEVICE: i16 = -1;
@@ -102,10 +114,13 @@ pub struct Record {
     pub unused: u8,
 }
 
+/// Added to the commit word of a slot whose event has begun and is not written yet.
+pub const UNDER_WAY: u64 = 1 << 63;
+
 /// A slot of the file: commit word, then the record.
 #[repr(C)]
 pub struct Slot {
-    /// Index of this slot plus one once the record is whole; anything else means it is not.
+    /// Index of this slot plus one once the record is whole, the same with `UNDER_WAY` from claim to commit; 0 before.
     pub commit: AtomicU64,
     pub record: Record,
 }
@@ -157,7 +172,7 @@ pub struct Header {
     pub exit_status: AtomicI32,
     /// CLOCK_MONOTONIC nanoseconds since start at which `ended` was set.
     pub ended_ns: AtomicU64,
-    /// Slots handed out so far; those without a matching commit word were never finished.
+    /// Slots handed out so far, those that threads keep in hand among them.
     pub claimed: AtomicU64,
     /// Events that could not be written (disk full, size cap) ...
     pub lost: AtomicU64,

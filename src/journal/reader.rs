@@ -1,8 +1,10 @@
 //! The journal's end in the tools: reads what a process wrote, dead or alive, and believes nothing it cannot check.
 //!
 //! Offsets come from `format`, never from the file; how much there is comes from the file's size. The file is read in
-//! blocks, not mapped: cutting a mapped file short would kill the reader. A slot whose commit word does not match was
-//! never finished, and is skipped and counted.
+//! blocks, not mapped: cutting a mapped file short would kill the reader. A slot whose commit word does not match is
+//! skipped, and counted if an event had begun in it. `events` puts the rest in order.
+
+mod events;
 
 use std::fmt;
 use std::fs::File;
@@ -12,11 +14,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::format::{self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_DEVICES, RECORD_SIZE, Record, Slot, VERSION};
+use super::format::{
+    self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_DEVICES, OLDEST_VERSION, RECORD_SIZE, Record, VERSION,
+};
 use super::identity;
-
-/// How much is read at once.
-const BLOCK: usize = 4 << 20;
+pub use events::Events;
 
 /// Why a file cannot be read as a journal.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ pub enum Problem {
     /// It does not begin like a journal.
     NotAJournal,
     OtherVersion(u32),
-    /// It says it is of our version, but is laid out differently.
+    /// It says it is of a version we know, but is laid out differently.
     OtherLayout,
     /// It begins like a journal and ends before its header does.
     Short(u64),
@@ -49,8 +51,8 @@ impl fmt::Display for OpenError {
             Problem::NotAJournal => write!(f, "not a vramshim journal: give a .{} file", format::EXTENSION),
             Problem::OtherVersion(version) => write!(
                 f,
-                "written in journal format {version}, this program reads format {VERSION}: use the vramshim that goes \
-                 with the library that wrote it"
+                "written in journal format {version}, this program reads formats {OLDEST_VERSION} to {VERSION}: use the \
+                 vramshim that goes with the library that wrote it"
             ),
             Problem::OtherLayout => write!(f, "header is damaged (impossible sizes): copy the file again"),
             Problem::Short(size) => {
@@ -129,6 +131,7 @@ pub struct Journal {
     file: File,
     path: PathBuf,
     size: u64,
+    version: u32,
     header: Header,
     state: State,
 }
@@ -152,7 +155,7 @@ impl Journal {
         let mut head = vec![0; HEADER_SIZE];
         let got = fill(&file, &mut head, 0).map_err(Problem::Io)?;
         head.truncate(got);
-        let header = parse_header(&head)?;
+        let (version, header) = parse_header(&head)?;
         // The size is asked after the header, so that every slot claimed in it and since grown into is there.
         let size = file.metadata().map_err(Problem::Io)?.len();
         let state = match (is_running(&file, &header), header.ended) {
@@ -164,6 +167,7 @@ impl Journal {
             file,
             path: path.to_owned(),
             size,
+            version,
             header,
             state,
         })
@@ -193,7 +197,8 @@ impl Journal {
     }
 
     /// Events that happened and are not in the file: those the writer counted, and slots it gave out that the file
-    /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow.)
+    /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow. Of a file that was
+    /// cut short this is the most that may be missing: a few of the slots may only have been kept in hand.)
     pub fn lost(&self) -> u64 {
         let slots = self.size.saturating_sub(HEADER_SIZE as u64) / RECORD_SIZE as u64;
         let missing = match self.state {
@@ -203,93 +208,14 @@ impl Journal {
         self.header.lost.saturating_add(missing)
     }
 
-    /// The events in slot order, which is the order they took effect in.
+    /// The events in the order they took effect in.
     pub fn events(&self) -> Events<'_> {
-        Events {
-            journal: self,
-            block: Vec::new(),
-            offset: 0,
-            block_start: HEADER_SIZE as u64,
-            index: 0,
-            unfinished: 0,
-            gap: 0,
-            done: false,
-        }
+        Events::new(self)
     }
 }
 
-/// Iterator over committed events. A read error is handed out once and ends it.
-pub struct Events<'a> {
-    journal: &'a Journal,
-    block: Vec<u8>,
-    /// Where in `block` the next slot lies.
-    offset: usize,
-    /// Where in the file `block` begins.
-    block_start: u64,
-    index: u64,
-    unfinished: u64,
-    /// Uncommitted slots since the last committed one.
-    gap: u64,
-    done: bool,
-}
-
-impl Events<'_> {
-    /// How far in the file, in bytes.
-    pub fn position(&self) -> u64 {
-        self.block_start + self.offset as u64
-    }
-
-    /// Slots passed so far that were never finished, up to the last committed one.
-    pub fn unfinished(&self) -> u64 {
-        self.unfinished
-    }
-
-    /// Reads the next block; false at the end of the file.
-    fn refill(&mut self) -> io::Result<bool> {
-        self.block_start += self.block.len() as u64;
-        self.offset = 0;
-        let left = self.journal.size.saturating_sub(self.block_start);
-        self.block.resize(left.min(BLOCK as u64) as usize, 0);
-        let got = fill(&self.journal.file, &mut self.block, self.block_start)?;
-        self.block.truncate(got / RECORD_SIZE * RECORD_SIZE);
-        Ok(!self.block.is_empty())
-    }
-}
-
-impl Iterator for Events<'_> {
-    type Item = io::Result<Event>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while !self.done {
-            let Some(slot) = self.block.get(self.offset..self.offset + RECORD_SIZE) else {
-                match self.refill() {
-                    Ok(true) => continue,
-                    Ok(false) => self.done = true,
-                    Err(error) => {
-                        self.done = true;
-                        return Some(Err(error));
-                    }
-                }
-                break;
-            };
-            let index = self.index;
-            self.index += 1;
-            self.offset += RECORD_SIZE;
-            if u64_at(slot, offset_of!(Slot, commit)) != index + 1 {
-                self.gap += 1;
-                continue;
-            }
-            self.unfinished += std::mem::take(&mut self.gap);
-            return Some(Ok(Event {
-                index,
-                record: parse_record(&slot[offset_of!(Slot, record)..]),
-            }));
-        }
-        None
-    }
-}
-
-fn parse_header(head: &[u8]) -> Result<Header, Problem> {
+/// The file's version, and what it says about its process.
+fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     use format::Header as H;
     let begins = head.len().min(MAGIC.len());
     let untouched = head.iter().all(|&byte| byte == 0);
@@ -308,7 +234,7 @@ fn parse_header(head: &[u8]) -> Result<Header, Problem> {
     if u32_of(offset_of!(H, ready)) != 1 && version <= VERSION {
         return Err(Problem::NotReady);
     }
-    if version != VERSION {
+    if !(OLDEST_VERSION..=VERSION).contains(&version) {
         return Err(Problem::OtherVersion(version));
     }
     let sizes = (u32_of(offset_of!(H, header_size)), u32_of(offset_of!(H, record_size)));
@@ -325,7 +251,7 @@ fn parse_header(head: &[u8]) -> Result<Header, Problem> {
             name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
         })
         .collect();
-    Ok(Header {
+    let header = Header {
         pid: u32_of(offset_of!(H, pid)),
         parent_pid: u32_of(offset_of!(H, parent_pid)),
         start_ticks: u64_of(offset_of!(H, start_ticks)),
@@ -349,7 +275,8 @@ fn parse_header(head: &[u8]) -> Result<Header, Problem> {
         ended_ns: u64_of(offset_of!(H, ended_ns)),
         claimed: u64_of(offset_of!(H, claimed)),
         lost: u64_of(offset_of!(H, lost)),
-    })
+    };
+    Ok((version, header))
 }
 
 fn parse_record(bytes: &[u8]) -> Record {

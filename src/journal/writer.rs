@@ -1,9 +1,13 @@
 //! The journal's end inside the job: a file that outlives the process however it dies.
 //!
 //! The file is mapped shared, so a record is safe from SIGKILL the moment it is stored: the pages are the kernel's, not
-//! the process's. Writing one costs an atomic add, a look at the clock, a 56-byte copy and a Release store; no lock, no
+//! the process's. Writing one costs a slot, a look at the clock, a 56-byte copy and a Release store; no lock, no
 //! allocation, no system call. Address space for the largest size is reserved once and the file grows into it, so
 //! nothing ever moves. Growing really allocates blocks: a sparse file on a full disk would kill the job with SIGBUS.
+//!
+//! A slot costs one step of a counter that all threads share, and threads that step it in turn wait for its cache line
+//! longer than for all the rest. So a thread that finds another one at the counter takes several slots and uses them up
+//! without it. A job that writes from one thread takes one at a time, and its file is dense and in order.
 //!
 //! Nothing here panics or stops the job. When the file cannot grow, events are counted as lost and growing is tried
 //! again once a second, so freed disk space is used again.
@@ -19,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 
 pub use super::file::CreateError;
 use super::file::{FileId, allocate, create_file, errno, file_size_limit, lock, open, page_down, page_up, reserve};
-use super::format::{Ended, HEADER_SIZE, Header, MAGIC, MAX_DEVICES, RECORD_SIZE, Record, Slot, VERSION};
+use super::format::{Ended, HEADER_SIZE, Header, MAGIC, MAX_DEVICES, RECORD_SIZE, Record, Slot, UNDER_WAY, VERSION};
 use super::identity;
 
 /// The first growth; later ones double the file up to `LARGEST_STEP` at a time.
@@ -27,6 +31,9 @@ const FIRST_STEP: usize = 1 << 20;
 const LARGEST_STEP: usize = 64 << 20;
 /// What is still worth taking from a disk that is nearly full.
 const SMALLEST_STEP: usize = 64 << 10;
+/// Slots a thread takes at once where others write, too: the counter is then out of the way, and a thread that never
+/// writes again leaves less than a KiB of the file unused.
+const BATCH: u64 = 16;
 /// How long a failed growth is left alone.
 const RETRY_NS: u64 = 1_000_000_000;
 
@@ -55,12 +62,34 @@ pub enum Outcome {
     },
 }
 
-/// A place in the file's order, taken before the record is known.
+/// A place in the file and in time, taken before the record is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     index: u64,
     time_ns: u64,
 }
+
+/// What a thread keeps of the journal it wrote to last. A forked child starts with a copy of its parent's; the journal's
+/// id tells that it is none of its own.
+#[derive(Clone, Copy)]
+struct Hand {
+    /// `Journal::id`; 0 belongs to none.
+    journal: u32,
+    /// Kernel thread id.
+    tid: u32,
+    /// Slots taken and not used yet.
+    next: u64,
+    end: u64,
+}
+
+thread_local! {
+    // Constant and without a destructor: using it never allocates, and works in a thread that is ending.
+    static HAND: Cell<Hand> = const { Cell::new(Hand { journal: 0, tid: 0, next: 0, end: 0 }) };
+}
+
+/// On cache lines of its own: what lies beside it is read for every record and hardly ever written.
+#[repr(align(128))]
+struct LastClaimer(AtomicU32);
 
 impl Claim {
     /// The claim was made while the file could not grow; `commit` tries once more.
@@ -85,6 +114,8 @@ pub struct Journal {
     mono_start_ns: u64,
     /// Differs from every other journal of this process and its ancestors.
     id: u32,
+    /// The thread (kernel id) that was at the counter last; 0 before the first. A hint, so no order is asked of it.
+    last_claimer: LastClaimer,
 }
 
 struct State<'a> {
@@ -162,6 +193,7 @@ impl Journal {
             file,
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
             id: JOURNALS.fetch_add(1, Relaxed),
+            last_claimer: LastClaimer(AtomicU32::new(0)),
         };
         let grown = journal
             .growth
@@ -201,30 +233,26 @@ impl Journal {
         }
     }
 
-    /// Writes a record under the next place in the order. `time_ns` and `tid` are filled in here.
+    /// Writes a record with the time of this call. `time_ns` and `tid` are filled in here.
     #[inline]
     pub fn write(&self, record: Record) -> Outcome {
         self.commit(self.claim(), record)
     }
 
     /// Takes the next place in the order. A call that frees memory claims before it frees, or another thread's
-    /// allocation of the same address could come first in the file.
+    /// allocation of the same address could come first.
     #[inline]
     pub fn claim(&self) -> Claim {
-        let time_ns = self.now();
-        let claimed = self.state().claimed;
-        // Look before the step: while the file is full, lost events must not go on taking slots that a later growth
-        // would have to leave empty.
-        let next = claimed.load(Relaxed);
-        if next >= self.mapped.load(Acquire) && !self.reach(next, time_ns) {
-            return Claim {
-                index: Claim::NO_SLOT,
-                time_ns,
-            };
+        let index = self.take_slot();
+        if index != Claim::NO_SLOT {
+            // From here on the slot stands for an event; a kill before this line leaves it as one kept in hand.
+            self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
         }
+        // After the slot, so that no slot has a time from before it was handed out: a reader that puts records in order
+        // need not look far.
         Claim {
-            index: claimed.fetch_add(1, Relaxed),
-            time_ns,
+            index,
+            time_ns: self.now(),
         }
     }
 
@@ -233,13 +261,14 @@ impl Journal {
     pub fn commit(&self, claim: Claim, mut record: Record) -> Outcome {
         let Claim { mut index, time_ns } = claim;
         if index == Claim::NO_SLOT {
-            index = self.claim().index;
+            index = self.take_slot();
         }
-        if index >= self.mapped.load(Acquire) && (index == Claim::NO_SLOT || !self.reach(index, time_ns)) {
-            return self.lose(index, time_ns);
+        // Slots that are handed out are always mapped; what else is looked for here is a claim of another journal.
+        if index >= self.mapped.load(Acquire) {
+            return self.lose(time_ns);
         }
         record.time_ns = time_ns;
-        record.tid = self.thread_id();
+        record.tid = self.hand().tid;
         let offset = HEADER_SIZE + index as usize * RECORD_SIZE;
         // SAFETY: `index < mapped`, so the slot is backed and mapped; the claim makes it this thread's alone.
         unsafe {
@@ -248,6 +277,91 @@ impl Journal {
             (*slot).commit.store(index + 1, Release);
         }
         Outcome::Written
+    }
+
+    /// A slot for this thread alone, mapped; `NO_SLOT` where the file cannot grow.
+    #[inline]
+    fn take_slot(&self) -> u64 {
+        let hand = self.hand();
+        if hand.next < hand.end {
+            keep(Hand {
+                next: hand.next + 1,
+                ..hand
+            });
+            return hand.next;
+        }
+        self.take_from_counter(hand)
+    }
+
+    fn take_from_counter(&self, hand: Hand) -> u64 {
+        // Written only where it changes: one thread alone never takes the line from itself.
+        let last = self.last_claimer.0.load(Relaxed);
+        if last != hand.tid {
+            self.last_claimer.0.store(hand.tid, Relaxed);
+        }
+        let among_others = last != hand.tid && last != 0;
+        let claimed = self.state().claimed;
+        let mut next = claimed.load(Relaxed);
+        loop {
+            // Look before the step: nothing that is not mapped is ever handed out. While the file is full, lost events
+            // must not take slots that a later growth would have to leave empty, nor slots be kept that others lack.
+            let mapped = self.mapped.load(Acquire);
+            if next >= mapped {
+                if !self.reach(next, self.now()) {
+                    return Claim::NO_SLOT;
+                }
+                next = claimed.load(Relaxed);
+                continue;
+            }
+            let count = if among_others && mapped - next >= BATCH {
+                BATCH
+            } else {
+                1
+            };
+            match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
+                Ok(_) => {
+                    if count > 1 {
+                        keep(Hand {
+                            next: next + 1,
+                            end: next + count,
+                            ..hand
+                        });
+                    }
+                    return next;
+                }
+                Err(now) => next = now,
+            }
+        }
+    }
+
+    /// What this thread keeps of this journal; empty if it kept something of another one, or cannot keep anything.
+    #[inline]
+    fn hand(&self) -> Hand {
+        match HAND.try_with(Cell::get) {
+            Ok(hand) if hand.journal == self.id => hand,
+            _ => self.new_hand(),
+        }
+    }
+
+    #[cold]
+    fn new_hand(&self) -> Hand {
+        let hand = Hand {
+            journal: self.id,
+            tid: gettid(),
+            next: 0,
+            end: 0,
+        };
+        keep(hand);
+        hand
+    }
+
+    /// The commit word of a slot that was handed out.
+    #[inline]
+    fn commit_word(&self, index: u64) -> &AtomicU64 {
+        let offset = HEADER_SIZE + index as usize * RECORD_SIZE;
+        // SAFETY: only slots below `mapped` are handed out, and what is mapped stays so; the word is only ever used as
+        // an atomic.
+        unsafe { &(*self.base.add(offset).cast::<Slot>()).commit }
     }
 
     /// Publishes a device, once for each ordinal; beyond `MAX_DEVICES` they go unnamed.
@@ -340,30 +454,11 @@ impl Journal {
         clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(self.mono_start_ns)
     }
 
-    /// The kernel's id of this thread. Cached beside the journal's id, because a forked child starts with a copy of
-    /// its parent's thread-locals.
-    fn thread_id(&self) -> u32 {
-        thread_local! { static CACHE: Cell<(u32, u32)> = const { Cell::new((0, 0)) } }
-        CACHE
-            .try_with(|cache| match cache.get() {
-                (journal, tid) if journal == self.id => tid,
-                _ => {
-                    let tid = gettid();
-                    cache.set((self.id, tid));
-                    tid
-                }
-            })
-            .unwrap_or_else(|_| gettid())
-    }
-
-    /// A slot that was claimed is counted by the reader (it sees a claim beyond the file's end, or an unfinished slot);
-    /// only an event without one is counted here, so nothing counts twice.
+    /// Counts an event that has no slot.
     #[cold]
-    fn lose(&self, index: u64, time_ns: u64) -> Outcome {
+    fn lose(&self, time_ns: u64) -> Outcome {
         let state = self.state();
-        if index == Claim::NO_SLOT {
-            state.lost.fetch_add(1, Relaxed);
-        }
+        state.lost.fetch_add(1, Relaxed);
         let first = !self.told.swap(true, Relaxed);
         if first {
             state.lost_errno.store(self.reason.load(Relaxed), Relaxed);
@@ -465,6 +560,12 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
+}
+
+/// A thread whose locals are gone takes one slot at a time and asks for its id each time.
+#[inline]
+fn keep(hand: Hand) {
+    let _ = HAND.try_with(|kept| kept.set(hand));
 }
 
 fn gettid() -> u32 {

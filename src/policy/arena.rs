@@ -1,26 +1,27 @@
-//! Segments cut into blocks: best fit over (size, address), split, coalesced within a segment.
+//! Segments cut into blocks: best fit, split, coalesced within a segment.
 //!
 //! Freeing is a synchronisation: `cuMemFree` waits for the work that uses the memory, and a policy that keeps the block
-//! does not. So a freed block is *dirty*, stamped with the epoch of its free, until the context was synchronised once
-//! after that; one synchronisation cleans every block freed before it. A dirty block is never handed out, and while a
-//! stream capture is open, when synchronising would break the capture, only clean blocks are.
+//! does not. So a freed block is *dirty* until the context was synchronised once after that; one synchronisation cleans
+//! every block freed before it. A dirty block is handed out only to the stream that freed it, where a request names its
+//! stream: work on one stream runs in order. While a capture is open, when synchronising would break it, only such
+//! blocks and clean ones are used.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use super::{Block, Statistics};
+use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NO_LIST, NONE, UNIT};
+use super::free_index::FreeIndex;
+use super::{Backing, Block, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
 
-/// Every block begins and ends at a multiple of this. CUDA promises 256 bytes; PyTorch counts on 512.
-pub const ALIGNMENT: u64 = 512;
+/// A block that is clean is taken though it is longer than the best fit, where the excess is at most this part of the
+/// request: a synchronisation costs more than that.
+const NEAR_ENOUGH: u32 = 16;
 
-/// `size` rounded up to the alignment.
-pub fn aligned(size: u64) -> Result<u64, DriverError> {
-    match size {
-        0 => Err(DriverError::INVALID_VALUE),
-        _ => size
-            .checked_next_multiple_of(ALIGNMENT)
-            .ok_or(DriverError::OUT_OF_MEMORY),
-    }
+/// Segments are of one region or the other, so that a plan can keep small requests apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    Main = 0,
+    Small = 1,
 }
 
 /// Which end of a free block a request gets.
@@ -30,245 +31,442 @@ pub enum End {
     Tail,
 }
 
+/// A request on its way through a plan.
 #[derive(Clone, Copy)]
-struct Span {
-    size: u64,
-    /// First address of the segment it lies in: spans of two segments are never joined, even where they touch.
-    segment: u64,
-    state: State,
+pub struct Request {
+    /// Bytes asked for.
+    pub bytes: u64,
+    pub units: u32,
+    pub stream: Option<u64>,
 }
 
-#[derive(Clone, Copy)]
-enum State {
-    Live {
-        requested: u64,
-    },
-    /// `epoch` of the newest free that is part of it; 0 for memory that was never used.
-    Free {
-        epoch: u64,
-    },
+impl Request {
+    pub fn new(bytes: u64, stream: Option<u64>) -> Result<Self, DriverError> {
+        let units = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| DriverError::OUT_OF_MEMORY)?;
+        match bytes {
+            0 => Err(DriverError::INVALID_VALUE),
+            // sums of two sizes must fit as well
+            _ if units > u32::MAX / 2 => Err(DriverError::OUT_OF_MEMORY),
+            _ => Ok(Request { bytes, units, stream }),
+        }
+    }
+
+    pub fn rounded(&self) -> u64 {
+        u64::from(self.units) * UNIT
+    }
 }
 
-#[derive(Default)]
+/// What must have happened before a free block can be used. Numbers name lists: region + 2 * this.
+type Dirt = u32;
+const CLEAN: Dirt = 0;
+/// A synchronisation of the context.
+const DEVICE: Dirt = 1;
+/// The first of those that wait for one stream only.
+const FIRST_STREAM: Dirt = 2;
+/// The last list number means none.
+const LAST_STREAM: Dirt = MAX_LISTS / 2 - 2;
+
 pub struct Arena {
-    /// Every block, live or free, by address: physical neighbours are neighbours here.
-    spans: BTreeMap<u64, Span>,
-    /// The free ones as (size, address) -> epoch.
-    free: BTreeMap<(u64, u64), u64>,
-    /// First address -> bytes.
-    segments: BTreeMap<u64, u64>,
-    /// Epoch that a block freed now is stamped with. A synchronisation ends it.
-    epoch: u64,
-    /// Blocks with an epoch up to this one are clean.
-    clean_epoch: u64,
+    pub blocks: Blocks,
+    /// By region and dirt.
+    lists: Vec<FreeIndex>,
+    /// Streams by dirt.
+    streams: Vec<u64>,
+    /// Region of each segment.
+    regions: Vec<Region>,
+    /// By region, as (units, place, block).
+    holes: [BTreeSet<(u32, u64, Id)>; 2],
     reserved: u64,
     allocated: u64,
-    live_blocks: usize,
+    /// Synchronisations so far.
+    pub synchronisations: u64,
 }
 
 impl Arena {
     pub fn new() -> Self {
         Arena {
-            epoch: 1,
-            ..Arena::default()
+            blocks: Blocks::default(),
+            lists: (0..2 * FIRST_STREAM).map(FreeIndex::new).collect(),
+            streams: Vec::new(),
+            regions: Vec::new(),
+            holes: Default::default(),
+            reserved: 0,
+            allocated: 0,
+            synchronisations: 0,
         }
     }
 
-    /// Asks the layer below for a segment, which is one free, clean block; returns its address.
-    pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<u64, DriverError> {
+    /// A segment of `size` bytes: free and clean, or address space alone.
+    pub fn add_segment(&mut self, address: u64, size: u64, kind: Kind, region: Region) -> Id {
+        let id = self.blocks.add_segment(address, (size / UNIT) as u32, kind);
+        let number = self.blocks.segment_of(id) as usize;
+        self.regions.resize(self.regions.len().max(number + 1), Region::Main);
+        self.regions[number] = region;
+        match kind {
+            Kind::Free => {
+                self.reserved += size;
+                self.list(id, CLEAN);
+            }
+            _ => self.note_hole(id),
+        }
+        id
+    }
+
+    fn note_hole(&mut self, id: Id) {
+        let region = self.region(id) as usize;
+        self.holes[region].insert((self.blocks.units(id), self.blocks.place(id), id));
+    }
+
+    fn forget_hole(&mut self, id: Id) {
+        let region = self.region(id) as usize;
+        self.holes[region].remove(&(self.blocks.units(id), self.blocks.place(id), id));
+    }
+
+    /// Bytes obtained from the layer below.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// The smallest hole of at least `units`, the lowest of several.
+    pub fn hole(&self, region: Region, units: u32) -> Option<Id> {
+        self.holes[region as usize]
+            .range((units, 0, 0)..)
+            .next()
+            .map(|&(_, _, id)| id)
+    }
+
+    /// Asks the layer below for a segment, which is one free, clean block.
+    pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Id, DriverError> {
         let address = memory.allocate(size)?;
-        self.segments.insert(address, size);
-        self.reserved += size;
-        self.insert_free(address, size, address, 0);
-        Ok(address)
+        Ok(self.add_segment(address, size, Kind::Free, Region::Main))
     }
 
-    fn insert_free(&mut self, address: u64, size: u64, segment: u64, epoch: u64) {
-        self.spans.insert(
-            address,
-            Span {
-                size,
-                segment,
-                state: State::Free { epoch },
-            },
-        );
-        self.free.insert((size, address), epoch);
+    pub fn region(&self, id: Id) -> Region {
+        self.regions[self.blocks.segment_of(id) as usize]
     }
 
-    /// A block from the free ones, cut to `size` (a multiple of the alignment). `Ok(None)` where none fits, or none may
-    /// be used now.
-    pub fn take(
+    /// Puts a free block where `best` finds it.
+    fn list(&mut self, id: Id, dirt: Dirt) {
+        let name = self.region(id) as usize + 2 * dirt as usize;
+        self.lists[name].insert(&mut self.blocks, id);
+    }
+
+    fn unlist(&mut self, id: Id) -> Dirt {
+        let name = self.blocks.list(id);
+        self.lists[name as usize].remove(&mut self.blocks, id);
+        name / 2
+    }
+
+    fn dirt_of(&mut self, stream: Option<u64>) -> Dirt {
+        let Some(stream) = stream else { return DEVICE };
+        if let Some(known) = self.streams.iter().position(|&known| known == stream) {
+            return FIRST_STREAM + known as Dirt;
+        }
+        let dirt = FIRST_STREAM + self.streams.len() as Dirt;
+        if dirt > LAST_STREAM {
+            return DEVICE;
+        }
+        self.streams.push(stream);
+        for region in 0..2 {
+            self.lists.push(FreeIndex::new(region + 2 * dirt));
+        }
+        dirt
+    }
+
+    fn smallest_of(&self, region: Region, units: u32, dirts: impl Iterator<Item = Dirt>) -> Option<Id> {
+        dirts
+            .filter_map(|dirt| self.lists[region as usize + 2 * dirt as usize].best(units))
+            .min_by_key(|&id| self.blocks.units(id))
+    }
+
+    /// The best fit that may be used at once, and the best of those that first need a synchronisation.
+    fn candidates(&self, memory: &dyn DeviceMemory, region: Region, request: &Request) -> (Option<Id>, Option<Id>) {
+        let known = |stream| self.streams.iter().position(|&known| known == stream);
+        let own = match request.stream.and_then(known) {
+            // What is captured now runs later, perhaps on another stream.
+            Some(known) if memory.may_synchronise() => FIRST_STREAM + known as Dirt,
+            _ => CLEAN,
+        };
+        let all = FIRST_STREAM + self.streams.len() as Dirt;
+        let usable = self.smallest_of(region, request.units, [own, CLEAN].into_iter());
+        let others = (DEVICE..all).filter(|&dirt| dirt != own);
+        (usable, self.smallest_of(region, request.units, others))
+    }
+
+    /// The best fit for a request, synchronised for if need be; still whole, see `carve`. `None` where none fits, or none
+    /// may be used now.
+    pub fn best(
         &mut self,
         memory: &dyn DeviceMemory,
-        requested: u64,
-        size: u64,
-        end: End,
-    ) -> Result<Option<Block>, DriverError> {
-        let Some((&(found, address), &epoch)) = self.free.range((size, 0)..).next() else {
-            return Ok(None);
+        region: Region,
+        request: &Request,
+    ) -> Result<Option<Id>, DriverError> {
+        let (usable, dirty) = self.candidates(memory, region, request);
+        let good_enough = match (usable, dirty) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(usable), Some(dirty)) => {
+                let (found, better) = (self.blocks.units(usable), self.blocks.units(dirty));
+                found <= better || found - request.units <= request.units / NEAR_ENOUGH
+            }
         };
-        if epoch <= self.clean_epoch {
-            return Ok(self.cut(found, address, requested, size, end));
+        // Without a fit as well: blocks that wait for different things are joined once they are clean.
+        if good_enough || self.all_clean() || !self.synchronise(memory)? {
+            return Ok(usable);
         }
-        if memory.may_synchronise() {
-            memory.synchronise()?;
-            self.clean_epoch = self.epoch;
-            self.epoch += 1;
-            return Ok(self.cut(found, address, requested, size, end));
-        }
-        let clean = self
-            .free
-            .range((size, 0)..)
-            .find(|&(_, &epoch)| epoch <= self.clean_epoch)
-            .map(|(&key, _)| key);
-        Ok(clean.and_then(|(found, address)| self.cut(found, address, requested, size, end)))
+        Ok(self.candidates(memory, region, request).0)
     }
 
-    fn cut(&mut self, found: u64, address: u64, requested: u64, size: u64, end: End) -> Option<Block> {
-        let epoch = self.free.remove(&(found, address))?;
-        let segment = self.spans.remove(&address)?.segment;
-        let rest = found - size;
-        let at = if end == End::Tail { address + rest } else { address };
+    /// As `best`, among blocks that may be used at once.
+    pub fn best_now(&self, memory: &dyn DeviceMemory, region: Region, request: &Request) -> Option<Id> {
+        self.candidates(memory, region, request).0
+    }
+
+    /// Cleans every free block; false where that is not allowed now.
+    pub fn synchronise(&mut self, memory: &dyn DeviceMemory) -> Result<bool, DriverError> {
+        if self.all_clean() {
+            return Ok(true);
+        }
+        if !memory.may_synchronise() {
+            return Ok(false);
+        }
+        memory.synchronise()?;
+        self.synchronisations += 1;
+        for name in 2 * DEVICE as usize..self.lists.len() {
+            while let Some(id) = self.lists[name].largest() {
+                self.unlist(id);
+                self.coalesce_clean(id);
+            }
+        }
+        Ok(true)
+    }
+
+    fn all_clean(&self) -> bool {
+        self.lists[2 * DEVICE as usize..].iter().all(FreeIndex::is_empty)
+    }
+
+    /// Clean free blocks of at least `least` units, longest first.
+    pub fn clean(&self, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
+        self.lists[region as usize].descending(&self.blocks, least)
+    }
+
+    /// Cuts a free block for the request.
+    pub fn carve(&mut self, id: Id, request: &Request, end: End) -> Block {
+        let dirt = self.unlist(id);
+        let rest = self.blocks.units(id) - request.units;
+        let mut live = id;
         if rest > 0 {
-            let rest_at = if end == End::Tail { address } else { address + size };
-            self.insert_free(rest_at, rest, segment, epoch);
+            if end == End::Head {
+                let rest = self.blocks.split(id, request.units);
+                self.list(rest, dirt);
+            } else {
+                live = self.blocks.split(id, rest);
+                self.list(id, dirt);
+            }
         }
-        self.spans.insert(
-            at,
-            Span {
-                size,
-                segment,
-                state: State::Live { requested },
-            },
-        );
-        self.allocated += size;
-        self.live_blocks += 1;
-        Some(Block {
-            address: at,
-            requested,
-            allocated: size,
-        })
+        self.blocks.make_live(live, request.bytes);
+        self.allocated += request.rounded();
+        self.blocks.describe(live)
     }
 
-    /// Frees the live block that begins at `address`, joined with its free neighbours; also the segment it lies in.
-    pub fn free(&mut self, address: u64) -> Option<(Block, u64)> {
-        let &Span {
-            size,
-            segment,
-            state: State::Live { requested },
-        } = self.spans.get(&address)?
-        else {
-            return None;
-        };
-        self.spans.remove(&address);
-        self.allocated -= size;
-        self.live_blocks -= 1;
-        let (mut start, mut length, mut epoch) = (address, size, self.epoch);
-        if let Some((size, newest)) = self.unlink_free(address + size, segment) {
-            length += size;
-            epoch = epoch.max(newest);
-        }
-        let left = self
-            .spans
-            .range(..address)
-            .next_back()
-            .map(|(&left, span)| (left, span.size));
-        if let Some((left, left_size)) = left
-            && left + left_size == address
-            && let Some((size, newest)) = self.unlink_free(left, segment)
-        {
-            start = left;
-            length += size;
-            epoch = epoch.max(newest);
-        }
-        self.insert_free(start, length, segment, epoch);
-        Some((
-            Block {
-                address,
-                requested,
-                allocated: size,
-            },
-            segment,
-        ))
+    /// Frees the live block that begins at `address`; also the free block that it is part of then.
+    pub fn free(&mut self, address: u64, stream: Option<u64>) -> Option<(Block, Id)> {
+        let id = self.blocks.live_at(address)?;
+        let block = self.blocks.describe(id);
+        self.allocated -= block.allocated;
+        self.blocks.make_free(id);
+        let dirt = self.dirt_of(stream);
+        Some((block, self.coalesce(id, dirt)))
     }
 
-    /// Takes the free block of `segment` at `address` out of both indices; its size and epoch.
-    fn unlink_free(&mut self, address: u64, segment: u64) -> Option<(u64, u64)> {
-        let &Span {
-            size,
-            segment: its,
-            state: State::Free { epoch },
-        } = self.spans.get(&address)?
-        else {
-            return None;
-        };
-        if its != segment {
-            return None;
+    /// Joins a free block that is in no list with its free neighbours, and lists it: it waits for what any of them does.
+    fn coalesce(&mut self, id: Id, dirt: Dirt) -> Id {
+        let (mut id, mut dirt) = (id, dirt);
+        let next = self.blocks.next(id);
+        if next != NONE && self.blocks.kind(next) == Kind::Free {
+            dirt = both(dirt, self.unlist(next));
+            self.blocks.join_next(id);
         }
-        self.spans.remove(&address);
-        self.free.remove(&(size, address));
-        Some((size, epoch))
+        let prev = self.blocks.prev(id);
+        if prev != NONE && self.blocks.kind(prev) == Kind::Free {
+            dirt = both(dirt, self.unlist(prev));
+            self.blocks.join_next(prev);
+            id = prev;
+        }
+        self.list(id, dirt);
+        id
     }
 
-    /// Whether the segment that begins at `address` holds no live block.
-    pub fn is_idle(&self, address: u64) -> bool {
-        let whole = self.segments.get(&address);
-        whole.is_some_and(|&whole| {
-            self.spans
-                .get(&address)
-                .is_some_and(|span| span.size == whole && matches!(span.state, State::Free { .. }))
-        })
+    /// As `coalesce`, of a clean block that is to stay one: with clean neighbours only.
+    fn coalesce_clean(&mut self, id: Id) -> Id {
+        let mut id = id;
+        let next = self.blocks.next(id);
+        if self.is_free(next, CLEAN) {
+            self.unlist(next);
+            self.blocks.join_next(id);
+        }
+        let prev = self.blocks.prev(id);
+        if self.is_free(prev, CLEAN) {
+            self.unlist(prev);
+            self.blocks.join_next(prev);
+            id = prev;
+        }
+        self.list(id, CLEAN);
+        id
     }
 
-    /// Gives an idle segment back; returns its bytes, 0 where it is not idle or the layer below will not take it.
-    pub fn release(&mut self, memory: &dyn DeviceMemory, address: u64) -> u64 {
-        if !self.is_idle(address) || memory.free(address).is_err() {
+    fn is_free(&self, id: Id, dirt: Dirt) -> bool {
+        id != NONE && self.blocks.kind(id) == Kind::Free && self.blocks.list(id) / 2 == dirt
+    }
+
+    /// The part of a block from `address` on, `units` long, as a block of its own. The block is in no list.
+    fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
+        let skip = ((address - self.blocks.address(id)) / UNIT) as u32;
+        debug_assert!(skip + units <= self.blocks.units(id) && units > 0);
+        let part = if skip > 0 { self.blocks.split(id, skip) } else { id };
+        if self.blocks.units(part) > units {
+            self.blocks.split(part, units);
+        }
+        part
+    }
+
+    /// Memory was mapped in `units` of a hole, from `address` on: free and clean. The free block it is part of.
+    pub fn fill(&mut self, hole: Id, address: u64, units: u32) -> Id {
+        self.forget_hole(hole);
+        let filled = self.cut_out(hole, address, units);
+        for rest in [self.blocks.prev(filled), self.blocks.next(filled)] {
+            // The neighbour of a whole hole is never a hole: these were cut off just now.
+            if rest != NONE && self.blocks.kind(rest) == Kind::Hole {
+                self.note_hole(rest);
+            }
+        }
+        self.blocks.set_kind(filled, Kind::Free);
+        self.reserved += u64::from(units) * UNIT;
+        self.coalesce_clean(filled)
+    }
+
+    /// The memory of `units` of a free block, from `address` on, was unmapped: a hole, joined with those around it.
+    pub fn hollow(&mut self, run: Id, address: u64, units: u32) {
+        let dirt = self.unlist(run);
+        let mut hole = self.cut_out(run, address, units);
+        for rest in [self.blocks.prev(hole), self.blocks.next(hole)] {
+            if rest != NONE && self.blocks.kind(rest) == Kind::Free && self.blocks.list(rest) == NO_LIST {
+                self.list(rest, dirt);
+            }
+        }
+        self.blocks.set_kind(hole, Kind::Hole);
+        self.reserved -= u64::from(units) * UNIT;
+        let next = self.blocks.next(hole);
+        if next != NONE && self.blocks.kind(next) == Kind::Hole {
+            self.forget_hole(next);
+            self.blocks.join_next(hole);
+        }
+        let prev = self.blocks.prev(hole);
+        if prev != NONE && self.blocks.kind(prev) == Kind::Hole {
+            self.forget_hole(prev);
+            self.blocks.join_next(prev);
+            hole = prev;
+        }
+        self.note_hole(hole);
+    }
+
+    /// Gives the segment of a free block back; returns its bytes, 0 where it is not idle or the layer below will not take
+    /// it.
+    pub fn release(&mut self, memory: &dyn DeviceMemory, id: Id) -> u64 {
+        let Some(first) = self.first_of_idle(id) else { return 0 };
+        if memory.free(self.blocks.address(first)).is_err() {
             return 0;
         }
-        let Some(size) = self.segments.remove(&address) else {
+        self.unlist(first);
+        while self.blocks.next(first) != NONE {
+            self.unlist(self.blocks.next(first));
+            self.blocks.join_next(first);
+        }
+        let Some((_, units)) = self.blocks.remove_segment(first) else {
             return 0;
         };
-        self.spans.remove(&address);
-        self.free.remove(&(size, address));
+        let size = u64::from(units) * UNIT;
         self.reserved -= size;
         size
     }
 
+    /// The first block of the segment that `id` lies in, where all of them are free.
+    fn first_of_idle(&self, id: Id) -> Option<Id> {
+        let mut first = id;
+        while self.blocks.prev(first) != NONE {
+            first = self.blocks.prev(first);
+            if self.blocks.kind(first) != Kind::Free {
+                return None;
+            }
+        }
+        let mut each = first;
+        while each != NONE {
+            if self.blocks.kind(each) != Kind::Free {
+                return None;
+            }
+            each = self.blocks.next(each);
+        }
+        Some(first)
+    }
+
+    /// Gives every idle segment back.
     pub fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        let idle: Vec<u64> = self
-            .segments
-            .keys()
-            .copied()
-            .filter(|&address| self.is_idle(address))
-            .collect();
-        idle.into_iter().map(|address| self.release(memory, address)).sum()
+        let firsts: Vec<Id> = self.blocks.firsts().collect();
+        firsts.into_iter().map(|first| self.release(memory, first)).sum()
+    }
+
+    /// Units of the free blocks side by side that this one is among.
+    fn free_around(&self, id: Id) -> u32 {
+        let is_free = |&id: &Id| id != NONE && self.blocks.kind(id) == Kind::Free;
+        let before = std::iter::successors(Some(self.blocks.prev(id)).filter(is_free), |&id| {
+            Some(self.blocks.prev(id)).filter(is_free)
+        });
+        let from = std::iter::successors(Some(id), |&id| Some(self.blocks.next(id)).filter(is_free));
+        before.chain(from).map(|id| self.blocks.units(id)).sum()
     }
 
     pub fn find(&self, address: u64) -> Option<Block> {
-        let (&start, span) = self.spans.range(..=address).next_back()?;
-        match span.state {
-            State::Live { requested } if address - start < span.size => Some(Block {
-                address: start,
-                requested,
-                allocated: span.size,
-            }),
-            _ => None,
-        }
+        let id = self.blocks.holding(address)?;
+        (self.blocks.kind(id) == Kind::Live).then(|| self.blocks.describe(id))
     }
 
+    /// The segment that `address` lies in.
+    pub fn segment_of(&self, address: u64) -> Option<Backing> {
+        let (address, units) = self.blocks.segment_around(address)?;
+        let size = u64::from(units) * UNIT;
+        Some(Backing::Segment { address, size })
+    }
+
+    /// Whether `address` lies in memory that was obtained.
     pub fn owns(&self, address: u64) -> bool {
-        let segment = self.segments.range(..=address).next_back();
-        segment.is_some_and(|(&start, &size)| address - start < size)
+        let holding = self.blocks.holding(address);
+        holding.is_some_and(|id| matches!(self.blocks.kind(id), Kind::Live | Kind::Free))
     }
 
     pub fn statistics(&self) -> Statistics {
+        let clean = self.lists[..2].iter().filter_map(FreeIndex::largest);
+        let clean = clean.map(|id| self.blocks.units(id)).max().unwrap_or(0);
+        // As long as a synchronisation would make it.
+        let dirty = self.lists[2..].iter().flat_map(|list| list.descending(&self.blocks, 1));
+        let largest = dirty.map(|id| self.free_around(id)).fold(clean, u32::max);
         Statistics {
             reserved: self.reserved,
             allocated: self.allocated,
             free: self.reserved - self.allocated,
-            largest_free_block: self.free.last_key_value().map_or(0, |(&(size, _), _)| size),
-            segments: self.segments.len(),
-            live_blocks: self.live_blocks,
+            largest_free_block: u64::from(largest) * UNIT,
+            segments: self.blocks.segment_count(),
+            live_blocks: self.blocks.live_count(),
+            synchronisations: self.synchronisations,
+            ..Statistics::default()
         }
+    }
+}
+
+/// What a block waits for that was joined of two.
+fn both(one: Dirt, other: Dirt) -> Dirt {
+    match (one, other) {
+        (CLEAN, dirt) | (dirt, CLEAN) => dirt,
+        _ if one == other => one,
+        _ => DEVICE,
     }
 }

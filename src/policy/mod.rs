@@ -1,14 +1,19 @@
 //! Which bytes a request gets.
 //!
 //! A policy serves one context of one device. It sees memory through `DeviceMemory` and nothing else, so the same code
-//! serves a live GPU and an offline replay. `arena` is what the policies share: segments, blocks, best fit, and the rule
-//! that freeing is a synchronisation.
+//! serves a live GPU and an offline replay. `arena` is what the policies share: segments, best fit, and the rule that
+//! freeing is a synchronisation; `blocks` and `free_index` are what it is made of.
 
 mod arena;
 mod auto_growth;
+mod blocks;
+mod chunks;
+mod free_index;
+mod granules;
 mod naive_best_fit;
 
-use arena::Arena;
+use arena::{Arena, Request};
+use blocks::Id;
 
 use crate::device_memory::{DeviceMemory, DriverError};
 
@@ -82,6 +87,25 @@ pub struct Block {
     pub allocated: u64,
 }
 
+/// The memory behind a live block, as the layer below knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A segment that was allocated in one piece: first address and bytes.
+    Segment { address: u64, size: u64 },
+    /// Physical memory handles of `size` bytes each, mapped side by side from `address` on.
+    Granules { address: u64, size: u64, handles: Vec<u64> },
+}
+
+/// What does not go with its context: physical memory and address space belong to the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// First address and bytes of what is mapped.
+    pub mapped: Vec<(u64, u64)>,
+    pub handles: Vec<u64>,
+    /// First address and bytes of reserved address space.
+    pub ranges: Vec<(u64, u64)>,
+}
+
 /// What a policy holds. Bytes, but for the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -89,33 +113,69 @@ pub struct Statistics {
     pub allocated: u64,
     pub free: u64,
     pub largest_free_block: u64,
+    /// Bytes of granules that were unmapped and mapped again elsewhere, ever.
+    pub remapped: u64,
     pub segments: usize,
     pub live_blocks: usize,
+    /// Times that the context was synchronised so that freed blocks could be used, ever.
+    pub synchronisations: u64,
 }
 
 pub trait Policy: Send {
-    /// A block of at least `size` bytes. Zero bytes are `INVALID_VALUE`, as in CUDA.
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Block, DriverError>;
+    /// A block of at least `size` bytes. Zero bytes are `INVALID_VALUE`, as in CUDA. `stream` is the one that the block
+    /// will be used on, where the request names it: blocks freed on the same stream are then good at once.
+    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError>;
 
     /// Takes back the block that begins at `address`; `None` (and no change) where no live block begins there.
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block>;
+    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block>;
 
     /// The live block that `address` lies in.
     fn find(&self, address: u64) -> Option<Block>;
 
-    /// Whether `address` lies in one of our segments, in a live block or not.
+    /// The memory behind the live block that `address` lies in.
+    fn backing(&self, address: u64) -> Option<Backing>;
+
+    /// Whether `address` lies in memory of ours, in a live block or not.
     fn owns(&self, address: u64) -> bool;
 
     fn statistics(&self) -> Statistics;
 
-    /// Gives segments without a live block back to the layer below; returns bytes.
+    /// Every live block.
+    fn live(&self) -> Vec<Block>;
+
+    /// Gives memory without a live block back to the layer below; returns bytes.
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
+
+    /// What is left for its owner to give back once the context is gone.
+    fn remains(&self) -> Remains;
 }
 
-/// What the policies differ in: how they make room, and what they do about a segment a block was freed in.
+/// What the policies differ in: how they make room, and what they do about the free block that a freed one became part of.
 trait Plan: Send {
-    fn allocate(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, size: u64) -> Result<Block, DriverError>;
-    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, segment: u64);
+    fn allocate(
+        &mut self,
+        arena: &mut Arena,
+        memory: &dyn DeviceMemory,
+        request: &Request,
+    ) -> Result<Block, DriverError>;
+
+    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, run: Id);
+
+    fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
+        arena.release_idle(memory)
+    }
+
+    /// The granules behind a block; `None` where it lies in a segment.
+    fn granules_behind(&self, _arena: &Arena, _block: &Block) -> Option<Backing> {
+        None
+    }
+
+    fn remains(&self, _arena: &Arena) -> Remains {
+        Remains::default()
+    }
+
+    /// Adds what the arena does not know.
+    fn count(&self, _: &mut Statistics) {}
 }
 
 struct Planned<P> {
@@ -124,13 +184,14 @@ struct Planned<P> {
 }
 
 impl<P: Plan> Policy for Planned<P> {
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Block, DriverError> {
-        self.plan.allocate(&mut self.arena, memory, size)
+    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
+        let request = Request::new(size, stream)?;
+        self.plan.allocate(&mut self.arena, memory, &request)
     }
 
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64) -> Option<Block> {
-        let (block, segment) = self.arena.free(address)?;
-        self.plan.freed(&mut self.arena, memory, segment);
+    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block> {
+        let (block, run) = self.arena.free(address, stream)?;
+        self.plan.freed(&mut self.arena, memory, run);
         Some(block)
     }
 
@@ -138,16 +199,33 @@ impl<P: Plan> Policy for Planned<P> {
         self.arena.find(address)
     }
 
+    fn backing(&self, address: u64) -> Option<Backing> {
+        let block = self.arena.find(address)?;
+        self.plan
+            .granules_behind(&self.arena, &block)
+            .or_else(|| self.arena.segment_of(address))
+    }
+
     fn owns(&self, address: u64) -> bool {
         self.arena.owns(address)
     }
 
     fn statistics(&self) -> Statistics {
-        self.arena.statistics()
+        let mut statistics = self.arena.statistics();
+        self.plan.count(&mut statistics);
+        statistics
+    }
+
+    fn live(&self) -> Vec<Block> {
+        self.arena.blocks.each_live().collect()
     }
 
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        self.arena.release_idle(memory)
+        self.plan.release_idle(&mut self.arena, memory)
+    }
+
+    fn remains(&self) -> Remains {
+        self.plan.remains(&self.arena)
     }
 }
 

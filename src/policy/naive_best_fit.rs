@@ -9,7 +9,8 @@
 
 use std::collections::BTreeSet;
 
-use super::arena::{ALIGNMENT, Arena, End, aligned};
+use super::arena::{Arena, End, Region, Request};
+use super::blocks::{Id, UNIT};
 use super::{Block, Plan, Settings};
 use crate::device_memory::{DeviceMemory, DriverError};
 
@@ -29,7 +30,6 @@ impl NaiveBestFit {
     pub fn new(settings: Settings) -> Self {
         NaiveBestFit {
             settings,
-
             alone: BTreeSet::new(),
             largest_chunk: None,
             refilled: false,
@@ -39,11 +39,11 @@ impl NaiveBestFit {
     fn share_of_available(&self, memory: &dyn DeviceMemory) -> u64 {
         let free = memory.available().map_or(0, |available| available.free);
         let share = free as f64 * (1.0 - LEFT_ALONE) * self.settings.fraction;
-        share as u64 / ALIGNMENT * ALIGNMENT
+        share as u64 / UNIT * UNIT
     }
 
     fn sized(&self, memory: &dyn DeviceMemory, bytes: u64) -> u64 {
-        match bytes.checked_next_multiple_of(ALIGNMENT) {
+        match bytes.checked_next_multiple_of(UNIT) {
             None | Some(0) => self.share_of_available(memory),
             Some(bytes) => bytes,
         }
@@ -51,12 +51,12 @@ impl NaiveBestFit {
 
     /// Makes room for `size` bytes with a reservation, the largest of `wanted`, its halves, and `size` itself that the
     /// device grants.
-    fn refill(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
+    fn refill(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<Id, DriverError> {
         let mut chunk = wanted.max(size);
         loop {
             match arena.obtain(memory, chunk) {
                 Err(DriverError::OUT_OF_MEMORY) if chunk > size => {
-                    chunk = (chunk / 2 / ALIGNMENT * ALIGNMENT).max(size);
+                    chunk = (chunk / 2 / UNIT * UNIT).max(size);
                 }
                 result => return result,
             }
@@ -64,7 +64,7 @@ impl NaiveBestFit {
     }
 
     /// As `refill`, with idle segments given back and one more try where the device has no room.
-    fn make_room(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<u64, DriverError> {
+    fn make_room(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<Id, DriverError> {
         Self::refill(arena, memory, wanted, size).or_else(|problem| {
             if !memory.may_synchronise() || arena.release_idle(memory) == 0 {
                 return Err(problem);
@@ -75,31 +75,36 @@ impl NaiveBestFit {
 }
 
 impl Plan for NaiveBestFit {
-    fn allocate(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, requested: u64) -> Result<Block, DriverError> {
-        let size = aligned(requested)?;
-        if let Some(block) = arena.take(memory, requested, size, End::Head)? {
-            return Ok(block);
+    fn allocate(
+        &mut self,
+        arena: &mut Arena,
+        memory: &dyn DeviceMemory,
+        request: &Request,
+    ) -> Result<Block, DriverError> {
+        if let Some(found) = arena.best(memory, Region::Main, request)? {
+            return Ok(arena.carve(found, request, End::Head));
         }
+        let size = request.rounded();
         let initial = self.sized(memory, self.settings.initial_bytes);
         let later = self.sized(memory, self.settings.reallocate_bytes);
         let largest = *self.largest_chunk.get_or_insert(initial.max(later));
-        if size > largest {
-            let address = Self::make_room(arena, memory, size, size)?;
-            self.alone.insert(address);
+        let segment = if size > largest {
+            let segment = Self::make_room(arena, memory, size, size)?;
+            self.alone.insert(arena.blocks.address(segment));
+            segment
         } else {
             let wanted = if self.refilled { later } else { initial };
-            Self::make_room(arena, memory, wanted, size)?;
+            let segment = Self::make_room(arena, memory, wanted, size)?;
             self.refilled = true;
-        }
-        arena
-            .take(memory, requested, size, End::Head)?
-            .ok_or(DriverError::OUT_OF_MEMORY)
+            segment
+        };
+        Ok(arena.carve(segment, request, End::Head))
     }
 
-    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, segment: u64) {
+    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) {
         // Where the driver cannot take it back now, it stays a segment like any other.
-        if self.alone.remove(&segment) && memory.may_synchronise() {
-            arena.release(memory, segment);
+        if self.alone.remove(&arena.blocks.address(run)) && memory.may_synchronise() {
+            arena.release(memory, run);
         }
     }
 }

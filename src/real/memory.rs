@@ -1,7 +1,18 @@
 //! The live device memory that a policy works on: one context of one device.
 
-use super::{CUcontext, SUCCESS};
+use std::cell::Cell;
+
+use super::{CUcontext, CUmemAccessDesc, CUmemAllocationProp, SUCCESS};
 use crate::device_memory::{Available, DeviceMemory, DriverError};
+
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
+const VIRTUAL_MEMORY: u32 = 102;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+const PINNED: u32 = 1;
+const LOCATION_DEVICE: u32 = 1;
+const READ_WRITE: u32 = 3;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+const FILE_DESCRIPTOR: u32 = 1;
 
 /// Who is told of every segment, and knows whether a capture is open.
 pub trait Segments {
@@ -9,35 +20,91 @@ pub trait Segments {
     /// Runs `free` for the segment at `address` and accounts for it; returns the CUDA result.
     fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32;
     fn capturing(&self) -> bool;
+    /// A range of policy memory became usable, or was unmapped (see `DeviceMemory`).
+    fn mapped(&self, address: u64, size: u64, moved: bool);
+    fn unmapped(&self, address: u64, size: u64, moved: bool);
+    /// Devices that may see this one's memory (`cuCtxEnablePeerAccess`).
+    fn peers(&self) -> Vec<i32>;
+    /// Chunks are used instead of virtual memory, because of `why`.
+    fn in_chunks(&self, why: &str);
 }
 
 pub struct LiveMemory<'a> {
+    device: i32,
     context: u64,
     segments: &'a dyn Segments,
 }
 
 impl<'a> LiveMemory<'a> {
-    pub fn new(context: u64, segments: &'a dyn Segments) -> Self {
-        LiveMemory { context, segments }
+    pub fn new(device: i32, context: u64, segments: &'a dyn Segments) -> Self {
+        LiveMemory {
+            device,
+            context,
+            segments,
+        }
+    }
+
+    /// Physical memory on our device, that can be handed to another process where `shareable`.
+    fn properties(&self, shareable: bool) -> CUmemAllocationProp {
+        // SAFETY: a plain C structure in which zero is a value of every field; the enums are written as numbers.
+        unsafe {
+            let mut properties: CUmemAllocationProp = std::mem::zeroed();
+            (&raw mut properties.type_).cast::<u32>().write(PINNED);
+            if shareable {
+                (&raw mut properties.requestedHandleTypes)
+                    .cast::<u32>()
+                    .write(FILE_DESCRIPTOR);
+            }
+            let location = &raw mut properties.location;
+            (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
+            (*location).id = self.device;
+            properties
+        }
     }
 
     /// Runs `work` with our context current: a block may be freed by a thread that has another one, or none.
-    fn in_context(&self, work: impl Fn() -> i32) -> i32 {
-        let wanted = self.context as CUcontext;
-        let mut current: CUcontext = std::ptr::null_mut();
-        // SAFETY: contexts are the driver's own; what is pushed here is popped here.
-        unsafe {
-            if super::cuCtxGetCurrent(&mut current) == SUCCESS && current == wanted {
-                return work();
-            }
-            let pushed = super::cuCtxPushCurrent_v2(wanted);
-            if pushed != SUCCESS {
-                return pushed;
-            }
-            let result = work();
-            super::cuCtxPopCurrent_v2(&mut current);
-            result
+    fn in_context(&self, work: impl FnMut() -> i32) -> i32 {
+        in_context(self.context, work)
+    }
+}
+
+/// Runs `work` with this context current.
+pub fn in_context(context: u64, mut work: impl FnMut() -> i32) -> i32 {
+    let wanted = context as CUcontext;
+    let mut current: CUcontext = std::ptr::null_mut();
+    // SAFETY: contexts are the driver's own; what is pushed here is popped here.
+    unsafe {
+        if super::cuCtxGetCurrent(&mut current) == SUCCESS && current == wanted {
+            return work();
         }
+        let pushed = super::cuCtxPushCurrent_v2(wanted);
+        if pushed != SUCCESS {
+            return pushed;
+        }
+        let result = work();
+        super::cuCtxPopCurrent_v2(&mut current);
+        result
+    }
+}
+
+/// The device of a context.
+pub fn device_of(context: u64) -> Option<i32> {
+    let mut device = 0;
+    // SAFETY: this frame's own value.
+    let asked = in_context(context, || unsafe { super::cuCtxGetDevice(&mut device) });
+    (asked == SUCCESS).then_some(device)
+}
+
+/// Reading and writing from a device.
+pub fn access_of(device: i32) -> CUmemAccessDesc {
+    // SAFETY: a plain C structure in which zero is a value of every field; the enums are written as numbers.
+    unsafe {
+        let mut access: CUmemAccessDesc = std::mem::zeroed();
+        (&raw mut access.flags).cast::<u32>().write(READ_WRITE);
+        let location = &raw mut access.location;
+        (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
+        (*location).id = device;
+        access
     }
 }
 
@@ -52,7 +119,7 @@ fn checked(result: i32) -> Result<(), DriverError> {
 impl DeviceMemory for LiveMemory<'_> {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
         let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
-        let address = std::cell::Cell::new(0u64);
+        let address = Cell::new(0u64);
         // SAFETY: the cell lives through the call.
         checked(self.in_context(|| unsafe { super::cuMemAlloc_v2(address.as_ptr(), bytes) }))?;
         self.segments.obtained(address.get(), size);
@@ -75,12 +142,104 @@ impl DeviceMemory for LiveMemory<'_> {
     }
 
     fn available(&self) -> Result<Available, DriverError> {
-        let (free, total) = (std::cell::Cell::new(0usize), std::cell::Cell::new(0usize));
+        let (free, total) = (Cell::new(0usize), Cell::new(0usize));
         // SAFETY: both cells live through the call.
         checked(self.in_context(|| unsafe { super::cuMemGetInfo_v2(free.as_ptr(), total.as_ptr()) }))?;
         Ok(Available {
             free: free.get() as u64,
             total: total.get() as u64,
         })
+    }
+
+    fn granularity(&self) -> Option<u64> {
+        let supported = Cell::new(0i32);
+        let granularity = Cell::new(0usize);
+        let properties = self.properties(false);
+        // SAFETY: the cells and the properties live through the calls. 0 is the least granularity, not the advised one.
+        let asked = checked(self.in_context(|| unsafe {
+            match super::cuDeviceGetAttribute(supported.as_ptr(), VIRTUAL_MEMORY, self.device) {
+                SUCCESS if supported.get() != 0 => {
+                    super::cuMemGetAllocationGranularity(granularity.as_ptr(), &properties, 0)
+                }
+                SUCCESS => DriverError::NOT_SUPPORTED.0,
+                problem => problem,
+            }
+        }));
+        match asked {
+            Ok(()) if granularity.get() > 0 => Some(granularity.get() as u64),
+            Ok(()) | Err(DriverError::NOT_SUPPORTED) => {
+                self.segments
+                    .in_chunks("the driver has no virtual memory management for it");
+                None
+            }
+            Err(problem) => {
+                self.no_virtual_memory(problem);
+                None
+            }
+        }
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError> {
+        let address = Cell::new(0u64);
+        let (size, alignment) = (size as usize, alignment as usize);
+        // SAFETY: the cell lives through the call.
+        let reserve = || unsafe { super::cuMemAddressReserve(address.as_ptr(), size, alignment, 0, 0) };
+        checked(self.in_context(reserve))?;
+        Ok(address.get())
+    }
+
+    fn create(&self, size: u64) -> Result<u64, DriverError> {
+        let handle = Cell::new(0u64);
+        let create = |shareable: bool| {
+            let properties = self.properties(shareable);
+            // SAFETY: cell and properties live through the call.
+            checked(self.in_context(|| unsafe { super::cuMemCreate(handle.as_ptr(), size as usize, &properties, 0) }))
+        };
+        // Where memory cannot be shared with other processes it is memory still.
+        match create(true) {
+            Err(problem) if problem != DriverError::OUT_OF_MEMORY => create(false)?,
+            result => result?,
+        }
+        Ok(handle.get())
+    }
+
+    fn release(&self, handle: u64) -> Result<(), DriverError> {
+        // SAFETY: a handle that `create` returned and nobody released.
+        checked(self.in_context(|| unsafe { super::cuMemRelease(handle) }))
+    }
+
+    fn map(&self, address: u64, size: u64, handle: u64) -> Result<(), DriverError> {
+        // SAFETY: an address in a range that `reserve` returned, and a live handle.
+        checked(self.in_context(|| unsafe { super::cuMemMap(address, size as usize, 0, handle, 0) }))
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        // SAFETY: whole mappings of ours, which no work uses any more: the policy has synchronised.
+        checked(self.in_context(|| unsafe { super::cuMemUnmap(address, size as usize) }))
+    }
+
+    fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        let all: Vec<CUmemAccessDesc> = std::iter::once(self.device)
+            .chain(self.segments.peers())
+            .map(access_of)
+            .collect();
+        // SAFETY: the descriptions live through the call.
+        let allow = || unsafe { super::cuMemSetAccess(address, size as usize, all.as_ptr(), all.len()) };
+        checked(self.in_context(allow))
+    }
+
+    fn mapped(&self, address: u64, size: u64, moved: bool) {
+        self.segments.mapped(address, size, moved);
+    }
+
+    fn unmapped(&self, address: u64, size: u64, moved: bool) {
+        self.segments.unmapped(address, size, moved);
+    }
+
+    fn no_virtual_memory(&self, why: DriverError) {
+        self.segments.in_chunks(&format!(
+            "virtual memory management fails here with CUDA error {}",
+            why.0
+        ));
     }
 }

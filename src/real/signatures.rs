@@ -136,6 +136,9 @@ macro_rules! hooked_driver_functions {
             cuDevicePrimaryCtxReset(device: CUdevice);
             cuDevicePrimaryCtxReset_v2(device: CUdevice);
 
+            cuCtxEnablePeerAccess(peer: CUcontext, flags: u32);
+            cuCtxDisablePeerAccess(peer: CUcontext);
+
             cuMemGetInfo(free: *mut u32, total: *mut u32);
             cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
             cuDeviceTotalMem(out: *mut u32, device: CUdevice);
@@ -176,6 +179,8 @@ macro_rules! called_driver_functions {
             cuCtxPopCurrent_v2(out: *mut CUcontext);
             cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut i32);
             cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
+            cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
+            cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
             cuDeviceGetName(out: *mut c_char, length: i32, device: CUdevice);
             cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);

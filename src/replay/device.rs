@@ -7,20 +7,26 @@ use vramshim::device_memory::{Available, DeviceMemory, DriverError};
 
 pub struct ModelDevice {
     total: u64,
+    /// `None`: without virtual memory management.
+    granularity: Option<u64>,
     held: Cell<u64>,
     peak: Cell<u64>,
     calls: Cell<u64>,
     next: Cell<u64>,
+    /// Bytes by first address, or by handle.
     segments: RefCell<HashMap<u64, u64>>,
 }
 
 /// Between two segments, as far apart as no policy rounds.
 const GAP: u64 = 1 << 32;
+/// What current GPUs have.
+const GRANULARITY: u64 = 2 << 20;
 
 impl ModelDevice {
     pub fn new(total: u64) -> Self {
         ModelDevice {
             total,
+            granularity: Some(GRANULARITY),
             held: Cell::new(0),
             peak: Cell::new(0),
             calls: Cell::new(0),
@@ -37,9 +43,13 @@ impl ModelDevice {
         self.calls.get()
     }
 
+    fn called(&self) {
+        self.calls.set(self.calls.get() + 1);
+    }
+
     /// Takes `bytes` of the device (for a model that maps memory rather than asking for segments).
     pub fn take(&self, bytes: u64) -> Result<(), DriverError> {
-        self.calls.set(self.calls.get() + 1);
+        self.called();
         if bytes > self.total - self.held.get() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
@@ -49,7 +59,7 @@ impl ModelDevice {
     }
 
     pub fn give(&self, bytes: u64) {
-        self.calls.set(self.calls.get() + 1);
+        self.called();
         self.held.set(self.held.get() - bytes);
     }
 
@@ -59,6 +69,16 @@ impl ModelDevice {
         self.next
             .set(address.saturating_add(bytes).saturating_add(GAP).next_multiple_of(GAP));
         address
+    }
+
+    fn give_back(&self, name: u64) -> Result<(), DriverError> {
+        let size = self
+            .segments
+            .borrow_mut()
+            .remove(&name)
+            .ok_or(DriverError::INVALID_VALUE)?;
+        self.give(size);
+        Ok(())
     }
 }
 
@@ -71,13 +91,7 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn free(&self, address: u64) -> Result<(), DriverError> {
-        let size = self
-            .segments
-            .borrow_mut()
-            .remove(&address)
-            .ok_or(DriverError::INVALID_VALUE)?;
-        self.give(size);
-        Ok(())
+        self.give_back(address)
     }
 
     fn synchronise(&self) -> Result<(), DriverError> {
@@ -94,4 +108,42 @@ impl DeviceMemory for ModelDevice {
             total: self.total,
         })
     }
+
+    fn granularity(&self) -> Option<u64> {
+        self.granularity
+    }
+
+    fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {
+        self.called();
+        Ok(self.place(size))
+    }
+
+    fn create(&self, size: u64) -> Result<u64, DriverError> {
+        self.allocate(size)
+    }
+
+    fn release(&self, handle: u64) -> Result<(), DriverError> {
+        self.give_back(handle)
+    }
+
+    fn map(&self, _address: u64, _size: u64, _handle: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn unmap(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn allow_access(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn mapped(&self, _address: u64, _size: u64, _moved: bool) {}
+
+    fn unmapped(&self, _address: u64, _size: u64, _moved: bool) {}
+
+    fn no_virtual_memory(&self, _why: DriverError) {}
 }

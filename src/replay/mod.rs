@@ -1,14 +1,17 @@
 //! Plays a recorded sequence of requests through policies, offline.
 //!
-//! `trace` reads the sequence (`snapshot` where it is PyTorch's), `device` is the simulated device memory under our own policies, `torch` models PyTorch's
-//! caching allocator. Each answers the same question: how much would have been reserved for what was asked.
+//! `trace` reads the sequence (`snapshot` where it is PyTorch's), `device` is the simulated device memory under our own
+//! policies, `torch` models PyTorch's caching allocator and `paddle` Paddle's two. Each answers the same question: how
+//! much would have been reserved for what was asked. `recommendation` tells which answer is worth acting upon.
 
 mod device;
+mod paddle;
+pub mod recommendation;
 mod snapshot;
 mod torch;
 mod trace;
 
-pub use trace::{Request, Trace};
+pub use trace::{Request, Source, Trace};
 
 use std::collections::HashMap;
 
@@ -36,7 +39,12 @@ pub const STRATEGIES: &[&str] = &[
     "auto_growth",
     "torch",
     "torch_expandable",
+    "paddle_auto_growth",
+    "paddle_naive_best_fit",
 ];
+
+/// How many requests are played between two calls of `tick`.
+const TICK: usize = 1 << 16;
 
 /// What serves the requests of a trace.
 trait Allocator {
@@ -46,23 +54,42 @@ trait Allocator {
 }
 
 /// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
-pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64) -> Option<Outcome> {
+/// `tick` hears now and then how many requests went by since it was last called.
+pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
+    attempt(trace, name, settings, device_memory, u64::MAX, tick)
+}
+
+/// As `play`, and ends where `enough_failed` requests have failed.
+fn attempt(
+    trace: &Trace,
+    name: &str,
+    settings: &Settings,
+    device_memory: u64,
+    enough_failed: u64,
+    tick: &dyn Fn(u64),
+) -> Option<Outcome> {
     let name = STRATEGIES.iter().copied().find(|known| *known == name)?;
     let device = ModelDevice::new(device_memory);
-    let failed = match name {
-        "torch" => drive(trace, &mut CachingAllocator::new(&device, false)),
-        "torch_expandable" => drive(trace, &mut CachingAllocator::new(&device, true)),
+    let flags = paddle::Flags {
+        fraction: settings.fraction,
+        initial: settings.initial_bytes,
+        reallocate: settings.reallocate_bytes,
+        chunk: settings.chunk_bytes,
+    };
+    let mut allocator: Box<dyn Allocator + '_> = match name {
+        "torch" => Box::new(CachingAllocator::new(&device, false)),
+        "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
+        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
+        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
         _ => match Strategy::parse(name).and_then(|strategy| policy::create(strategy, settings)) {
-            Some(policy) => drive(
-                trace,
-                &mut Ours {
-                    policy,
-                    device: &device,
-                },
-            ),
-            None => drive(trace, &mut Direct { device: &device }),
+            Some(policy) => Box::new(Ours {
+                policy,
+                device: &device,
+            }),
+            None => Box::new(Direct { device: &device }),
         },
     };
+    let failed = drive(trace, &mut *allocator, enough_failed, tick);
     Some(Outcome {
         name,
         peak_reserved: device.peak(),
@@ -71,16 +98,42 @@ pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64) 
     })
 }
 
-/// The smallest device, in whole MiB, on which the strategy serves every request.
-pub fn smallest_device(trace: &Trace, name: &str, settings: &Settings) -> Option<u64> {
+/// The smallest device, in whole MiB, on which the strategy of `outcome` serves every request; to 1 MiB or 0.1%,
+/// whichever is more. `outcome` is what it did on a device of `device_memory` bytes.
+pub fn smallest_device(
+    trace: &Trace,
+    outcome: &Outcome,
+    settings: &Settings,
+    device_memory: u64,
+    tick: &dyn Fn(u64),
+) -> Option<u64> {
     const MIB: u64 = 1 << 20;
-    let fits = |mebibytes: u64| play(trace, name, settings, mebibytes * MIB).is_some_and(|outcome| outcome.failed == 0);
-    let mut least = trace.peak_live / MIB;
-    let mut enough = least.max(1);
-    while !fits(enough) {
-        enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < 1 << 40)?;
+    const MOST: u64 = 1 << 40;
+    let fits = |mebibytes: u64| {
+        attempt(trace, outcome.name, settings, mebibytes * MIB, 1, tick).is_some_and(|outcome| outcome.failed == 0)
+    };
+    let live = trace.peak_live.div_ceil(MIB);
+    if live >= MOST {
+        return None;
     }
-    while least + 1 < enough {
+    // What is too small, and a first guess at what is enough: what it got by with, or more than where it failed. A
+    // strategy that reserves a share of the device takes far more than it needs of a large one, and may get too little
+    // of one as small as that: so the guess is no more than twice what was live, and it is tried.
+    let (mut least, mut enough) = match outcome.failed {
+        0 => (
+            live.saturating_sub(1),
+            outcome.peak_reserved.div_ceil(MIB).min(2 * live),
+        ),
+        _ => {
+            let failed_on = device_memory / MIB;
+            (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
+        }
+    };
+    while !fits(enough) {
+        least = least.max(enough);
+        enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < MOST)?;
+    }
+    while enough - least > (enough / 1000).max(1) {
         let middle = least + (enough - least) / 2;
         if fits(middle) {
             enough = middle;
@@ -91,21 +144,27 @@ pub fn smallest_device(trace: &Trace, name: &str, settings: &Settings) -> Option
     Some(enough * MIB)
 }
 
-fn drive(trace: &Trace, allocator: &mut impl Allocator) -> u64 {
+fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick: &dyn Fn(u64)) -> u64 {
     let mut handles = HashMap::new();
     let mut failed = 0;
-    for request in &trace.requests {
-        match *request {
-            Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
-                Ok(handle) => drop(handles.insert(id, handle)),
-                Err(_) => failed += 1,
-            },
-            Request::Free { id } => {
-                if let Some(handle) = handles.remove(&id) {
-                    allocator.free(handle);
+    for requests in trace.requests.chunks(TICK) {
+        for request in requests {
+            match *request {
+                Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
+                    Ok(handle) => drop(handles.insert(id, handle)),
+                    Err(_) => failed += 1,
+                },
+                Request::Free { id } => {
+                    if let Some(handle) = handles.remove(&id) {
+                        allocator.free(handle);
+                    }
                 }
             }
+            if failed >= enough_failed {
+                return failed;
+            }
         }
+        tick(requests.len() as u64);
     }
     failed
 }
@@ -118,11 +177,11 @@ struct Ours<'a> {
 
 impl Allocator for Ours<'_> {
     fn allocate(&mut self, size: u64, _stream: u64) -> Result<u64, DriverError> {
-        self.policy.allocate(self.device, size).map(|block| block.address)
+        self.policy.allocate(self.device, size, None).map(|block| block.address)
     }
 
     fn free(&mut self, handle: u64) {
-        self.policy.free(self.device, handle);
+        self.policy.free(self.device, handle, None);
     }
 }
 

@@ -8,14 +8,17 @@ use std::path::Path;
 
 use serde_pickle::{DeOptions, HashableValue, Value};
 
-use super::trace::Gathering;
+use super::trace::{Gathering, Source};
 
-pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
+pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<Source, String> {
     let file = File::open(path).map_err(|problem| format!("cannot be read: {problem}"))?;
     let page = serde_pickle::value_from_reader(BufReader::new(file), DeOptions::new().replace_recursive_structures())
-        .map_err(|problem| format!("is no pickle of plain values: {problem}"))?;
-    let traces =
-        list(field(&page, "device_traces")).ok_or("has no device_traces: it is no memory snapshot of PyTorch")?;
+        .map_err(|problem| {
+        format!("is no pickle of plain values: {problem}; give what torch.cuda.memory._dump_snapshot wrote")
+    })?;
+    let traces = list(field(&page, "device_traces")).ok_or(
+        "has no device_traces: it is no memory snapshot of PyTorch; give what torch.cuda.memory._dump_snapshot wrote",
+    )?;
     let longest = traces
         .iter()
         .enumerate()
@@ -23,7 +26,10 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
     let (device, events) = longest
         .max_by_key(|(_, events)| events.len())
         .filter(|(_, events)| !events.is_empty())
-        .ok_or("has no recorded history (torch.cuda.memory._record_memory_history was not on)")?;
+        .ok_or(
+            "has no recorded history: call torch.cuda.memory._record_memory_history() at the start of the job and run it \
+             again",
+        )?;
 
     // An address that is freed before it is allocated was live when the recording began; so was an active block that no
     // event names.
@@ -63,15 +69,17 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
     for (address, (size, stream)) in before {
         gathering.allocate(address, size, stream);
     }
-    for event in events {
+    for (index, event) in events.iter().enumerate() {
         let (Some(action), Some(address)) = (text(event, "action"), number(event, "addr")) else {
             continue;
         };
         match action {
             "alloc" => {
+                let unusable =
+                    || format!("event {index} of device {device} allocates no usable size: dump the snapshot again");
                 gathering.allocate(
                     address,
-                    number(event, "size").unwrap_or(0),
+                    number(event, "size").ok_or_else(unusable)?,
                     number(event, "stream").unwrap_or(0),
                 );
             }
@@ -79,7 +87,10 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
             _ => {}
         }
     }
-    Ok(())
+    let expandable = field(&page, "allocator_settings").and_then(|settings| field(settings, "expandable_segments"));
+    Ok(Source::Snapshot {
+        expandable: expandable == Some(&Value::Bool(true)),
+    })
 }
 
 fn field<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {

@@ -26,8 +26,23 @@ pub enum Request {
     },
 }
 
+/// What a trace was read from, and what that tells about the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// What reached the driver, under this strategy of ours with what the environment set (name, value).
+    Journal {
+        strategy: String,
+        environment: Vec<(String, String)>,
+    },
+    /// RMM's log: what a program asked of its allocator.
+    Log,
+    /// What a program asked of PyTorch's allocator.
+    Snapshot { expandable: bool },
+}
+
 #[derive(Debug)]
 pub struct Trace {
+    pub source: Source,
     pub requests: Vec<Request>,
     /// The most bytes that were live at once.
     pub peak_live: u64,
@@ -59,17 +74,21 @@ impl Gathering {
         if self.live.insert(address, (self.next, size)).is_some() {
             self.unmatched += 1;
         }
-        self.requests.push(Request::Allocate {
-            id: self.next,
-            size,
-            stream,
-        });
+        // Nothing is no memory: every allocator answers it without one, and its free is then one of nothing.
+        if size > 0 {
+            self.requests.push(Request::Allocate {
+                id: self.next,
+                size,
+                stream,
+            });
+        }
         self.bytes = self.bytes.saturating_add(size);
         self.peak = self.peak.max(self.bytes);
     }
 
     pub(super) fn free(&mut self, address: u64) {
         match self.live.remove(&address) {
+            Some((_, 0)) => {}
             Some((id, size)) => {
                 self.requests.push(Request::Free { id });
                 self.bytes -= size;
@@ -88,10 +107,13 @@ impl Trace {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let mut gathering = Gathering::default();
-        if name.ends_with(&format!(".{EXTENSION}")) {
-            journal(path, &mut gathering).map_err(fail)?;
+        if path.is_dir() {
+            return Err(fail("is a folder: give one file of it".to_owned()));
+        }
+        let source = if name.ends_with(&format!(".{EXTENSION}")) {
+            journal(path, &mut gathering).map_err(fail)?
         } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
-            snapshot::gather(path, &mut gathering).map_err(fail)?;
+            snapshot::gather(path, &mut gathering).map_err(fail)?
         } else {
             let file = File::open(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
             let source: Box<dyn Read> = match name.ends_with(".gz") {
@@ -99,9 +121,12 @@ impl Trace {
                 false => Box::new(file),
             };
             comma_separated(source, &mut gathering).map_err(fail)?;
-        }
+            Source::Log
+        };
         if gathering.requests.is_empty() {
-            return Err(fail("holds no request for linear device memory".to_owned()));
+            return Err(fail(
+                "holds no request for linear device memory: give the trace of a job that allocated some".to_owned(),
+            ));
         }
         let Gathering {
             requests,
@@ -110,6 +135,7 @@ impl Trace {
             ..
         } = gathering;
         Ok(Trace {
+            source,
             requests,
             peak_live: peak,
             unmatched,
@@ -117,8 +143,13 @@ impl Trace {
     }
 }
 
-fn journal(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
-    let journal = Journal::open(path).map_err(|problem| problem.to_string())?;
+fn journal(path: &Path, gathering: &mut Gathering) -> Result<Source, String> {
+    let journal = Journal::open(path).map_err(|problem| {
+        // It names the file, and so does what it becomes a part of.
+        let problem = problem.to_string();
+        let of_file = format!("{}: ", path.display());
+        problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
+    })?;
     let mut requests: Vec<_> = Vec::new();
     for event in journal.events() {
         let record = event.map_err(|problem| problem.to_string())?.record;
@@ -133,16 +164,36 @@ fn journal(path: &Path, gathering: &mut Gathering) -> Result<(), String> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(Source::Journal {
+        strategy: journal.header().strategy.clone(),
+        environment: journal.header().environment.clone(),
+    })
+}
+
+const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
+
+/// What is wrong with a file that cannot be read on, and what to do about it.
+fn unreadable(line: u64, error: &csv::Error) -> String {
+    match error.kind() {
+        csv::ErrorKind::Io(problem) if problem.kind() == std::io::ErrorKind::UnexpectedEof => {
+            format!("line {line}: the compressed file is cut short: copy it again")
+        }
+        csv::ErrorKind::Io(problem) => format!("line {line}: cannot be read: {problem}: copy the file again"),
+        csv::ErrorKind::Utf8 { .. } => format!("line {line}: is no text: give a CSV log, its columns {COLUMNS}"),
+        _ => format!("line {line}: {error}"),
+    }
 }
 
 fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)
         .from_reader(BufReader::new(source));
-    let header = reader.headers().map_err(|problem| problem.to_string())?.clone();
+    let header = reader.headers().map_err(|error| unreadable(1, &error))?.clone();
+    if header.is_empty() {
+        return Err(format!("is empty: expected a first line {COLUMNS}"));
+    }
     let column = |name: &str| {
-        let missing = || format!("has no column {name}: expected Thread,Time,Action,Pointer,Size,Stream");
+        let missing = || format!("line 1: has no column {name}: expected a first line {COLUMNS}");
         header.iter().position(|field| field.trim() == name).ok_or_else(missing)
     };
     let (action, pointer, size, stream) = (
@@ -151,17 +202,28 @@ fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), S
         column("Size")?,
         column("Stream")?,
     );
-    for row in reader.records() {
-        let row = row.map_err(|problem| problem.to_string())?;
-        let line = row.position().map_or(0, csv::Position::line);
-        let field = |index: usize, name: &str| row.get(index).map(str::trim).ok_or(format!("line {line}: no {name}"));
+    let mut row = csv::StringRecord::new();
+    loop {
+        let line = reader.position().line();
+        if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
+            return Ok(());
+        }
+        let line = row.position().map_or(line, csv::Position::line);
+        let field = |index: usize, name: &str| {
+            let missing = || format!("line {line}: no {name}: the row is cut short, expected {COLUMNS}");
+            row.get(index).map(str::trim).ok_or_else(missing)
+        };
         let number = |index: usize, name: &str| {
             let text = field(index, name)?;
             let parsed = match text.strip_prefix("0x") {
                 Some(digits) => u64::from_str_radix(digits, 16),
                 None => text.parse(),
             };
-            parsed.map_err(|_| format!("line {line}: {name} {text:?} is no number"))
+            parsed.map_err(|_| {
+                format!(
+                    "line {line}: {name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal"
+                )
+            })
         };
         let address = number(pointer, "Pointer")?;
         match field(action, "Action")? {
@@ -172,5 +234,4 @@ fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), S
             other => return Err(format!("line {line}: action {other:?} is neither allocate nor free")),
         }
     }
-    Ok(())
 }

@@ -71,6 +71,7 @@ static Allocation *object(Allocation *handle, enum class class)
 API CUresult cuArrayDestroy(CUarray array)
 {
     ENTER("cuArrayDestroy");
+    work_wait_all();
     Allocation *a = object(array, ARRAY);
     if (!a) return CUDA_ERROR_INVALID_HANDLE;
     table_remove(a);
@@ -128,6 +129,7 @@ API CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray array, unsi
 API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     ENTER("cuMipmappedArrayDestroy");
+    work_wait_all();
     Allocation *a = object(array, MIPMAP);
     if (!a) return CUDA_ERROR_INVALID_HANDLE;
     table_remove(a);

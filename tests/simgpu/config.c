@@ -10,6 +10,7 @@
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th, from the 3rd on
  *                          answers that code; names without _v2
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: how long calls take (us, ms)
+ *   SIMGPU_DELAYED         1: work on streams is done when something waits for it, as late as may be (0); see work.c
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, who asked
  *   SIMGPU_TRUTH           file to write the truth to at exit; %p is the process id
@@ -120,6 +121,7 @@ static void read_all(void)
     read_memory();
     read_visible();
     the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
+    the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {
         complain("SIMGPU_GRANULARITY", getenv("SIMGPU_GRANULARITY"), "a power of two from 4KiB on");
@@ -149,6 +151,7 @@ struct rule {
     struct rule *next;
 };
 static struct rule *rules;
+bool sim_watched = true;
 static pthread_once_t rules_once = PTHREAD_ONCE_INIT;
 
 static void add_rule(struct rule parsed)
@@ -157,6 +160,33 @@ static void add_rule(struct rule parsed)
     *rule = parsed;
     rule->next = rules;
     rules = rule;
+}
+
+/* Calls by name, for simgpu_calls: counted only where work is delayed, since counting costs as much as a call. */
+static struct { const char *function; atomic_ulong calls; } counts[1024];
+static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The place of a name; where it has none, a new one if `add`. */
+static atomic_ulong *count_of(const char *function, bool add)
+{
+    size_t room = sizeof counts / sizeof *counts, at = 5381;
+    for (const char *c = function; *c; c++) at = at * 33 + (unsigned char)*c;
+    atomic_ulong *found = NULL;
+    pthread_mutex_lock(&counts_lock);
+    for (size_t i = 0; i < room && !found; i++) {
+        size_t slot = (at + i) % room;
+        if (!counts[slot].function && !add) break;
+        if (!counts[slot].function) counts[slot].function = function;
+        if (!strcmp(counts[slot].function, function)) found = &counts[slot].calls;
+    }
+    pthread_mutex_unlock(&counts_lock);
+    return found;
+}
+
+API uint64_t simgpu_calls(const char *function)
+{
+    atomic_ulong *count = count_of(function, false);
+    return count ? *count : 0;
 }
 
 static void read_rules(void)
@@ -185,12 +215,17 @@ static void read_rules(void)
         r.number *= strcmp(unit, "us") ? 1000000 : 1000;
         add_rule(r);
     }
+    sim_watched = rules || config()->delayed;
 }
 
 CUresult fault(const char *function)
 {
     pthread_once(&rules_once, read_rules);
     CUresult result = CUDA_SUCCESS;
+    if (config()->delayed) {
+        atomic_ulong *count = count_of(function, true);
+        if (count) atomic_fetch_add(count, 1);
+    }
     for (struct rule *rule = rules; rule; rule = rule->next) {
         if (strcmp(rule->function, function)) continue;
         if (rule->kind == WAIT) {

@@ -1,8 +1,9 @@
 /* Initialisation, primary and own contexts. Memory dies with its context. */
 #include "sim.h"
+#include <stdatomic.h>
 
 pthread_mutex_t sim_mutex = PTHREAD_MUTEX_INITIALIZER;
-int sim_initialised_by; /* the process that called cuInit: a forked child is not it */
+int sim_state;
 
 static struct Context primaries[MAX_DEVICES];
 static struct Context *contexts; /* own ones that live */
@@ -12,16 +13,16 @@ static uint64_t ids;
 static __thread struct Context *stack[STACK];
 static __thread int depth;
 
-static CUresult initialised(void)
-{
-    return sim_initialised_by == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-}
+/* Own contexts that were destroyed so far: what a thread knows of its context holds as long as there are no more. */
+static atomic_ulong destroyed;
+static __thread struct { struct Context *context; unsigned long destroyed; int device; } known;
 
-CUresult sim_enter(const char *function)
+static void in_child(void)
 {
-    CUresult result = initialised();
-    return result ? result : fault(function);
+    if (sim_state == INITIALISED) sim_state = FORKED;
+    state_forked();
 }
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 API CUresult cuInit(unsigned flags)
 {
@@ -29,8 +30,8 @@ API CUresult cuInit(unsigned flags)
     if (result) return result;
     REQUIRE(flags == 0);
     if (config()->visible_count == 0) return CUDA_ERROR_NO_DEVICE;
-    if (sim_initialised_by && sim_initialised_by != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
-    sim_initialised_by = getpid();
+    if (sim_state == FORKED) return CUDA_ERROR_NOT_INITIALIZED;
+    __atomic_store_n(&sim_state, INITIALISED, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 
@@ -51,6 +52,27 @@ struct Context *context_current(void)
     return context && context_valid(context) ? context : NULL;
 }
 
+/* The current context and its device without the lock, which is taken only after some context was destroyed: clients
+ * and their layers ask for it at every turn. */
+static struct Context *current_and_device(int *device)
+{
+    struct Context *context = depth ? stack[depth - 1] : NULL;
+    if (!context) return NULL;
+    if (context >= primaries && context < primaries + MAX_DEVICES) {
+        *device = (int)(context - primaries);
+        return __atomic_load_n(&context->references, __ATOMIC_ACQUIRE) ? context : NULL;
+    }
+    if (known.context != context || known.destroyed != atomic_load(&destroyed)) {
+        pthread_mutex_lock(&sim_mutex);
+        known.context = context_current();
+        known.destroyed = atomic_load(&destroyed);
+        if (known.context) known.device = known.context->device;
+        pthread_mutex_unlock(&sim_mutex);
+    }
+    *device = known.device;
+    return known.context;
+}
+
 struct Context *primary_of(int device) { return &primaries[device]; }
 
 static bool belongs(const Allocation *a, const void *context) { return a->context == context; }
@@ -62,6 +84,7 @@ static bool of_device_stream_ordered(const Allocation *a, const void *device)
 
 static void memory_dies(struct Context *context)
 {
+    work_context_gone(context);
     table_remove_where(belongs, context);
     stream_forget_context(context);
     state_give(physical_of(context->device), config()->context_bytes);
@@ -94,6 +117,7 @@ static CUresult primary_dies(int device, bool reset)
 {
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct Context *primary = &primaries[device];
+    if (reset || primary->references == 1) work_wait_context(primary);
     if (primary->references == 0) return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     if (!reset && --primary->references > 0) return CUDA_SUCCESS;
     primary->references = 0;
@@ -167,12 +191,14 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
 {
     ENTER("cuCtxDestroy");
     if (!context || !context_valid(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+    work_wait_context(context);
     memory_dies(context);
     for (struct Context **c = &contexts; *c; c = &(*c)->next)
         if (*c == context) {
             *c = context->next;
             break;
         }
+    atomic_fetch_add(&destroyed, 1);
     if (depth && stack[depth - 1] == context) depth--;
     free(context);
     return CUDA_SUCCESS;
@@ -209,26 +235,33 @@ API CUresult cuCtxSetCurrent(CUcontext context)
 
 API CUresult cuCtxGetCurrent(CUcontext *out)
 {
-    ENTER("cuCtxGetCurrent");
+    CUresult refused = sim_enter("cuCtxGetCurrent");
+    if (refused) return refused;
     REQUIRE(out);
-    *out = context_current();
+    int device;
+    *out = current_and_device(&device);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxGetDevice(CUdevice *out)
 {
-    ENTER_CONTEXT("cuCtxGetDevice", context);
+    CUresult refused = sim_enter("cuCtxGetDevice");
+    if (refused) return refused;
+    int device;
+    if (!current_and_device(&device)) return CUDA_ERROR_INVALID_CONTEXT;
     REQUIRE(out);
-    *out = context->device;
+    *out = device;
     return CUDA_SUCCESS;
 }
 
 API CUresult cuCtxSynchronize(void)
 {
     ENTER_CONTEXT("cuCtxSynchronize", context);
-    CUresult result = unsafe_while_capturing();
+    CUresult result = context_capturing(context);
     if (result) return result;
-    pools_synchronised(context->device);
+    int device = context->device;
+    work_wait_context(context);
+    pools_synchronised(device);
     return CUDA_SUCCESS;
 }
 

@@ -18,6 +18,7 @@ enum {
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_MAP_FAILED = 205,
     CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
     CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
@@ -145,6 +146,8 @@ CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
+CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuGetErrorName(CUresult error, const char **name);
 
 /* memory */
@@ -180,6 +183,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr address, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count);
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address);
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type);
@@ -199,11 +203,22 @@ CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size);
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size);
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream);
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
 
 /* streams, events, graphs, look-up */
 CUresult cuStreamCreate(CUstream *out, unsigned flags);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
+CUresult cuStreamQuery(CUstream stream);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+CUresult cuEventCreate(CUevent *out, unsigned flags);
+CUresult cuEventDestroy_v2(CUevent event);
+CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventQuery(CUevent event);
+CUresult cuEventSynchronize(CUevent event);
 CUresult cuStreamIsCapturing(CUstream stream, int *status);
 CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *out);
@@ -225,5 +240,10 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned
 size_t simgpu_truth(char *buffer, size_t capacity);
 /* The same into a file; 0 on success. */
 int simgpu_write_truth(const char *path);
+/* With SIMGPU_DELAYED=1: operations still pending that touch any byte of a range; frees and unmaps of memory that work
+ * not ordered before them still touched; calls of a function so far, by its name without _v2. */
+uint64_t simgpu_hazard(uint64_t address, uint64_t size);
+uint64_t simgpu_hazards(void);
+uint64_t simgpu_calls(const char *function);
 
 #endif

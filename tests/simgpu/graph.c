@@ -214,6 +214,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     ENTER("cuGraphLaunch");
     REQUIRE(exec);
     if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_GRAPH)) return CUDA_SUCCESS;
+    work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             Allocation *a = table_at(node->address);
@@ -240,7 +241,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     }
     return CUDA_SUCCESS;
 }
-PTSZ(cuGraphLaunch);
+API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, of_thread(stream)); }
 API CUresult cuGraphExecDestroy(CUgraphExec exec) { ENTER("cuGraphExecDestroy"); REQUIRE(exec); free_nodes(exec->nodes); free(exec); return CUDA_SUCCESS; }
 
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)

@@ -8,6 +8,25 @@
 struct handle { uint64_t magic; int pid, fd, device; uint64_t offset, size; };
 #define MAGIC 0x5349504331ull
 
+/* Writes what is there of [first, first + size) into the file. Device memory is address space until somebody writes to
+ * it, and may be larger than the machine's: pages that nobody touched stay holes. */
+static bool save(int fd, uint64_t first, uint64_t size)
+{
+    int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    static uint64_t entries[1 << 16];
+    bool well = map >= 0;
+    for (uint64_t page = first >> 12, end = (first + size) >> 12; well && page < end;) {
+        uint64_t count = end - page < 1 << 16 ? end - page : 1 << 16;
+        well = pread(map, entries, count * 8, (off_t)(page * 8)) == (ssize_t)(count * 8);
+        for (uint64_t i = 0; well && i < count; i++)
+            if (entries[i] >> 62) /* present, or swapped out */
+                well = pwrite(fd, (void *)((page + i) << 12), 4096, (off_t)(((page + i) << 12) - first)) == 4096;
+        page += count;
+    }
+    if (map >= 0) close(map);
+    return well;
+}
+
 API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
     ENTER("cuIpcGetMemHandle");
@@ -16,8 +35,8 @@ API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
     uint64_t first = a->address & ~4095ull, size = ((a->address + a->span + 4095) & ~4095ull) - first;
     if (a->ipc_fd < 0) {
         int fd = memfd_create("simgpu-ipc", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)size) || pwrite(fd, (void *)first, size, 0) != (ssize_t)size) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (mmap((void *)first, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (fd < 0 || ftruncate(fd, (off_t)size) || !save(fd, first, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+        if (mmap((void *)first, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
         a->ipc_fd = fd;
     }
     struct handle h = {MAGIC, getpid(), a->ipc_fd, physical_of(a->device), a->address - first, a->span};
@@ -38,7 +57,7 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     int fd = open(path, O_RDWR | O_CLOEXEC);
     REQUIRE(fd >= 0);
     uint64_t size = (h.offset + h.size + 4095) & ~4095ull;
-    char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     close(fd);
     if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(IMPORTED, context->device, h.size, 0, "cuIpcOpenMemHandle");

@@ -56,9 +56,11 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
     MEMORY_CALL("cuMemFree");
-    (void)context;
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
+    REQUIRE(a);
+    work_wait_context(a->context ? a->context : context);
+    a = table_at(address);
     REQUIRE(a);
     switch (a->class) {
     case GRAPH: graph_freed(a); return CUDA_SUCCESS;
@@ -124,7 +126,7 @@ API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) { (void)fla
 API CUresult cuMemFreeHost(void *address)
 {
     MEMORY_CALL("cuMemFreeHost");
-    (void)context;
+    work_wait_context(context);
     Allocation *a = table_at((uint64_t)address);
     REQUIRE(a && a->class == HOST);
     table_remove(a);
@@ -149,8 +151,8 @@ API CUresult cuMemHostRegister(void *address, size_t size, unsigned flags) { ret
 API CUresult cuMemHostUnregister(void *address)
 {
     MEMORY_CALL("cuMemHostUnregister");
-    (void)context;
     REQUIRE(address);
+    work_wait_context(context);
     Allocation *a = table_find_registered((uint64_t)address);
     if (!a || a->address != (uint64_t)address) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     table_remove(a);

@@ -76,17 +76,17 @@ static CUresult launch(struct Kernel *k, CUstream stream)
     ENTER_CONTEXT("cuLaunchKernel", context);
     (void)context;
     if (!k || !stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    stream_submit(stream, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (stream_submit(stream, CU_GRAPH_NODE_TYPE_KERNEL)) work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }
 #define GRID U unsigned gx, U unsigned gy, U unsigned gz, U unsigned bx, U unsigned by, U unsigned bz, U unsigned shared
 API CUresult cuLaunchKernel(struct Kernel *k, GRID, CUstream stream, U void **parameters, U void **extra) { return launch(k, stream); }
-PTSZ(cuLaunchKernel);
+API CUresult cuLaunchKernel_ptsz(struct Kernel *k, GRID, CUstream stream, U void **parameters, U void **extra) { return launch(k, of_thread(stream)); }
 API CUresult cuLaunchCooperativeKernel(struct Kernel *k, GRID, CUstream stream, U void **parameters) { return launch(k, stream); }
-PTSZ(cuLaunchCooperativeKernel);
+API CUresult cuLaunchCooperativeKernel_ptsz(struct Kernel *k, GRID, CUstream stream, U void **parameters) { return launch(k, of_thread(stream)); }
 struct LaunchConfig { unsigned gx, gy, gz, bx, by, bz, shared; CUstream stream; void *attributes; unsigned count; };
 API CUresult cuLaunchKernelEx(const struct LaunchConfig *c, struct Kernel *k, U void **parameters, U void **extra) { REQUIRE(c); return launch(k, c->stream); }
-PTSZ(cuLaunchKernelEx);
+API CUresult cuLaunchKernelEx_ptsz(const struct LaunchConfig *c, struct Kernel *k, U void **parameters, U void **extra) { REQUIRE(c); return launch(k, of_thread(c->stream)); }
 
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, U struct Kernel *k, int size, U size_t shared) { REQUIRE(blocks && size > 0); *blocks = 2048 / size; return CUDA_SUCCESS; }
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, U struct Kernel *k, int size, U size_t shared, U unsigned flags) { REQUIRE(blocks && size > 0); *blocks = 2048 / size; return CUDA_SUCCESS; }

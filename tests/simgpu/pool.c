@@ -123,12 +123,13 @@ API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     if (a->class == GRAPH) return graph_freed(a), CUDA_SUCCESS;
     struct Pool *pool = a->pool;
     pool->used -= a->requested;
+    if (work_release(stream, a->address, a->span)) a->from_arena = false;
     table_remove(a);
     return CUDA_SUCCESS;
 }
 PTSZ(cuMemAllocAsync);
 PTSZ(cuMemAllocFromPoolAsync);
-PTSZ(cuMemFreeAsync);
+API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return cuMemFreeAsync(address, of_thread(stream)); }
 
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {

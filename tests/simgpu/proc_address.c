@@ -2,6 +2,7 @@
  * The table is made at build time from what the library exports, so no look-up of the loader is involved. */
 #include "cuda_api.h"
 #include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +43,9 @@ static int look_up(const char *name, void **out, int version, unsigned long long
 /* SIMGPU_LOOKUPS: a file that gets a line for each look-up: name, version, flags, result, and the object that asked. */
 static void log_look_up(const char *name, int version, unsigned long long flags, int found, void *caller)
 {
-    const char *path = getenv("SIMGPU_LOOKUPS");
+    static const char *path;
+    static atomic_bool asked;
+    if (!asked) path = getenv("SIMGPU_LOOKUPS"), asked = true;
     FILE *file = path ? fopen(path, "ae") : NULL;
     if (!file) return;
     Dl_info from = {0};

@@ -19,14 +19,16 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm;
+    bool vmm, delayed;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
 };
 const struct config *config(void);
-/* The result that SIMGPU_FAULTS wants of this call, 0 for none; waits as long as SIMGPU_LATENCY says. */
+/* The result that SIMGPU_FAULTS wants of this call, 0 for none; waits as long as SIMGPU_LATENCY says; counts the call
+ * where that is wanted. */
 CUresult fault(const char *function);
+extern bool sim_watched; /* some variable wants to see each call, or nobody has looked yet */
 
 /* ---- state.c: what the processes on the simulated host share */
 struct process_slot {
@@ -37,6 +39,7 @@ struct process_slot {
 struct shared_state {
     uint64_t magic;
     pthread_mutex_t lock;
+    int slots_touched; /* slots from this one on were never used */
     struct process_slot slots[MAX_PROCESSES];
 };
 struct shared_state *simgpu_state(void); /* exported: libnvidia-ml.so.1 reads the same */
@@ -46,6 +49,7 @@ uint64_t state_used(int physical); /* by all living processes */
 uint64_t simgpu_used(int physical); /* the same, exported */
 uint64_t state_used_by_us(int physical);
 void state_lock(struct shared_state *state);
+void state_forked(void); /* in a forked child: the slot is the parent's */
 
 /* ---- table.c: the truth */
 enum class {
@@ -68,6 +72,8 @@ typedef struct Allocation {
     int level_count;
     /* vmm */
     uint64_t offset, references, mappings;
+    struct Region *region; /* of a handle: where its bytes lie in the file; of an address range: its part of the file */
+    bool placed, exported;
     int ipc_fd;
     bool from_arena;
 } Allocation;
@@ -94,7 +100,14 @@ struct Context {
     uint64_t id;
 };
 extern pthread_mutex_t sim_mutex;
-CUresult sim_enter(const char *function);
+/* Whether this process called cuInit; a forked child did not, whatever its parent did. */
+enum { BEFORE_INIT, INITIALISED, FORKED };
+extern int sim_state;
+static inline CUresult sim_enter(const char *function)
+{
+    if (__builtin_expect(__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != INITIALISED, 0)) return CUDA_ERROR_NOT_INITIALIZED;
+    return __builtin_expect(sim_watched, 0) ? fault(function) : CUDA_SUCCESS;
+}
 struct Context *context_current(void);
 struct Context *primary_of(int device);
 bool device_valid(int device);
@@ -119,17 +132,23 @@ struct Stream {
     struct Graph *capture;
     int mode;
     bool invalidated, own_graph;
+    struct Queue *queue;
     unsigned flags;
     int priority;
     uint64_t id, owner;
     struct Stream *next;
 };
+#define PER_THREAD ((CUstream)2)
+/* The stream that a per-thread-default-stream variant means. */
+static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
 bool stream_valid(CUstream stream);
 struct Graph *stream_capture(CUstream stream); /* NULL where it is not capturing */
 /* Calls that a capture forbids to this thread: 900, and the capture is spoilt. */
 CUresult unsafe_while_capturing(void);
+/* Waiting for a whole context that has a capture open: likewise, whatever the capture's mode. */
+CUresult context_capturing(struct Context *context);
 void stream_forget_context(struct Context *context);
-/* Work on a stream: done at once, or a node of the graph that is being captured. True when it is to be done now. */
+/* Work on a stream: a node of the graph that is being captured, or else to be done, and true. */
 bool stream_submit(CUstream stream, int node_type);
 
 /* ---- pool.c */
@@ -155,10 +174,43 @@ uint64_t graph_used(int device), graph_reserved(int device);
 void graph_reset(int device);
 
 /* ---- vmm.c */
-char *vmm_data(Allocation *physical);
-void mapping_forget(void);
+Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 
-/* A per-thread-default-stream variant: the same behaviour at an address of its own, as in the real driver. */
+/* ---- work.c: work on streams, done at once, or late where SIMGPU_DELAYED says so. Waiting may give the lock up for a
+ * while: what was found in the tables before is to be looked for again. */
+struct side { char *base; size_t pitch, slice; }; /* of a copy, in rows and slices */
+struct Work {
+    enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
+    struct side to, from;
+    size_t width, height, depth; /* bytes, rows, slices */
+    unsigned char value[8];
+    size_t element;
+    void *owned; /* freed with it: `from` is in it */
+    void (*function)(void *);
+    void (*callback)(CUstream, CUresult, void *);
+    CUstream stream;
+    void *data;
+    struct Queue *after;
+    uint64_t after_number, number;
+    struct Work *next;
+};
+struct Queue *work_queue(CUstream stream); /* NULL where work is done at once */
+void work_submit(CUstream stream, struct Work work);
+uint64_t work_add(struct Queue *queue, struct Work work); /* its number */
+void work_wait(struct Queue *queue);
+void work_wait_for(struct Queue *queue, uint64_t number);
+void work_wait_context(struct Context *context);
+void work_wait_all(void);
+bool work_pending(struct Queue *queue, uint64_t number);
+bool work_stream_pending(CUstream stream);
+void work_stream_gone(struct Stream *stream);
+void work_context_gone(struct Context *context);
+void work_unmapped(uint64_t address, uint64_t size);
+/* Gives memory back to the arena behind the work of a stream; false where that is to be done at once. */
+bool work_release(CUstream stream, uint64_t address, uint64_t size);
+
+/* A per-thread-default-stream variant of a function that does the same on every stream: at an address of its own, as in
+ * the real driver. */
 #if defined(__x86_64__)
 #define JUMP "jmp "
 #else

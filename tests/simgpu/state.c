@@ -9,11 +9,10 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define MAGIC 0x73696d6770752031ull
+#define MAGIC 0x73696d6770752032ull
 
 static struct shared_state *state;
 static struct process_slot *slot;
-static int slot_pid;
 static pthread_mutex_t attach = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t start_ticks(int pid)
@@ -66,14 +65,17 @@ static struct shared_state *map(void)
         pthread_mutex_init(&s->lock, &attributes);
         s->magic = MAGIC;
     }
-    if (fd >= 0) close(fd); /* and with it the flock */
+    if (fd >= 0) {
+        flock(fd, LOCK_UN); /* the mapping keeps the file open, and the lock with it */
+        close(fd);
+    }
     return s;
 }
 
 /* With the lock held: frees the slots of processes that are gone. */
 static void reap(struct shared_state *s)
 {
-    for (int i = 0; i < MAX_PROCESSES; i++) {
+    for (int i = 0; i < s->slots_touched; i++) {
         struct process_slot *other = &s->slots[i];
         if (other->pid && other != slot && start_ticks(other->pid) != other->start_ticks) memset(other, 0, sizeof *other);
     }
@@ -90,25 +92,27 @@ API struct shared_state *simgpu_state(void)
 static struct process_slot *ours(void)
 {
     struct shared_state *s = simgpu_state();
-    if (slot && slot_pid == getpid()) return slot;
+    if (slot) return slot;
     state_lock(s);
-    slot = NULL;
     reap(s);
     for (int i = 0; i < MAX_PROCESSES && !slot; i++)
-        if (!s->slots[i].pid) slot = &s->slots[i];
-    if (slot) {
-        memset(slot, 0, sizeof *slot);
-        slot->start_ticks = start_ticks(getpid());
-        slot->pid = slot_pid = getpid();
-    }
+        if (!s->slots[i].pid) {
+            slot = &s->slots[i];
+            memset(slot, 0, sizeof *slot);
+            slot->start_ticks = start_ticks(getpid());
+            slot->pid = getpid();
+            if (s->slots_touched <= i) s->slots_touched = i + 1;
+        }
     pthread_mutex_unlock(&s->lock);
     return slot;
 }
 
+void state_forked(void) { slot = NULL; }
+
 static uint64_t sum(struct shared_state *s, int physical)
 {
     uint64_t used = 0;
-    for (int i = 0; i < MAX_PROCESSES; i++)
+    for (int i = 0; i < s->slots_touched; i++)
         if (s->slots[i].pid) used += s->slots[i].used[physical];
     return used;
 }

@@ -1,9 +1,10 @@
-/* Streams, events, and captures. Work is done at once; while a stream captures, it becomes nodes of a graph. */
+/* Streams, events, and captures. While a stream captures, work becomes nodes of a graph. */
 #include "sim.h"
 #include <time.h>
 
 static struct Stream *streams;
 static uint64_t ids = 16;
+static unsigned captures; /* streams that capture */
 static __thread int thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
 bool stream_valid(CUstream stream)
@@ -30,7 +31,7 @@ CUresult unsafe_while_capturing(void)
 {
     if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
-    for (struct Stream *s = streams; s; s = s->next) {
+    for (struct Stream *s = captures ? streams : NULL; s; s = s->next) {
         bool concerned = s->capture && (s->mode == CU_STREAM_CAPTURE_MODE_GLOBAL
                                         || (s->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && s->owner == (uint64_t)pthread_self()));
         if (concerned) {
@@ -38,6 +39,17 @@ CUresult unsafe_while_capturing(void)
             result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
     }
+    return result;
+}
+
+CUresult context_capturing(struct Context *context)
+{
+    CUresult result = unsafe_while_capturing();
+    for (struct Stream *s = captures ? streams : NULL; s; s = s->next)
+        if (s->capture && s->context == context) {
+            s->invalidated = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
     return result;
 }
 
@@ -61,6 +73,8 @@ static void unlink_stream(struct Stream *stream)
             *s = stream->next;
             break;
         }
+    captures -= stream->capture != NULL;
+    work_stream_gone(stream);
     free(stream);
 }
 
@@ -89,14 +103,20 @@ API CUresult cuStreamSynchronize(CUstream stream)
     if (stream_capture(stream)) return unsafe_while_capturing();
     struct Context *context = (uint64_t)stream > 2 ? stream->context : context_current();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    pools_synchronised(context->device);
+    int device = context->device;
+    struct Queue *q = work_queue(stream);
+    if (q) work_wait(q);
+    pools_synchronised(device);
     return CUDA_SUCCESS;
 }
-PTSZ(cuStreamSynchronize);
-API CUresult cuStreamQuery(CUstream stream) { STREAM_CALL("cuStreamQuery"); return stream_capture(stream) ? unsafe_while_capturing() : CUDA_SUCCESS; }
-PTSZ(cuStreamQuery);
-API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { (void)event, (void)flags; STREAM_CALL("cuStreamWaitEvent"); return CUDA_SUCCESS; }
-PTSZ(cuStreamWaitEvent);
+API CUresult cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(of_thread(stream)); }
+API CUresult cuStreamQuery(CUstream stream)
+{
+    STREAM_CALL("cuStreamQuery");
+    if (stream_capture(stream)) return unsafe_while_capturing();
+    return work_stream_pending(stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+API CUresult cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(of_thread(stream)); }
 API CUresult cuStreamGetFlags(CUstream stream, unsigned *flags) { STREAM_CALL("cuStreamGetFlags"); REQUIRE(flags); *flags = (uint64_t)stream > 2 ? stream->flags : 0; return CUDA_SUCCESS; }
 PTSZ(cuStreamGetFlags);
 API CUresult cuStreamGetPriority(CUstream stream, int *priority) { STREAM_CALL("cuStreamGetPriority"); REQUIRE(priority); *priority = (uint64_t)stream > 2 ? stream->priority : 0; return CUDA_SUCCESS; }
@@ -125,29 +145,35 @@ PTSZ(cuStreamSetAttribute);
 /* The job's own function runs without our lock: it may not call CUDA, but it may take its time. */
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
-    bool now;
-    {
-        STREAM_CALL("cuLaunchHostFunc");
-        now = stream_submit(stream, CU_GRAPH_NODE_TYPE_HOST);
-    }
-    if (now) function(data);
+    STREAM_CALL("cuLaunchHostFunc");
+    if (stream_submit(stream, CU_GRAPH_NODE_TYPE_HOST))
+        work_submit(stream, (struct Work){.kind = WORK_HOST, .function = function, .data = data});
     return CUDA_SUCCESS;
 }
-PTSZ(cuLaunchHostFunc);
+API CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*function)(void *), void *data) { return cuLaunchHostFunc(of_thread(stream), function, data); }
 API CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresult, void *), void *data, unsigned flags)
 {
     (void)flags;
-    {
-        STREAM_CALL("cuStreamAddCallback");
-    }
-    function(stream, CUDA_SUCCESS, data);
+    STREAM_CALL("cuStreamAddCallback");
+    work_submit(stream, (struct Work){.kind = WORK_CALLBACK, .callback = function, .stream = stream, .data = data});
     return CUDA_SUCCESS;
 }
-PTSZ(cuStreamAddCallback);
+API CUresult cuStreamAddCallback_ptsz(CUstream stream, void (*function)(CUstream, CUresult, void *), void *data, unsigned flags) { return cuStreamAddCallback(of_thread(stream), function, data, flags); }
 
 /* ---- events */
 
-struct Event { uint64_t nanoseconds; };
+/* What it stands for: the work that a stream had been given when it was recorded. */
+struct Event { uint64_t nanoseconds; struct Queue *queue; uint64_t number; };
+
+API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    (void)flags;
+    STREAM_CALL("cuStreamWaitEvent");
+    if (event && event->queue && !stream_capture(stream))
+        work_submit(stream, (struct Work){.kind = WORK_WAIT, .after = event->queue, .after_number = event->number});
+    return CUDA_SUCCESS;
+}
+API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
 
 API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); (void)context; REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; free(event); return CUDA_SUCCESS; }
@@ -159,16 +185,24 @@ API CUresult cuEventRecord(CUevent event, CUstream stream)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     event->nanoseconds = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    event->queue = stream_capture(stream) ? NULL : work_queue(stream);
+    if (event->queue) event->number = work_add(event->queue, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }
-PTSZ(cuEventRecord);
+API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, of_thread(stream)); }
 API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) { (void)flags; return cuEventRecord(event, stream); }
-PTSZ(cuEventRecordWithFlags);
-API CUresult cuEventQuery(CUevent event) { ENTER("cuEventQuery"); return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) { (void)flags; return cuEventRecord(event, of_thread(stream)); }
+API CUresult cuEventQuery(CUevent event)
+{
+    ENTER("cuEventQuery");
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    return work_pending(event->queue, event->number) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
 API CUresult cuEventSynchronize(CUevent event)
 {
     ENTER("cuEventSynchronize");
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    work_wait_for(event->queue, event->number);
     if (context_current()) pools_synchronised(context_current()->device);
     return CUDA_SUCCESS;
 }
@@ -176,12 +210,32 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
     ENTER("cuEventElapsedTime");
     REQUIRE(milliseconds && start && end && start->nanoseconds && end->nanoseconds);
+    if (work_pending(start->queue, start->number) || work_pending(end->queue, end->number)) return CUDA_ERROR_NOT_READY;
     *milliseconds = (float)((double)(int64_t)(end->nanoseconds - start->nanoseconds) / 1e6);
     return CUDA_SUCCESS;
 }
 API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime(milliseconds, start, end); }
-API CUresult cuIpcGetEventHandle(void *out, CUevent event) { (void)out, (void)event; return CUDA_ERROR_NOT_SUPPORTED; }
-API CUresult cuIpcOpenEventHandle(CUevent *out, CUipcMemHandle handle) { (void)out, (void)handle; return CUDA_ERROR_NOT_SUPPORTED; }
+
+/* An event of another process is one that has passed: work is done at once. Where it is done late there are none. */
+#define EVENT_MAGIC "simgpu event"
+API CUresult cuIpcGetEventHandle(CUipcMemHandle *out, CUevent event)
+{
+    ENTER("cuIpcGetEventHandle");
+    REQUIRE(out);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (config()->delayed) return CUDA_ERROR_NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    memcpy(out, EVENT_MAGIC, sizeof EVENT_MAGIC);
+    return CUDA_SUCCESS;
+}
+API CUresult cuIpcOpenEventHandle(CUevent *out, CUipcMemHandle handle)
+{
+    ENTER_CONTEXT("cuIpcOpenEventHandle", context);
+    (void)context;
+    REQUIRE(out && memcmp(&handle, EVENT_MAGIC, sizeof EVENT_MAGIC) == 0);
+    *out = calloc(1, sizeof **out);
+    return CUDA_SUCCESS;
+}
 
 /* ---- capture */
 
@@ -192,6 +246,7 @@ static CUresult begin(CUstream stream, int mode, struct Graph *graph)
     if (stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     stream->own_graph = !graph;
     stream->capture = graph ? graph : graph_new();
+    captures++;
     stream->mode = mode;
     stream->invalidated = false;
     stream->owner = (uint64_t)pthread_self();
@@ -215,6 +270,7 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *out)
     if ((uint64_t)stream <= 2 || !stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
     *out = stream->invalidated ? NULL : stream->capture;
     stream->capture = NULL;
+    captures--;
     return stream->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 PTSZ(cuStreamEndCapture);

@@ -200,8 +200,7 @@ API int simgpu_write_truth(const char *path)
 __attribute__((destructor)) static void at_exit(void)
 {
     const char *pattern = getenv("SIMGPU_TRUTH");
-    extern int sim_initialised_by;
-    if (!pattern || sim_initialised_by != getpid()) return;
+    if (!pattern || sim_state != INITIALISED) return;
     char path[4096];
     const char *mark = strstr(pattern, "%p");
     if (mark) snprintf(path, sizeof path, "%.*s%d%s", (int)(mark - pattern), pattern, getpid(), mark + 2);

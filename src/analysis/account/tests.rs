@@ -29,6 +29,13 @@ fn direct(record: Record) -> Record {
     }
 }
 
+fn moved(record: Record) -> Record {
+    Record {
+        flags: FLAG_MOVED,
+        ..record
+    }
+}
+
 fn replay(records: &[Record]) -> Account {
     let mut account = Account::default();
     for (index, record) in (0..).zip(records) {
@@ -121,6 +128,51 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     );
     assert_eq!(device.all.utilisation(), Some(0.5));
     assert_eq!(account.anomalies.total(), 0);
+}
+
+#[test]
+fn mapped_memory_comes_and_goes_in_pieces() {
+    const MIB: u64 = 1 << 20;
+    let account = replay(&[
+        record(Kind::SegmentAlloc, Class::Linear, 100 * MIB, 4 * MIB),
+        record(Kind::SegmentAlloc, Class::Linear, 104 * MIB, 4 * MIB),
+        record(Kind::Alloc, Class::Linear, 102 * MIB, 4 * MIB),
+        record(Kind::SegmentFree, Class::Linear, 100 * MIB, 2 * MIB),
+        record(Kind::Free, Class::Linear, 102 * MIB, 4 * MIB),
+        moved(record(Kind::SegmentFree, Class::Linear, 102 * MIB, 2 * MIB)),
+        moved(record(Kind::SegmentFree, Class::Linear, 106 * MIB, 2 * MIB)),
+        moved(record(Kind::SegmentAlloc, Class::Linear, 200 * MIB, 4 * MIB)),
+        record(Kind::SegmentAlloc, Class::Linear, 204 * MIB, 2 * MIB),
+        record(Kind::Alloc, Class::Linear, 200 * MIB, 6 * MIB),
+    ]);
+    assert_eq!(account.anomalies.total(), 0);
+    let device = &account.devices[&0];
+    let expected = Level {
+        current: 8 * MIB,
+        peak: 8 * MIB,
+    };
+    assert_eq!(device.all.reserved, expected);
+    let free = Free {
+        bytes: 2 * MIB,
+        largest: 2 * MIB,
+    };
+    assert_eq!(device.free(), free, "between 104 and 106 MiB");
+    assert_eq!((device.remaps, device.remapped), (1, 4 * MIB));
+    assert_eq!((device.segments_obtained, device.segments_returned), (4, 3));
+    assert_eq!(device.space.segments(), 3);
+}
+
+#[test]
+fn segments_that_cannot_be_change_nothing_that_is_there() {
+    let account = replay(&[
+        record(Kind::SegmentAlloc, Class::Linear, 0x10000, 0x1000),
+        record(Kind::SegmentFree, Class::Linear, 0x90000, 0x1000),
+        record(Kind::SegmentAlloc, Class::Linear, 0x10800, 0x1000),
+        record(Kind::SegmentFree, Class::Linear, u64::MAX - 5, 0x1000),
+    ]);
+    assert_eq!(account.anomalies.segment, 3);
+    assert_eq!(account.devices[&0].all.reserved.current, 0x1800);
+    assert_eq!(account.devices[&0].free().bytes, 0x1800);
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn devices(job: &Job) -> Value {
         .map(|(ordinal, told, account)| {
             let account = account.unwrap_or(&nothing);
             let free = account.free();
-            json!({
+            let mut device = json!({
                 "device": ordinal,
                 "uuid": told.and_then(|told| words::uuid(&told.uuid)),
                 "name": told.map(|told| told.name.as_str()),
@@ -107,7 +107,12 @@ fn devices(job: &Job) -> Value {
                     "returned": account.segments_returned,
                 },
                 "classes": classes(account),
-            })
+            });
+            if account.remaps > 0 {
+                device["remaps"] = json!(account.remaps);
+                device["remapped_bytes"] = json!(account.remapped);
+            }
+            device
         })
         .collect()
 }

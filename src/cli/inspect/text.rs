@@ -369,6 +369,15 @@ fn device(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
             percent(Some(at_peak.fragmentation()))
         )?;
     }
+    if account.remaps > 0 {
+        let steps = if account.remaps == 1 { "step" } else { "steps" };
+        writeln!(
+            out,
+            "  remapped {} in {} {steps}",
+            size(account.remapped),
+            count(account.remaps)
+        )?;
+    }
     Ok(())
 }
 

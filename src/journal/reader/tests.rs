@@ -86,17 +86,81 @@ fn reads_what_was_written() {
     });
 }
 
-#[test]
-fn unfinished_slots_are_skipped_and_counted() {
+/// The sample with other commit words in some slots, as a file of the given format.
+fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = sample();
-    bytes[HEADER_SIZE + 10 * RECORD_SIZE] ^= 1;
-    bytes[HEADER_SIZE + 99 * RECORD_SIZE] ^= 1;
-    with_file(&bytes, |path| {
+    bytes[offset_of!(format::Header, version)] = version;
+    for &(index, word) in words {
+        bytes[HEADER_SIZE + index as usize * RECORD_SIZE..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+fn found_and_unfinished(bytes: &[u8]) -> (u64, u64) {
+    with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
         let mut events = journal.events();
-        assert_eq!(events.by_ref().count() as u64, EVENTS - 2);
-        assert_eq!(events.unfinished(), 1, "the last one is above every committed slot");
-    });
+        (events.by_ref().count() as u64, events.unfinished())
+    })
+}
+
+#[test]
+fn unfinished_slots_are_counted_and_kept_ones_are_not() {
+    let under_way = |index: u64| (index, (index + 1) | format::UNDER_WAY);
+    let words = [under_way(10), (11, 0), (12, 4711), (98, 0), under_way(99)];
+    assert_eq!(found_and_unfinished(&with_words(2, &words)), (EVENTS - 5, 3));
+}
+
+#[test]
+fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
+    let words = [(10, 0), (11, 4711), (99, 0)];
+    assert_eq!(found_and_unfinished(&with_words(1, &words)), (EVENTS - 3, 2));
+    assert_eq!(found_and_unfinished(&with_words(1, &[])), (EVENTS, 0));
+}
+
+/// Numbers of the slots in the order in which their events are handed out, read in blocks of so many slots; for each
+/// the position told with it.
+fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
+    with_file(bytes, |path| {
+        let journal = Journal::open(path).unwrap();
+        let mut events = Events::in_blocks(&journal, slots * RECORD_SIZE);
+        let mut order = Vec::new();
+        let mut position = 0;
+        while let Some(event) = events.next() {
+            order.push(event.unwrap().index);
+            assert!(
+                (position..=journal.size()).contains(&events.position()),
+                "it only grows"
+            );
+            position = events.position();
+        }
+        order
+    })
+}
+
+fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
+    let mut bytes = sample();
+    for (index, time) in times {
+        bytes[HEADER_SIZE + index * RECORD_SIZE + 8..][..8].copy_from_slice(&time.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn events_come_in_the_order_of_their_times() {
+    // Slots 3 and 4 were kept in hand for long, 50 was taken by a thread that was late to look at the clock.
+    let time = |index| match index {
+        3 => 805,
+        4 => 806,
+        50 => 478,
+        index => index as u64 * 10,
+    };
+    let bytes = with_times((0..EVENTS as usize).map(|index| (index, time(index))));
+    let mut expected: Vec<u64> = (0..EVENTS).collect();
+    expected.sort_by_key(|&index| time(index as usize));
+    for slots in [1, 7, 64, 100, 1000] {
+        assert_eq!(order(&bytes, slots), expected, "in blocks of {slots}");
+    }
 }
 
 #[test]
@@ -146,7 +210,7 @@ fn read_all(bytes: &[u8]) {
     with_file(bytes, |path| {
         if let Ok(journal) = Journal::open(path) {
             let slots = bytes.len().saturating_sub(HEADER_SIZE) / RECORD_SIZE;
-            let mut events = journal.events();
+            let mut events = Events::in_blocks(&journal, 16 * RECORD_SIZE);
             let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
             assert!(found as u64 + events.unfinished() <= slots as u64);
             let _ = (journal.lost(), journal.ended_ns(), journal.state());
@@ -156,6 +220,17 @@ fn read_all(bytes: &[u8]) {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_times_are_they_ascend(
+        times in prop::collection::vec(prop_oneof![0u64..300, Just(u64::MAX), any::<u64>()], EVENTS as usize),
+        slots in 1usize..120,
+    ) {
+        let bytes = with_times(times.iter().copied().enumerate());
+        let mut expected: Vec<u64> = (0..EVENTS).collect();
+        expected.sort_by_key(|&index| (times[index as usize], index));
+        prop_assert_eq!(order(&bytes, slots), expected);
+    }
 
     #[test]
     fn damage_never_panics(

@@ -1,0 +1,231 @@
+//! `scripts/bench`, which builds this and says where the pieces are: measures, and prints tables or JSON.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::{Value, json};
+
+mod contender;
+mod cost;
+mod fragmentation;
+mod text;
+
+use contender::{CONTENDERS, Contender, Device, Kind, Places, Round};
+use cost::{Cost, Plan};
+use fragmentation::Fragmentation;
+use text::Progress;
+
+/// The script explains what users may say.
+#[derive(Parser)]
+#[command(name = "scripts/bench", disable_help_flag = true)]
+struct Options {
+    #[arg(long)]
+    quick: bool,
+    #[arg(long)]
+    full: bool,
+    #[arg(long)]
+    json: bool,
+    #[arg(long, value_parser = ["cost", "fragmentation"])]
+    table: Option<String>,
+    #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
+    contenders: Vec<String>,
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    live: Vec<u64>,
+    #[arg(long)]
+    traces: Option<PathBuf>,
+
+    // From the script.
+    #[arg(long)]
+    release: PathBuf,
+    #[arg(long)]
+    programs: PathBuf,
+    #[arg(long)]
+    simgpu: PathBuf,
+    #[arg(long)]
+    scratch: PathBuf,
+    /// A GPU answers on this machine and is to be measured.
+    #[arg(long)]
+    gpu: bool,
+    /// Contenders that could not be built, NAME=WHY.
+    #[arg(long)]
+    without: Vec<String>,
+    /// Where generated traces lie.
+    #[arg(long)]
+    generated: Option<PathBuf>,
+}
+
+impl Options {
+    fn plan(&self) -> Plan {
+        let mut live = match (self.live.is_empty(), self.quick) {
+            (false, _) => self.live.clone(),
+            (true, true) => vec![1, 1000, 20_000],
+            (true, false) => vec![1, 1000, 20_000, 100_000],
+        };
+        if self.full && self.live.is_empty() {
+            live.push(1_000_000);
+        }
+        let (rounds, milliseconds, pairs) = if self.quick {
+            (3, 20, 20_000)
+        } else {
+            (15, 100, 100_000)
+        };
+        Plan {
+            live,
+            rounds,
+            round: Round { milliseconds, pairs },
+        }
+    }
+
+    fn wants(&self, table: &str) -> bool {
+        self.table.as_deref().is_none_or(|only| only == table)
+    }
+
+    /// Names and reasons of contenders that are left out.
+    fn left_out(&self) -> Vec<(&str, &str)> {
+        self.without.iter().filter_map(|text| text.split_once('=')).collect()
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let progress = Progress::new();
+    let left_out = options.left_out();
+    let costs = if options.wants("cost") {
+        costs(&options, &left_out, &progress)
+    } else {
+        Vec::new()
+    };
+    let fragmentation = options
+        .wants("fragmentation")
+        .then(|| fragmentation(&options, &progress));
+    progress.clear();
+    // From here on nothing is written to processes that may be gone; a reader that has seen enough may be.
+    // SAFETY: the default action of a signal, set while there is one thread.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+
+    if options.json {
+        println!("{:#}", as_json(&options, &left_out, &costs, &fragmentation));
+    } else {
+        print(&options, &left_out, &costs, &fragmentation);
+    }
+    let complete = costs.iter().all(Cost::complete)
+        && match &fragmentation {
+            Some(Ok(fragmentation)) => fragmentation.complete(),
+            Some(Err(_)) => options.traces.is_none(),
+            None => true,
+        };
+    if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Vec<Cost> {
+    let places = Places {
+        release: options.release.clone(),
+        programs: options.programs.clone(),
+        simgpu: options.simgpu.clone(),
+        scratch: options.scratch.clone(),
+    };
+    let plan = options.plan();
+    let mut devices = vec![Device::Simulated];
+    if options.gpu {
+        devices.push(Device::Gpu);
+    }
+    devices
+        .into_iter()
+        .map(|device| {
+            let contenders: Vec<Contender> = cost::chosen(&options.contenders, device)
+                .into_iter()
+                .filter(|contender| !left_out.iter().any(|(name, _)| *name == contender.name))
+                .collect();
+            cost::measure(&plan, device, contenders, &places, progress)
+        })
+        .collect()
+}
+
+/// The table, or why there is none.
+fn fragmentation(options: &Options, progress: &Progress) -> Result<Fragmentation, String> {
+    let folder = options
+        .traces
+        .as_ref()
+        .or(options.generated.as_ref())
+        .ok_or("no traces were given and none can be generated: give a folder with --traces")?;
+    let files = fragmentation::traces(folder)?;
+    Ok(fragmentation::measure(
+        &files,
+        &options.release.join("vramshim"),
+        progress,
+    ))
+}
+
+fn print(
+    options: &Options,
+    left_out: &[(&str, &str)],
+    costs: &[Cost],
+    fragmentation: &Option<Result<Fragmentation, String>>,
+) {
+    if !costs.is_empty() {
+        println!("{}", machine());
+        let measured = |contender: &Contender| costs.iter().any(|cost| cost.has(contender.name));
+        for contender in CONTENDERS.iter().filter(|contender| measured(contender)) {
+            println!("  {:<16}{}", contender.name, contender.what);
+        }
+        for (name, why) in left_out {
+            println!("left out: {name}: {why}");
+        }
+    }
+    for cost in costs {
+        println!();
+        cost.print();
+    }
+    match fragmentation {
+        Some(Ok(table)) => {
+            println!();
+            if options.traces.is_none() {
+                println!("No traces were given (--traces): these were generated.");
+            }
+            table.print();
+        }
+        Some(Err(why)) => println!("\nFragmentation: {why}"),
+        None => {}
+    }
+}
+
+fn as_json(
+    options: &Options,
+    left_out: &[(&str, &str)],
+    costs: &[Cost],
+    fragmentation: &Option<Result<Fragmentation, String>>,
+) -> Value {
+    let left_out: Vec<Value> = left_out
+        .iter()
+        .map(|(name, why)| json!({ "contender": name, "why": why }))
+        .collect();
+    let fragmentation = match fragmentation {
+        Some(Ok(table)) => json!({ "generated": options.traces.is_none(), "traces": table.json() }),
+        Some(Err(why)) => json!({ "why": why }),
+        None => Value::Null,
+    };
+    json!({
+        "machine": machine(),
+        "quick": options.quick,
+        "left_out": left_out,
+        "cost": costs.iter().map(Cost::json).collect::<Vec<_>>(),
+        "fragmentation": fragmentation,
+    })
+}
+
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let described = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = described
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, model)| model);
+    format!("{model}, {cores} cores")
+}
+
+impl Contender {
+    fn is_ours(&self) -> bool {
+        self.kind == Kind::Library
+    }
+}

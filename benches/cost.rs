@@ -1,0 +1,356 @@
+//! What a pair of free and allocate costs. All contenders hold their blocks at the same time and take turns, a short
+//! round each, so that whatever else the machine does hits all alike; ratios are taken round by round.
+
+use comfy_table::Table;
+use serde_json::{Value, json};
+
+use crate::contender::{CONTENDERS, Contender, Device, Load, Places, Round, Running, Sample};
+use crate::text::{self, Progress};
+
+pub const THREADS: [u64; 2] = [1, 2];
+/// The number of live blocks that growth is told relative to.
+const BASE: u64 = 1000;
+
+pub struct Plan {
+    pub live: Vec<u64>,
+    pub rounds: usize,
+    pub round: Round,
+}
+
+/// One sample a round, or why there are none.
+type Rounds = Result<Vec<Sample>, String>;
+
+/// Which of the two times of a sample.
+type Clock = fn(&Sample) -> f64;
+const WALL: Clock = |sample| sample.wall;
+const PROCESSOR: Clock = |sample| sample.processor;
+
+/// A thread that has the processor for less than this share of its rounds shares it with other work.
+const UNDISTURBED: f64 = 0.95;
+
+pub struct Cost {
+    device: Device,
+    live: Vec<u64>,
+    contenders: Vec<Contender>,
+    /// By number of live blocks, contender, number of threads.
+    measured: Vec<Vec<[Rounds; THREADS.len()]>>,
+}
+
+pub fn measure(plan: &Plan, device: Device, contenders: Vec<Contender>, places: &Places, progress: &Progress) -> Cost {
+    let measured = plan
+        .live
+        .iter()
+        .map(|&live| {
+            let mut cells = Vec::new();
+            for contender in &contenders {
+                for threads in THREADS {
+                    let round = plan.round;
+                    cells.push((contender, Load { live, threads, round }));
+                }
+            }
+            let mut results = match device {
+                Device::Simulated => take_turns(&cells, device, plan, places, progress),
+                Device::Gpu => one_by_one(&cells, device, plan, places, progress),
+            }
+            .into_iter();
+            contenders
+                .iter()
+                .map(|_| THREADS.map(|_| results.next().unwrap_or_else(|| Err("not measured".to_owned()))))
+                .collect()
+        })
+        .collect();
+    Cost {
+        device,
+        live: plan.live.clone(),
+        contenders,
+        measured,
+    }
+}
+
+/// The order of a round: everyone is first once.
+fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |index| (index + round) % count)
+}
+
+/// All processes at the same time, one of them working.
+fn take_turns(
+    cells: &[(&Contender, Load)],
+    device: Device,
+    plan: &Plan,
+    places: &Places,
+    progress: &Progress,
+) -> Vec<Rounds> {
+    let mut running: Vec<Result<Running, String>> = cells
+        .iter()
+        .map(|(contender, load)| {
+            progress.show(&format!(
+                "{} live blocks: {} is getting them",
+                text::count(load.live),
+                contender.name
+            ));
+            Running::start(contender, places, device, load)
+        })
+        .collect();
+    let mut rounds: Vec<Rounds> = cells.iter().map(|_| Ok(Vec::new())).collect();
+    for round in 0..plan.rounds {
+        progress.show(&format!(
+            "{} live blocks: round {} of {}",
+            text::count(cells.first().map_or(0, |(_, load)| load.live)),
+            round + 1,
+            plan.rounds
+        ));
+        for index in rotated(cells.len(), round) {
+            let next = match &mut running[index] {
+                Ok(process) => process.round(),
+                Err(why) => Err(why.clone()),
+            };
+            add(&mut rounds[index], next);
+        }
+    }
+    rounds
+}
+
+/// A process for each round, because a real device cannot hold the blocks of all of them at once.
+fn one_by_one(
+    cells: &[(&Contender, Load)],
+    device: Device,
+    plan: &Plan,
+    places: &Places,
+    progress: &Progress,
+) -> Vec<Rounds> {
+    let mut rounds: Vec<Rounds> = cells.iter().map(|_| Ok(Vec::new())).collect();
+    for round in 0..plan.rounds {
+        for index in rotated(cells.len(), round) {
+            let (contender, load) = &cells[index];
+            progress.show(&format!(
+                "GPU, {} live blocks: round {} of {}: {}",
+                text::count(load.live),
+                round + 1,
+                plan.rounds,
+                contender.name
+            ));
+            if rounds[index].is_ok() {
+                let next = Running::start(contender, places, device, load).and_then(|mut process| process.round());
+                add(&mut rounds[index], next);
+            }
+        }
+    }
+    rounds
+}
+
+fn add(rounds: &mut Rounds, next: Result<Sample, String>) {
+    match (&mut *rounds, next) {
+        (Ok(samples), Ok(sample)) => samples.push(sample),
+        (Ok(_), Err(why)) => *rounds = Err(why),
+        (Err(_), _) => {}
+    }
+}
+
+fn median(mut numbers: Vec<f64>) -> Option<f64> {
+    numbers.sort_by(f64::total_cmp);
+    let middle = numbers.len() / 2;
+    match numbers.len() {
+        0 => None,
+        length if length % 2 == 1 => Some(numbers[middle]),
+        _ => Some((numbers[middle - 1] + numbers[middle]) / 2.0),
+    }
+}
+
+/// The median of the quotients of each round.
+fn ratio(above: &Rounds, below: &Rounds, clock: Clock) -> Option<f64> {
+    let (Ok(above), Ok(below)) = (above, below) else {
+        return None;
+    };
+    let both = above.iter().zip(below);
+    median(both.map(|(above, below)| clock(above) / clock(below)).collect())
+}
+
+impl Cost {
+    fn rounds(&self, live: usize, contender: usize, threads: usize) -> &Rounds {
+        &self.measured[live][contender][threads]
+    }
+
+    fn pair(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
+        let rounds = self.rounds(live, contender, 0).as_ref().ok()?;
+        median(rounds.iter().map(clock).collect())
+    }
+
+    fn against_torch(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
+        let torch = self.contenders.iter().position(|other| other.name == "torch")?;
+        ratio(self.rounds(live, contender, 0), self.rounds(live, torch, 0), clock)
+    }
+
+    fn growth(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
+        let base = self.live.iter().position(|&live| live == BASE)?;
+        Some(self.pair(live, contender, clock)? / self.pair(base, contender, clock)?)
+    }
+
+    /// Throughput of two threads over that of one.
+    fn two_threads(&self, live: usize, contender: usize) -> Option<f64> {
+        ratio(self.rounds(live, contender, 0), self.rounds(live, contender, 1), WALL)
+    }
+
+    /// The share of its rounds for which a lone thread had a processor: the median of all.
+    fn processor_share(&self) -> Option<f64> {
+        let alone = self
+            .measured
+            .iter()
+            .flatten()
+            .filter_map(|[alone, _]| alone.as_ref().ok());
+        median(alone.flatten().map(|sample| sample.processor / sample.wall).collect())
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.contenders.iter().any(|contender| contender.name == name)
+    }
+
+    pub fn print(&self) {
+        let device = match self.device {
+            Device::Simulated => "on the simulated GPU, whose driver calls cost next to nothing",
+            Device::Gpu => "on this machine's GPU",
+        };
+        println!("Cost of an allocate+free pair {device}");
+        println!("512 B to 1 MiB, uniform; a random victim is freed and another size allocated in its place");
+        self.tables("", WALL);
+        self.table(
+            "throughput of 2 threads relative to 1 (the live blocks are split between them)",
+            times,
+            Self::two_threads,
+        );
+        // Two threads cannot be told this way: waiting for each other is what they are measured for.
+        if let Some(share) = self.processor_share().filter(|&share| share < UNDISTURBED) {
+            println!(
+                "\nOther work kept this machine busy: a thread had a processor for {:.0} % of its time. The times above\n\
+                 contain that, and 2 threads tell little. Processor time does not:",
+                share * 100.0
+            );
+            self.tables(" of processor time", PROCESSOR);
+        }
+        for line in self.refusals() {
+            println!("  {line}");
+        }
+    }
+
+    fn tables(&self, of: &str, clock: Clock) {
+        let nanoseconds = |value: f64| text::count(value.round() as u64);
+        self.table(
+            &format!("nanoseconds{of} a pair, 1 thread"),
+            nanoseconds,
+            |cost, live, index| cost.pair(live, index, clock),
+        );
+        self.table(
+            "the same relative to torch (less is faster)",
+            times,
+            |cost, live, index| cost.against_torch(live, index, clock),
+        );
+        self.table("the same relative to 1,000 live blocks", times, |cost, live, index| {
+            cost.growth(live, index, clock)
+        });
+    }
+
+    fn table(&self, title: &str, word: impl Fn(f64) -> String, value: impl Fn(&Self, usize, usize) -> Option<f64>) {
+        println!("\n{title}");
+        let mut table = Table::new();
+        let heads = self.live.iter().map(|&live| format!("{} live", text::count(live)));
+        text::prepare(&mut table, ["".to_owned()].into_iter().chain(heads));
+        for (index, contender) in self.contenders.iter().enumerate() {
+            let cells = (0..self.live.len()).map(|live| value(self, live, index).map_or("-".to_owned(), &word));
+            table.add_row([contender.name.to_owned()].into_iter().chain(cells));
+        }
+        text::align(&mut table, 1);
+        println!("{table}");
+    }
+
+    /// Why there is no number, one line for each contender and reason.
+    fn refusals(&self) -> Vec<String> {
+        let mut reasons: Vec<(&str, &str, Vec<String>)> = Vec::new();
+        for (index, contender) in self.contenders.iter().enumerate() {
+            for (live, &blocks) in self.live.iter().enumerate() {
+                for (place, threads) in THREADS.iter().enumerate() {
+                    let Err(why) = self.rounds(live, index, place) else {
+                        continue;
+                    };
+                    let cell = match threads {
+                        1 => text::count(blocks),
+                        _ => format!("{} on {threads} threads", text::count(blocks)),
+                    };
+                    let known = reasons
+                        .iter_mut()
+                        .find(|(name, reason, _)| *name == contender.name && reason == why);
+                    match known {
+                        Some((_, _, cells)) => cells.push(cell),
+                        None => reasons.push((contender.name, why, vec![cell])),
+                    }
+                }
+            }
+        }
+        reasons
+            .into_iter()
+            .map(|(name, why, cells)| format!("no number for {name}: {why} (live blocks: {})", cells.join("; ")))
+            .collect()
+    }
+
+    pub fn json(&self) -> Value {
+        let mut results = Vec::new();
+        for (live, &blocks) in self.live.iter().enumerate() {
+            for (index, contender) in self.contenders.iter().enumerate() {
+                let threads: Vec<Value> = THREADS
+                    .iter()
+                    .enumerate()
+                    .map(|(place, threads)| match self.rounds(live, index, place) {
+                        Ok(rounds) => json!({
+                            "threads": threads,
+                            "ns_per_pair": median(rounds.iter().map(WALL).collect()),
+                            "processor_ns_per_pair": median(rounds.iter().map(PROCESSOR).collect()),
+                            "least": rounds.iter().map(WALL).reduce(f64::min),
+                            "most": rounds.iter().map(WALL).reduce(f64::max),
+                        }),
+                        Err(why) => json!({ "threads": threads, "ns_per_pair": null, "why": why }),
+                    })
+                    .collect();
+                results.push(json!({
+                    "contender": contender.name,
+                    "live": blocks,
+                    "ns_per_pair": self.pair(live, index, WALL),
+                    "versus_torch": self.against_torch(live, index, WALL),
+                    "versus_1000_live": self.growth(live, index, WALL),
+                    "processor_versus_torch": self.against_torch(live, index, PROCESSOR),
+                    "processor_versus_1000_live": self.growth(live, index, PROCESSOR),
+                    "two_threads_throughput": self.two_threads(live, index),
+                    "measured": threads,
+                }));
+            }
+        }
+        json!({
+            "device": self.device.key(),
+            "processor_share": self.processor_share(),
+            "results": results,
+        })
+    }
+
+    /// Whether the library's own strategies were measured everywhere.
+    pub fn complete(&self) -> bool {
+        self.measured.iter().all(|cells| {
+            cells
+                .iter()
+                .flatten()
+                .zip(0..)
+                .all(|(rounds, place)| rounds.is_ok() || !self.contenders[place / THREADS.len()].is_ours())
+        })
+    }
+}
+
+fn times(value: f64) -> String {
+    format!("{}x", text::significant(value))
+}
+
+/// Those asked for, or those that belong to the device.
+pub fn chosen(names: &[String], device: Device) -> Vec<Contender> {
+    CONTENDERS
+        .into_iter()
+        .filter(|contender| match names {
+            [] => contender.belongs(device),
+            names => names.iter().any(|name| name == contender.name),
+        })
+        .collect()
+}

@@ -1,0 +1,33 @@
+//! mimalloc as a contender of `pair.c`: the floor, an allocator of host memory that is known to be fast.
+
+use std::ffi::{c_char, c_int, c_ulonglong, c_void};
+use std::ptr;
+
+use libmimalloc_sys::{mi_free, mi_malloc};
+
+const OUT_OF_MEMORY: c_int = 2;
+
+#[unsafe(no_mangle)]
+extern "C" fn pair_start() -> *const c_char {
+    ptr::null()
+}
+
+/// # Safety
+/// `address` can be written to.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pair_allocate(address: *mut c_ulonglong, size: usize) -> c_int {
+    // SAFETY: any size may be asked for.
+    let block = unsafe { mi_malloc(size) };
+    // SAFETY: the caller's promise.
+    unsafe { *address = block as c_ulonglong };
+    if block.is_null() { OUT_OF_MEMORY } else { 0 }
+}
+
+/// # Safety
+/// `address` is from `pair_allocate` and is given back once.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pair_release(address: c_ulonglong, _size: usize) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { mi_free(address as *mut c_void) };
+    0
+}

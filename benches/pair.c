@@ -1,0 +1,266 @@
+/* The loop that scripts/bench times, the same for every allocator: a number of live blocks, and then pairs of "free a
+ * random one, allocate another of random size in its place".
+ *
+ *   pair CONTENDER LIVE THREADS MILLISECONDS PAIRS
+ *
+ *   CONTENDER  driver  cuMemAlloc_v2 and cuMemFree_v2 of whatever answers to libcuda.so.1
+ *              async   cuMemAllocAsync and cuMemFreeAsync, a stream for each thread
+ *              FILE.so pair_allocate, pair_release and pair_start of that library (pair.h)
+ *   LIVE       live blocks, split evenly among the threads; no thread frees another's
+ *
+ * Prints "ready" once the blocks are there and were turned over. Then each line on stdin asks for one round of at most
+ * MILLISECONDS and PAIRS a thread, and is answered by a line "PAIRS NANOSECONDS PROCESSOR": all threads' pairs, the
+ * time they took together, and the processor time that they used, added up. "refused WHY" takes the place of either line where the allocator cannot go on. */
+#include "cuda_api.h"
+#include "pair.h"
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LEAST = 512,
+    MOST = 1 << 20,
+    MAX_THREADS = 64,
+    BATCH = 32,              /* pairs between two looks at the clock */
+    SETUP_SECONDS = 60,      /* for the live blocks */
+    TURNOVER_SECONDS = 3,    /* for turning them over, twice where that is enough */
+    STUCK_SECONDS = 120,     /* after which the process ends itself, so that a hang is found out */
+};
+
+static int (*allocate)(unsigned long long *, size_t);
+static int (*release)(unsigned long long, size_t);
+
+static void refused(const char *format, ...)
+{
+    static atomic_flag once = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&once)) pause();
+    va_list arguments;
+    va_start(arguments, format);
+    printf("refused ");
+    vprintf(format, arguments);
+    printf("\n");
+    fflush(stdout);
+    _exit(1);
+}
+
+/* ---- contenders */
+
+static void *symbol(void *library, const char *name)
+{
+    void *found = dlsym(library, name);
+    if (!found) refused("no %s", name);
+    return found;
+}
+
+static CUcontext context;
+static CUresult (*set_current)(CUcontext);
+static CUresult (*stream_create)(CUstream *, unsigned);
+static CUresult (*allocate_async)(CUdeviceptr *, size_t, CUstream);
+static CUresult (*free_async)(CUdeviceptr, CUstream);
+static CUresult (*allocate_linear)(CUdeviceptr *, size_t);
+static CUresult (*free_linear)(CUdeviceptr);
+static _Thread_local CUstream stream;
+
+static int linear_allocate(unsigned long long *address, size_t size) { return allocate_linear(address, size); }
+static int linear_release(unsigned long long address, size_t size) { (void)size; return free_linear(address); }
+static int async_allocate(unsigned long long *address, size_t size) { return allocate_async(address, size, stream); }
+static int async_release(unsigned long long address, size_t size) { (void)size; return free_async(address, stream); }
+
+static void open_driver(bool async)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!library) refused("%s", dlerror());
+    CUresult (*init)(unsigned) = symbol(library, "cuInit");
+    CUresult (*retain)(CUcontext *, CUdevice) = symbol(library, "cuDevicePrimaryCtxRetain");
+    set_current = symbol(library, "cuCtxSetCurrent");
+    CUresult result = init(0);
+    if (result == CUDA_SUCCESS) result = retain(&context, 0);
+    if (result != CUDA_SUCCESS) refused("no context: CUDA error %d", (int)result);
+    if (!async) {
+        allocate_linear = symbol(library, "cuMemAlloc_v2");
+        free_linear = symbol(library, "cuMemFree_v2");
+        allocate = linear_allocate;
+        release = linear_release;
+        return;
+    }
+    stream_create = symbol(library, "cuStreamCreate");
+    allocate_async = symbol(library, "cuMemAllocAsync");
+    free_async = symbol(library, "cuMemFreeAsync");
+    allocate = async_allocate;
+    release = async_release;
+    /* As frameworks set it: the pool keeps what it has. */
+    CUresult (*get_pool)(CUmemoryPool *, CUdevice) = symbol(library, "cuDeviceGetDefaultMemPool");
+    CUresult (*set)(CUmemoryPool, int, void *) = symbol(library, "cuMemPoolSetAttribute");
+    CUmemoryPool pool;
+    uint64_t threshold = UINT64_MAX;
+    enum { RELEASE_THRESHOLD = 4 };
+    result = get_pool(&pool, 0);
+    if (result == CUDA_SUCCESS) result = set(pool, RELEASE_THRESHOLD, &threshold);
+    if (result != CUDA_SUCCESS) refused("no stream-ordered memory pool: CUDA error %d", (int)result);
+}
+
+static void open_contender(const char *name)
+{
+    if (strcmp(name, "driver") == 0 || strcmp(name, "async") == 0) {
+        open_driver(name[0] == 'a');
+        return;
+    }
+    void *library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+    if (!library) refused("%s", dlerror());
+    const char *(*start)(void) = symbol(library, "pair_start");
+    const char *problem = start();
+    if (problem) refused("%s", problem);
+    allocate = symbol(library, "pair_allocate");
+    release = symbol(library, "pair_release");
+}
+
+static void enter_thread(void)
+{
+    if (set_current && set_current(context) != CUDA_SUCCESS) refused("cuCtxSetCurrent failed");
+    enum { NON_BLOCKING = 1 };
+    if (stream_create && stream_create(&stream, NON_BLOCKING) != CUDA_SUCCESS) refused("cuStreamCreate failed");
+}
+
+/* ---- the loop */
+
+struct block { unsigned long long address; size_t size; };
+
+struct worker {
+    struct block *blocks;
+    size_t live, pairs;
+    uint64_t random, processor;
+} __attribute__((aligned(128))); /* two workers share no cache line */
+
+static struct worker workers[MAX_THREADS];
+static size_t threads, most_pairs;
+static uint64_t most_nanoseconds;
+static pthread_barrier_t barrier;
+
+static uint64_t read_clock(clockid_t clock)
+{
+    struct timespec time;
+    clock_gettime(clock, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static uint64_t now(void) { return read_clock(CLOCK_MONOTONIC); }
+
+static uint64_t next(struct worker *worker)
+{
+    uint64_t x = worker->random;
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    return worker->random = x;
+}
+
+/* A number below `limit` of 32 random bits. */
+static size_t below(uint32_t bits, size_t limit) { return (size_t)(((uint64_t)bits * limit) >> 32); }
+
+static void obtain(struct worker *worker, size_t place, size_t beside, uint32_t bits)
+{
+    struct block *block = &worker->blocks[place];
+    block->size = LEAST + below(bits, MOST - LEAST + 1);
+    int result = allocate(&block->address, block->size);
+    if (result) refused("allocating %zu bytes beside %zu live blocks: error %d", block->size, beside * threads, result);
+}
+
+static size_t run_pairs(struct worker *worker, size_t most, uint64_t nanoseconds)
+{
+    uint64_t end = now() + nanoseconds;
+    size_t done = 0;
+    while (done < most) {
+        for (int i = 0; i < BATCH; i++) {
+            uint64_t random = next(worker);
+            size_t victim = below((uint32_t)(random >> 32), worker->live);
+            int result = release(worker->blocks[victim].address, worker->blocks[victim].size);
+            if (result) refused("freeing a block: error %d", result);
+            obtain(worker, victim, worker->live - 1, (uint32_t)random);
+        }
+        done += BATCH;
+        if (now() >= end) break;
+    }
+    return done;
+}
+
+static void prepare(struct worker *worker)
+{
+    uint64_t end = now() + SETUP_SECONDS * 1000000000ull;
+    for (size_t i = 0; i < worker->live; i++) {
+        obtain(worker, i, i, (uint32_t)next(worker));
+        if (i % BATCH == 0 && now() > end) refused("only %zu of %zu blocks after %d s", i + 1, worker->live, SETUP_SECONDS);
+    }
+    run_pairs(worker, 2 * worker->live + 2000, TURNOVER_SECONDS * 1000000000ull);
+}
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+    enter_thread();
+    prepare(worker);
+    pthread_barrier_wait(&barrier);
+    for (;;) {
+        pthread_barrier_wait(&barrier); /* the round begins */
+        /* What other processes pushed out of the caches comes back, untimed. */
+        run_pairs(worker, most_pairs / 10, most_nanoseconds / 10);
+        pthread_barrier_wait(&barrier);
+        uint64_t begin = read_clock(CLOCK_THREAD_CPUTIME_ID);
+        worker->pairs = run_pairs(worker, most_pairs, most_nanoseconds);
+        worker->processor = read_clock(CLOCK_THREAD_CPUTIME_ID) - begin;
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 6) return fprintf(stderr, "usage: pair CONTENDER LIVE THREADS MILLISECONDS PAIRS\n"), 2;
+    size_t live = strtoull(argv[2], NULL, 10);
+    threads = strtoull(argv[3], NULL, 10);
+    most_nanoseconds = strtoull(argv[4], NULL, 10) * 1000000u;
+    most_pairs = strtoull(argv[5], NULL, 10);
+    if (!live || !threads || threads > MAX_THREADS || !most_pairs) return fprintf(stderr, "pair: a number is out of range\n"), 2;
+    /* Nothing here is written to, so an allocator of host memory is not to pay for huge pages either. */
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    alarm(SETUP_SECONDS + STUCK_SECONDS);
+    open_contender(argv[1]);
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
+    for (size_t i = 0; i < threads; i++) {
+        struct worker *worker = &workers[i];
+        worker->live = live / threads ? live / threads : 1;
+        worker->blocks = calloc(worker->live, sizeof *worker->blocks);
+        worker->random = 0x9e3779b97f4a7c15ull * (i + 1);
+        pthread_t id;
+        if (!worker->blocks || pthread_create(&id, NULL, work, worker)) refused("no memory for a thread");
+    }
+    pthread_barrier_wait(&barrier);
+    alarm(0);
+    printf("ready\n");
+    fflush(stdout);
+    char line[16];
+    while (fgets(line, sizeof line, stdin)) {
+        alarm(STUCK_SECONDS);
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        uint64_t begin = now();
+        pthread_barrier_wait(&barrier);
+        uint64_t took = now() - begin;
+        size_t pairs = 0;
+        uint64_t processor = 0;
+        for (size_t i = 0; i < threads; i++) pairs += workers[i].pairs, processor += workers[i].processor;
+        printf("%zu %llu %llu\n", pairs, (unsigned long long)took, (unsigned long long)processor);
+        fflush(stdout);
+        alarm(0);
+    }
+    /* Freeing a million blocks would be time that nobody measures. */
+    _exit(0);
+}

@@ -1,0 +1,77 @@
+//! Words and tables.
+
+use std::io::{IsTerminal, Write};
+
+use comfy_table::{CellAlignment, Table, presets};
+
+/// With a comma between thousands.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// With about three digits that say something.
+pub fn significant(value: f64) -> String {
+    match value {
+        value if value < 9.995 => format!("{value:.2}"),
+        value if value < 99.95 => format!("{value:.1}"),
+        value => count(value.round() as u64),
+    }
+}
+
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+pub fn prepare(table: &mut Table, heads: impl Iterator<Item = String>) {
+    table.load_style(presets::NOTHING);
+    table.set_header(heads);
+}
+
+/// To the right from the column `first` on.
+pub fn align(table: &mut Table, first: usize) {
+    for column in table.column_iter_mut().skip(first) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+/// One line on stderr that tells where the run is, only where somebody looks.
+pub struct Progress {
+    terminal: bool,
+}
+
+impl Progress {
+    pub fn new() -> Progress {
+        Progress {
+            terminal: std::io::stderr().is_terminal(),
+        }
+    }
+
+    pub fn show(&self, text: &str) {
+        if self.terminal {
+            eprint!("\r\x1b[K{text}");
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    pub fn clear(&self) {
+        self.show("");
+    }
+}

@@ -1,0 +1,127 @@
+//! The recommendation below the table, in words.
+
+use vramshim::policy::Settings;
+
+use super::{Row, words};
+use crate::replay::recommendation::{Advice, advise, runs_now, setting};
+use crate::replay::{Outcome, Source, Trace};
+
+pub struct Recommendation {
+    pub strategy: Option<&'static str>,
+    pub setting: Option<String>,
+    /// Bytes.
+    pub saves: u64,
+    /// The strategy that the job most likely runs now.
+    pub compared_with: &'static str,
+    pub why: String,
+}
+
+/// `play` plays a strategy that is needed to compare with and was not asked for.
+pub fn recommendation(
+    trace: &Trace,
+    rows: &[Row],
+    settings: &Settings,
+    device_memory: u64,
+    play: &dyn Fn(&str) -> Option<Row>,
+) -> Recommendation {
+    let compared_with = runs_now(&trace.source);
+    let nothing = |why: String| Recommendation {
+        strategy: None,
+        setting: None,
+        saves: 0,
+        compared_with,
+        why,
+    };
+    let played = |name: &str| rows.iter().find(|row| row.outcome.name == name);
+    let extra = match played(compared_with) {
+        Some(_) => None,
+        None => play(compared_with),
+    };
+    let Some(now) = played(compared_with).or(extra.as_ref()) else {
+        return nothing(format!("none: {compared_with} cannot be played"));
+    };
+    let torch_calls = match played("torch").or((compared_with == "torch").then_some(now)) {
+        Some(torch) => Some(torch.outcome.driver_calls),
+        None => played("passthrough").and_then(|_| Some(play("torch")?.outcome.driver_calls)),
+    };
+    let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.clone()).collect();
+    let set = |name: &str| setting(name, &trace.source, settings);
+    let smallest = |name: &str| played(name).and_then(|row| row.smallest);
+    let (before, device) = (words::size(now.outcome.peak_reserved), words::size(device_memory));
+    let recommend = |best: &Outcome, saves: u64, reason: &dyn Fn(&str) -> String| {
+        let setting = set(best.name);
+        let text = reason(setting.as_deref().unwrap_or(best.name));
+        Recommendation {
+            strategy: Some(best.name),
+            setting,
+            saves,
+            compared_with,
+            why: text + caveat(best.name, &trace.source),
+        }
+    };
+    match advise(&outcomes, &now.outcome, torch_calls, |name| set(name).is_some()) {
+        Advice::Saves { best, bytes } => recommend(best, bytes, &|setting| {
+            let fits = smallest(best.name).map_or(String::new(), |smallest| {
+                format!(", and fits a device of {}", words::size(smallest))
+            });
+            format!(
+                "{setting} reserves {} instead of {before} under {compared_with}: saves {} ({:.1}%){fits}",
+                words::size(best.peak_reserved),
+                words::size(bytes),
+                bytes as f64 / now.outcome.peak_reserved.max(1) as f64 * 100.0,
+            )
+        }),
+        Advice::Fits { best } => {
+            // Where requests failed, the peak is of another run than the one that the trace tells of. The devices that
+            // suffice can be compared.
+            let (needs, needed) = (smallest(best.name), now.smallest);
+            let saves = needed
+                .zip(needs)
+                .map_or(0, |(needed, needs)| needed.saturating_sub(needs));
+            let size = |size: Option<u64>| size.map_or("any size".to_owned(), words::size);
+            recommend(best, saves, &|setting| {
+                format!(
+                    "{setting} serves every request on a device of {device}, where {compared_with} has no memory for \
+                     {} of them: it needs a device of {}, {compared_with} one of {}",
+                    words::count(now.outcome.failed),
+                    size(needs),
+                    size(needed),
+                )
+            })
+        }
+        Advice::Nothing { best: Some(best) } => nothing(format!(
+            "none: nothing to gain over the {before} under {compared_with}; {} would reserve {}",
+            set(best.name).unwrap_or_default(),
+            words::size(best.peak_reserved),
+        )),
+        Advice::Nothing { best: None } => nothing(format!(
+            "none: nothing to gain over the {before} under {compared_with}, of what was played and can be set"
+        )),
+        Advice::NoneFits => {
+            let settable = rows
+                .iter()
+                .filter_map(|row| Some((row.smallest?, set(row.outcome.name)?)));
+            let least = settable.min().map_or(String::new(), |(smallest, setting)| {
+                format!("; {setting} needs the smallest: {}", words::size(smallest))
+            });
+            nothing(format!(
+                "none: no setting to speak for serves every request on a device of {device}{least}"
+            ))
+        }
+    }
+}
+
+/// What a user has to know before setting it.
+fn caveat(name: &str, source: &Source) -> &'static str {
+    match (name, source) {
+        ("torch_expandable", _) | (_, Source::Journal { .. }) => "",
+        (_, Source::Log) => {
+            ". If the log is of PyTorch's tensors, set PYTORCH_NO_CUDA_MEMORY_CACHING=1 as well: its own cache would \
+             stand between them and the library"
+        }
+        (_, Source::Snapshot { .. }) => {
+            ". PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns PyTorch's own cache off, which would stand between its tensors \
+             and the library"
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Memory that a pool has held free for a while goes back to the layer below (`VRAMSHIM_IDLE_RELEASE`), so that others on
+//! a shared GPU get it. A thread of ours watches, because a job that rests makes no calls; there is none where the
+//! variable is not set.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tracing::{debug, warn};
+
+use super::{Engine, scope};
+use crate::api::Api;
+
+/// Bounds of how often the pools are looked at.
+const OFTEN: Duration = Duration::from_millis(5);
+const SELDOM: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Starts the watch, once there is a pool to watch.
+    pub(super) fn watch_idle_pools(&'static self) {
+        let Some(bound) = self.config.idle_release else { return };
+        self.idle_watch.call_once(|| {
+            // The job's signals are for the job's own threads: a new one inherits the mask.
+            // SAFETY: both sets are this frame's own.
+            let before = unsafe {
+                let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+                libc::sigfillset(&mut all);
+                libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+                before
+            };
+            let started = std::thread::Builder::new()
+                .name("vramshim-idle".to_owned())
+                .spawn(move || self.release_what_rests(bound));
+            // SAFETY: as above.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+            if let Err(problem) = started {
+                warn!("VRAMSHIM_IDLE_RELEASE: no thread can be started: {problem}; free memory is kept");
+            }
+        });
+    }
+
+    fn release_what_rests(&self, bound: Duration) {
+        // For each device what was seen last, since when, and whether it was released since.
+        let mut seen: HashMap<i16, (u64, Instant, bool)> = HashMap::new();
+        loop {
+            std::thread::sleep((bound / 4).clamp(OFTEN, SELDOM));
+            for (device, activity) in self.activity() {
+                let now = Instant::now();
+                let (last, since, released) = seen.entry(device).or_insert((activity, now, false));
+                if *last != activity {
+                    (*last, *since, *released) = (activity, now, false);
+                } else if !*released && now.duration_since(*since) >= bound && !self.capturing() {
+                    *released = true;
+                    // Calls of the layer below are its own, as in a hooked function.
+                    let _scope = scope::driver(Api::IdleRelease);
+                    let bytes = self.release_idle(device);
+                    debug!("idle release: {bytes} bytes of device {device} given back");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Messages between two processes of one user: a sequenced-packet Unix socket in the abstract namespace, each message
+//! whole, with file descriptors where it carries memory.
+
+use std::io;
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+/// The kernel carries at most 253 in a message (`SCM_MAX_FD`).
+pub const MOST_DESCRIPTORS: usize = 250;
+
+pub struct Channel(OwnedFd);
+
+/// Room for the control message that carries descriptors, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 1024 + 64]);
+
+fn result(code: libc::c_int) -> io::Result<libc::c_int> {
+    if code < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(code)
+    }
+}
+
+/// Runs a system call again where a signal interrupted it: the job's own handlers may run at any moment.
+fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
+    loop {
+        let done = call();
+        if done >= 0 {
+            return Ok(done as usize);
+        }
+        let problem = io::Error::last_os_error();
+        if problem.kind() != io::ErrorKind::Interrupted {
+            return Err(problem);
+        }
+    }
+}
+
+fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: a plain C structure in which zero is a value of every field.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The first byte stays 0: an abstract name.
+    for (place, &byte) in address.sun_path[1..].iter_mut().zip(name.as_bytes()) {
+        *place = byte as libc::c_char;
+    }
+    let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len().min(address.sun_path.len() - 1);
+    (address, length as libc::socklen_t)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: takes numbers only; the descriptor is nobody else's.
+    unsafe {
+        let fd = result(libc::socket(
+            libc::AF_UNIX,
+            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
+            0,
+        ))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    let (address, length) = address_of(name);
+    // SAFETY: the address lives through the call and is as long as told.
+    unsafe {
+        result(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length))?;
+        result(libc::listen(socket.as_raw_fd(), 128))?;
+    }
+    Ok(socket)
+}
+
+/// Waits for the next peer.
+pub fn accept(listener: RawFd) -> io::Result<Channel> {
+    // SAFETY: a null address asks for none; the new descriptor is nobody else's.
+    unsafe {
+        let accept = || libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC) as isize;
+        let fd = uninterrupted(accept)?;
+        Ok(Channel(OwnedFd::from_raw_fd(fd as RawFd)))
+    }
+}
+
+pub fn connect(name: &str, patience: Duration) -> io::Result<Channel> {
+    let channel = Channel(socket()?);
+    channel.limit(patience)?;
+    let (address, length) = address_of(name);
+    // SAFETY: the address lives through the call and is as long as told.
+    uninterrupted(|| unsafe { libc::connect(channel.0.as_raw_fd(), (&raw const address).cast(), length) as isize })?;
+    Ok(channel)
+}
+
+impl Channel {
+    /// No call on the channel waits longer.
+    pub fn limit(&self, patience: Duration) -> io::Result<()> {
+        let time = libc::timeval {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_usec: patience.subsec_micros() as libc::suseconds_t,
+        };
+        for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+            let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as libc::socklen_t);
+            // SAFETY: the value lives through the call and is as long as told.
+            result(unsafe { libc::setsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, option, value, size) })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the process at the other end belongs to our user. The kernel says so, not the peer.
+    pub fn peer_is_ours(&self) -> bool {
+        // SAFETY: a plain C structure in which zero is a value of every field.
+        let mut peer: libc::ucred = unsafe { zeroed() };
+        let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: both are this frame's own values, of the size told; geteuid takes nothing.
+        unsafe {
+            libc::getsockopt(self.0.as_raw_fd(), level, option, (&raw mut peer).cast(), &mut size) == 0
+                && peer.uid == libc::geteuid()
+        }
+    }
+
+    /// Sends one message with at most `MOST_DESCRIPTORS` descriptors.
+    pub fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
+        let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let payload = size_of::<RawFd>() * raw.len();
+        let mut control = Control([0; 1088]);
+        let mut part = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: every pointer is to this frame's own values, which live through the call; the control message fits
+        // its room for as many descriptors as callers may send.
+        unsafe {
+            let mut message: libc::msghdr = zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            if !raw.is_empty() {
+                message.msg_control = control.0.as_mut_ptr().cast();
+                message.msg_controllen = libc::CMSG_SPACE(payload as u32) as _;
+                let head = libc::CMSG_FIRSTHDR(&message);
+                (*head).cmsg_level = libc::SOL_SOCKET;
+                (*head).cmsg_type = libc::SCM_RIGHTS;
+                (*head).cmsg_len = libc::CMSG_LEN(payload as u32) as _;
+                ptr::copy_nonoverlapping(raw.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), payload);
+            }
+            uninterrupted(|| libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL))?;
+        }
+        Ok(())
+    }
+
+    /// Receives one message of exactly `bytes.len()` bytes, and what descriptors came with it.
+    pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+        let mut control = Control([0; 1088]);
+        let mut part = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        let mut descriptors = Vec::new();
+        // SAFETY: as in `send`; descriptors that came are ours alone, and each is taken once.
+        let (length, flags) = unsafe {
+            let mut message: libc::msghdr = zeroed();
+            message.msg_iov = &mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = control.0.len() as _;
+            let message = &raw mut message;
+            let length = uninterrupted(|| libc::recvmsg(self.0.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC))?;
+            let mut head = libc::CMSG_FIRSTHDR(message);
+            while !head.is_null() {
+                if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
+                    let payload = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let first = libc::CMSG_DATA(head).cast::<RawFd>();
+                    for index in 0..payload / size_of::<RawFd>() {
+                        descriptors.push(OwnedFd::from_raw_fd(first.add(index).read_unaligned()));
+                    }
+                }
+                head = libc::CMSG_NXTHDR(message, head);
+            }
+            (length, (*message).msg_flags)
+        };
+        if flags & libc::MSG_CTRUNC != 0 {
+            let why = "too many open files here to take the memory over (ulimit -n)";
+            return Err(io::Error::other(why));
+        }
+        if length == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the exporter hung up"));
+        }
+        if length != bytes.len() || flags & libc::MSG_TRUNC != 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a message of another length",
+            ));
+        }
+        Ok(descriptors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_carry_bytes_and_descriptors() {
+        let name = format!("vramshim-test-{}", std::process::id());
+        let listener = listen(&name).expect("a socket");
+        assert!(super::connect("vramshim-test-nobody", Duration::from_secs(1)).is_err());
+        let here = connect(&name, Duration::from_secs(5)).expect("a peer");
+        let there = accept(listener.as_raw_fd()).expect("the other end");
+        assert!(here.peer_is_ours() && there.peer_is_ours());
+        let many: Vec<OwnedFd> = (0..MOST_DESCRIPTORS).map(|_| socket().expect("a descriptor")).collect();
+        there.send(b"eight by", &many).expect("a message");
+        let mut bytes = [0; 8];
+        let came = here.receive(&mut bytes).expect("the message");
+        assert_eq!((&bytes, came.len()), (b"eight by", MOST_DESCRIPTORS));
+        there.send(b"short", &[]).expect("a message");
+        assert!(here.receive(&mut bytes).is_err(), "of another length");
+        drop(there);
+        assert_eq!(
+            here.receive(&mut bytes).map_err(|problem| problem.kind()).err(),
+            Some(io::ErrorKind::UnexpectedEof)
+        );
+    }
+}

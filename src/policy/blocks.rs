@@ -1,0 +1,384 @@
+//! The blocks of a policy: every segment tiled by blocks without a gap, each linked with its neighbours.
+//!
+//! A block is 32 bytes in one vector, so that a request or a free touches few cache lines however many blocks live. Live
+//! blocks are found by their first address through a hash table of indices; any other address through the pages of its
+//! segment, each of which knows the first block that begins in it.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use hashbrown::HashTable;
+
+use super::Block;
+
+/// Every block begins and ends at a multiple of this. CUDA promises 256 bytes; PyTorch counts on 512.
+pub const UNIT: u64 = 512;
+/// Bytes of a page of the index for addresses that are not the first of a block.
+const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
+
+/// Index of a block; not an address.
+pub type Id = u32;
+pub const NONE: Id = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Index not in use.
+    Vacant,
+    Live,
+    Free,
+    /// Reserved address space with nothing mapped.
+    Hole,
+}
+
+/// Lists of free blocks that a block can be in.
+pub const MAX_LISTS: u32 = 256;
+/// Of a block that is in none.
+pub const NO_LIST: u32 = MAX_LISTS - 1;
+
+#[derive(Clone, Copy)]
+#[repr(align(32))]
+struct Node {
+    segment: u32,
+    /// From the segment's first address, in units.
+    offset: u32,
+    units: u32,
+    prev: Id,
+    next: Id,
+    /// Neighbours in the list of free blocks of one size.
+    list_prev: Id,
+    list_next: Id,
+    /// Kind, list, and bytes of `units` that were not asked for; see below.
+    meta: u32,
+}
+
+const KIND: u32 = 3;
+const LIST_SHIFT: u32 = 2;
+const LIST: u32 = 0xff << LIST_SHIFT;
+const SLACK_SHIFT: u32 = 16;
+
+const _: () = assert!(size_of::<Node>() == 32);
+
+struct Segment {
+    address: u64,
+    units: u32,
+    first: Id,
+    /// For each page the first block that begins in it.
+    pages: Vec<Id>,
+}
+
+#[derive(Default)]
+pub struct Blocks {
+    nodes: Vec<Node>,
+    /// Vacant indices, linked by `list_next`.
+    vacant: Option<Id>,
+    segments: Vec<Option<Segment>>,
+    /// First address -> number of the segment.
+    by_address: BTreeMap<u64, u32>,
+    live: HashTable<Id>,
+    /// The segment that was found last, by any look-up.
+    last: Cell<u32>,
+}
+
+fn hash(segment: u32, offset: u32) -> u64 {
+    let mixed = (u64::from(segment) << 32 | u64::from(offset)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^ (mixed >> 29)
+}
+
+impl Blocks {
+    /// A segment of `units` at `address`, one block of this kind; returns the block. Error: more segments or blocks than
+    /// can be numbered.
+    pub fn add_segment(&mut self, address: u64, units: u32, kind: Kind) -> Id {
+        let number = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() - 1
+        });
+        let first = self.new_node(Node {
+            segment: number as u32,
+            offset: 0,
+            units,
+            prev: NONE,
+            next: NONE,
+            list_prev: NONE,
+            list_next: NONE,
+            meta: NO_LIST << LIST_SHIFT,
+        });
+        self.set_kind(first, kind);
+        let mut pages = vec![NONE; units.div_ceil(PAGE_UNITS) as usize];
+        pages[0] = first;
+        self.segments[number] = Some(Segment {
+            address,
+            units,
+            first,
+            pages,
+        });
+        self.by_address.insert(address, number as u32);
+        first
+    }
+
+    /// Drops a segment that is one block, by that block; returns its first address and units.
+    pub fn remove_segment(&mut self, block: Id) -> Option<(u64, u32)> {
+        let node = self.nodes[block as usize];
+        if node.prev != NONE || node.next != NONE {
+            return None;
+        }
+        let segment = self.segments[node.segment as usize].take()?;
+        self.by_address.remove(&segment.address);
+        self.recycle(block);
+        Some((segment.address, segment.units))
+    }
+
+    fn new_node(&mut self, node: Node) -> Id {
+        match self.vacant {
+            Some(id) => {
+                let next = self.nodes[id as usize].list_next;
+                self.vacant = (next != NONE).then_some(next);
+                self.nodes[id as usize] = node;
+                id
+            }
+            None => {
+                self.nodes.push(node);
+                (self.nodes.len() - 1) as Id
+            }
+        }
+    }
+
+    fn recycle(&mut self, id: Id) {
+        let node = &mut self.nodes[id as usize];
+        node.meta = NO_LIST << LIST_SHIFT;
+        node.list_next = self.vacant.unwrap_or(NONE);
+        self.vacant = Some(id);
+    }
+
+    fn segment(&self, number: u32) -> &Segment {
+        // A block's segment is there as long as the block is.
+        self.segments[number as usize].as_ref().expect("a block's segment")
+    }
+
+    pub fn kind(&self, id: Id) -> Kind {
+        match self.nodes[id as usize].meta & KIND {
+            1 => Kind::Live,
+            2 => Kind::Free,
+            3 => Kind::Hole,
+            _ => Kind::Vacant,
+        }
+    }
+
+    pub fn set_kind(&mut self, id: Id, kind: Kind) {
+        let number = match kind {
+            Kind::Vacant => 0,
+            Kind::Live => 1,
+            Kind::Free => 2,
+            Kind::Hole => 3,
+        };
+        let meta = &mut self.nodes[id as usize].meta;
+        *meta = *meta & !KIND | number;
+    }
+
+    pub fn list(&self, id: Id) -> u32 {
+        (self.nodes[id as usize].meta & LIST) >> LIST_SHIFT
+    }
+
+    pub fn set_list(&mut self, id: Id, list: u32) {
+        let meta = &mut self.nodes[id as usize].meta;
+        *meta = *meta & !LIST | list << LIST_SHIFT;
+    }
+
+    pub fn units(&self, id: Id) -> u32 {
+        self.nodes[id as usize].units
+    }
+
+    pub fn address(&self, id: Id) -> u64 {
+        let node = self.nodes[id as usize];
+        self.segment(node.segment).address + u64::from(node.offset) * UNIT
+    }
+
+    /// From the first address of its segment, in units.
+    pub fn offset(&self, id: Id) -> u32 {
+        self.nodes[id as usize].offset
+    }
+
+    /// What orders blocks by address within a segment, and keeps segments apart.
+    pub fn place(&self, id: Id) -> u64 {
+        let node = self.nodes[id as usize];
+        u64::from(node.segment) << 32 | u64::from(node.offset)
+    }
+
+    pub fn segment_of(&self, id: Id) -> u32 {
+        self.nodes[id as usize].segment
+    }
+
+    /// First address of a segment.
+    pub fn base(&self, segment: u32) -> u64 {
+        self.segment(segment).address
+    }
+
+    pub fn prev(&self, id: Id) -> Id {
+        self.nodes[id as usize].prev
+    }
+
+    pub fn next(&self, id: Id) -> Id {
+        self.nodes[id as usize].next
+    }
+
+    pub fn list_links(&mut self, id: Id) -> (&mut Id, &mut Id) {
+        let node = &mut self.nodes[id as usize];
+        (&mut node.list_prev, &mut node.list_next)
+    }
+
+    pub fn list_next(&self, id: Id) -> Id {
+        self.nodes[id as usize].list_next
+    }
+
+    /// Cuts `units` off the head of a block; what is left, of the same kind and in no list, is returned.
+    pub fn split(&mut self, id: Id, units: u32) -> Id {
+        let node = self.nodes[id as usize];
+        let rest = self.new_node(Node {
+            offset: node.offset + units,
+            units: node.units - units,
+            prev: id,
+            list_prev: NONE,
+            list_next: NONE,
+            meta: node.meta & KIND | NO_LIST << LIST_SHIFT,
+            ..node
+        });
+        self.nodes[id as usize].units = units;
+        self.nodes[id as usize].next = rest;
+        if node.next != NONE {
+            self.nodes[node.next as usize].prev = rest;
+        }
+        let offset = node.offset + units;
+        let page = &mut self.pages(node.segment)[(offset / PAGE_UNITS) as usize];
+        let first = *page;
+        if first == NONE || self.nodes[first as usize].offset > offset {
+            self.pages(node.segment)[(offset / PAGE_UNITS) as usize] = rest;
+        }
+        rest
+    }
+
+    /// Joins a block with the one after it, which is gone then.
+    pub fn join_next(&mut self, id: Id) {
+        let gone = self.nodes[id as usize].next;
+        let node = self.nodes[gone as usize];
+        self.nodes[id as usize].units += node.units;
+        self.nodes[id as usize].next = node.next;
+        if node.next != NONE {
+            self.nodes[node.next as usize].prev = id;
+        }
+        let page = node.offset / PAGE_UNITS;
+        if self.pages(node.segment)[page as usize] == gone {
+            let next_in_page = node.next != NONE && self.nodes[node.next as usize].offset / PAGE_UNITS == page;
+            self.pages(node.segment)[page as usize] = if next_in_page { node.next } else { NONE };
+        }
+        self.recycle(gone);
+    }
+
+    fn pages(&mut self, segment: u32) -> &mut Vec<Id> {
+        let segment = self.segments[segment as usize].as_mut();
+        &mut segment.expect("a block's segment").pages
+    }
+
+    /// Makes a block live, for a request of `requested` bytes that its units round up.
+    pub fn make_live(&mut self, id: Id, requested: u64) {
+        self.set_kind(id, Kind::Live);
+        let node = &mut self.nodes[id as usize];
+        let slack = (u64::from(node.units) * UNIT - requested).min(0xffff) as u32;
+        node.meta = node.meta & (KIND | LIST) | slack << SLACK_SHIFT;
+        let nodes = &self.nodes;
+        let of = |id: &Id| {
+            let node = &nodes[*id as usize];
+            hash(node.segment, node.offset)
+        };
+        self.live.insert_unique(of(&id), id, of);
+    }
+
+    /// Makes a live block a free one, in no list yet.
+    pub fn make_free(&mut self, id: Id) {
+        let node = self.nodes[id as usize];
+        if let Ok(entry) = self
+            .live
+            .find_entry(hash(node.segment, node.offset), |&other| other == id)
+        {
+            entry.remove();
+        }
+        self.set_kind(id, Kind::Free);
+    }
+
+    fn segment_at(&self, address: u64) -> Option<(u32, &Segment)> {
+        let holds = |segment: &Segment| address.wrapping_sub(segment.address) < u64::from(segment.units) * UNIT;
+        let last = self.last.get();
+        if let Some(Some(segment)) = self.segments.get(last as usize)
+            && holds(segment)
+        {
+            return Some((last, segment));
+        }
+        let (_, &number) = self.by_address.range(..=address).next_back()?;
+        let segment = self.segment(number);
+        if !holds(segment) {
+            return None;
+        }
+        self.last.set(number);
+        Some((number, segment))
+    }
+
+    /// First address and units of the segment that `address` lies in.
+    pub fn segment_around(&self, address: u64) -> Option<(u64, u32)> {
+        self.segment_at(address)
+            .map(|(_, segment)| (segment.address, segment.units))
+    }
+
+    /// The live block that begins at `address`.
+    pub fn live_at(&self, address: u64) -> Option<Id> {
+        let (number, segment) = self.segment_at(address)?;
+        let distance = address - segment.address;
+        if !distance.is_multiple_of(UNIT) {
+            return None;
+        }
+        let offset = (distance / UNIT) as u32;
+        let nodes = &self.nodes;
+        let is_it = |&id: &Id| nodes[id as usize].segment == number && nodes[id as usize].offset == offset;
+        self.live.find(hash(number, offset), is_it).copied()
+    }
+
+    /// The block that holds `address`, of whatever kind.
+    pub fn holding(&self, address: u64) -> Option<Id> {
+        let (_, segment) = self.segment_at(address)?;
+        let unit = ((address - segment.address) / UNIT) as u32;
+        let page = (unit / PAGE_UNITS) as usize;
+        let begins_before = |&id: &Id| id != NONE && self.nodes[id as usize].offset <= unit;
+        let mut id = segment.pages[..=page].iter().rev().copied().find(begins_before)?;
+        loop {
+            let node = &self.nodes[id as usize];
+            if unit < node.offset + node.units {
+                return Some(id);
+            }
+            id = node.next;
+        }
+    }
+
+    pub fn describe(&self, id: Id) -> Block {
+        let node = &self.nodes[id as usize];
+        let allocated = u64::from(node.units) * UNIT;
+        Block {
+            address: self.address(id),
+            requested: allocated - u64::from(node.meta >> SLACK_SHIFT),
+            allocated,
+        }
+    }
+
+    /// First block of every segment.
+    pub fn firsts(&self) -> impl Iterator<Item = Id> + '_ {
+        self.segments.iter().flatten().map(|segment| segment.first)
+    }
+
+    pub fn segment_count(&self) -> usize {
+        self.by_address.len()
+    }
+
+    pub fn live_count(&self) -> usize {
+        self.live.len()
+    }
+
+    pub fn each_live(&self) -> impl Iterator<Item = Block> + '_ {
+        self.live.iter().map(|&id| self.describe(id))
+    }
+}

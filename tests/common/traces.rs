@@ -1,0 +1,422 @@
+//! Sequences of requests made by rule instead of recorded: the same seed makes the same sequence on every machine.
+//!
+//! They hold what recorded jobs do not: sizes without pattern, as in RMM's random benchmarks, and shapes that are hard
+//! on purpose. Nothing here needs more than the standard library.
+#![allow(dead_code)] // each user takes its own part
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+
+/// The most that any sequence holds at once: half of a large device, so that fragmentation shows as memory reserved
+/// and not as requests refused.
+pub const LIVE_LIMIT: u64 = 40 * GIB;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Allocate,
+    Free,
+}
+
+/// `id` is unique in its sequence; a free tells the size again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub action: Action,
+    pub id: u64,
+    pub size: u64,
+}
+
+/// splitmix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From `low` to `high`, both included. The small bias of the remainder does not matter here.
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low + 1)
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.between(0, 99) < percent
+    }
+
+    /// Evenly over the powers of two from `low` up to below `high`, evenly within each. Integers only: floating-point
+    /// powers differ between machines.
+    pub fn scaled(&mut self, low: u64, high: u64) -> u64 {
+        let bits = self.between(u64::from(low.ilog2()), u64::from(high.ilog2()) - 1);
+        (1 << bits) + self.between(0, (1 << bits) - 1)
+    }
+}
+
+/// An allocation that lives.
+#[derive(Clone, Copy)]
+pub struct Live {
+    id: u64,
+    size: u64,
+}
+
+/// A sequence being made.
+pub struct Tape {
+    pub random: Random,
+    events: Vec<Event>,
+    next: u64,
+    live: u64,
+}
+
+impl Tape {
+    pub fn new(seed: u64) -> Tape {
+        Tape {
+            random: Random::new(seed),
+            events: Vec::new(),
+            next: 0,
+            live: 0,
+        }
+    }
+
+    pub fn allocate(&mut self, size: u64) -> Live {
+        self.next += 1;
+        self.live += size;
+        assert!(self.live <= LIVE_LIMIT, "a sequence holds {} bytes", self.live);
+        let id = self.next;
+        self.events.push(Event {
+            action: Action::Allocate,
+            id,
+            size,
+        });
+        Live { id, size }
+    }
+
+    pub fn free(&mut self, Live { id, size }: Live) {
+        self.live -= size;
+        self.events.push(Event {
+            action: Action::Free,
+            id,
+            size,
+        });
+    }
+
+    pub fn free_all(&mut self, blocks: impl IntoIterator<Item = Live>) {
+        for block in blocks {
+            self.free(block);
+        }
+    }
+
+    /// Takes one of `blocks` at random and frees it.
+    pub fn free_any(&mut self, blocks: &mut Vec<Live>) {
+        let index = self.random.between(0, blocks.len() as u64 - 1);
+        let block = blocks.swap_remove(index as usize);
+        self.free(block);
+    }
+
+    pub fn events(&self) -> usize {
+        self.events.len()
+    }
+
+    pub fn finish(self) -> Vec<Event> {
+        self.events
+    }
+}
+
+/// As RMM's `random_allocations` benchmark: sizes uniform up to `largest`, a coin for each operation, a random block
+/// for each free, no allocation that would pass the limit, all freed in the end. An even number of `events`.
+pub fn rmm(seed: u64, largest: u64, events: usize) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let mut blocks = Vec::new();
+    let mut left = events / 2;
+    while left > 0 {
+        let size = tape.random.between(1, largest);
+        if blocks.is_empty() || (tape.random.chance(50) && tape.live + size <= LIVE_LIMIT) {
+            blocks.push(tape.allocate(size));
+            left -= 1;
+        } else {
+            tape.free_any(&mut blocks);
+        }
+    }
+    tape.free_all(blocks);
+    tape.finish()
+}
+
+/// A device kept full: allocates whenever there is room, so hundreds of blocks of every order of magnitude from 256
+/// bytes to `largest` lie mixed all the time. RMM's coin seldom gets there with small sizes.
+pub fn full(seed: u64, largest: u64, events: usize) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let limit = (64 * largest).min(LIVE_LIMIT);
+    let mut blocks = Vec::new();
+    while tape.events() + blocks.len() < events {
+        let size = tape.random.scaled(256, largest);
+        while tape.live + size > limit {
+            tape.free_any(&mut blocks);
+        }
+        blocks.push(tape.allocate(size));
+    }
+    tape.free_all(blocks);
+    tape.finish()
+}
+
+/// Thousands of tiny blocks of long life with a few big ones of short life between them.
+pub fn tiny(seed: u64) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let (mut small, mut big) = (Vec::new(), Vec::new());
+    for step in 0..12_000 {
+        let size = tape.random.scaled(64, 64 * KIB);
+        small.push(tape.allocate(size));
+        if small.len() > 4_000 || tape.random.chance(20) {
+            tape.free_any(&mut small);
+        }
+        if step % 300 == 0 {
+            let size = tape.random.between(64 * MIB, 512 * MIB);
+            big.push(tape.allocate(size));
+            if big.len() > 4 {
+                tape.free_any(&mut big);
+            }
+        }
+    }
+    tape.free_all(big);
+    tape.free_all(small);
+    tape.finish()
+}
+
+/// Serving by bursts: weights stay; each request brings a prompt of random length and a cache per layer that is copied
+/// into a longer one every few tokens, and ends when it likes.
+pub fn inference_bursts(seed: u64) -> Vec<Event> {
+    const LAYERS: usize = 16;
+    const PER_TOKEN: u64 = 8 * KIB;
+    struct Running {
+        length: u64,
+        left: u64,
+        cache: Vec<Live>,
+    }
+    let mut tape = Tape::new(seed);
+    let weights: Vec<Live> = (0..LAYERS * 4).map(|_| tape.allocate(48 * MIB)).collect();
+    for _ in 0..6 {
+        let mut running: Vec<Running> = Vec::new();
+        for _ in 0..tape.random.between(2, 12) {
+            let length = tape.random.scaled(32, 4096);
+            let prompt = tape.allocate(length * 16 * KIB);
+            let cache = (0..LAYERS)
+                .map(|_| {
+                    let scores = tape.allocate(length * 32 * KIB);
+                    let cache = tape.allocate(length * PER_TOKEN);
+                    tape.free(scores);
+                    cache
+                })
+                .collect();
+            tape.free(prompt);
+            let left = tape.random.between(1, 24);
+            running.push(Running { length, left, cache });
+        }
+        while !running.is_empty() {
+            let mut index = 0;
+            while index < running.len() {
+                let request = &mut running[index];
+                request.length += 8;
+                request.left -= 1;
+                for old in &mut request.cache {
+                    let hidden = tape.allocate(16 * KIB);
+                    let longer = tape.allocate(request.length * PER_TOKEN);
+                    tape.free(std::mem::replace(old, longer));
+                    tape.free(hidden);
+                }
+                if request.left == 0 {
+                    tape.free_all(running.swap_remove(index).cache);
+                } else {
+                    index += 1;
+                }
+            }
+        }
+    }
+    tape.free_all(weights);
+    tape.finish()
+}
+
+/// Loads a model, runs it, drops it, loads the next, which is mostly larger, so that what the last left does not fit.
+pub fn model_switching(seed: u64) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    for turn in 0..24 {
+        let width = 512 + 64 * turn + 256 * tape.random.between(0, 3);
+        let layers = tape.random.between(8, 32);
+        let shapes = [3, 1, 4, 4].map(|times| times * width * width * 2);
+        let mut weights = vec![tape.allocate(32_000 * width * 2)];
+        for _ in 0..layers {
+            for shape in shapes {
+                weights.push(tape.allocate(shape));
+                weights.push(tape.allocate(width * 2));
+            }
+        }
+        for _ in 0..tape.random.between(2, 8) {
+            let tokens = tape.random.between(1, 16) * tape.random.between(16, 1024);
+            let mut hidden = tape.allocate(tokens * width * 2);
+            for _ in 0..layers {
+                let wide = tape.allocate(tokens * width * 8);
+                let next = tape.allocate(tokens * width * 2);
+                tape.free(wide);
+                tape.free(std::mem::replace(&mut hidden, next));
+            }
+            tape.free(hidden);
+        }
+        tape.free_all(weights);
+    }
+    tape.finish()
+}
+
+/// Training over sequences of variable length: activations pile up going forward and go in reverse, each with the
+/// gradients that take its place for a moment; the optimiser's state comes with the first step.
+pub fn variable_lengths(seed: u64) -> Vec<Event> {
+    const LAYERS: usize = 24;
+    const WIDTH: u64 = 1024;
+    let mut tape = Tape::new(seed);
+    let mut kept: Vec<Live> = (0..LAYERS).map(|_| tape.allocate(12 * WIDTH * WIDTH * 4)).collect();
+    for step in 0..60 {
+        let tokens = 8 * tape.random.between(32, 1024);
+        let mut activations = Vec::new();
+        for _ in 0..LAYERS {
+            for times in [1, 3, 1, 4, 4, 1] {
+                let mask = tape.allocate(tokens * WIDTH);
+                activations.push(tape.allocate(tokens * WIDTH * 2 * times));
+                if times == 1 {
+                    activations.push(mask);
+                } else {
+                    tape.free(mask);
+                }
+            }
+        }
+        let logits = tape.allocate(tokens * 32_000 * 2);
+        let mut gradient = tape.allocate(tokens * 32_000 * 2);
+        tape.free(logits);
+        let mut gradients = Vec::new();
+        while let Some(activation) = activations.pop() {
+            let next = tape.allocate(activation.size);
+            tape.free(std::mem::replace(&mut gradient, next));
+            tape.free(activation);
+            if activations.len() % 9 == 0 {
+                gradients.push(tape.allocate(12 * WIDTH * WIDTH * 4));
+            }
+        }
+        tape.free(gradient);
+        if step == 0 {
+            for _ in 0..2 * LAYERS {
+                kept.push(tape.allocate(12 * WIDTH * WIDTH * 4));
+            }
+        }
+        tape.free_all(gradients);
+    }
+    tape.free_all(kept);
+    tape.finish()
+}
+
+/// Fills with blocks of one size, frees every second one, asks for blocks a little larger, and so on: no hole fits.
+pub fn comb(seed: u64) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let mut blocks = Vec::new();
+    for round in 0..12 {
+        let size = MIB + round * 700 * KIB + tape.random.between(0, 64 * KIB);
+        for _ in 0..600 {
+            blocks.push(tape.allocate(size));
+        }
+        let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(index, _)| index % 2 == 0);
+        tape.free_all(freed.into_iter().map(|(_, block)| block));
+        blocks = kept.into_iter().map(|(_, block)| block).collect();
+    }
+    tape.free_all(blocks);
+    tape.finish()
+}
+
+/// Buffers that grow by half, each copied into the next: old and new live together for a moment.
+pub fn growing(seed: u64) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let mut buffers: Vec<Live> = (0..64).map(|_| tape.allocate(64 * KIB)).collect();
+    for _ in 0..6_000 {
+        let index = tape.random.between(0, buffers.len() as u64 - 1) as usize;
+        let old = buffers[index];
+        let size = if old.size > 256 * MIB {
+            64 * KIB
+        } else {
+            old.size + old.size / 2
+        };
+        buffers[index] = tape.allocate(size);
+        tape.free(old);
+    }
+    tape.free_all(buffers);
+    tape.finish()
+}
+
+/// Stages that hand blocks on in order: what comes first goes first, sizes drift slowly.
+pub fn pipeline(seed: u64) -> Vec<Event> {
+    let mut tape = Tape::new(seed);
+    let mut queues: Vec<std::collections::VecDeque<Live>> = (0..6).map(|_| Default::default()).collect();
+    for step in 0..10_000_u64 {
+        let stage = tape.random.between(0, 5);
+        let drift = 50 + (step / 40) % 100;
+        let around = ((256 * KIB) << (2 * stage)) * drift / 100;
+        let size = tape.random.between(around * 9 / 10, around * 11 / 10);
+        let queue = &mut queues[stage as usize];
+        queue.push_back(tape.allocate(size));
+        if queue.len() > 16 || (queue.len() > 4 && tape.random.chance(40)) {
+            let oldest = queue.pop_front();
+            tape.free_all(oldest);
+        }
+    }
+    tape.free_all(queues.into_iter().flatten());
+    tape.finish()
+}
+
+type Maker = fn(u64) -> Vec<Event>;
+
+/// Every sequence with its name, made one at a time.
+pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result<()> {
+    for (index, largest) in [1, 4, 64, 256, 1024, 4096].into_iter().enumerate() {
+        for events in [1_000, 10_000, 100_000] {
+            let seed = index as u64 * 1_000_000 + events as u64;
+            each(&format!("rmm_{largest}mib_{events}"), &rmm(seed, largest * MIB, events))?;
+        }
+    }
+    for largest in [1, 16, 256, 2048] {
+        each(
+            &format!("full_{largest}mib_20000"),
+            &full(largest, largest * MIB, 20_000),
+        )?;
+    }
+    let named: [(&str, Maker); 7] = [
+        ("tiny", tiny),
+        ("inference_bursts", inference_bursts),
+        ("model_switching", model_switching),
+        ("variable_lengths", variable_lengths),
+        ("comb", comb),
+        ("growing", growing),
+        ("pipeline", pipeline),
+    ];
+    for (name, make) in named {
+        each(name, &make(1))?;
+    }
+    Ok(())
+}
+
+/// Writes a sequence in the layout of RMM's logging adaptor. An id is its pointer; each event takes a microsecond.
+pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    writeln!(file, "Thread,Time,Action,Pointer,Size,Stream")?;
+    for (micros, Event { action, id, size }) in events.iter().enumerate() {
+        let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
+        let action = match action {
+            Action::Allocate => "allocate",
+            Action::Free => "free",
+        };
+        writeln!(file, "0,00:00:{seconds:02}.{micros:06},{action},{id:#x},{size},0")?;
+    }
+    file.flush()
+}

@@ -1,0 +1,57 @@
+"""Training through the library's own allocator: every tensor is a request, on its stream."""
+
+import ctypes
+import os
+import sys
+
+import torch
+
+library = next(path for path in os.environ["LD_PRELOAD"].split(":") if path.endswith("libvramshim.so"))
+allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "vramshim_torch_alloc", "vramshim_torch_free")
+torch.cuda.memory.change_current_allocator(allocator)
+
+from account import checkpoint  # noqa: E402  (the allocator comes before the first use of CUDA)
+
+torch.manual_seed(7)
+shim = ctypes.CDLL(None)
+
+
+class Stats(ctypes.Structure):
+    names = "requested requested_peak allocated allocated_peak reserved reserved_peak free_inside largest live failures"
+    _fields_ = [(name, ctypes.c_uint64) for name in names.split()]
+
+
+def stats():
+    out = Stats()
+    assert shim.vramshim_stats(0, ctypes.byref(out)) == 0
+    return out
+
+
+before = stats().live
+kept = [torch.empty(1000 + 512 * number, dtype=torch.uint8, device="cuda") for number in range(50)]
+assert stats().live == before + 50, "a tensor is an allocation of its own"
+assert stats().requested >= sum(tensor.numel() for tensor in kept)
+del kept
+assert stats().live == before
+
+side = torch.cuda.Stream()
+for _ in range(20):
+    with torch.cuda.stream(side):
+        tensor = torch.zeros(1 << 20, device="cuda")
+        other = tensor + 1
+    del tensor, other
+
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 16)).cuda()
+optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(8):
+    inputs = torch.randn(16 + 8 * step, 256, device="cuda")
+    loss = model(inputs).square().mean()
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    print(f"step {step} loss {loss.item():.6f}")
+torch.cuda.synchronize()
+numbers = torch.arange(1_000_003, dtype=torch.int64)
+assert torch.equal(numbers.to("cuda").cpu(), numbers), "bytes changed on the way"
+sys.stdout.flush()
+os._exit(0)

@@ -1,0 +1,55 @@
+"""A tensor on the device, shared with a spawned process through a queue: what each writes, the other sees."""
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+from account import account
+
+
+def held(kind):
+    rows = (account() or {"totals": []})["totals"]
+    return sum(row["requested"]["current"] for row in rows if row["class"] == kind)
+
+
+def child(tensors, answers):
+    first, second = tensors.get()
+    whole = torch.arange(5000, dtype=torch.float32)
+    assert first.is_cuda and torch.equal(first.cpu(), whole), "the first tensor's values"
+    assert torch.equal(second.cpu(), whole.repeat(400)[1000:]), "the second tensor's values"
+    first.copy_(whole * 2)
+    second.copy_(torch.full((1_999_000,), 7.0))
+    torch.cuda.synchronize()
+    answers.put(held("imported"))
+    # The owner looks at the values while they are open here.
+    assert tensors.get() == "done"
+    del first, second
+
+
+def main():
+    context = multiprocessing.get_context("spawn")
+    tensors, answers = context.Queue(), context.Queue()
+    process = context.Process(target=child, args=(tensors, answers), daemon=True)
+    process.start()
+    whole = torch.arange(5000, dtype=torch.float32)
+    others = [torch.full((3000,), float(number)).to("cuda") for number in range(8)]
+    first = whole.to("cuda")
+    large = whole.repeat(400).to("cuda")
+    # One that lies inside what PyTorch asked for, and one that does so inside what it shares with others.
+    tensors.put((first, large[1000:]))
+    imported = answers.get(timeout=100)
+    assert torch.equal(first.cpu(), whole * 2), "what the other process wrote"
+    assert torch.equal(large[1000:].cpu(), torch.full((1_999_000,), 7.0)), "what the other process wrote"
+    assert torch.equal(large[:1000].cpu(), whole[:1000]), "what is not shared"
+    for number, other in enumerate(others):
+        assert torch.equal(other.cpu(), torch.full((3000,), float(number))), "another tensor's bytes"
+    tensors.put("done")
+    process.join(100)
+    assert process.exitcode == 0, process.exitcode
+    # PyTorch shares what it got by one cudaMalloc each: all of it here.
+    if account() is not None:
+        assert imported == torch.cuda.memory_reserved(), (imported, torch.cuda.memory_reserved())
+    print("shared", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+//! A journal that several threads write at once: nothing missing, each thread's order and that of time kept, killed or
+//! not, and slots that a thread keeps in hand no part of any count.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::{create, event, journals, numbers, open, said, say, start};
+use vramshim::journal::format::{HEADER_SIZE, RECORD_SIZE};
+use vramshim::journal::reader::State;
+use vramshim::journal::writer::{Journal, Outcome};
+
+const THREADS: u64 = 4;
+
+pub fn writer(folder: &Path) {
+    let journal = create(folder, 1 << 30);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let journal = &journal;
+            scope.spawn(move || {
+                for number in (1..).map(|n| thread << 32 | n) {
+                    assert_eq!(journal.write(event(number)), Outcome::Written);
+                    // Telling costs more than writing, so only some are told: whatever was told must be there, and
+                    // with it all that this thread wrote before.
+                    if number % 64 == 0 {
+                        say(&number.to_string());
+                    }
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_was_committed_is_there_after_sigkill() {
+    for round in 0..8 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = start("writer", folder.path());
+        let mut told = said(&mut child);
+        let first: u64 = told.next().unwrap().parse().unwrap();
+        let path = journals(folder.path()).remove(0);
+        assert_eq!(open(&path).state(), State::Running);
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(7 * round));
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        // The last line may be cut in two by the kill; then it is no number of ours.
+        let mut highest: HashMap<u64, u64> = HashMap::from([(first >> 32, first & 0xffff_ffff)]);
+        for number in told.filter_map(|text| text.parse::<u64>().ok()) {
+            highest.insert(number >> 32, number & 0xffff_ffff);
+        }
+        killer.join().unwrap();
+
+        let journal = open(&path);
+        assert_eq!(journal.state(), State::Killed);
+        assert_eq!(journal.lost(), 0);
+        let (found, unfinished) = numbers(&journal);
+        assert!(
+            unfinished <= THREADS,
+            "{unfinished} unfinished: slots kept in hand are none of them"
+        );
+        let mut count: HashMap<u64, u64> = HashMap::new();
+        for number in found {
+            let next = count.entry(number >> 32).or_default();
+            *next += 1;
+            assert_eq!(
+                number & 0xffff_ffff,
+                *next,
+                "each thread's events in order, none missing"
+            );
+        }
+        for (thread, number) in highest {
+            assert!(
+                count[&thread] >= number,
+                "thread {thread} told {number}, found {}",
+                count[&thread]
+            );
+        }
+    }
+}
+
+/// In which slots the events lie, in the order of the events.
+fn slots(journal: &Journal) -> Vec<u64> {
+    open(journal.path())
+        .events()
+        .map(|event| event.unwrap().index)
+        .collect()
+}
+
+#[test]
+fn one_thread_fills_slot_after_slot() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 20);
+    for number in 0..1000 {
+        journal.write(event(number));
+    }
+    assert_eq!(slots(&journal), (0..1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_in_turns_take_slots_in_batches_and_keep_the_order() {
+    const TURNS: u64 = 1000;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 20);
+    let (to_other, turn) = mpsc::channel();
+    let (done, answer) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let journal = &journal;
+        scope.spawn(move || {
+            for number in turn {
+                journal.write(event(number));
+                done.send(()).unwrap();
+            }
+            // Never written.
+            journal.claim();
+        });
+        for number in 0..TURNS {
+            // Claimed before the other thread writes, and committed after it.
+            let claim = journal.claim();
+            to_other.send(3 * number + 1).unwrap();
+            answer.recv().unwrap();
+            journal.write(event(3 * number + 2));
+            journal.commit(claim, event(3 * number));
+        }
+        drop(to_other);
+    });
+    let (found, unfinished) = numbers(&open(journal.path()));
+    assert_eq!(found, (0..3 * TURNS).collect::<Vec<_>>());
+    assert_eq!(unfinished, 1, "the claim, and no slot that was kept in hand");
+    let slots = slots(&journal);
+    let steps = slots.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
+    assert!(steps as u64 > TURNS, "slots of one batch are not shared");
+    let used = 3 * TURNS + 1;
+    assert!((used..=used + 2 * 16).contains(&(slots.iter().max().unwrap() + 1)));
+}
+
+#[test]
+fn claims_that_are_committed_late_keep_their_time_among_many_threads() {
+    const EACH: u64 = 40_000;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 30);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let journal = &journal;
+            scope.spawn(move || {
+                for number in (0..EACH).step_by(4) {
+                    let claim = journal.claim();
+                    for later in number + 1..number + 4 {
+                        assert_eq!(journal.write(event(thread << 32 | later)), Outcome::Written);
+                    }
+                    assert_eq!(journal.commit(claim, event(thread << 32 | number)), Outcome::Written);
+                }
+            });
+        }
+    });
+    let (found, unfinished) = numbers(&open(journal.path()));
+    assert_eq!((found.len() as u64, unfinished), (THREADS * EACH, 0));
+    let mut next = [0; THREADS as usize];
+    for number in found {
+        let next = &mut next[(number >> 32) as usize];
+        assert_eq!(number & 0xffff_ffff, *next);
+        *next += 1;
+    }
+}
+
+#[test]
+fn many_threads_and_many_growths_lose_nothing() {
+    const EACH: u64 = 50_000;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 30);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let journal = &journal;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    assert_eq!(journal.write(event(thread << 32 | number)), Outcome::Written);
+                }
+            });
+        }
+    });
+    journal.ended(3);
+    let (mut found, unfinished) = numbers(&open(journal.path()));
+    assert_eq!((found.len() as u64, unfinished), (8 * EACH, 0));
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found.len() as u64, 8 * EACH);
+    // Locks are the process's, so in this process the journal cannot look as if it were running.
+    assert_eq!(open(journal.path()).state(), State::Exited(3));
+}
+
+#[test]
+fn at_the_size_cap_the_account_of_losses_is_exact() {
+    const EACH: u64 = 20_000;
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 20);
+    let firsts = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let write = |number| usize::from(journal.write(event(number)) == Outcome::Lost { first: true });
+                scope.spawn(move || (0..EACH).map(write).sum::<usize>())
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+    });
+    assert_eq!(firsts, 1, "told once");
+    assert!(journal.loss_reason().contains("1048576"), "{}", journal.loss_reason());
+    let slots = ((1 << 20) - HEADER_SIZE) / RECORD_SIZE;
+    let written = open(journal.path());
+    let (found, unfinished) = numbers(&written);
+    assert_eq!((found.len(), unfinished), (slots, 0));
+    assert_eq!(found.len() as u64 + written.lost(), THREADS * EACH);
+    assert_eq!(std::fs::metadata(journal.path()).unwrap().len(), 1 << 20);
+}

@@ -1,0 +1,276 @@
+//! A device of `TOTAL` bytes that knows where every byte is mapped and what is still in use, with a fault at one call.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use vramshim::device_memory::{Available, DeviceMemory, DriverError};
+
+pub const TOTAL: u64 = 64 << 20;
+pub const GRANULARITY: u64 = 2 << 20;
+
+#[derive(Default)]
+pub struct Model {
+    /// Chunks: first address -> bytes.
+    pub segments: RefCell<BTreeMap<u64, u64>>,
+    /// Physical memory: handle -> bytes.
+    pub physical: RefCell<BTreeMap<u64, u64>>,
+    /// First address -> (bytes, handle, accessible).
+    pub mappings: RefCell<BTreeMap<u64, (u64, u64, bool)>>,
+    /// Reserved address space.
+    ranges: RefCell<BTreeMap<u64, u64>>,
+    /// What the policy said is usable: first address -> bytes.
+    told: RefCell<BTreeMap<u64, u64>>,
+    pub virtual_memory: Cell<bool>,
+    next: Cell<u64>,
+    handles: Cell<u64>,
+    pub calls: Cell<u64>,
+    pub fault_at: Cell<u64>,
+    pub capturing: Cell<bool>,
+    /// Blocks freed since the last synchronisation, as pieces of memory: work may still touch them.
+    busy: RefCell<Vec<Bytes>>,
+    pub synchronisations: Cell<u64>,
+    pub fell_back: Cell<bool>,
+}
+
+/// Bytes of a chunk (handle 0, by address) or of a handle (by offset): first and one past the last.
+pub type Bytes = (u64, u64, u64);
+
+pub fn overlap(one: &Bytes, other: &Bytes) -> bool {
+    one.0 == other.0 && one.1 < other.2 && other.1 < one.2
+}
+
+impl Model {
+    pub fn outstanding(&self) -> u64 {
+        self.segments.borrow().values().sum::<u64>() + self.physical.borrow().values().sum::<u64>()
+    }
+
+    fn fails_now(&self) -> bool {
+        self.calls.set(self.calls.get() + 1);
+        self.calls.get() == self.fault_at.get()
+    }
+
+    /// The memory behind `size` bytes at `address`; panics where there is none.
+    pub fn behind(&self, address: u64, size: u64) -> Vec<Bytes> {
+        let in_chunk = |(&start, &bytes): (&u64, &u64)| start <= address && address + size <= start + bytes;
+        if self.segments.borrow().iter().any(in_chunk) {
+            return vec![(0, address, address + size)];
+        }
+        let mut pieces = Vec::new();
+        let mut at = address;
+        while at < address + size {
+            let mappings = self.mappings.borrow();
+            let (&start, &(bytes, handle, accessible)) = mappings.range(..=at).next_back().expect("a mapping");
+            assert!(
+                at < start + bytes && accessible,
+                "{at:#x} is not mapped, or not accessible"
+            );
+            let end = (start + bytes).min(address + size);
+            pieces.push((handle, at - start, end - start));
+            at = end;
+        }
+        pieces
+    }
+
+    /// Work may use the block until the next synchronisation.
+    pub fn in_use(&self, address: u64, size: u64) {
+        self.busy.borrow_mut().extend(self.behind(address, size));
+    }
+
+    pub fn is_busy(&self, address: u64, size: u64) -> bool {
+        let busy = self.busy.borrow();
+        let touched = |piece: &Bytes| busy.iter().any(|other| overlap(piece, other));
+        self.behind(address, size).iter().any(touched)
+    }
+
+    /// Bytes that the policy said are usable, which is what the account is made of.
+    pub fn told(&self) -> u64 {
+        self.told.borrow().values().sum()
+    }
+}
+
+impl DeviceMemory for Model {
+    fn allocate(&self, size: u64) -> Result<u64, DriverError> {
+        if self.fails_now() || size > TOTAL - self.outstanding() {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        let address = self.next.get() + (1 << 40);
+        // A gap after some, none after others: neighbours that touch must not be joined either.
+        self.next.set(
+            self.next.get() + size.next_multiple_of(512) + if self.calls.get().is_multiple_of(2) { 4096 } else { 0 },
+        );
+        self.segments.borrow_mut().insert(address, size);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> Result<(), DriverError> {
+        assert!(
+            !self.capturing.get(),
+            "freeing waits for the device, which a capture does not allow"
+        );
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        let size = self.segments.borrow_mut().remove(&address).expect("a segment of ours");
+        let gone = (0, address, address + size);
+        self.busy.borrow_mut().retain(|piece| !overlap(piece, &gone));
+        Ok(())
+    }
+
+    fn synchronise(&self) -> Result<(), DriverError> {
+        assert!(!self.capturing.get(), "synchronising breaks a capture");
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        self.synchronisations.set(self.synchronisations.get() + 1);
+        self.busy.borrow_mut().clear();
+        Ok(())
+    }
+
+    fn may_synchronise(&self) -> bool {
+        !self.capturing.get()
+    }
+
+    fn available(&self) -> Result<Available, DriverError> {
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        Ok(Available {
+            free: TOTAL - self.outstanding(),
+            total: TOTAL,
+        })
+    }
+
+    fn granularity(&self) -> Option<u64> {
+        self.virtual_memory.get().then_some(GRANULARITY)
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> Result<u64, DriverError> {
+        assert!(size > 0 && size.is_multiple_of(GRANULARITY) && alignment.is_multiple_of(GRANULARITY));
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        let address = (1u64 << 42) + (self.ranges.borrow().len() as u64 * (1 << 36)).next_multiple_of(alignment);
+        self.ranges.borrow_mut().insert(address, size);
+        Ok(address)
+    }
+
+    fn create(&self, size: u64) -> Result<u64, DriverError> {
+        assert!(size > 0 && size.is_multiple_of(GRANULARITY));
+        if self.fails_now() || size > TOTAL - self.outstanding() {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        self.handles.set(self.handles.get() + 1);
+        let handle = (1 << 50) + self.handles.get();
+        self.physical.borrow_mut().insert(handle, size);
+        Ok(handle)
+    }
+
+    fn release(&self, handle: u64) -> Result<(), DriverError> {
+        assert!(
+            !self.mappings.borrow().values().any(|&(_, mapped, _)| mapped == handle),
+            "still mapped"
+        );
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        self.physical.borrow_mut().remove(&handle).expect("a handle of ours");
+        Ok(())
+    }
+
+    fn map(&self, address: u64, size: u64, handle: u64) -> Result<(), DriverError> {
+        let reserved = self.ranges.borrow();
+        let (&start, &bytes) = reserved.range(..=address).next_back().expect("reserved address space");
+        assert!(
+            address + size <= start + bytes && address.is_multiple_of(GRANULARITY),
+            "outside of the range"
+        );
+        assert_eq!(
+            self.physical.borrow().get(&handle),
+            Some(&size),
+            "the whole of a handle of ours"
+        );
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        let mut mappings = self.mappings.borrow_mut();
+        let before = mappings.range(..address + size).next_back();
+        assert!(
+            before.is_none_or(|(&start, &(bytes, ..))| start + bytes <= address),
+            "mapped already"
+        );
+        mappings.insert(address, (size, handle, false));
+        Ok(())
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        let mut mappings = self.mappings.borrow_mut();
+        let gone: Vec<u64> = mappings
+            .range(address..address + size)
+            .map(|(&start, _)| start)
+            .collect();
+        let mut at = address;
+        for start in gone {
+            let (bytes, handle, accessible) = mappings.remove(&start).expect("just seen");
+            assert!(
+                !self.capturing.get() || !accessible,
+                "unmapping while a capture is open"
+            );
+            assert_eq!(start, at, "a gap, or half a mapping");
+            at += bytes;
+            let whole = (handle, 0, bytes);
+            let busy = self.busy.borrow();
+            let others = mappings.values().any(|&(_, other, _)| other == handle);
+            assert!(
+                others || !busy.iter().any(|piece| overlap(piece, &whole)),
+                "unmapped while work may use it"
+            );
+        }
+        assert_eq!(at, address + size, "half a mapping");
+        Ok(())
+    }
+
+    fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        if self.fails_now() {
+            return Err(DriverError(700));
+        }
+        for (_, mapping) in self.mappings.borrow_mut().range_mut(address..address + size) {
+            mapping.2 = true;
+        }
+        Ok(())
+    }
+
+    fn mapped(&self, address: u64, size: u64, _moved: bool) {
+        let mut told = self.told.borrow_mut();
+        let before = told.range(..address + size).next_back();
+        assert!(
+            before.is_none_or(|(&start, &bytes)| start + bytes <= address),
+            "told twice"
+        );
+        told.insert(address, size);
+    }
+
+    fn unmapped(&self, address: u64, size: u64, _moved: bool) {
+        let mut told = self.told.borrow_mut();
+        let end = address + size;
+        let inside: Vec<(u64, u64)> = told.range(..end).rev().map(|(&start, &bytes)| (start, bytes)).collect();
+        let mut gone = 0;
+        for (start, bytes) in inside.into_iter().take_while(|(start, bytes)| start + bytes > address) {
+            told.remove(&start);
+            gone += (start + bytes).min(end) - start.max(address);
+            if start < address {
+                told.insert(start, address - start);
+            }
+            if start + bytes > end {
+                told.insert(end, start + bytes - end);
+            }
+        }
+        assert_eq!(gone, size, "told of memory that was not usable");
+    }
+
+    fn no_virtual_memory(&self, _why: DriverError) {
+        self.fell_back.set(true);
+    }
+}
