@@ -67,8 +67,8 @@ impl Call {
         let free = || {
             let result = match self.free_pooled(address, identity(stream)) {
                 Freed::Answer(result) => result,
-                // SAFETY: what this allocator handed out and no pool has, the driver did.
                 Freed::NotOurs(claim) => {
+                    // SAFETY: what this allocator handed out and no pool has, the driver did.
                     self.give_back_claimed(claim, Key::Address(address), || unsafe { real::cuMemFree_v2(address) })
                 }
             };
