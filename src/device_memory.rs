@@ -15,6 +15,8 @@ impl DriverError {
     pub const INVALID_VALUE: Self = Self(1);
     /// `CUDA_ERROR_OUT_OF_MEMORY`
     pub const OUT_OF_MEMORY: Self = Self(2);
+    /// `CUDA_ERROR_INVALID_CONTEXT`
+    pub const INVALID_CONTEXT: Self = Self(201);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
 }

@@ -1,6 +1,6 @@
 //! Contexts die, and take their memory with them.
 
-use super::suballocation::DetachedPool;
+use super::departure::DetachedPool;
 use super::{BLANK, Call, Engine};
 use crate::api::{Api, Class};
 use crate::journal::format::{FLAG_CONTEXT_GONE, Kind, Record};

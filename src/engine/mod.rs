@@ -3,14 +3,18 @@
 //! The engine starts at the first call that concerns memory, not before: the library is inherited by every child
 //! process, and a program may still choose the strategy after it was loaded. A forked child starts its own.
 
+mod accounted;
+mod branches;
 mod context;
 mod control;
+mod departure;
 mod graph;
 mod idle;
 mod linear;
 mod pages;
 mod peers;
 mod physical;
+mod pools;
 mod query;
 mod scope;
 mod sharing;
@@ -44,7 +48,7 @@ pub struct Engine {
     pid: u32,
     ledger: Ledger,
     journal: Option<Journal>,
-    pools: suballocation::Pools,
+    pools: pools::Pools,
     stream_ordered: stream_ordered::StreamOrdered,
     graphs: graph::GraphMemory,
     physical: Mutex<physical::Physical>,

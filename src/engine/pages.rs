@@ -6,7 +6,7 @@
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::suballocation::Pool;
+use super::pools::Pool;
 
 const PAGE_BITS: u32 = 21;
 const LEAF_BITS: u32 = 14;

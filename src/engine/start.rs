@@ -74,7 +74,7 @@ fn start() -> Option<Box<Engine>> {
         pid: std::process::id(),
         ledger: Ledger::default(),
         journal,
-        pools: super::suballocation::Pools::default(),
+        pools: super::pools::Pools::default(),
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),
@@ -133,7 +133,7 @@ fn at_fork_and_exit() {
 unsafe extern "C" fn in_forked_child() {
     STATE.store(Box::leak(Box::new(State::new())), Ordering::Release);
     scope::reset();
-    super::suballocation::forget_last();
+    super::pools::forget_last();
     sharing::in_forked_child();
 }
 

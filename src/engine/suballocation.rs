@@ -1,233 +1,23 @@
-//! Policies at work: one pool for each device and context, found by the context that asks or by an address in it.
+//! Policies at work for the job: its requests, its frees, and what is asked about its blocks.
 //!
-//! A request takes one lock, that of its pool. Which pool that is, is known without one: by context from a note of the
-//! calling thread, by address from a table of pages. The live blocks of a pool are on no other list than its policy's:
-//! that is their entry in the ledger, whose totals are told of every change.
+//! A request takes one lock, that of its pool. The live blocks of a pool are on no other list than its policy's: that is
+//! their entry in the ledger, whose totals are told of every change.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::pages::{Page, Pages};
+use super::pools::Pool;
 use super::{BLANK, Call, Engine, Place, lock};
 use crate::api::{Api, Class};
-use crate::device_memory::{DeviceMemory, DriverError};
-use crate::journal::format::{FLAG_CONTEXT_GONE, FLAG_MOVED, Kind, Record};
+use crate::device_memory::DriverError;
+use crate::journal::format::{Kind, Record};
 use crate::journal::writer::Claim;
-use crate::ledger::{Key, Usage};
+use crate::ledger::Key;
+use crate::policy::slabs;
 use crate::policy::{self, Backing, Block, Policy, Statistics};
-use crate::real::memory::{LiveMemory, Segments};
 use crate::real::{self, INVALID_VALUE, SUCCESS};
 
-/// The memory of one context. Never freed: an address may be looked up while its context goes.
-pub struct Pool {
-    pub place: Place,
-    usage: Usage,
-    /// `None` once the context is gone.
-    policy: Mutex<Option<Box<dyn Policy>>>,
-}
-
-/// A pool whose context is about to go, with what it held.
-pub struct DetachedPool {
-    pool: &'static Pool,
-    policy: Box<dyn Policy>,
-    segments: Vec<(u64, u64)>,
-}
-
-#[derive(Default)]
-pub struct Pools {
-    by_context: RwLock<Contexts>,
-    /// Every segment: first address -> (bytes, pool).
-    segments: RwLock<ByAddress>,
-    pages: Pages,
-}
-
-type Contexts = HashMap<u64, &'static Pool>;
-type ByAddress = BTreeMap<u64, (u64, &'static Pool)>;
-
-/// Differs after every change of which pool serves which context, in this process and its parents.
-static GENERATION: AtomicU64 = AtomicU64::new(1);
-
-thread_local! {
-    /// The pool that this thread used last: generation, context, pool.
-    static LAST: Cell<(u64, u64, *const Pool)> = const { Cell::new((0, 0, ptr::null())) };
-}
-
-/// A forked child has pools of its own.
-pub fn forget_last() {
-    GENERATION.fetch_add(1, Ordering::SeqCst);
-}
-
-impl Pools {
-    fn contexts(&self) -> RwLockReadGuard<'_, Contexts> {
-        self.by_context.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn contexts_mut(&self) -> RwLockWriteGuard<'_, Contexts> {
-        GENERATION.fetch_add(1, Ordering::SeqCst);
-        self.by_context.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn segments(&self) -> RwLockReadGuard<'_, ByAddress> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn segments_mut(&self) -> RwLockWriteGuard<'_, ByAddress> {
-        self.segments.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add_range(&self, address: u64, size: u64, pool: &'static Pool) {
-        let mut segments = self.segments_mut();
-        segments.insert(address, (size, pool));
-        self.pages.set(address, size, |before, _| match before {
-            Page::Nobody => Page::Perhaps(pool),
-            Page::Perhaps(other) if ptr::eq(other, pool) => Page::Perhaps(pool),
-            _ => Page::Several,
-        });
-    }
-
-    /// Takes a range out of the segments, whatever pieces they are in.
-    fn remove_range(&self, address: u64, size: u64) {
-        let end = address + size;
-        let mut segments = self.segments_mut();
-        for (start, (bytes, pool)) in pieces_in(&segments, address, size) {
-            segments.remove(&start);
-            if start < address {
-                segments.insert(start, (address - start, pool));
-            }
-            if start + bytes > end {
-                segments.insert(end, (start + bytes - end, pool));
-            }
-        }
-        self.pages.set(address, size, |_, page| {
-            let left = pieces_in(&segments, page, Pages::SIZE);
-            match left.first() {
-                None => Page::Nobody,
-                Some(&(_, (_, first))) if left.iter().all(|(_, (_, pool))| ptr::eq(*pool, first)) => {
-                    Page::Perhaps(first)
-                }
-                Some(_) => Page::Several,
-            }
-        });
-    }
-
-    /// The pool one of whose segments may hold `address`.
-    #[inline]
-    fn perhaps_of(&self, address: u64) -> Option<&'static Pool> {
-        match self.pages.at(address) {
-            Page::Nobody => None,
-            Page::Perhaps(pool) => Some(pool),
-            Page::Several => {
-                let segments = self.segments();
-                let (base, (size, pool)) = segments.range(..=address).next_back()?;
-                (address - base < *size).then_some(*pool)
-            }
-        }
-    }
-
-    fn all_of(&self, device: i16) -> Vec<&'static Pool> {
-        let pools = self.contexts();
-        pools
-            .values()
-            .filter(|pool| pool.place.device == device)
-            .copied()
-            .collect()
-    }
-}
-
-/// The segments that have a byte in a range.
-fn pieces_in(segments: &ByAddress, address: u64, size: u64) -> Vec<(u64, (u64, &'static Pool))> {
-    segments
-        .range(..address + size)
-        .rev()
-        .take_while(|&(&start, &(bytes, _))| start + bytes > address)
-        .map(|(&start, &entry)| (start, entry))
-        .collect()
-}
-
-/// A pool's memory as the layer below grants it, told to ledger and journal.
-struct Accounted<'a> {
-    engine: &'a Engine,
-    pool: &'static Pool,
-}
-
-impl Accounted<'_> {
-    fn gained(&self, address: u64, size: u64, flags: u8) {
-        let device = self.pool.place.device;
-        self.engine.pools.add_range(address, size, self.pool);
-        self.engine.ledger.segment_obtained(device, size);
-        let record = segment_record(Kind::SegmentAlloc, device, address, size);
-        self.engine.write(Record { flags, ..record });
-    }
-
-    fn lost(&self, address: u64, size: u64, flags: u8) {
-        let device = self.pool.place.device;
-        self.engine.pools.remove_range(address, size);
-        self.engine.ledger.segment_returned(device, size);
-        let record = segment_record(Kind::SegmentFree, device, address, size);
-        self.engine.write(Record { flags, ..record });
-    }
-}
-
-impl Segments for Accounted<'_> {
-    fn obtained(&self, address: u64, size: u64) {
-        self.gained(address, size, 0);
-    }
-
-    fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32 {
-        let size = self.engine.pools.segments().get(&address).map_or(0, |&(size, _)| size);
-        if size == 0 {
-            return free();
-        }
-        // Off the books before it is free: a moment after, the address may be somebody else's.
-        self.lost(address, size, 0);
-        let result = free();
-        if result != SUCCESS {
-            self.gained(address, size, 0);
-            let record = segment_record(Kind::FreeFailed, self.pool.place.device, address, size);
-            self.engine.write(Record { result, ..record });
-        }
-        result
-    }
-
-    fn capturing(&self) -> bool {
-        self.engine.capturing()
-    }
-
-    fn mapped(&self, address: u64, size: u64, moved: bool) {
-        self.gained(address, size, if moved { FLAG_MOVED } else { 0 });
-    }
-
-    fn unmapped(&self, address: u64, size: u64, moved: bool) {
-        self.lost(address, size, if moved { FLAG_MOVED } else { 0 });
-    }
-
-    fn peers(&self) -> Vec<i32> {
-        self.engine.peers.of(self.pool.place.device)
-    }
-
-    fn in_chunks(&self, why: &str) {
-        tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
-    }
-}
-
-fn segment_record(kind: Kind, device: i16, address: u64, size: u64) -> Record {
-    Record {
-        kind: kind as u8,
-        api: Api::Policy.number(),
-        class: Class::Linear.number(),
-        device,
-        address,
-        size,
-        allocated: size,
-        detail: size,
-        ..BLANK
-    }
-}
-
-fn block_record(kind: Kind, api: Api, device: i16, block: &Block) -> Record {
+pub fn block_record(kind: Kind, api: Api, device: i16, block: &Block) -> Record {
     Record {
         kind: kind as u8,
         api: api.number(),
@@ -257,13 +47,7 @@ impl Call {
 
     /// A block of `size` bytes, on the books.
     pub(super) fn allocate_in(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> Result<u64, i32> {
-        let allocated = self.engine.with_policy(pool, |policy, memory| {
-            let block = policy.allocate(memory, size, stream)?;
-            self.engine
-                .ledger
-                .block_obtained(pool.place.device, &pool.usage, &block);
-            Ok(block)
-        });
+        let allocated = self.engine.block_from(pool, size, stream);
         let device = pool.place.device;
         self.engine.saw_device(device);
         match allocated {
@@ -295,8 +79,12 @@ impl Call {
         // Its place in the journal comes before the block is free for anybody else.
         let claim = self.engine.claim();
         let freed = self.engine.with_policy(pool, |policy, memory| {
+            // A slab is not the job's to free.
+            if self.engine.pools.is_lent(pool, address) {
+                return Ok(Err(true));
+            }
             let Some(block) = policy.free(memory, address, stream) else {
-                return Ok(Err(policy.owns(address)));
+                return Ok(Err(pool.lender.is_some() || policy.owns(address)));
             };
             self.engine.ledger.block_returned(&pool.usage, &block);
             Ok(Ok(block))
@@ -327,50 +115,40 @@ pub(super) enum Freed {
 }
 
 impl Engine {
-    #[inline]
-    fn pool_of(&'static self, context: u64) -> Option<&'static Pool> {
-        let generation = GENERATION.load(Ordering::Acquire);
-        let last = LAST.try_with(Cell::get).unwrap_or((0, 0, ptr::null()));
-        if (last.0, last.1) == (generation, context) {
-            // SAFETY: a pool is never freed, and was noted for this engine: a fork changes the generation.
-            return Some(unsafe { &*last.2 });
+    /// A block of this pool or, where it has none, of any pool of its context.
+    fn block_from(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
+        let of = |pool: &'static Pool| {
+            self.with_policy(pool, |policy, memory| {
+                let block = policy.allocate(memory, size, stream)?;
+                self.ledger.block_obtained(pool.place.device, &pool.usage, &block);
+                Ok(block)
+            })
+        };
+        let root = pool.root();
+        let serves_small = size <= slabs::MOST;
+        let first = if serves_small { pool } else { root };
+        let lacks_memory = |result: &Result<Block, DriverError>| *result == Err(DriverError::OUT_OF_MEMORY);
+        let mut result = of(first);
+        if lacks_memory(&result) && first.lender.is_some() {
+            // There may be room for less than a slab.
+            result = of(root);
         }
-        let pool = self.find_pool(context)?;
-        let _ = LAST.try_with(|last| last.set((generation, context, pool)));
-        Some(pool)
-    }
-
-    fn find_pool(&'static self, context: u64) -> Option<&'static Pool> {
-        if let Some(&pool) = self.pools.contexts().get(&context) {
-            return Some(pool);
+        if !lacks_memory(&result) || !root.branches.any() {
+            return result;
         }
-        let place = Place::current().filter(|place| place.context == context)?;
-        let policy = policy::create(self.config.strategy, &self.config.settings)?;
-        let mut pools = self.pools.contexts_mut();
-        let pool = pools.entry(context).or_insert_with(|| {
-            let pool: &'static Pool = Box::leak(Box::new(Pool {
-                place,
-                usage: Usage::default(),
-                policy: Mutex::new(Some(policy)),
-            }));
-            self.ledger.pool_begins(place.device, &pool.usage);
-            pool
-        });
-        self.watch_idle_pools();
-        Some(pool)
-    }
-
-    fn with_policy<T>(
-        &self,
-        pool: &'static Pool,
-        work: impl FnOnce(&mut dyn Policy, &LiveMemory) -> Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        let accounted = Accounted { engine: self, pool };
-        let memory = LiveMemory::new(i32::from(pool.place.device), pool.place.context, &accounted);
-        match lock(&pool.policy).as_deref_mut() {
-            Some(policy) => work(policy, &memory),
-            None => Err(DriverError(real::INVALID_CONTEXT)),
+        let branches = root.branches.all();
+        for branch in &branches {
+            // What cannot be given back now can still serve the request below.
+            let _ = self.with_policy(branch, |policy, memory| Ok(policy.release_idle(memory)));
         }
+        result = of(root);
+        for branch in branches.into_iter().filter(|_| serves_small) {
+            if !lacks_memory(&result) {
+                break;
+            }
+            result = of(branch);
+        }
+        result
     }
 
     /// The answer of the policy whose memory may hold `address`.
@@ -389,7 +167,12 @@ impl Engine {
         let pool = self.pools.perhaps_of(address)?;
         let policy = lock(&pool.policy);
         let policy = policy.as_deref()?;
-        Some((pool.place, policy.find(address)?, policy.backing(address)?))
+        let block = policy.find(address)?;
+        let backing = match pool.lender {
+            None => policy.backing(&block),
+            Some(lender) => lock(&lender.policy).as_deref()?.backing(&block),
+        };
+        Some((pool.place, block, backing?))
     }
 
     /// Gives the devices that may use memory of this one access to what its policies have mapped.
@@ -430,8 +213,15 @@ impl Engine {
             return 0;
         }
         let pools = self.pools.all_of(device);
-        let release = |pool: &&'static Pool| self.with_policy(pool, |policy, memory| Ok(policy.release_idle(memory)));
-        pools.iter().map(|pool| release(pool).unwrap_or(0)).sum()
+        let release = |pool: &'static Pool| self.with_policy(pool, |policy, memory| Ok(policy.release_idle(memory)));
+        let released = |pool: &&'static Pool| {
+            for branch in pool.branches.all() {
+                // What it cannot give back now, it keeps.
+                let _ = release(branch);
+            }
+            release(pool).unwrap_or(0)
+        };
+        pools.iter().map(released).sum()
     }
 
     /// For each device with a pool a number that changes with every block obtained or returned.
@@ -439,7 +229,10 @@ impl Engine {
         let mut sums = HashMap::new();
         for pool in self.pools.contexts().values() {
             let sum: &mut u64 = sums.entry(pool.place.device).or_default();
-            *sum = sum.wrapping_add(pool.usage.activity());
+            *sum = pool
+                .family()
+                .map(|pool| pool.usage.activity())
+                .fold(*sum, u64::wrapping_add);
         }
         sums
     }
@@ -447,81 +240,25 @@ impl Engine {
     /// What the policies of a device hold, all contexts together; the largest free block is the largest of any.
     pub fn pooled(&self, device: i16) -> Statistics {
         let mut sum = Statistics::default();
-        for pool in self.pools.all_of(device) {
+        for pool in self.pools.all_of(device).into_iter().flat_map(Pool::family) {
             let Some(one) = lock(&pool.policy).as_deref().map(Policy::statistics) else {
                 continue;
             };
-            sum.reserved += one.reserved;
             sum.allocated += one.allocated;
             sum.free += one.free;
             sum.largest_free_block = sum.largest_free_block.max(one.largest_free_block);
-            sum.remapped += one.remapped;
-            sum.segments += one.segments;
             sum.live_blocks += one.live_blocks;
             sum.synchronisations += one.synchronisations;
+            if pool.lender.is_none() {
+                sum.reserved += one.reserved;
+                sum.remapped += one.remapped;
+                sum.segments += one.segments;
+            } else {
+                // Its lender counts them as allocated.
+                sum.allocated -= one.reserved;
+                sum.live_blocks -= self.pools.lent_to(pool);
+            }
         }
         sum
-    }
-
-    /// Takes a context's pool, its blocks and its memory off the books.
-    pub(super) fn detach_pool(&self, context: u64, api: Api) -> Option<DetachedPool> {
-        let pool = self.pools.contexts_mut().remove(&context)?;
-        let policy = lock(&pool.policy).take()?;
-        let device = pool.place.device;
-        for block in policy.live() {
-            self.ledger.block_returned(&pool.usage, &block);
-            let record = block_record(Kind::Free, api, device, &block);
-            let flags = FLAG_CONTEXT_GONE;
-            self.write(Record { flags, ..record });
-        }
-        self.ledger.pool_ends(device, &pool.usage);
-        let segments: Vec<(u64, u64)> = (self.pools.segments().iter())
-            .filter(|(_, (_, owner))| ptr::eq(*owner, pool))
-            .map(|(&address, &(size, _))| (address, size))
-            .collect();
-        let accounted = Accounted { engine: self, pool };
-        for &(address, size) in &segments {
-            accounted.lost(address, size, FLAG_CONTEXT_GONE);
-        }
-        Some(DetachedPool { pool, policy, segments })
-    }
-
-    /// Puts a pool back that `detach_pool` took.
-    pub(super) fn attach_pool(&self, detached: DetachedPool, api: Api) {
-        let DetachedPool { pool, policy, segments } = detached;
-        let accounted = Accounted { engine: self, pool };
-        for (address, size) in segments {
-            accounted.gained(address, size, 0);
-        }
-        self.ledger.pool_begins(pool.place.device, &pool.usage);
-        for block in policy.live() {
-            self.ledger.block_obtained(pool.place.device, &pool.usage, &block);
-            self.write(block_record(Kind::Alloc, api, pool.place.device, &block));
-        }
-        *lock(&pool.policy) = Some(policy);
-        self.pools.contexts_mut().insert(pool.place.context, pool);
-    }
-
-    /// The context of a detached pool is gone: gives back what did not go with it.
-    pub(super) fn bury_pool(&self, detached: DetachedPool) {
-        let remains = detached.policy.remains();
-        // SAFETY: mappings, handles and ranges of the pool's own, and no work is left that could use them.
-        unsafe {
-            for (address, size) in remains.mapped {
-                real::cuMemUnmap(address, size as usize);
-            }
-            for handle in remains.handles {
-                real::cuMemRelease(handle);
-            }
-            for (address, size) in remains.ranges {
-                real::cuMemAddressFree(address, size as usize);
-            }
-        }
-    }
-
-    /// The device of the pool that serves a context.
-    pub(super) fn pools_device(&self, context: u64) -> Option<i16> {
-        let pools = self.pools.contexts();
-        pools.get(&context).map(|pool| pool.place.device)
     }
 }

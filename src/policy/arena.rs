@@ -6,9 +6,11 @@
 //! stream: work on one stream runs in order. While a capture is open, when synchronising would break it, only such
 //! blocks and clean ones are used.
 
+mod ranges;
+
 use std::collections::BTreeSet;
 
-use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NO_LIST, NONE, UNIT};
+use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NONE, UNIT};
 use super::free_index::FreeIndex;
 use super::{Backing, Block, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
@@ -99,9 +101,7 @@ impl Arena {
     /// A segment of `size` bytes: free and clean, or address space alone.
     pub fn add_segment(&mut self, address: u64, size: u64, kind: Kind, region: Region) -> Id {
         let id = self.blocks.add_segment(address, (size / UNIT) as u32, kind);
-        let number = self.blocks.segment_of(id) as usize;
-        self.regions.resize(self.regions.len().max(number + 1), Region::Main);
-        self.regions[number] = region;
+        self.note_region(id, region);
         match kind {
             Kind::Free => {
                 self.reserved += size;
@@ -110,6 +110,12 @@ impl Arena {
             _ => self.note_hole(id),
         }
         id
+    }
+
+    fn note_region(&mut self, id: Id, region: Region) {
+        let number = self.blocks.segment_of(id) as usize;
+        self.regions.resize(self.regions.len().max(number + 1), Region::Main);
+        self.regions[number] = region;
     }
 
     fn note_hole(&mut self, id: Id) {
@@ -125,6 +131,10 @@ impl Arena {
     /// Bytes obtained from the layer below.
     pub fn reserved(&self) -> u64 {
         self.reserved
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.reserved - self.allocated
     }
 
     /// The smallest hole of at least `units`, the lowest of several.
@@ -319,55 +329,21 @@ impl Arena {
         id != NONE && self.blocks.kind(id) == Kind::Free && self.blocks.list(id) / 2 == dirt
     }
 
-    /// The part of a block from `address` on, `units` long, as a block of its own. The block is in no list.
-    fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
-        let skip = ((address - self.blocks.address(id)) / UNIT) as u32;
-        debug_assert!(skip + units <= self.blocks.units(id) && units > 0);
-        let part = if skip > 0 { self.blocks.split(id, skip) } else { id };
-        if self.blocks.units(part) > units {
-            self.blocks.split(part, units);
+    /// Makes two live blocks of the one that `address` lies in, the second beginning there.
+    pub fn divide(&mut self, address: u64) {
+        let Some(id) = self.blocks.holding(address) else { return };
+        let before = ((address - self.blocks.address(id)) / UNIT) as u32;
+        if self.blocks.kind(id) != Kind::Live || before == 0 {
+            return;
         }
-        part
-    }
-
-    /// Memory was mapped in `units` of a hole, from `address` on: free and clean. The free block it is part of.
-    pub fn fill(&mut self, hole: Id, address: u64, units: u32) -> Id {
-        self.forget_hole(hole);
-        let filled = self.cut_out(hole, address, units);
-        for rest in [self.blocks.prev(filled), self.blocks.next(filled)] {
-            // The neighbour of a whole hole is never a hole: these were cut off just now.
-            if rest != NONE && self.blocks.kind(rest) == Kind::Hole {
-                self.note_hole(rest);
-            }
-        }
-        self.blocks.set_kind(filled, Kind::Free);
-        self.reserved += u64::from(units) * UNIT;
-        self.coalesce_clean(filled)
-    }
-
-    /// The memory of `units` of a free block, from `address` on, was unmapped: a hole, joined with those around it.
-    pub fn hollow(&mut self, run: Id, address: u64, units: u32) {
-        let dirt = self.unlist(run);
-        let mut hole = self.cut_out(run, address, units);
-        for rest in [self.blocks.prev(hole), self.blocks.next(hole)] {
-            if rest != NONE && self.blocks.kind(rest) == Kind::Free && self.blocks.list(rest) == NO_LIST {
-                self.list(rest, dirt);
-            }
-        }
-        self.blocks.set_kind(hole, Kind::Hole);
-        self.reserved -= u64::from(units) * UNIT;
-        let next = self.blocks.next(hole);
-        if next != NONE && self.blocks.kind(next) == Kind::Hole {
-            self.forget_hole(next);
-            self.blocks.join_next(hole);
-        }
-        let prev = self.blocks.prev(hole);
-        if prev != NONE && self.blocks.kind(prev) == Kind::Hole {
-            self.forget_hole(prev);
-            self.blocks.join_next(prev);
-            hole = prev;
-        }
-        self.note_hole(hole);
+        let slack = {
+            let block = self.blocks.describe(id);
+            block.allocated - block.requested
+        };
+        let rest = self.blocks.split(id, before);
+        self.blocks.set_slack(id, 0);
+        let requested = u64::from(self.blocks.units(rest)) * UNIT - slack;
+        self.blocks.make_live(rest, requested);
     }
 
     /// Gives the segment of a free block back; returns its bytes, 0 where it is not idle or the layer below will not take
@@ -382,10 +358,8 @@ impl Arena {
             self.unlist(self.blocks.next(first));
             self.blocks.join_next(first);
         }
-        let Some((_, units)) = self.blocks.remove_segment(first) else {
-            return 0;
-        };
-        let size = u64::from(units) * UNIT;
+        let size = u64::from(self.blocks.units(first)) * UNIT;
+        self.blocks.detach(first);
         self.reserved -= size;
         size
     }
@@ -452,7 +426,7 @@ impl Arena {
         Statistics {
             reserved: self.reserved,
             allocated: self.allocated,
-            free: self.reserved - self.allocated,
+            free: self.free_bytes(),
             largest_free_block: u64::from(largest) * UNIT,
             segments: self.blocks.segment_count(),
             live_blocks: self.blocks.live_count(),

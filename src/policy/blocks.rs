@@ -88,12 +88,8 @@ impl Blocks {
     /// A segment of `units` at `address`, one block of this kind; returns the block. Error: more segments or blocks than
     /// can be numbered.
     pub fn add_segment(&mut self, address: u64, units: u32, kind: Kind) -> Id {
-        let number = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.segments.push(None);
-            self.segments.len() - 1
-        });
         let first = self.new_node(Node {
-            segment: number as u32,
+            segment: NONE,
             offset: 0,
             units,
             prev: NONE,
@@ -103,28 +99,80 @@ impl Blocks {
             meta: NO_LIST << LIST_SHIFT,
         });
         self.set_kind(first, kind);
+        self.new_segment(address, units, first);
+        first
+    }
+
+    fn vacant_segment(&mut self) -> u32 {
+        let number = self.segments.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.segments.push(None);
+            self.segments.len() - 1
+        });
+        number as u32
+    }
+
+    /// Takes a block that is not live out of its segment. What lies before it stays the segment, what lies after it
+    /// becomes another one: its blocks, of which none may be in a list, have a new place.
+    pub fn detach(&mut self, block: Id) {
+        let node = self.nodes[block as usize];
+        let end = node.offset + node.units;
+        let (address, units) = {
+            let segment = self.segment(node.segment);
+            (segment.address, segment.units)
+        };
+        if node.prev == NONE {
+            self.segments[node.segment as usize] = None;
+            self.by_address.remove(&address);
+        } else {
+            self.nodes[node.prev as usize].next = NONE;
+            if let Some(segment) = &mut self.segments[node.segment as usize] {
+                segment.units = node.offset;
+                segment.pages.truncate(node.offset.div_ceil(PAGE_UNITS) as usize);
+                segment
+                    .pages
+                    .iter_mut()
+                    .filter(|first| **first == block)
+                    .for_each(|first| *first = NONE);
+            }
+        }
+        if node.next != NONE {
+            self.nodes[node.next as usize].prev = NONE;
+            self.new_segment(address + u64::from(end) * UNIT, units - end, node.next);
+        }
+        self.recycle(block);
+    }
+
+    /// A segment of blocks that are there already, `first` and those after it.
+    fn new_segment(&mut self, address: u64, units: u32, first: Id) {
+        let number = self.vacant_segment();
         let mut pages = vec![NONE; units.div_ceil(PAGE_UNITS) as usize];
-        pages[0] = first;
-        self.segments[number] = Some(Segment {
+        let start = self.nodes[first as usize].offset;
+        let mut id = first;
+        while id != NONE {
+            let is_live = self.kind(id) == Kind::Live;
+            if is_live {
+                self.unname(id);
+            }
+            let node = &mut self.nodes[id as usize];
+            node.segment = number;
+            node.offset -= start;
+            let page = &mut pages[(node.offset / PAGE_UNITS) as usize];
+            if *page == NONE {
+                *page = id;
+            }
+            let next = node.next;
+            if is_live {
+                self.name(id);
+            }
+            id = next;
+        }
+        self.segments[number as usize] = Some(Segment {
             address,
             units,
             first,
             pages,
         });
-        self.by_address.insert(address, number as u32);
-        first
-    }
-
-    /// Drops a segment that is one block, by that block; returns its first address and units.
-    pub fn remove_segment(&mut self, block: Id) -> Option<(u64, u32)> {
-        let node = self.nodes[block as usize];
-        if node.prev != NONE || node.next != NONE {
-            return None;
-        }
-        let segment = self.segments[node.segment as usize].take()?;
-        self.by_address.remove(&segment.address);
-        self.recycle(block);
-        Some((segment.address, segment.units))
+        self.by_address.insert(address, number);
     }
 
     fn new_node(&mut self, node: Node) -> Id {
@@ -280,9 +328,13 @@ impl Blocks {
     /// Makes a block live, for a request of `requested` bytes that its units round up.
     pub fn make_live(&mut self, id: Id, requested: u64) {
         self.set_kind(id, Kind::Live);
-        let node = &mut self.nodes[id as usize];
-        let slack = (u64::from(node.units) * UNIT - requested).min(0xffff) as u32;
-        node.meta = node.meta & (KIND | LIST) | slack << SLACK_SHIFT;
+        let slack = u64::from(self.nodes[id as usize].units) * UNIT - requested;
+        self.set_slack(id, slack);
+        self.name(id);
+    }
+
+    /// Makes a live block known by its address.
+    fn name(&mut self, id: Id) {
         let nodes = &self.nodes;
         let of = |id: &Id| {
             let node = &nodes[*id as usize];
@@ -291,15 +343,23 @@ impl Blocks {
         self.live.insert_unique(of(&id), id, of);
     }
 
-    /// Makes a live block a free one, in no list yet.
-    pub fn make_free(&mut self, id: Id) {
+    fn unname(&mut self, id: Id) {
         let node = self.nodes[id as usize];
-        if let Ok(entry) = self
-            .live
-            .find_entry(hash(node.segment, node.offset), |&other| other == id)
-        {
+        let known = hash(node.segment, node.offset);
+        if let Ok(entry) = self.live.find_entry(known, |&other| other == id) {
             entry.remove();
         }
+    }
+
+    /// Bytes of a block that were not asked for.
+    pub fn set_slack(&mut self, id: Id, slack: u64) {
+        let node = &mut self.nodes[id as usize];
+        node.meta = node.meta & (KIND | LIST) | (slack.min(0xffff) as u32) << SLACK_SHIFT;
+    }
+
+    /// Makes a live block a free one, in no list yet.
+    pub fn make_free(&mut self, id: Id) {
+        self.unname(id);
         self.set_kind(id, Kind::Free);
     }
 

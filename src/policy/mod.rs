@@ -11,6 +11,7 @@ mod chunks;
 mod free_index;
 mod granules;
 mod naive_best_fit;
+pub mod slabs;
 
 use arena::{Arena, Request};
 use blocks::Id;
@@ -132,8 +133,8 @@ pub trait Policy: Send {
     /// The live block that `address` lies in.
     fn find(&self, address: u64) -> Option<Block>;
 
-    /// The memory behind the live block that `address` lies in.
-    fn backing(&self, address: u64) -> Option<Backing>;
+    /// The memory behind a live block, or a part of one.
+    fn backing(&self, block: &Block) -> Option<Backing>;
 
     /// Whether `address` lies in memory of ours, in a live block or not.
     fn owns(&self, address: u64) -> bool;
@@ -142,6 +143,9 @@ pub trait Policy: Send {
 
     /// Every live block.
     fn live(&self) -> Vec<Block>;
+
+    /// Makes two live blocks of the one that `address` lies in, the second beginning there.
+    fn divide(&mut self, address: u64);
 
     /// Gives memory without a live block back to the layer below; returns bytes.
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
@@ -199,11 +203,10 @@ impl<P: Plan> Policy for Planned<P> {
         self.arena.find(address)
     }
 
-    fn backing(&self, address: u64) -> Option<Backing> {
-        let block = self.arena.find(address)?;
+    fn backing(&self, block: &Block) -> Option<Backing> {
         self.plan
-            .granules_behind(&self.arena, &block)
-            .or_else(|| self.arena.segment_of(address))
+            .granules_behind(&self.arena, block)
+            .or_else(|| self.arena.segment_of(block.address))
     }
 
     fn owns(&self, address: u64) -> bool {
@@ -220,6 +223,10 @@ impl<P: Plan> Policy for Planned<P> {
         self.arena.blocks.each_live().collect()
     }
 
+    fn divide(&mut self, address: u64) {
+        self.arena.divide(address);
+    }
+
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
         self.plan.release_idle(&mut self.arena, memory)
     }
@@ -229,17 +236,23 @@ impl<P: Plan> Policy for Planned<P> {
     }
 }
 
+fn planned(plan: impl Plan + 'static) -> Box<dyn Policy> {
+    Box::new(Planned {
+        arena: Arena::new(),
+        plan,
+    })
+}
+
 /// The policy of this name; `None` for passthrough, which needs none.
 pub fn create(strategy: Strategy, settings: &Settings) -> Option<Box<dyn Policy>> {
-    fn planned(plan: impl Plan + 'static) -> Option<Box<dyn Policy>> {
-        Some(Box::new(Planned {
-            arena: Arena::new(),
-            plan,
-        }))
-    }
     match strategy {
         Strategy::Passthrough => None,
-        Strategy::NaiveBestFit => planned(naive_best_fit::NaiveBestFit::new(settings.clone())),
-        Strategy::AutoGrowth => planned(auto_growth::AutoGrowth::new(settings.clone())),
+        Strategy::NaiveBestFit => Some(planned(naive_best_fit::NaiveBestFit::new(settings.clone()))),
+        Strategy::AutoGrowth => Some(planned(auto_growth::AutoGrowth::new(settings.clone()))),
     }
+}
+
+/// A policy that lives on memory of another one, which `slabs::Lent` is.
+pub fn branch() -> Box<dyn Policy> {
+    planned(slabs::Slabs)
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use vramshim::device_memory::DriverError;
 use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
 
+mod branches;
 mod model;
 use model::{GRANULARITY, Model, TOTAL, overlap};
 

@@ -1,0 +1,66 @@
+//! Threads that crowd one context: they get pools of their own, and nothing else changes.
+
+mod common;
+
+use common::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
+
+/// A policy that waits for the context is locked long enough for other threads to find it so.
+const SLOW: &str = "cuCtxSynchronize=300us";
+
+fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
+    let path = client("contend.c", "contend", &["libcuda.so.1"]);
+    let arguments = [threads, 4000, 7, large].map(|number| number.to_string());
+    let job = Job::new(path).strategy(strategy).sim(memory, 1);
+    let finished = job
+        .env("SIMGPU_LATENCY", SLOW)
+        .env("VRAMSHIM_LOG", "debug")
+        .args(arguments)
+        .run()
+        .ok();
+    let checkpoints = finished.json();
+    assert_eq!(checkpoints.len(), 3);
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+    }
+    let job = finished.inspect();
+    assert_eq!((&job["anomalies"], &job["events_lost"]), (&0.into(), &0.into()));
+    finished
+}
+
+fn branches(finished: &Finished) -> usize {
+    let said = finished.said();
+    said.iter()
+        .filter(|(_, words)| words.contains("is served by branch"))
+        .count()
+}
+
+fn tells(finished: &Finished, words: &str) -> bool {
+    finished.stdout.lines().any(|line| line == words)
+}
+
+#[test]
+fn a_crowd_gets_pools_of_its_own_and_every_byte_is_on_the_books() {
+    for strategy in STRATEGIES {
+        let finished = crowd(strategy, 4, "8GiB", 1);
+        assert!(
+            tells(&finished, "refused 0") && tells(&finished, "large 0"),
+            "{}",
+            finished.stdout
+        );
+        let expected = strategy.name != "passthrough";
+        assert_eq!(branches(&finished) > 0, expected, "{strategy:?}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_lone_thread_keeps_to_one_pool() {
+    assert_eq!(branches(&crowd(AUTO_GROWTH, 1, "8GiB", 1)), 0);
+}
+
+#[test]
+fn what_lies_free_in_the_pools_of_a_crowd_serves_a_large_request() {
+    // 1 GiB, of which eight small blocks keep some.
+    let finished = crowd(AUTO_GROWTH, 4, "1GiB", 900);
+    assert!(branches(&finished) > 0, "{}", finished.stderr);
+    assert!(tells(&finished, "large 0"), "{}", finished.stdout);
+}

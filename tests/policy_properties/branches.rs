@@ -1,0 +1,251 @@
+//! Policies that borrow slabs from another one: whatever is asked of whom, no byte is in two blocks or on no account.
+
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+use vramshim::device_memory::DriverError;
+use vramshim::policy::slabs::{Lending, Lent};
+use vramshim::policy::{Policy, Settings, Strategy as Kind, branch, create};
+
+use crate::model::{GRANULARITY, Model, TOTAL, overlap};
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Of one of the policies, the lender last.
+    Allocate(usize, u64),
+    Free(usize),
+    FreeUnknown(usize, u64),
+    Capture(bool),
+    ReleaseIdle(usize),
+}
+
+const BRANCHES: usize = 2;
+const LENDER: usize = BRANCHES;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..BRANCHES, 1u64..1 << 20).prop_map(|(of, size)| Step::Allocate(of, size)),
+        2 => (1u64..16 << 20).prop_map(|size| Step::Allocate(LENDER, size)),
+        6 => any::<usize>().prop_map(Step::Free),
+        1 => (0..=LENDER, any::<u64>()).prop_map(|(of, address)| Step::FreeUnknown(of, address)),
+        1 => any::<bool>().prop_map(Step::Capture),
+        1 => (0..=LENDER).prop_map(Step::ReleaseIdle),
+    ]
+}
+
+/// Slabs as the lender's borrower was told of them: first address and bytes.
+#[derive(Default)]
+struct Told(Mutex<Vec<(u64, u64)>>);
+
+impl Lending for Told {
+    fn lent(&self, address: u64, size: u64) {
+        self.0.lock().unwrap().push((address, size));
+    }
+
+    fn returned(&self, address: u64, size: u64) {
+        let mut slabs = self.0.lock().unwrap();
+        let whole = slabs
+            .iter()
+            .position(|&(start, bytes)| start <= address && address + size <= start + bytes)
+            .expect("part of a slab");
+        let (start, bytes) = slabs.swap_remove(whole);
+        let end = start + bytes;
+        let rest = [(start, address - start), (address + size, end - address - size)];
+        slabs.extend(rest.into_iter().filter(|&(_, size)| size > 0));
+    }
+}
+
+struct Run {
+    model: Model,
+    lender: Mutex<Option<Box<dyn Policy>>>,
+    branches: Vec<(Box<dyn Policy>, Told)>,
+    /// Whose, first address, bytes.
+    live: Vec<(usize, u64, u64)>,
+}
+
+impl Run {
+    fn new(kind: Kind, virtual_memory: bool, fault_at: u64) -> Run {
+        let model = Model::default();
+        model.virtual_memory.set(virtual_memory);
+        model.fault_at.set(fault_at);
+        Run {
+            model,
+            lender: Mutex::new(create(kind, &Settings::default())),
+            branches: (0..BRANCHES).map(|_| (branch(), Told::default())).collect(),
+            live: Vec::new(),
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        of: usize,
+        work: impl FnOnce(&mut dyn Policy, &dyn vramshim::device_memory::DeviceMemory) -> T,
+    ) -> T {
+        match self.branches.get_mut(of) {
+            None => work(self.lender.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),
+            Some((policy, told)) => {
+                let memory = Lent {
+                    lender: &self.lender,
+                    memory: &self.model,
+                    told,
+                };
+                work(policy.as_mut(), &memory)
+            }
+        }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Allocate(of, size) => self.allocate(of, size),
+            Step::Free(which) if !self.live.is_empty() => {
+                let (of, address, size) = self.live.swap_remove(which % self.live.len());
+                self.model.in_use(address, size);
+                let freed = self.with(of, |policy, memory| policy.free(memory, address, None));
+                assert_eq!(
+                    freed.map(|block| (block.address, block.allocated)),
+                    Some((address, size))
+                );
+            }
+            Step::Free(_) => {}
+            Step::FreeUnknown(of, address) => {
+                let inside = self
+                    .live
+                    .first()
+                    .map_or(address, |&(_, block, size)| block + 1 + address % (size - 1));
+                assert_eq!(self.with(of, |policy, memory| policy.free(memory, inside, None)), None);
+            }
+            Step::Capture(open) => self.model.capturing.set(open),
+            Step::ReleaseIdle(_) if self.model.capturing.get() => {}
+            Step::ReleaseIdle(of) => drop(self.with(of, |policy, memory| policy.release_idle(memory))),
+        }
+        self.check();
+    }
+
+    fn allocate(&mut self, of: usize, size: u64) {
+        match self.with(of, |policy, memory| policy.allocate(memory, size, None)) {
+            Ok(block) => {
+                assert!(block.requested == size && block.allocated >= size);
+                let dirty = self.model.is_busy(block.address, block.allocated);
+                assert!(!dirty, "a block was handed out while earlier work could still touch it");
+                self.live.push((of, block.address, block.allocated));
+            }
+            Err(DriverError::OUT_OF_MEMORY) if !self.model.capturing.get() && self.model.fault_at.get() == 0 => {
+                // As the engine does: what lies free in slabs goes back, and then the lender can use it.
+                for branch in 0..BRANCHES {
+                    self.with(branch, |policy, memory| policy.release_idle(memory));
+                }
+                let again = self.with(LENDER, |policy, memory| policy.allocate(memory, size, None));
+                if let Ok(block) = again {
+                    self.live.push((LENDER, block.address, block.allocated));
+                } else if self.model.virtual_memory.get() {
+                    let needed = size.div_ceil(GRANULARITY);
+                    let free = self.free_granules();
+                    assert!(needed > free, "{free} free granules would have served {size}");
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Granules, created or not, that no live block has a byte of.
+    fn free_granules(&self) -> u64 {
+        let live = self
+            .live
+            .iter()
+            .flat_map(|&(_, address, size)| self.model.behind(address, size));
+        let used: std::collections::BTreeSet<u64> = live.map(|(handle, ..)| handle).collect();
+        let physical = self.model.physical.borrow();
+        let free = physical.keys().filter(|handle| !used.contains(handle)).count() as u64;
+        free + (TOTAL - self.model.outstanding()) / GRANULARITY
+    }
+
+    fn check(&mut self) {
+        let branches: Vec<_> = (0..BRANCHES)
+            .map(|of| self.with(of, |policy, _| policy.statistics()))
+            .collect();
+        let lender = self.with(LENDER, |policy, _| policy.statistics());
+        let of = |who: usize| {
+            self.live
+                .iter()
+                .filter(move |(of, ..)| *of == who)
+                .map(|(_, _, size)| size)
+        };
+        for (number, told) in branches.iter().enumerate() {
+            assert_eq!(told.allocated, of(number).sum::<u64>());
+            assert_eq!(told.free, told.reserved - told.allocated);
+            let slabs = self.branches[number].1.0.lock().unwrap();
+            assert_eq!(told.reserved, slabs.iter().map(|(_, size)| size).sum::<u64>());
+        }
+        assert_eq!(lender.reserved, self.model.outstanding());
+        let lent: u64 = branches.iter().map(|told| told.reserved).sum();
+        assert_eq!(lender.allocated, lent + of(LENDER).sum::<u64>());
+        for (who, address, size) in self.live.clone() {
+            let found = self.with(who, |policy, _| policy.find(address + size / 2));
+            assert_eq!(found.map(|block| block.address), Some(address));
+        }
+        let mut bytes: Vec<_> = self
+            .live
+            .iter()
+            .flat_map(|&(_, address, size)| self.model.behind(address, size))
+            .collect();
+        bytes.sort_unstable();
+        for pair in bytes.windows(2) {
+            assert!(!overlap(&pair[0], &pair[1]), "two live blocks share memory");
+        }
+    }
+
+    fn end(mut self) {
+        self.model.capturing.set(false);
+        self.model.fault_at.set(0);
+        for (of, address, _) in std::mem::take(&mut self.live) {
+            assert!(
+                self.with(of, |policy, memory| policy.free(memory, address, None))
+                    .is_some()
+            );
+        }
+        for of in 0..=LENDER {
+            self.with(of, |policy, memory| policy.release_idle(memory));
+        }
+        self.check();
+        assert_eq!(self.model.outstanding(), 0, "every byte goes back");
+    }
+}
+
+fn run(kind: Kind, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
+    let mut run = Run::new(kind, virtual_memory, fault_at);
+    for step in steps {
+        run.take(step.clone());
+    }
+    let calls = run.model.calls.get();
+    run.end();
+    calls
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::NaiveBestFit), Just(Kind::AutoGrowth)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_requests_of_several(
+        kind in kind(),
+        virtual_memory in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        run(kind, virtual_memory, 0, &steps);
+    }
+
+    #[test]
+    fn a_fault_below_a_lender_loses_no_byte(
+        kind in kind(),
+        virtual_memory in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let calls = run(kind, virtual_memory, 0, &steps);
+        for fault_at in 1..=calls {
+            run(kind, virtual_memory, fault_at, &steps);
+        }
+    }
+}
