@@ -100,6 +100,8 @@ impl Usage {
 /// Pools whose sum is looked at with every block; where there are more, with every `SAMPLE`th.
 const SUMMED_ALWAYS: usize = 1;
 const SAMPLE: u64 = 64;
+/// And at each block of more bytes than this.
+const LARGE: u64 = 1 << 20;
 
 #[derive(Default)]
 pub struct Totals {
@@ -325,7 +327,7 @@ impl Ledger {
         let totals = self.device(device);
         let sum = if totals.pools.load(Relaxed) <= SUMMED_ALWAYS {
             sum
-        } else if obtained.is_multiple_of(SAMPLE) {
+        } else if obtained.is_multiple_of(SAMPLE) || block.allocated > LARGE {
             totals.pooled()
         } else {
             return;

@@ -106,6 +106,10 @@ impl Call {
     }
 }
 
+fn lacks_memory(result: &Result<Block, DriverError>) -> bool {
+    *result == Err(DriverError::OUT_OF_MEMORY)
+}
+
 /// What became of a request to free.
 pub(super) enum Freed {
     /// The CUDA result.
@@ -115,7 +119,8 @@ pub(super) enum Freed {
 }
 
 impl Engine {
-    /// A block of this pool or, where it has none, of any pool of its context.
+    /// A block of this pool or, where it has none, of any pool of its context; of memory that other contexts hold free
+    /// at last.
     fn block_from(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
         let of = |pool: &'static Pool| {
             self.with_policy(pool, |policy, memory| {
@@ -125,28 +130,22 @@ impl Engine {
             })
         };
         let root = pool.root();
-        let serves_small = size <= slabs::MOST;
-        let first = if serves_small { pool } else { root };
-        let lacks_memory = |result: &Result<Block, DriverError>| *result == Err(DriverError::OUT_OF_MEMORY);
+        let first = if size <= slabs::MOST { pool } else { root };
         let mut result = of(first);
         if lacks_memory(&result) && first.lender.is_some() {
             // There may be room for less than a slab.
             result = of(root);
         }
-        if !lacks_memory(&result) || !root.branches.any() {
-            return result;
+        if lacks_memory(&result) && (self.release_idle(root.place.device) > 0 || root.branches.any()) {
+            result = of(root);
         }
-        let branches = root.branches.all();
-        for branch in &branches {
-            // What cannot be given back now can still serve the request below.
-            let _ = self.with_policy(branch, |policy, memory| Ok(policy.release_idle(memory)));
-        }
-        result = of(root);
-        for branch in branches.into_iter().filter(|_| serves_small) {
-            if !lacks_memory(&result) {
-                break;
+        if size <= slabs::MOST {
+            for branch in root.branches.all() {
+                if !lacks_memory(&result) {
+                    break;
+                }
+                result = of(branch);
             }
-            result = of(branch);
         }
         result
     }
@@ -216,7 +215,7 @@ impl Engine {
         let release = |pool: &'static Pool| self.with_policy(pool, |policy, memory| Ok(policy.release_idle(memory)));
         let released = |pool: &&'static Pool| {
             for branch in pool.branches.all() {
-                // What it cannot give back now, it keeps.
+                // What its lender gets, that can give back.
                 let _ = release(branch);
             }
             release(pool).unwrap_or(0)
