@@ -1,0 +1,201 @@
+/* Memory that is freed and asked for again in another shape. Ends with 1 where a block that stayed has other bytes than
+ * were written to it, or where a request fails that must not.
+ *
+ *   growth textbook        1, 2 and 1 GiB, the 2 freed, 3 asked for; says what became of it
+ *   growth trim            a block stays, one is freed; vramshim_trim is called
+ *   growth idle SECONDS    the same, but waits so long at most for the driver to have its memory back
+ *   growth others          memory of every other kind, on a device that is full of freed memory
+ *   growth between         small blocks between large ones; the large ones freed, everything else asked for at once */
+#include "client.h"
+#include "shim.h"
+#include <time.h>
+
+#define THAT(condition)                                                             \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                                \
+        }                                                                           \
+    } while (0)
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+
+struct block { CUdeviceptr address; size_t size; };
+
+/* Words to be found in a block again: two in every 2 MiB, none of which stands anywhere else, so that nothing larger is
+ * touched than must be. */
+static void words(struct block block, void visit(CUdeviceptr, uint64_t))
+{
+    for (size_t at = 0; at < block.size; at += 2 * MIB) {
+        size_t end = block.size - at < 2 * MIB ? block.size : at + 2 * MIB;
+        CUdeviceptr ends[] = {block.address + at, block.address + end - 8};
+        for (int i = 0; i < 2; i++) visit(ends[i], ends[i] * 0x9e3779b97f4a7c15);
+    }
+}
+
+static void write_word(CUdeviceptr address, uint64_t word) { CHECK(cu(cuMemcpyHtoD_v2)(address, &word, sizeof word)); }
+
+static void read_word(CUdeviceptr address, uint64_t word)
+{
+    uint64_t found;
+    CHECK(cu(cuMemcpyDtoH_v2)(&found, address, sizeof found));
+    if (found == word) return;
+    fprintf(stderr, "growth: %#llx holds other bytes than were written\n", address);
+    exit(1);
+}
+
+static void write_words(struct block block) { words(block, write_word); }
+static void find_words(struct block block) { words(block, read_word); }
+
+static CUresult ask(struct block *block, size_t size)
+{
+    CUresult result = cu(cuMemAlloc_v2)(&block->address, block->size = size);
+    if (result == CUDA_SUCCESS) {
+        *count_of(0, LINEAR) += size;
+        write_words(*block);
+    }
+    return result;
+}
+
+static struct block allocate(size_t size)
+{
+    struct block block;
+    CHECK(ask(&block, size));
+    return block;
+}
+
+static void release(struct block block)
+{
+    CHECK(cu(cuMemFree_v2)(block.address));
+    *count_of(0, LINEAR) -= block.size;
+}
+
+/* Bytes that the simulated device has given away. */
+static uint64_t driver_gave(void)
+{
+    static char text[1 << 20];
+    size_t (*truth)(char *, size_t) = driver_function("simgpu_truth");
+    THAT(truth(text, sizeof text) <= sizeof text);
+    const char *name = "\"used_by_process\":", *found = strstr(text, name);
+    THAT(found);
+    return strtoull(found + strlen(name), NULL, 10);
+}
+
+static void textbook(void)
+{
+    struct block first = allocate(1 * GIB), middle = allocate(2 * GIB), last = allocate(1 * GIB), large;
+    release(middle);
+    checkpoint();
+    CUresult result = ask(&large, 3 * GIB);
+    find_words(first);
+    find_words(last);
+    if (result == CUDA_SUCCESS) find_words(large);
+    checkpoint();
+    printf("1 + 2 + 1 GiB allocated, 2 freed, 3 GiB asked for: ");
+    if (result == CUDA_SUCCESS) printf("served\n");
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY) printf("out of memory\n");
+    else printf("CUDA error %d\n", result);
+}
+
+/* Free memory goes back: at once where that is asked for, by itself where seconds are given. */
+static void give_back(double seconds)
+{
+    uint64_t (*trim)(int) = dlsym(RTLD_DEFAULT, "vramshim_trim");
+    THAT(trim);
+    struct block kept = allocate(64 * MIB);
+    release(allocate(256 * MIB));
+    for (size_t left = kept.size;; left = 0) {
+        if (seconds == 0) trim(0);
+        for (double waited = 0; waited < seconds && driver_gave() > left; waited += 0.01)
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        checkpoint();
+        if (left == 0) break;
+        find_words(kept);
+        release(kept);
+    }
+}
+
+static void physical(size_t size)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    CHECK(cu(cuMemCreate)(&handle, size, &properties, 0));
+    CHECK(cu(cuMemRelease)(handle));
+}
+
+static void managed(size_t size)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAllocManaged)(&address, size, 1));
+    CHECK(cu(cuMemFree_v2)(address));
+}
+
+static void pitched(size_t size)
+{
+    CUdeviceptr address;
+    size_t pitch;
+    CHECK(cu(cuMemAllocPitch_v2)(&address, &pitch, size / 1024, 1024, 4));
+    CHECK(cu(cuMemFree_v2)(address));
+}
+
+static void stream_ordered(size_t size)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAllocAsync)(&address, size, NULL));
+    CHECK(cu(cuMemFreeAsync)(address, NULL));
+    CHECK(cu(cuCtxSynchronize)());
+}
+
+static void array(size_t size)
+{
+    CUDA_ARRAY_DESCRIPTOR descriptor = {size / 4 / 8192, 8192, CU_AD_FORMAT_FLOAT, 1};
+    CUarray made;
+    CHECK(cu(cuArrayCreate_v2)(&made, &descriptor));
+    CHECK(cu(cuArrayDestroy)(made));
+}
+
+static void others(void)
+{
+    void (*const kinds[])(size_t) = {physical, managed, pitched, stream_ordered, array};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
+        release(allocate(768 * MIB));
+        THAT(driver_gave() >= 768 * MIB); /* or nothing would be in the way */
+        kinds[kind](512 * MIB);
+        checkpoint();
+    }
+}
+
+static void between(void)
+{
+    enum { PAIRS = 16 };
+    /* Where little is reserved, small blocks and large ones share granules. */
+    struct block first = allocate(576 * MIB), large[PAIRS], small[PAIRS], all;
+    for (int i = 0; i < PAIRS; i++) {
+        large[i] = allocate(64 * MIB);
+        small[i] = allocate(512);
+    }
+    release(first);
+    for (int i = 0; i < PAIRS; i++) release(large[i]);
+    CHECK(ask(&all, 2046 * MIB));
+    for (int i = 0; i < PAIRS; i++) find_words(small[i]);
+    checkpoint();
+}
+
+int main(int argc, char **argv)
+{
+    const char *scene = argc > 1 ? argv[1] : "";
+    CUcontext context;
+    CHECK(cu(cuInit)(0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuCtxSetCurrent)(context));
+    if (!strcmp(scene, "textbook")) textbook();
+    else if (!strcmp(scene, "trim")) give_back(0);
+    else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
+    else if (!strcmp(scene, "others")) others();
+    else if (!strcmp(scene, "between")) between();
+    else {
+        fprintf(stderr, "growth: no such scene\n");
+        return 2;
+    }
+    return 0;
+}

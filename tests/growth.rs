@@ -1,0 +1,132 @@
+//! Freed memory asked for again in another shape: it is found wherever it lies, or goes back to the driver, and what
+//! stays keeps its bytes. The client checks those; the simulator is asked what it really gave away.
+
+mod common;
+
+use common::{
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree,
+    assert_journal_agrees, client,
+};
+use serde_json::Value;
+
+const GIB: u64 = 1024 * MIB;
+
+/// As Paddle sizes it: one reservation of nearly all there is.
+const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
+    environment: &[],
+    ..NAIVE_BEST_FIT
+};
+const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
+};
+const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
+    ..AUTO_GROWTH
+};
+/// All that keep what was freed.
+const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
+
+fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
+    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    Job::new(path).strategy(strategy).args(arguments)
+}
+
+/// The job's checkpoints, which all agree.
+fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
+    let found = finished.json();
+    for (number, checkpoint) in found.iter().enumerate() {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+    }
+    found
+}
+
+/// What the simulated device has given away at each checkpoint.
+fn given(job: Job, strategy: Strategy) -> Vec<u64> {
+    let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
+    let found = checkpoints(&job.run().ok(), strategy);
+    found.iter().map(|checkpoint| used(checkpoint).unwrap()).collect()
+}
+
+/// 1, 2 and 1 GiB on a device of 5, the 2 freed, 3 asked for: what `inspect --json` says of the device afterwards.
+fn textbook(strategy: Strategy, answer: &str) -> Value {
+    let finished = scene(strategy, &["textbook"]).sim("5GiB", 1).run().ok();
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    let wanted = format!("1 + 2 + 1 GiB allocated, 2 freed, 3 GiB asked for: {answer}");
+    assert_eq!(said, Some(wanted.as_str()), "{strategy:?}");
+    let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
+    let mut job = finished.inspect();
+    assert_journal_agrees(&job, &last, &format!("{strategy:?}"));
+    assert_eq!(job["anomalies"], 0, "{strategy:?}");
+    job["devices"][0].take()
+}
+
+#[test]
+fn auto_growth_puts_scattered_memory_side_by_side() {
+    let device = textbook(AUTO_GROWTH, "served");
+    assert_eq!(device["reserved"]["peak"], 5 * GIB);
+    assert_eq!(device["remapped_bytes"], 2 * GIB, "all that was freed");
+}
+
+/// What the test above is worth: as much is free, but it stays where it is.
+#[test]
+fn scattered_memory_that_stays_where_it_is_runs_out() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
+        let device = textbook(strategy, "out of memory");
+        assert!(
+            device["free_inside"].as_u64() >= Some(2 * GIB),
+            "{strategy:?}: {device}"
+        );
+        assert!(device.get("remapped_bytes").is_none(), "{strategy:?}: {device}");
+    }
+}
+
+/// The driver maps what it has as it likes; so do chunks that went back to it.
+#[test]
+fn memory_that_the_driver_has_back_is_scattered_for_nobody() {
+    for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
+        textbook(strategy, "served");
+    }
+}
+
+#[test]
+fn a_job_that_rests_gives_free_memory_back() {
+    for strategy in KEEPING {
+        let job = scene(strategy, &["idle", "50"]).env("VRAMSHIM_IDLE_RELEASE", "100ms");
+        assert_eq!(given(job, strategy), [64 * MIB, 0], "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_job_that_rests_keeps_free_memory_unless_told_otherwise() {
+    // What `naive_best_fit` got for one request alone goes back with it.
+    for (strategy, held) in KEEPING.into_iter().zip([64, 320, 320, 320]) {
+        let job = scene(strategy, &["idle", "0.2"]);
+        assert_eq!(given(job, strategy), [held * MIB; 2], "{strategy:?}");
+    }
+}
+
+#[test]
+fn trim_gives_free_memory_back_at_once() {
+    for strategy in KEEPING {
+        assert_eq!(
+            given(scene(strategy, &["trim"]), strategy),
+            [64 * MIB, 0],
+            "{strategy:?}"
+        );
+    }
+}
+
+#[test]
+fn free_memory_is_in_no_other_requests_way() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH, AUTO_GROWTH_CHUNKS] {
+        let finished = scene(strategy, &["others"]).sim("1GiB", 1).run().ok();
+        assert_eq!(checkpoints(&finished, strategy).len(), 5, "{strategy:?}");
+    }
+}
+
+#[test]
+fn small_blocks_are_in_no_large_ones_way() {
+    let job = scene(AUTO_GROWTH, &["between"]).sim("2GiB", 1);
+    assert_eq!(given(job, AUTO_GROWTH), [2 * GIB]);
+}
