@@ -48,44 +48,92 @@ fn given(job: Job, strategy: Strategy) -> Vec<u64> {
     found.iter().map(|checkpoint| used(checkpoint).unwrap()).collect()
 }
 
+/// What lies below: memory in pages, which lie where they like, or one piece for each request.
+#[derive(Clone, Copy, Debug)]
+enum Below {
+    Pages,
+    Pieces,
+}
+
 /// 1, 2 and 1 GiB on a device of 5, the 2 freed, 3 asked for: what `inspect --json` says of the device afterwards.
-fn textbook(strategy: Strategy, answer: &str) -> Value {
-    let finished = scene(strategy, &["textbook"]).sim("5GiB", 1).run().ok();
+fn textbook(strategy: Strategy, below: Below, answer: &str) -> Value {
+    let context = format!("{strategy:?} over {below:?}");
+    let pieces = match below {
+        Below::Pages => "0",
+        Below::Pieces => "1",
+    };
+    let job = scene(strategy, &["textbook"]).sim("5GiB", 1);
+    let finished = job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
     let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
     let wanted = format!("1 + 2 + 1 GiB allocated, 2 freed, 3 GiB asked for: {answer}");
-    assert_eq!(said, Some(wanted.as_str()), "{strategy:?}");
+    assert_eq!(said, Some(wanted.as_str()), "{context}");
     let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
     let mut job = finished.inspect();
-    assert_journal_agrees(&job, &last, &format!("{strategy:?}"));
-    assert_eq!(job["anomalies"], 0, "{strategy:?}");
-    job["devices"][0].take()
+    assert_journal_agrees(&job, &last, &context);
+    assert_eq!(job["anomalies"], 0, "{context}");
+    let device = job["devices"][0].take();
+    let given = last["truth"]["devices"][0]["free"].as_u64().unwrap();
+    let free = given + device["free_inside"].as_u64().unwrap();
+    let wanted = if answer == "served" { 0 } else { 3 * GIB };
+    assert_eq!(free, wanted, "free anywhere, {context}: {device}");
+    device
 }
 
 #[test]
 fn auto_growth_puts_scattered_memory_side_by_side() {
-    let device = textbook(AUTO_GROWTH, "served");
-    assert_eq!(device["reserved"]["peak"], 5 * GIB);
-    assert_eq!(device["remapped_bytes"], 2 * GIB, "all that was freed");
+    for below in [Below::Pieces, Below::Pages] {
+        let device = textbook(AUTO_GROWTH, below, "served");
+        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{below:?}");
+        assert_eq!(device["remapped_bytes"], 2 * GIB, "all that was freed, {below:?}");
+    }
 }
 
-/// What the test above is worth: as much is free, but it stays where it is.
+/// What the test above is worth: without granules as much is free, but not in one piece, whether it was given back or
+/// not.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
-    for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
-        let device = textbook(strategy, "out of memory");
+    let table = [
+        (PASSTHROUGH, 0),
+        (NAIVE_BEST_FIT, 0),
+        (NAIVE_BEST_FIT_OF_ALL, 2),
+        (AUTO_GROWTH_WITHOUT_VMM, 0),
+        (ONE_LARGE_CHUNK_WITHOUT_VMM, 2),
+    ];
+    for (strategy, kept) in table {
+        let device = textbook(strategy, Below::Pieces, "out of memory");
         assert!(
-            device["free_inside"].as_u64() >= Some(2 * GIB),
+            device["free_inside"].as_u64() >= Some(kept * GIB),
             "{strategy:?}: {device}"
         );
         assert!(device.get("remapped_bytes").is_none(), "{strategy:?}: {device}");
     }
 }
 
-/// The driver maps what it has as it likes; so do chunks that went back to it.
+/// What a policy keeps in one reservation stays where it is, whatever lies below.
+#[test]
+fn pages_below_do_not_help_who_keeps_what_was_freed() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
+        textbook(strategy, Below::Pages, "out of memory");
+    }
+}
+
+/// A driver with pages maps what it has as it likes; so it does chunks that went back to it.
 #[test]
 fn memory_that_the_driver_has_back_is_scattered_for_nobody() {
     for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
-        textbook(strategy, "served");
+        textbook(strategy, Below::Pages, "served");
+    }
+}
+
+/// What the tests above build on.
+#[test]
+fn the_simulator_finds_pieces_and_takes_them_back() {
+    let path = client("extents.c", "extents", &["libcuda.so.1"]);
+    for (scene, pieces) in [("kinds", "1"), ("paging", "0"), ("processes", "1")] {
+        let job = Job::new(&path).alone().sim("1GiB", 1).args([scene]);
+        let state = job.folder().join("state");
+        let job = job.env("SIMGPU_STATE", state).env("SIMGPU_CONTIGUOUS", pieces);
+        job.run().ok();
     }
 }
 

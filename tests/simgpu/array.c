@@ -21,9 +21,11 @@ static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum 
                        struct Context *context, const char *api)
 {
     REQUIRE(d->Width && d->NumChannels && (d->NumChannels <= 4) && d->NumChannels != 3);
-    if (!device_take(context->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct extent *extents = NULL;
+    if (!device_take(context->device, bytes, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(class, context->device, bytes, bytes, api);
     a->taken = bytes;
+    a->extents = extents;
     a->context = context;
     a->shape = *d;
     a->data = (void *)arena_take(bytes);

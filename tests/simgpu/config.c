@@ -6,6 +6,8 @@
  *   SIMGPU_GRANULARITY     of virtual memory management (2MiB)
  *   SIMGPU_DRIVER_VERSION  as cuDriverGetVersion gives it; functions that came later are not found (13000)
  *   SIMGPU_CONTEXT_BYTES   what each context takes (0)
+ *   SIMGPU_CONTIGUOUS      1: what is taken at once lies in one piece of physical memory, as where nothing pages (0);
+ *                          the same for all processes of a host; see extents.c
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th, from the 3rd on
  *                          answers that code; names without _v2
@@ -121,6 +123,7 @@ static void read_all(void)
     read_memory();
     read_visible();
     the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
+    the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {

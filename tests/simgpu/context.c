@@ -87,13 +87,14 @@ static void memory_dies(struct Context *context)
     work_context_gone(context);
     table_remove_where(belongs, context);
     stream_forget_context(context);
-    state_give(physical_of(context->device), config()->context_bytes);
+    state_give(physical_of(context->device), config()->context_bytes, &context->extents);
 }
 
 static CUresult created(struct Context *context)
 {
     context->id = ++ids;
-    return state_take(physical_of(context->device), config()->context_bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    bool taken = state_take(physical_of(context->device), config()->context_bytes, &context->extents);
+    return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)

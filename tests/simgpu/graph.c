@@ -13,12 +13,13 @@ struct Exec { struct Node *nodes; unsigned long long flags; };
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 
 static uint64_t used[MAX_DEVICES], used_high[MAX_DEVICES], reserved[MAX_DEVICES], reserved_high[MAX_DEVICES];
+static struct extent *extents[MAX_DEVICES];
 
 uint64_t graph_used(int device) { return used[device]; }
 uint64_t graph_reserved(int device) { return reserved[device]; }
 void graph_reset(int device)
 {
-    state_give(physical_of(device), reserved[device]);
+    state_give(physical_of(device), reserved[device], &extents[device]);
     used[device] = reserved[device] = 0;
 }
 
@@ -228,7 +229,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
         if (before) graph_freed(before);
         uint64_t unused = reserved[device] - used[device];
         if (node->size > unused) {
-            if (!device_take(device, node->size - unused)) return CUDA_ERROR_OUT_OF_MEMORY;
+            if (!device_take(device, node->size - unused, &extents[device])) return CUDA_ERROR_OUT_OF_MEMORY;
             reserved[device] += node->size - unused;
         }
         used[device] += node->size;
@@ -258,7 +259,7 @@ API CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     ENTER("cuDeviceGraphMemTrim");
     if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    state_give(physical_of(device), reserved[device] - used[device]);
+    state_give(physical_of(device), reserved[device] - used[device], &extents[device]);
     reserved[device] = used[device];
     return CUDA_SUCCESS;
 }

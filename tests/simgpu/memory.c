@@ -7,13 +7,15 @@ Allocation *table_find_registered(uint64_t address);
 /* Device memory of `reserved` bytes on the current context's device; NULL where there is no room. */
 static Allocation *obtain(enum class class, struct Context *context, uint64_t requested, uint64_t reserved, const char *api)
 {
-    if (!device_take(context->device, reserved)) return NULL;
+    struct extent *extents = NULL;
+    if (!device_take(context->device, reserved, &extents)) return NULL;
     uint64_t address = arena_take(reserved);
-    if (!address) return state_give(physical_of(context->device), reserved), NULL;
+    if (!address) return state_give(physical_of(context->device), reserved, &extents), NULL;
     Allocation *a = table_new(class, context->device, requested, reserved, api);
     a->address = address;
     a->span = reserved;
     a->taken = reserved;
+    a->extents = extents;
     a->context = context;
     a->from_arena = true;
     table_add(a);
@@ -40,13 +42,15 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 {
     MEMORY_CALL("cuMemAlloc");
     REQUIRE(out && size);
-    if (!device_take(context->device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct extent *extents = NULL;
+    if (!device_take(context->device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
-    if (map == MAP_FAILED) return state_give(physical_of(context->device), size), CUDA_ERROR_OUT_OF_MEMORY;
+    if (map == MAP_FAILED) return state_give(physical_of(context->device), size, &extents), CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(LINEAR, context->device, size, size, "cuMemAlloc_v1");
     a->address = (uint64_t)map;
     a->span = size;
     a->taken = size;
+    a->extents = extents;
     a->context = context;
     table_add(a);
     *out = (CUdeviceptr_v1)(uint64_t)map;

@@ -41,7 +41,7 @@ static void shrink(struct Pool *pool, uint64_t keep)
     if (least >= pool->reserved) return; /* before rounding: a threshold of UINT64_MAX, "keep all", is usual */
     least = (least + chunk - 1) / chunk * chunk;
     if (least >= pool->reserved) return;
-    if (pool->device >= 0) state_give(physical_of(pool->device), pool->reserved - least);
+    if (pool->device >= 0) state_give(physical_of(pool->device), pool->reserved - least, &pool->extents);
     pool->reserved = least;
 }
 
@@ -60,10 +60,10 @@ void pools_reset(int device) { each_pool(device, forget, NULL); current_pool[dev
 uint64_t pools_reserved(int device) { uint64_t sum = 0; each_pool(device, add_reserved, &sum); return sum; }
 uint64_t pools_release_unused(int device) { uint64_t sum = 0; each_pool(device, to_nothing, &sum); return sum; }
 
-bool device_take(int device, uint64_t bytes)
+bool device_take(int device, uint64_t bytes, struct extent **extents)
 {
-    return state_take(physical_of(device), bytes)
-        || (pools_release_unused(device) && state_take(physical_of(device), bytes));
+    return state_take(physical_of(device), bytes, extents)
+        || (pools_release_unused(device) && state_take(physical_of(device), bytes, extents));
 }
 
 static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struct Context *context, const char *api)
@@ -72,11 +72,11 @@ static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struc
     uint64_t chunk = config()->pool_chunk, free_now = pool->reserved - pool->used;
     if (size > free_now) {
         uint64_t more = (size - free_now + chunk - 1) / chunk * chunk;
-        if (pool->device >= 0 && !state_take(physical_of(pool->device), more)) {
+        if (pool->device >= 0 && !state_take(physical_of(pool->device), more, &pool->extents)) {
             pools_release_unused(pool->device);
             free_now = pool->reserved - pool->used;
             more = size > free_now ? (size - free_now + chunk - 1) / chunk * chunk : 0;
-            if (!state_take(physical_of(pool->device), more)) return CUDA_ERROR_OUT_OF_MEMORY;
+            if (!state_take(physical_of(pool->device), more, &pool->extents)) return CUDA_ERROR_OUT_OF_MEMORY;
         }
         pool->reserved += more;
         if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;

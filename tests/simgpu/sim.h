@@ -19,7 +19,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed;
+    bool vmm, delayed, contiguous;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
@@ -41,15 +41,25 @@ struct shared_state {
     pthread_mutex_t lock;
     int slots_touched; /* slots from this one on were never used */
     struct process_slot slots[MAX_PROCESSES];
+    uint16_t pages[]; /* extents.c: by device and page, 0 or 1 + the slot that holds it */
 };
 struct shared_state *simgpu_state(void); /* exported: libnvidia-ml.so.1 reads the same */
-bool state_take(int physical, uint64_t bytes);
-void state_give(int physical, uint64_t bytes);
+struct extent;
+/* What is taken is given back with the same list of extents, in one or in parts; the list begins as NULL. */
+bool state_take(int physical, uint64_t bytes, struct extent **extents);
+void state_give(int physical, uint64_t bytes, struct extent **extents);
 uint64_t state_used(int physical); /* by all living processes */
 uint64_t simgpu_used(int physical); /* the same, exported */
 uint64_t state_used_by_us(int physical);
 void state_lock(struct shared_state *state);
 void state_forked(void); /* in a forked child: the slot is the parent's */
+
+/* ---- extents.c: where taken bytes lie, where SIMGPU_CONTIGUOUS makes that matter; with the state's lock held */
+struct extent { uint64_t page, bytes; struct extent *next; }; /* what one owner took, the latest first */
+uint64_t extents_room(void); /* bytes of the shared state's pages */
+bool extents_take(struct shared_state *state, int physical, int owner, uint64_t bytes, struct extent **extents);
+void extents_give(struct shared_state *state, int physical, uint64_t bytes, struct extent **extents); /* of the latest */
+void extents_forget(struct shared_state *state, int owner);
 
 /* ---- table.c: the truth */
 enum class {
@@ -59,6 +69,7 @@ typedef struct Allocation {
     uint64_t address, span;       /* what a look-up by address finds */
     uint64_t requested, reserved; /* bytes */
     uint64_t taken;               /* bytes this entry took from the device's free memory */
+    struct extent *extents;       /* where those lie */
     int device;                   /* as the process sees it; -1 for the host */
     enum class class;
     const char *api;
@@ -96,6 +107,7 @@ struct Context {
     int device;
     bool primary;
     unsigned references, flags;
+    struct extent *extents;
     struct Context *next;
     uint64_t id;
 };
@@ -156,13 +168,14 @@ struct Pool {
     int device; /* -1: host */
     bool is_default;
     uint64_t threshold, reserved, reserved_high, used, used_high;
+    struct extent *extents;
     struct Pool *next;
 };
 void pools_synchronised(int device);
 uint64_t pools_release_unused(int device);
 uint64_t pools_reserved(int device);
 void pools_reset(int device);
-bool device_take(int device, uint64_t bytes); /* with unused pool memory given up where it is short */
+bool device_take(int device, uint64_t bytes, struct extent **extents); /* with unused pool memory given up where it is short */
 
 /* ---- graph.c */
 struct Graph *graph_new(void);

@@ -40,7 +40,7 @@ void state_lock(struct shared_state *s)
 static struct shared_state *map(void)
 {
     const char *path = config()->state;
-    size_t size = sizeof(struct shared_state);
+    size_t size = sizeof(struct shared_state) + extents_room();
     int fd = -1;
     struct shared_state *s;
     if (path && *path) {
@@ -77,7 +77,9 @@ static void reap(struct shared_state *s)
 {
     for (int i = 0; i < s->slots_touched; i++) {
         struct process_slot *other = &s->slots[i];
-        if (other->pid && other != slot && start_ticks(other->pid) != other->start_ticks) memset(other, 0, sizeof *other);
+        if (!other->pid || other == slot || start_ticks(other->pid) == other->start_ticks) continue;
+        extents_forget(s, i + 1);
+        memset(other, 0, sizeof *other);
     }
 }
 
@@ -117,31 +119,39 @@ static uint64_t sum(struct shared_state *s, int physical)
     return used;
 }
 
-bool state_take(int physical, uint64_t bytes)
+/* With the lock held. */
+static bool take(struct shared_state *s, struct process_slot *mine, int physical, uint64_t bytes, struct extent **extents)
+{
+    uint64_t total = config()->memory[physical];
+    if (bytes > total || sum(s, physical) > total - bytes) return false;
+    if (!extents_take(s, physical, (int)(mine - s->slots) + 1, bytes, extents)) return false;
+    mine->used[physical] += bytes;
+    return true;
+}
+
+bool state_take(int physical, uint64_t bytes, struct extent **extents)
 {
     struct process_slot *mine = ours();
     if (!mine) return false;
     struct shared_state *s = simgpu_state();
-    uint64_t total = config()->memory[physical];
     state_lock(s);
-    uint64_t used = sum(s, physical);
-    if (bytes > total || used > total - bytes) {
+    bool taken = take(s, mine, physical, bytes, extents);
+    if (!taken) {
         reap(s);
-        used = sum(s, physical);
+        taken = take(s, mine, physical, bytes, extents);
     }
-    bool fits = bytes <= total && used <= total - bytes;
-    if (fits) mine->used[physical] += bytes;
     pthread_mutex_unlock(&s->lock);
-    return fits;
+    return taken;
 }
 
-void state_give(int physical, uint64_t bytes)
+void state_give(int physical, uint64_t bytes, struct extent **extents)
 {
     struct process_slot *mine = ours();
     if (!mine) return;
     struct shared_state *s = simgpu_state();
     state_lock(s);
     mine->used[physical] -= bytes;
+    extents_give(s, physical, bytes, extents);
     pthread_mutex_unlock(&s->lock);
 }
 

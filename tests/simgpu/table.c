@@ -46,7 +46,7 @@ void table_add(Allocation *a) { tsearch(a, &trees[tree_of(a)], compare); }
 void table_remove(Allocation *a)
 {
     tdelete(a, &trees[tree_of(a)], compare);
-    if (a->taken) state_give(physical_of(a->device), a->taken);
+    if (a->taken) state_give(physical_of(a->device), a->taken, &a->extents);
     if (a->from_arena) arena_give(a->address, a->span);
     if (a->ipc_fd >= 0) close(a->ipc_fd);
     for (int i = 0; i < a->level_count; i++) free(a->levels[i]);

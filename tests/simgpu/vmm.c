@@ -202,9 +202,11 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     REQUIRE(out && properties && size && size % config()->granularity == 0);
     int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
     if (device >= 0 && !device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
-    if (device >= 0 && !device_take(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct extent *extents = NULL;
+    if (device >= 0 && !device_take(device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(VMM, device, size, size, "cuMemCreate");
     a->taken = device >= 0 ? size : 0;
+    a->extents = extents;
     a->references = 1;
     table_add(a);
     *out = a->address;
