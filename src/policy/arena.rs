@@ -325,6 +325,11 @@ impl Arena {
         id
     }
 
+    /// Whether this is a free block that may be used, and moved, at once.
+    pub fn is_clean(&self, id: Id) -> bool {
+        self.is_free(id, CLEAN)
+    }
+
     fn is_free(&self, id: Id, dirt: Dirt) -> bool {
         id != NONE && self.blocks.kind(id) == Kind::Free && self.blocks.list(id) / 2 == dirt
     }

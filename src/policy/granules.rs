@@ -43,8 +43,8 @@ pub struct Target {
     /// How many of them are new; the others lie free somewhere.
     pub new: usize,
     pub from: Source,
-    /// The free block that is continued, if any: its granules stay where they are.
-    pub keep: Id,
+    /// The free blocks that are continued, if any: their granules stay where they are.
+    pub keep: [Id; 2],
 }
 
 pub struct Granules {
@@ -157,38 +157,46 @@ impl Granules {
     pub fn target(&self, arena: &Arena, region: Region, units: u32, from: Source) -> Option<Target> {
         let granule = self.units();
         let all_free = self.free_granules(arena, region, from);
-        let target = |address: u64, have: u32, keep: Id| {
-            let granules = (units - have).div_ceil(granule) as usize;
-            let inside = if keep == NONE {
-                0
-            } else {
-                self.whole_in(arena, keep).len()
-            };
+        let inside = |id: Id| if id == NONE { 0 } else { self.whole_in(arena, id).len() };
+        let target = |address: u64, granules: usize, keep: [Id; 2]| {
+            let elsewhere = all_free.saturating_sub(keep.into_iter().map(inside).sum());
             Target {
                 address,
                 granules,
-                new: granules - all_free.saturating_sub(inside).min(granules),
+                new: granules - elsewhere.min(granules),
                 from,
                 keep,
             }
         };
         let alone = arena.hole(region, units.next_multiple_of(granule));
-        let mut best = alone.map(|hole| target(arena.blocks.address(hole), 0, NONE));
+        let all_of_it = units.div_ceil(granule) as usize;
+        let mut best = alone.map(|hole| target(arena.blocks.address(hole), all_of_it, [NONE; 2]));
         let runs = arena
             .clean(region, SHORTEST)
             .take(MOST_RUNS)
             .filter(|&id| self.hold(arena, id));
         for run in runs.filter(|&id| arena.blocks.units(id) < units) {
-            let have = arena.blocks.units(run);
-            let missing = (units - have).next_multiple_of(granule);
-            let has_room =
-                |id: Id| id != NONE && arena.blocks.kind(id) == Kind::Hole && arena.blocks.units(id) >= missing;
+            let missing = (units - arena.blocks.units(run)).next_multiple_of(granule);
+            let room = |id: Id| match id != NONE && arena.blocks.kind(id) == Kind::Hole {
+                true => arena.blocks.units(id),
+                false => 0,
+            };
             let (before, after) = (arena.blocks.prev(run), arena.blocks.next(run));
             let start = arena.blocks.address(run);
-            let candidate = if has_room(after) {
-                target(arena.blocks.address(after), have, run)
-            } else if has_room(before) {
-                target(start - u64::from(missing) * UNIT, have, run)
+            let granules = (missing / granule) as usize;
+            let candidate = if room(after) >= missing {
+                target(arena.blocks.address(after), granules, [run, NONE])
+            } else if room(before) >= missing {
+                target(start - u64::from(missing) * UNIT, granules, [run, NONE])
+            } else if room(after) > 0 {
+                // All of the hole, so that the free block beyond it counts as well.
+                let beyond = arena.blocks.next(after);
+                let enough = |beyond: u32| room(after) + beyond >= units - arena.blocks.units(run);
+                if !arena.is_clean(beyond) || !enough(arena.blocks.units(beyond)) {
+                    continue;
+                }
+                let granules = (room(after) / granule) as usize;
+                target(arena.blocks.address(after), granules, [run, beyond])
             } else {
                 continue;
             };
@@ -205,7 +213,7 @@ impl Granules {
         // New ones first: where the device has none, nothing was moved for nothing.
         let new = self.create(memory, target.new)?;
         let created = new.len() as u64 * self.size;
-        let mut handles = self.take_free(arena, memory, target.granules - target.new, target.keep);
+        let mut handles = self.take_free(arena, memory, target.granules - target.new, &target.keep);
         let moved = handles.len() as u64 * self.size;
         handles.extend(new);
         let mapped = match arena.blocks.holding(target.address) {
@@ -264,12 +272,12 @@ impl Granules {
     }
 
     /// Unmaps up to `wanted` granules that lie wholly free, from the smallest free blocks, but for `keep`.
-    fn take_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, wanted: usize, keep: Id) -> Vec<u64> {
+    fn take_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, wanted: usize, keep: &[Id]) -> Vec<u64> {
         let mut taken = Vec::with_capacity(wanted);
         if wanted == 0 {
             return taken;
         }
-        let may_give = |&id: &Id| id != keep && !self.whole_in(arena, id).is_empty();
+        let may_give = |&id: &Id| !keep.contains(&id) && !self.whole_in(arena, id).is_empty();
         let mut donors: Vec<Id> = self.free_runs(arena).filter(may_give).collect();
         // Those of the small region last: see `Source::Spared`.
         donors.sort_by_key(|&id| (arena.region(id) == Region::Small, arena.blocks.units(id)));

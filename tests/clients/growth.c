@@ -154,9 +154,19 @@ static void array(size_t size)
     CHECK(cu(cuArrayDestroy)(made));
 }
 
+static void other_context(size_t size)
+{
+    CUcontext other;
+    CUdeviceptr address;
+    CHECK(cu(cuCtxCreate_v2)(&other, 0, 0));
+    CHECK(cu(cuMemAlloc_v2)(&address, size));
+    CHECK(cu(cuMemFree_v2)(address));
+    CHECK(cu(cuCtxDestroy_v2)(other));
+}
+
 static void others(void)
 {
-    void (*const kinds[])(size_t) = {physical, managed, pitched, stream_ordered, array};
+    void (*const kinds[])(size_t) = {physical, managed, pitched, stream_ordered, array, other_context};
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         release(allocate(768 * MIB));
         THAT(driver_gave() >= 768 * MIB); /* or nothing would be in the way */
