@@ -160,7 +160,8 @@ impl Pools {
 
     /// Whether `address` lies in a slab that this pool has lent. Certain while the pool is locked.
     pub fn is_lent(&self, pool: &'static Pool, address: u64) -> bool {
-        pool.branches.any() && at(&self.slabs(), address).is_some()
+        let is_its_own = |page: Page| matches!(page, Page::Perhaps(other) if ptr::eq(other, pool));
+        pool.branches.any() && !is_its_own(self.pages.at(address)) && at(&self.slabs(), address).is_some()
     }
 
     /// Slabs, or what is left of them, that a branch has.

@@ -139,15 +139,16 @@ impl Engine {
         if lacks_memory(&result) && (self.release_idle(root.place.device) > 0 || root.branches.any()) {
             result = of(root);
         }
-        if size <= slabs::MOST {
-            for branch in root.branches.all() {
-                if !lacks_memory(&result) {
-                    break;
-                }
-                result = of(branch);
-            }
+        if !lacks_memory(&result) || size > slabs::MOST {
+            return result;
         }
-        result
+        let served = root
+            .branches
+            .all()
+            .into_iter()
+            .map(of)
+            .find(|result| !lacks_memory(result));
+        served.unwrap_or(result)
     }
 
     /// The answer of the policy whose memory may hold `address`.

@@ -4,6 +4,7 @@
 //! To the lender a slab is a live block. Part of one can be given back as well, so that a few small blocks never keep a
 //! slab from a large request.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::arena::{Arena, End, Region, Request};
@@ -15,35 +16,49 @@ use crate::device_memory::{Available, DeviceMemory, DriverError};
 const SLAB: u64 = 32 << 20;
 /// Requests up to this size, in bytes, are served from slabs.
 pub const MOST: u64 = 1 << 20;
-/// Of a slab in use, what lies free is given back in multiples of this, in bytes: no layer below maps less.
+/// What lies free of a slab in use is given back in multiples of this, in bytes: no layer below maps less.
 const PIECE: u64 = 2 << 20;
 
 pub struct Slabs;
 
 impl Slabs {
-    /// Gives the whole pieces of a free block back to the lender; returns bytes, 0 where there are none or the lender
-    /// refuses.
-    fn give_back(arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) -> u64 {
-        let blocks = &arena.blocks;
-        let (start, end) = (
-            blocks.address(run),
-            blocks.address(run) + u64::from(blocks.units(run)) * UNIT,
-        );
-        let from = if blocks.prev(run) == NONE {
-            start
-        } else {
-            start.next_multiple_of(PIECE)
-        };
-        let to = if blocks.next(run) == NONE {
-            end
-        } else {
-            end / PIECE * PIECE
-        };
-        if from >= to || memory.unmap(from, to - from).is_err() {
+    /// Gives part of a free block back to the lender; returns bytes, 0 where it is empty or the lender refuses.
+    fn give_back(arena: &mut Arena, memory: &dyn DeviceMemory, run: Id, part: Range<u64>) -> u64 {
+        if part.is_empty() || memory.unmap(part.start, part.end - part.start).is_err() {
             return 0;
         }
-        arena.give_up(run, from, ((to - from) / UNIT) as u32);
-        to - from
+        let size = part.end - part.start;
+        arena.give_up(run, part.start, (size / UNIT) as u32);
+        size
+    }
+
+    fn addresses(arena: &Arena, run: Id) -> Range<u64> {
+        let start = arena.blocks.address(run);
+        start..start + u64::from(arena.blocks.units(run)) * UNIT
+    }
+
+    /// Gives the whole pieces of a free block back.
+    fn give_back_pieces(arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) -> u64 {
+        let Range { start, end } = Self::addresses(arena, run);
+        let from = match arena.blocks.prev(run) {
+            NONE => start,
+            _ => start.next_multiple_of(PIECE),
+        };
+        let to = match arena.blocks.next(run) {
+            NONE => end,
+            _ => end / PIECE * PIECE,
+        };
+        Self::give_back(arena, memory, run, from..to)
+    }
+
+    /// Borrows a slab. What of it is less than a piece at either end is the lender's again: no two policies share a
+    /// piece, so that each piece tells by its address whose it is.
+    fn borrow(arena: &mut Arena, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
+        let slab = arena.obtain(memory, SLAB)?;
+        let Range { start, end } = Self::addresses(arena, slab);
+        Self::give_back(arena, memory, slab, end / PIECE * PIECE..end);
+        Self::give_back(arena, memory, slab, start..start.next_multiple_of(PIECE));
+        Ok(())
     }
 }
 
@@ -54,10 +69,12 @@ impl Plan for Slabs {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        let run = match arena.best(memory, Region::Main, request)? {
-            Some(found) => found,
-            None => arena.obtain(memory, SLAB.max(request.rounded()))?,
-        };
+        let mut run = arena.best(memory, Region::Main, request)?;
+        if run.is_none() {
+            Self::borrow(arena, memory)?;
+            run = arena.best_now(memory, Region::Main, request);
+        }
+        let run = run.ok_or(DriverError::OUT_OF_MEMORY)?;
         Ok(arena.carve(run, request, End::Head))
     }
 
@@ -66,7 +83,7 @@ impl Plan for Slabs {
         let is_whole = blocks.prev(run) == NONE && blocks.next(run) == NONE;
         // One that lies free is kept: the next request would borrow it again.
         if is_whole && arena.free_bytes() >= 2 * SLAB {
-            Self::give_back(arena, memory, run);
+            Self::give_back_pieces(arena, memory, run);
         }
     }
 
@@ -75,7 +92,9 @@ impl Plan for Slabs {
             return 0;
         }
         let runs: Vec<Id> = arena.clean(Region::Main, 1).collect();
-        runs.into_iter().map(|run| Self::give_back(arena, memory, run)).sum()
+        runs.into_iter()
+            .map(|run| Self::give_back_pieces(arena, memory, run))
+            .sum()
     }
 }
 

@@ -2,10 +2,13 @@
 #include "sim.h"
 #include <stdatomic.h>
 
-pthread_mutex_t sim_mutex = PTHREAD_MUTEX_INITIALIZER;
-int sim_state;
+/* The lock is not on a cache line with what is read at every call. */
+#define APART __attribute__((aligned(128)))
+APART pthread_mutex_t sim_mutex = PTHREAD_MUTEX_INITIALIZER;
+APART _Atomic bool sim_eventful;
+APART int sim_state;
 
-static struct Context primaries[MAX_DEVICES];
+static APART struct Context primaries[MAX_DEVICES];
 static struct Context *contexts; /* own ones that live */
 static uint64_t ids;
 
@@ -255,15 +258,26 @@ API CUresult cuCtxGetDevice(CUdevice *out)
     return CUDA_SUCCESS;
 }
 
-API CUresult cuCtxSynchronize(void)
+static CUresult synchronise(void)
 {
-    ENTER_CONTEXT("cuCtxSynchronize", context);
+    pthread_mutex_lock(&sim_mutex);
+    __attribute__((cleanup(sim_unlock), unused)) int locked = 0;
+    struct Context *context = context_current();
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = context_capturing(context);
     if (result) return result;
     int device = context->device;
     work_wait_context(context);
     pools_synchronised(device);
     return CUDA_SUCCESS;
+}
+
+API CUresult cuCtxSynchronize(void)
+{
+    CUresult refused = sim_enter("cuCtxSynchronize");
+    int device;
+    if (refused || (!atomic_load(&sim_eventful) && current_and_device(&device))) return refused;
+    return synchronise();
 }
 
 API CUresult cuCtxGetFlags(unsigned *flags) { ENTER_CONTEXT("cuCtxGetFlags", context); REQUIRE(flags); *flags = context->flags; return CUDA_SUCCESS; }

@@ -79,6 +79,7 @@ static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struc
             if (!state_take(physical_of(pool->device), more, &pool->extents)) return CUDA_ERROR_OUT_OF_MEMORY;
         }
         pool->reserved += more;
+        sim_eventful = true;
         if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
     }
     uint64_t address = arena_take(size);

@@ -112,6 +112,9 @@ struct Context {
     uint64_t id;
 };
 extern pthread_mutex_t sim_mutex;
+/* A synchronisation may have something to do: a capture, a pool or delayed work was there at some time. Until then it is
+ * answered without the lock, so that threads which synchronise often do not measure the simulator. */
+extern _Atomic bool sim_eventful;
 /* Whether this process called cuInit; a forked child did not, whatever its parent did. */
 enum { BEFORE_INIT, INITIALISED, FORKED };
 extern int sim_state;

@@ -247,6 +247,7 @@ static CUresult begin(CUstream stream, int mode, struct Graph *graph)
     stream->own_graph = !graph;
     stream->capture = graph ? graph : graph_new();
     captures++;
+    sim_eventful = true;
     stream->mode = mode;
     stream->invalidated = false;
     stream->owner = (uint64_t)pthread_self();

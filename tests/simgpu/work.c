@@ -46,6 +46,7 @@ static struct Queue *queue_new(enum queue_kind kind, bool blocking, struct Conte
         q = calloc(1, sizeof *q);
         q->next = queues;
         queues = q;
+        sim_eventful = true;
     }
     q->kind = kind;
     q->blocking = blocking;
