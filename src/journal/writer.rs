@@ -28,8 +28,8 @@ use super::identity;
 use growth::Growth;
 
 /// Slots a thread takes at once where others write, too: the counter is then out of the way, and a thread that never
-/// writes again leaves less than a KiB of the file unused.
-const BATCH: u64 = 16;
+/// writes again leaves at most 4 KiB of the file unused.
+const BATCH: u64 = 64;
 
 /// What a journal is created with.
 pub struct Options {
@@ -81,10 +81,6 @@ thread_local! {
     static HAND: Cell<Hand> = const { Cell::new(Hand { journal: 0, tid: 0, next: 0, end: 0 }) };
 }
 
-/// On cache lines of its own: what lies beside it is read for every record and hardly ever written.
-#[repr(align(128))]
-struct LastClaimer(AtomicU32);
-
 impl Claim {
     /// The claim was made while the file could not grow; `commit` tries once more.
     const NO_SLOT: u64 = u64::MAX;
@@ -108,8 +104,6 @@ pub struct Journal {
     mono_start_ns: u64,
     /// Differs from every other journal of this process and its ancestors.
     id: u32,
-    /// The thread (kernel id) that was at the counter last; 0 before the first. A hint, so no order is asked of it.
-    last_claimer: LastClaimer,
 }
 
 struct State<'a> {
@@ -180,7 +174,6 @@ impl Journal {
             file,
             mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
             id: JOURNALS.fetch_add(1, Relaxed),
-            last_claimer: LastClaimer(AtomicU32::new(0)),
         };
         let grown = journal
             .growth
@@ -281,12 +274,6 @@ impl Journal {
     }
 
     fn take_from_counter(&self, hand: Hand) -> u64 {
-        // Written only where it changes: one thread alone never takes the line from itself.
-        let last = self.last_claimer.0.load(Relaxed);
-        if last != hand.tid {
-            self.last_claimer.0.store(hand.tid, Relaxed);
-        }
-        let among_others = last != hand.tid && last != 0;
         let claimed = self.state().claimed;
         let mut next = claimed.load(Relaxed);
         loop {
@@ -300,6 +287,8 @@ impl Journal {
                 next = claimed.load(Relaxed);
                 continue;
             }
+            // Others have been here since this thread was.
+            let among_others = hand.end != 0 && hand.end != next;
             let count = if among_others && mapped - next >= BATCH {
                 BATCH
             } else {
@@ -307,13 +296,11 @@ impl Journal {
             };
             match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
                 Ok(_) => {
-                    if count > 1 {
-                        keep(Hand {
-                            next: next + 1,
-                            end: next + count,
-                            ..hand
-                        });
-                    }
+                    keep(Hand {
+                        next: next + 1,
+                        end: next + count,
+                        ..hand
+                    });
                     return next;
                 }
                 Err(now) => next = now,

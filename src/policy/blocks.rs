@@ -5,7 +5,6 @@
 //! segment, each of which knows the first block that begins in it.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 
 use hashbrown::HashTable;
 
@@ -72,8 +71,8 @@ pub struct Blocks {
     /// Vacant indices, linked by `list_next`.
     vacant: Option<Id>,
     segments: Vec<Option<Segment>>,
-    /// First address -> number of the segment.
-    by_address: BTreeMap<u64, u32>,
+    /// First address and number of each segment, in order: few, and looked at more often than changed.
+    by_address: Vec<(u64, u32)>,
     live: HashTable<Id>,
     /// The segment that was found last, by any look-up.
     last: Cell<u32>,
@@ -122,7 +121,8 @@ impl Blocks {
         };
         if node.prev == NONE {
             self.segments[node.segment as usize] = None;
-            self.by_address.remove(&address);
+            let place = self.by_address.partition_point(|&(first, _)| first < address);
+            self.by_address.remove(place);
         } else {
             self.nodes[node.prev as usize].next = NONE;
             if let Some(segment) = &mut self.segments[node.segment as usize] {
@@ -172,7 +172,8 @@ impl Blocks {
             first,
             pages,
         });
-        self.by_address.insert(address, number);
+        let place = self.by_address.partition_point(|&(first, _)| first < address);
+        self.by_address.insert(place, (address, number));
     }
 
     fn new_node(&mut self, node: Node) -> Id {
@@ -371,7 +372,8 @@ impl Blocks {
         {
             return Some((last, segment));
         }
-        let (_, &number) = self.by_address.range(..=address).next_back()?;
+        let after = self.by_address.partition_point(|&(first, _)| first <= address);
+        let &(_, number) = self.by_address.get(after.checked_sub(1)?)?;
         let segment = self.segment(number);
         if !holds(segment) {
             return None;
