@@ -61,10 +61,10 @@ impl Engine {
         if class.is_some() {
             return Some(stats);
         }
-        let pooled = self.pooled(device);
+        let (free_inside, largest_free_block) = self.free_inside(device);
         Some(Stats {
-            free_inside: pooled.free,
-            largest_free_block: pooled.largest_free_block,
+            free_inside,
+            largest_free_block,
             ..stats
         })
     }

@@ -164,12 +164,6 @@ impl Pools {
         pool.branches.any() && !is_its_own(self.pages.at(address)) && at(&self.slabs(), address).is_some()
     }
 
-    /// Slabs, or what is left of them, that a branch has.
-    pub fn lent_to(&self, branch: &'static Pool) -> usize {
-        let slabs = self.slabs();
-        slabs.values().filter(|(_, other)| ptr::eq(*other, branch)).count()
-    }
-
     pub fn all_of(&self, device: i16) -> Vec<&'static Pool> {
         let pools = self.contexts();
         pools

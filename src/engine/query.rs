@@ -44,7 +44,7 @@ impl Call {
             && !free.is_null()
             && let Some(place) = Place::current()
         {
-            let inside = self.engine.pooled(place.device).free;
+            let inside = self.engine.free_inside(place.device).0;
             // SAFETY: not null, and just written.
             unsafe { *free = (*free).saturating_add(inside as usize) };
         }

@@ -14,7 +14,7 @@ use crate::journal::format::{Kind, Record};
 use crate::journal::writer::Claim;
 use crate::ledger::Key;
 use crate::policy::slabs;
-use crate::policy::{self, Backing, Block, Policy, Statistics};
+use crate::policy::{self, Backing, Block, Policy};
 use crate::real::{self, INVALID_VALUE, SUCCESS};
 
 pub fn block_record(kind: Kind, api: Api, device: i16, block: &Block) -> Record {
@@ -237,28 +237,19 @@ impl Engine {
         sums
     }
 
-    /// What the policies of a device hold, all contexts together; the largest free block is the largest of any.
-    pub fn pooled(&self, device: i16) -> Statistics {
-        let mut sum = Statistics::default();
-        for pool in self.pools.all_of(device).into_iter().flat_map(Pool::family) {
-            let Some(one) = lock(&pool.policy).as_deref().map(Policy::statistics) else {
-                continue;
-            };
-            sum.allocated += one.allocated;
-            sum.free += one.free;
-            sum.largest_free_block = sum.largest_free_block.max(one.largest_free_block);
-            sum.live_blocks += one.live_blocks;
-            sum.synchronisations += one.synchronisations;
-            if pool.lender.is_none() {
-                sum.reserved += one.reserved;
-                sum.remapped += one.remapped;
-                sum.segments += one.segments;
-            } else {
-                // Its lender counts them as allocated.
-                sum.allocated -= one.reserved;
-                sum.live_blocks -= self.pools.lent_to(pool);
+    /// Bytes that lie free in the policies' memory of a device, all contexts together, and the largest free block.
+    pub fn free_inside(&self, device: i16) -> (u64, u64) {
+        let (mut free, mut largest) = (0, 0);
+        for root in self.pools.all_of(device) {
+            // All at the same time, so that no slab is missed or counted twice on its way; the lender last, as always.
+            let branches = root.branches.all();
+            let family: Vec<_> = branches.iter().chain([&root]).map(|pool| lock(&pool.policy)).collect();
+            for one in family.iter().filter_map(|policy| policy.as_deref()) {
+                let one = one.statistics();
+                free += one.free;
+                largest = largest.max(one.largest_free_block);
             }
         }
-        sum
+        (free, largest)
     }
 }
