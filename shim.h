@@ -58,12 +58,17 @@ uint64_t vramshim_trim(int device);
  *   allocator = torch.cuda.memory.CUDAPluggableAllocator(
  *       "/path/to/libvramshim.so", "vramshim_torch_alloc", "vramshim_torch_free")
  *   torch.cuda.memory.change_current_allocator(allocator)   # before CUDA is first used
+ *   record = ctypes.CDLL("/path/to/libvramshim.so").vramshim_torch_record_stream
+ *   allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
  *
  * Serves from the strategy in force (naive_best_fit or auto_growth; under passthrough each tensor is the driver's). What
- * is freed on a stream is used again on that stream without waiting; on another one only after the device was waited
- * for. NULL where there is no memory, with the reason on stderr; for 0 bytes as well. */
+ * is freed on a stream is used again on that stream without waiting; on another one, or if another one was recorded for
+ * it, only after the device was waited for. A job that makes streams of its own and has not recorded any yet always
+ * waits. What is freed while a CUDA graph is captured stays allocated. NULL where there is no memory, with the reason on
+ * stderr; for 0 bytes as well. */
 void *vramshim_torch_alloc(ptrdiff_t size, int device, void *stream);
 void vramshim_torch_free(void *pointer, ptrdiff_t size, int device, void *stream);
+void vramshim_torch_record_stream(void *pointer, void *stream);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,8 @@ impl DriverError {
     pub const OUT_OF_MEMORY: Self = Self(2);
     /// `CUDA_ERROR_INVALID_CONTEXT`
     pub const INVALID_CONTEXT: Self = Self(201);
+    /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
+    pub const CAPTURE_UNSUPPORTED: Self = Self(900);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
 }

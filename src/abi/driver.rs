@@ -172,7 +172,7 @@ export! {
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
     enter(cuMemRetainAllocationHandle) |call, below| {
         // SAFETY: `out` is null or writable by the function's contract.
-        unsafe { call.retain_physical(out, below) }
+        unsafe { call.retain_physical(out, address as u64, below) }
     };
     cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
     enter_running(cuMemCreate) |_call, below| below();
@@ -394,7 +394,7 @@ export! {
     };
 }
 
-// ---- capture -------------------------------------------------------------------------------------------------------------------
+// ---- streams and captures -------------------------------------------------------------------------------------------------------------------
 
 export! {
     cuStreamBeginCapture(stream: CUstream) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
@@ -412,11 +412,17 @@ export! {
         stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
     ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
     cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
-        call.capture_ends(stream as usize, below)
+        call.capture_ends(stream as usize, status_of!(stream), below)
     };
     cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
-        call.capture_ends(stream as usize, below)
+        call.capture_ends(stream as usize, status_of!(stream per thread), below)
     };
+    cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_made(below);
+    cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {
+        call.stream_made(below)
+    };
+    cuStreamDestroy(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
+    cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
 }
 
 // ---- look-up -------------------------------------------------------------------------------------------------------------------

@@ -35,3 +35,13 @@ pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device
         call.free_for_stream(pointer as u64, device, stream as usize);
     }
 }
+
+/// For `set_record_stream_fn`: the block is used on a stream other than its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, _stream: CUstream) {
+    if !pointer.is_null()
+        && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
+    {
+        call.used_on(pointer as u64);
+    }
+}

@@ -59,6 +59,7 @@ impl Engine {
     fn context_gone(&self, context: u64) {
         self.sharing.context_gone(context);
         self.peers.context_gone(context);
+        self.captures.context_gone(context);
     }
 
     /// The context is still there: puts everything back.
@@ -80,6 +81,7 @@ impl Call {
             return ask();
         }
         let device = self.engine.device_of(context);
+        let _dying = self.engine.pools.begins_to_die(context);
         let departed = self
             .engine
             .depart(context, device, self.api(), |allocation| allocation.context == context);

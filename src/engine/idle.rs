@@ -9,7 +9,10 @@ use tracing::{debug, warn};
 
 use super::{Engine, scope};
 use crate::api::Api;
+use crate::real;
 
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+const RELAXED: u32 = 2;
 /// Bounds of how often the pools are looked at.
 const OFTEN: Duration = Duration::from_millis(5);
 const SELDOM: Duration = Duration::from_secs(1);
@@ -39,6 +42,9 @@ impl Engine {
     }
 
     fn release_what_rests(&self, bound: Duration) {
+        let mut relaxed = RELAXED;
+        // SAFETY: this frame's own value. What this thread does is no reason to spoil another one's capture.
+        unsafe { real::cuThreadExchangeStreamCaptureMode(&mut relaxed) };
         // For each device what was seen last, since when, and whether it was released since.
         let mut seen: HashMap<i16, (u64, Instant, bool)> = HashMap::new();
         loop {

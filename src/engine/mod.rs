@@ -5,6 +5,7 @@
 
 mod accounted;
 mod branches;
+mod capture;
 mod context;
 mod control;
 mod departure;
@@ -23,8 +24,7 @@ mod stream_ordered;
 mod suballocation;
 mod tensors;
 
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, info, warn};
@@ -54,9 +54,9 @@ pub struct Engine {
     physical: Mutex<physical::Physical>,
     sharing: sharing::Sharing,
     peers: peers::Peers,
-    /// Streams with an open capture.
-    captures: Mutex<HashSet<usize>>,
-    captures_open: AtomicUsize,
+    captures: capture::Captures,
+    /// What `vramshim_torch_*` has to remember.
+    tensors: tensors::Tensors,
     idle_watch: std::sync::Once,
     devices_seen: [AtomicBool; MAX_DEVICES],
 }
@@ -246,25 +246,6 @@ impl Call {
 }
 
 impl Call {
-    /// While a capture is open anywhere, a policy must not synchronise: that would break it.
-    pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
-        // Before the call: no policy may synchronise from the moment the capture is open. A stream that is capturing
-        // already is refused below, and goes on capturing.
-        let new = self.engine.capture(stream, true);
-        let result = ask();
-        if result != SUCCESS && new {
-            self.engine.capture(stream, false);
-        }
-        result
-    }
-
-    /// A capture ends whatever the result, unless the stream had none.
-    pub fn capture_ends(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
-        let result = ask();
-        self.engine.capture(stream, false);
-        result
-    }
-
     /// Runs `ask`, then books what stream-ordered pools hold after it.
     pub fn then_refresh(&self, ask: impl FnOnce() -> i32) -> i32 {
         let result = ask();
@@ -305,18 +286,6 @@ fn record(kind: Kind, api: Api, key: Key, allocation: &Allocation) -> Record {
 }
 
 impl Engine {
-    /// Notes that a stream is capturing or not; true when that is new.
-    fn capture(&self, stream: usize, open: bool) -> bool {
-        let mut captures = lock(&self.captures);
-        let new = if open {
-            captures.insert(stream)
-        } else {
-            captures.remove(&stream)
-        };
-        self.captures_open.store(captures.len(), Ordering::SeqCst);
-        new
-    }
-
     fn write(&self, record: Record) {
         if let Some(journal) = &self.journal {
             self.told_of_loss(journal, journal.write(record));
@@ -369,10 +338,6 @@ impl Engine {
             uuid.bytes.map(|byte| byte as u8),
             &String::from_utf8_lossy(&name[..length]),
         );
-    }
-
-    fn capturing(&self) -> bool {
-        self.captures_open.load(Ordering::SeqCst) > 0
     }
 }
 

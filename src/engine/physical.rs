@@ -8,7 +8,7 @@ use crate::api::Class;
 use crate::journal::format::{HOST_DEVICE, Kind, Record};
 use crate::journal::writer::Claim;
 use crate::ledger::Key;
-use crate::real::{self, CUmemAllocationProp, Handle, SUCCESS};
+use crate::real::{self, CUmemAllocationProp, Handle, INVALID_VALUE, SUCCESS};
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 const LOCATION_DEVICE: u32 = 1;
@@ -134,7 +134,11 @@ impl Call {
 
     /// # Safety
     /// `out` is null or writable.
-    pub unsafe fn retain_physical(&self, out: *mut Handle, ask: impl Fn() -> i32) -> i32 {
+    pub unsafe fn retain_physical(&self, out: *mut Handle, address: u64, ask: impl Fn() -> i32) -> i32 {
+        // To the job this is memory of `cuMemAlloc`, which has no handle; ours holds other blocks as well.
+        if self.engine.is_pooled(address) {
+            return INVALID_VALUE;
+        }
         let result = ask();
         if result == SUCCESS && !out.is_null() {
             // SAFETY: written by the call that succeeded.

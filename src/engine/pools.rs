@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::branches::Branches;
 use super::pages::{Page, Pages};
-use super::{Engine, Place};
+use super::{Engine, Place, lock};
 use crate::ledger::Usage;
 use crate::policy::{self, Policy};
 
@@ -57,6 +57,23 @@ pub struct Pools {
     /// What is lent to branches. Changed while the lender is locked.
     slabs: RwLock<ByAddress>,
     pages: Pages,
+    /// Contexts on their way out: nobody begins a pool in them any more.
+    dying: Mutex<Vec<u64>>,
+}
+
+/// Until this is dropped no pool begins in its context.
+pub struct Dying<'a> {
+    pools: &'a Pools,
+    context: u64,
+}
+
+impl Drop for Dying<'_> {
+    fn drop(&mut self) {
+        let mut dying = lock(&self.pools.dying);
+        if let Some(place) = dying.iter().position(|&context| context == self.context) {
+            dying.swap_remove(place);
+        }
+    }
 }
 
 type Contexts = HashMap<u64, &'static Pool>;
@@ -92,13 +109,20 @@ pub fn ask_from_now_on(generation: u64, pool: &'static Pool) {
 }
 
 impl Pools {
+    pub fn begins_to_die(&self, context: u64) -> Dying<'_> {
+        lock(&self.dying).push(context);
+        Dying { pools: self, context }
+    }
+
     pub fn contexts(&self) -> RwLockReadGuard<'_, Contexts> {
         self.by_context.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn contexts_mut(&self) -> RwLockWriteGuard<'_, Contexts> {
+        let contexts = self.by_context.write().unwrap_or_else(PoisonError::into_inner);
+        // Not before: who reads the new number reads the new list.
         GENERATION.fetch_add(1, Ordering::SeqCst);
-        self.by_context.write().unwrap_or_else(PoisonError::into_inner)
+        contexts
     }
 
     pub fn segments(&self) -> RwLockReadGuard<'_, ByAddress> {
@@ -154,7 +178,11 @@ impl Pools {
         match self.pages.at(address) {
             Page::Nobody => None,
             Page::Perhaps(pool) => Some(pool),
-            Page::Several => at(&self.slabs(), address).or_else(|| at(&self.segments(), address)),
+            Page::Several => {
+                // One guard at a time: others take them in the other order.
+                let lent = at(&self.slabs(), address);
+                lent.or_else(|| at(&self.segments(), address))
+            }
         }
     }
 
@@ -239,6 +267,9 @@ impl Engine {
         let place = Place::current().filter(|place| place.context == context)?;
         let policy = policy::create(self.config.strategy, &self.config.settings)?;
         let mut pools = self.pools.contexts_mut();
+        if lock(&self.pools.dying).contains(&context) {
+            return None;
+        }
         let pool = pools.entry(context).or_insert_with(|| {
             let pool = Pool::new(place, policy, None);
             self.ledger.pool_begins(place.device, &pool.usage);

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use once_cell::sync::OnceCell;
 use tracing::{debug, error, warn};
@@ -81,7 +81,7 @@ fn start() -> Option<Box<Engine>> {
         sharing: Default::default(),
         peers: Default::default(),
         captures: Default::default(),
-        captures_open: AtomicUsize::new(0),
+        tensors: Default::default(),
         idle_watch: Once::new(),
         devices_seen: Default::default(),
         config,

@@ -213,7 +213,13 @@ impl Engine {
             return 0;
         }
         let pools = self.pools.all_of(device);
-        let release = |pool: &'static Pool| self.with_policy(pool, |policy, memory| Ok(policy.release_idle(memory)));
+        // A capture that begins now waits until the pool is unlocked.
+        let release = |pool: &'static Pool| {
+            self.with_policy(pool, |policy, memory| match memory.may_synchronise() {
+                true => Ok(policy.release_idle(memory)),
+                false => Ok(0),
+            })
+        };
         let released = |pool: &&'static Pool| {
             for branch in pool.branches.all() {
                 // What its lender gets, that can give back.

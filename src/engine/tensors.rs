@@ -1,43 +1,68 @@
 //! Requests that name a device and a stream instead of coming from a context (`vramshim_torch_*`). What was freed on a
 //! stream can be used on it again without waiting, because work on one stream runs in order.
+//!
+//! That holds where no other stream used the block. PyTorch tells of those (`record_stream`) only if it was given
+//! `vramshim_torch_record_stream`; until it first is called, a job that has streams waits, as it does after `cuMemFree`.
 
+use std::collections::HashSet;
 use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::suballocation::Freed;
-use super::{Call, Place};
+use super::{Call, Engine, Place, lock};
 use crate::api::Class;
 use crate::ledger::Key;
-use crate::real::{self, CUcontext, NOT_PERMITTED, SUCCESS};
+use crate::real::{self, CUcontext, CUstream, NOT_PERMITTED, SUCCESS};
+
+#[derive(Default)]
+pub struct Tensors {
+    /// Blocks that streams other than their own have used.
+    recorded: Mutex<HashSet<u64>>,
+    /// Whether anybody ever told of such a block.
+    tells: AtomicBool,
+    kept_for_graphs: AtomicBool,
+}
 
 /// `CU_STREAM_LEGACY` is the default stream, 0; `CU_STREAM_PER_THREAD` is a different stream in each thread.
 const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
-/// What tells streams apart; `None` where the handle does not.
+/// What tells streams apart, also from those that had the same handle before; `None` where nothing does.
 fn identity(stream: usize) -> Option<u64> {
     match stream {
-        LEGACY => Some(0),
+        0 | LEGACY => Some(0),
         PER_THREAD => None,
-        handle => Some(handle as u64),
+        handle => {
+            let mut number = 0;
+            // SAFETY: the job's own stream, this frame's own value.
+            let result = unsafe { real::cuStreamGetId(handle as CUstream, &mut number) };
+            (result == SUCCESS).then_some(number << 1 | 1)
+        }
     }
 }
 
-/// Runs `work` with a context of this device current: the current one where it is, else the primary one.
+/// Runs `work` with a context of this device current: the current one where it is, else the primary one, which is kept
+/// where nobody else does: it would go at once, with the memory.
 fn on_device(device: i32, work: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
     if Place::current().is_some_and(|place| i32::from(place.device) == device) {
         return work();
     }
     let checked = |result: i32| if result == SUCCESS { Ok(()) } else { Err(result) };
     let mut context: CUcontext = ptr::null_mut();
-    // SAFETY: this frame's own values; what is retained and pushed here is popped and released here.
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: this frame's own values; what is pushed here is popped here.
     unsafe {
+        checked(real::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active))?;
         checked(real::cuDevicePrimaryCtxRetain(&mut context, device))?;
         let result = checked(real::cuCtxPushCurrent_v2(context)).and_then(|()| {
             let result = work();
             real::cuCtxPopCurrent_v2(&mut context);
             result
         });
-        real::cuDevicePrimaryCtxRelease_v2(device);
+        if active != 0 {
+            real::cuDevicePrimaryCtxRelease_v2(device);
+        }
         result
     }
 }
@@ -64,8 +89,18 @@ impl Call {
     }
 
     pub fn free_for_stream(&self, address: u64, device: i32, stream: usize) {
+        let tensors = &self.engine.tensors;
+        let elsewhere = tensors.tells.load(Ordering::Relaxed) && lock(&tensors.recorded).remove(&address);
+        if self.engine.capturing() && self.engine.is_pooled(address) {
+            return self.engine.keep_for_graph();
+        }
+        let stream = if elsewhere || self.engine.may_be_used_elsewhere() {
+            None
+        } else {
+            identity(stream)
+        };
         let free = || {
-            let result = match self.free_pooled(address, identity(stream)) {
+            let result = match self.free_pooled(address, stream) {
                 Freed::Answer(result) => result,
                 Freed::NotOurs(claim) => {
                     // SAFETY: what this allocator handed out and no pool has, the driver did.
@@ -79,6 +114,13 @@ impl Call {
         }
     }
 
+    /// A stream other than its own has used, or will use, the block at `address`.
+    pub fn used_on(&self, address: u64) {
+        let tensors = &self.engine.tensors;
+        tensors.tells.store(true, Ordering::Relaxed);
+        lock(&tensors.recorded).insert(address);
+    }
+
     /// Says why PyTorch gets no memory.
     pub fn say_refused(&self, size: u64, device: i32, problem: i32) {
         let device = device as i16;
@@ -89,5 +131,22 @@ impl Call {
             held.allocated.current,
             held.reserved.current,
         );
+    }
+}
+
+impl Engine {
+    /// Whether a block may have been used on another stream without anybody telling.
+    fn may_be_used_elsewhere(&self) -> bool {
+        self.captures.streams_made.load(Ordering::Relaxed) && !self.tensors.tells.load(Ordering::Relaxed)
+    }
+
+    /// What is freed while a graph is captured, the graph may use each time that it is launched: it stays allocated.
+    fn keep_for_graph(&self) {
+        if !self.tensors.kept_for_graphs.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is freed meanwhile stays \
+                 allocated, because the graph may use it whenever it is launched"
+            );
+        }
     }
 }

@@ -19,6 +19,9 @@ use crate::device_memory::{DeviceMemory, DriverError};
 /// request: a synchronisation costs more than that.
 const NEAR_ENOUGH: u32 = 16;
 
+/// Units are counted in 32 bits, and two sizes are added now and then.
+const LARGEST_SEGMENT: u64 = (u32::MAX / 2) as u64;
+
 /// Segments are of one region or the other, so that a plan can keep small requests apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
@@ -47,8 +50,7 @@ impl Request {
         let units = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| DriverError::OUT_OF_MEMORY)?;
         match bytes {
             0 => Err(DriverError::INVALID_VALUE),
-            // sums of two sizes must fit as well
-            _ if units > u32::MAX / 2 => Err(DriverError::OUT_OF_MEMORY),
+            _ if u64::from(units) > LARGEST_SEGMENT => Err(DriverError::OUT_OF_MEMORY),
             _ => Ok(Request { bytes, units, stream }),
         }
     }
@@ -147,6 +149,9 @@ impl Arena {
 
     /// Asks the layer below for a segment, which is one free, clean block.
     pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Id, DriverError> {
+        if size / UNIT > LARGEST_SEGMENT {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
         let address = memory.allocate(size)?;
         Ok(self.add_segment(address, size, Kind::Free, Region::Main))
     }
@@ -240,7 +245,11 @@ impl Arena {
         if !memory.may_synchronise() {
             return Ok(false);
         }
-        memory.synchronise()?;
+        match memory.synchronise() {
+            // A capture that we do not know of is open.
+            Err(DriverError::CAPTURE_UNSUPPORTED) => return Ok(false),
+            result => result?,
+        }
         self.synchronisations += 1;
         for name in 2 * DEVICE as usize..self.lists.len() {
             while let Some(id) = self.lists[name].largest() {

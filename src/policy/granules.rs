@@ -20,6 +20,8 @@ const RESERVE_FACTOR: u64 = 8;
 const LARGEST_RANGE: u64 = 1 << 40;
 /// Free blocks shorter than this, in units, are not continued.
 const SHORTEST: u32 = (16 << 10) / UNIT as u32;
+/// New granules from which on the device is asked whether it has them.
+const WORTH_ASKING: usize = 16;
 /// Free blocks looked at, so that one request never takes long however many there are.
 const MOST_RUNS: usize = 1024;
 
@@ -210,6 +212,13 @@ impl Granules {
 
     /// Maps granules as the target says; returns the free block that they are part of then.
     pub fn fill(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, target: &Target) -> Result<Id, DriverError> {
+        // A request that cannot be served must not take what others could have meanwhile.
+        if target.new >= WORTH_ASKING
+            && let Ok(available) = memory.available()
+            && target.new as u64 > available.free / self.size
+        {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
         // New ones first: where the device has none, nothing was moved for nothing.
         let new = self.create(memory, target.new)?;
         let created = new.len() as u64 * self.size;

@@ -163,6 +163,11 @@ macro_rules! hooked_driver_functions {
             cuStreamEndCapture(stream: CUstream, out: *mut CUgraph);
             cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph);
 
+            cuStreamCreate(out: *mut CUstream, flags: u32);
+            cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32);
+            cuStreamDestroy(stream: CUstream);
+            cuStreamDestroy_v2(stream: CUstream);
+
             cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64);
             cuGetProcAddress_v2(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32);
         }
@@ -186,8 +191,10 @@ macro_rules! called_driver_functions {
             cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);
             cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
+            cuStreamGetId(stream: CUstream, out: *mut u64);
             cuStreamIsCapturing(stream: CUstream, out: *mut u32);
             cuStreamIsCapturing_ptsz(stream: CUstream, out: *mut u32);
+            cuThreadExchangeStreamCaptureMode(mode: *mut u32);
         }
     };
 }

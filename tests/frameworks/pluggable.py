@@ -9,6 +9,8 @@ import torch
 library = next(path for path in os.environ["LD_PRELOAD"].split(":") if path.endswith("libvramshim.so"))
 allocator = torch.cuda.memory.CUDAPluggableAllocator(library, "vramshim_torch_alloc", "vramshim_torch_free")
 torch.cuda.memory.change_current_allocator(allocator)
+record = ctypes.CDLL(library).vramshim_torch_record_stream
+allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
 
 from account import checkpoint  # noqa: E402  (the allocator comes before the first use of CUDA)
 
@@ -39,6 +41,7 @@ for _ in range(20):
     with torch.cuda.stream(side):
         tensor = torch.zeros(1 << 20, device="cuda")
         other = tensor + 1
+    tensor.record_stream(torch.cuda.default_stream())
     del tensor, other
 
 model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 16)).cuda()

@@ -27,6 +27,9 @@ struct Table {
     by_ticket: HashMap<(i16, Ticket), u64>,
     /// Segments that are open, with the number of blocks in them: some drivers open one once only.
     segments: HashMap<(u64, [u8; ticket::BYTES]), (u64, u64)>,
+    /// Ranges closed while a capture was open, when nobody may wait for the work that uses them: context, first address
+    /// and bytes.
+    late: Vec<(u64, u64, u64)>,
 }
 
 /// A block of another process.
@@ -186,13 +189,20 @@ impl Imports {
                 }
                 result
             }
+            Held::Range { base, size } if may_synchronise => wait_and_unmap(context, base, size),
             Held::Range { base, size } => {
-                if may_synchronise {
-                    // Unmapping does not wait for the work that uses the memory; closing a handle does.
-                    // SAFETY: takes nothing but the current context.
-                    in_context(context, || unsafe { real::cuCtxSynchronize() });
-                }
-                unmap(base, size, size)
+                lock(&self.table).late.push((context, base, size));
+                SUCCESS
+            }
+        }
+    }
+
+    /// Unmaps what was closed while a capture was open. None may be open now.
+    pub fn close_late(&self) {
+        if self.any.load(Ordering::Relaxed) {
+            let late = std::mem::take(&mut lock(&self.table).late);
+            for (context, base, size) in late {
+                wait_and_unmap(context, base, size);
             }
         }
     }
@@ -208,6 +218,11 @@ impl Imports {
             .into_iter()
             .partition(|(_, import)| import.place.context == context);
         table.by_address = stay;
+        let (gone_late, stay_late) = std::mem::take(&mut table.late)
+            .into_iter()
+            .partition(|&(owner, ..)| owner == context);
+        let gone_late: Vec<(u64, u64, u64)> = gone_late;
+        table.late = stay_late;
         table
             .by_ticket
             .retain(|_, address| !BTreeMap::contains_key(&gone, address));
@@ -217,10 +232,20 @@ impl Imports {
                 unmap(base, size, size);
             }
         }
+        for (_, base, size) in gone_late {
+            unmap(base, size, size);
+        }
     }
 
     /// Puts back what could not be closed.
     pub fn stays(&self, import: Import) {
         self.add(import);
     }
+}
+
+/// Unmapping does not wait for the work that uses the memory; closing a handle does.
+fn wait_and_unmap(context: u64, base: u64, size: u64) -> i32 {
+    // SAFETY: takes nothing but the current context.
+    in_context(context, || unsafe { real::cuCtxSynchronize() });
+    unmap(base, size, size)
 }

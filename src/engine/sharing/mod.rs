@@ -220,6 +220,9 @@ impl Call {
     pub fn ipc_close(&self, address: u64, ask: impl FnOnce() -> i32) -> i32 {
         let imports = &self.engine.sharing.imports;
         let _alone = lock(&imports.one_at_a_time);
+        if !self.engine.capturing() {
+            imports.close_late();
+        }
         match imports.close_one(address) {
             Closing::Unknown => self.free_direct(Key::Address(address), ask),
             Closing::StillOpen => SUCCESS,
