@@ -23,9 +23,10 @@ const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds
 const LONG_ABOUT: &str = "Keeps one account of a CUDA job's GPU memory by standing between the job and the driver: \
 every allocation under the API it was made through, and for each device how much is requested, allocated and reserved.";
 
+// A paragraph is one line: it is broken to the width of the terminal.
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used).
-`run` becomes the job, so its exit code is the job's; 127 the command was not found, 126 it cannot be executed.";
+Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used). `run` becomes the job, so its exit \
+code is the job's; 127 the command was not found, 126 it cannot be executed.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -50,6 +51,10 @@ impl Failure {
             code: 1,
             message: message.to_string(),
         }
+    }
+
+    fn unwritten(error: std::io::Error) -> Self {
+        Self::failed(format!("cannot write to standard output: {error}"))
     }
 
     /// It was not even tried, because it cannot be right.

@@ -4,6 +4,7 @@ mod advice;
 mod progress;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -32,15 +33,17 @@ pub struct Replay {
     #[arg(long, default_value = "80GiB", value_name = "SIZE")]
     device_memory: String,
 
-    /// Least chunk of auto_growth [default: as the journal's job had it, else 0]
+    /// Granule of auto_growth, rounded up to a power of two, and least chunk of paddle_auto_growth [default: as the
+    /// journal's job had it, else 0]
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
 
-    /// First reservation of naive_best_fit; 0 is a share of the device [default: as the journal's job had it, else 0]
+    /// First reservation of naive_best_fit and paddle_naive_best_fit; 0 is a share of the device [default: as the
+    /// journal's job had it, else 0]
     #[arg(long, value_name = "SIZE")]
     initial: Option<String>,
 
-    /// Later reservations of naive_best_fit; 0 is a share of what is left [default: as the journal's job had it, else 0]
+    /// Their later reservations; 0 is a share of what is left [default: as the journal's job had it, else 0]
     #[arg(long, value_name = "SIZE")]
     reallocate: Option<String>,
 
@@ -61,10 +64,11 @@ Examples:
   vramshim replay vramshim-train/node1-4711-98765.vraj
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
 
-torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of
+torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved.
-utilisation = peak live / peak reserved; the smallest device is the one on which the strategy, giving back what is idle,
-still serves every request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely
+
+utilisation = peak live / peak reserved; the smallest device is the one on which the strategy, giving back what is idle, \
+still serves every request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely \
 runs now: the strategy in force for a journal, PyTorch's allocator for the others.";
 
 /// How a strategy fared, and the smallest device it fits.
@@ -103,6 +107,11 @@ impl Replay {
             parse_size(text).ok_or_else(problem)
         };
         let device_memory = size("--device-memory", &self.device_memory)?;
+        if device_memory == 0 {
+            return Err(Failure::refused(
+                "--device-memory 0 holds nothing; give a size, such as 24GiB",
+            ));
+        }
         let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| size(name, text)).transpose();
         let chunk = given("--chunk", &self.chunk)?;
         let initial = given("--initial", &self.initial)?;
@@ -124,11 +133,13 @@ impl Replay {
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
         let recommendation = advice::recommendation(&trace, &rows, &settings, device_memory, &one);
         progress.finish();
+        let mut out = io::BufWriter::new(io::stdout().lock());
         match self.json {
-            true => self.print_json(&trace, device_memory, &rows, &recommendation),
-            false => self.print_table(&trace, device_memory, &rows, &recommendation),
+            true => self.print_json(&mut out, &trace, device_memory, &rows, &recommendation),
+            false => self.print_table(&mut out, &trace, device_memory, &rows, &recommendation),
         }
-        Ok(())
+        .and_then(|()| out.flush())
+        .map_err(Failure::unwritten)
     }
 
     /// The strategies that were asked for, each once.
@@ -157,7 +168,14 @@ impl Replay {
         Ok(names)
     }
 
-    fn print_json(&self, trace: &Trace, device_memory: u64, rows: &[Row], recommendation: &Recommendation) {
+    fn print_json(
+        &self,
+        out: &mut impl Write,
+        trace: &Trace,
+        device_memory: u64,
+        rows: &[Row],
+        recommendation: &Recommendation,
+    ) -> io::Result<()> {
         let strategies: Vec<_> = rows
             .iter()
             .map(|row| {
@@ -172,7 +190,8 @@ impl Replay {
                 })
             })
             .collect();
-        println!(
+        writeln!(
+            out,
             "{:#}",
             json!({
                 "trace": self.trace.display().to_string(),
@@ -189,17 +208,32 @@ impl Replay {
                     "why": recommendation.why,
                 },
             })
-        );
+        )
     }
 
-    fn print_table(&self, trace: &Trace, device_memory: u64, rows: &[Row], recommendation: &Recommendation) {
-        println!(
-            "{}: {} requests, peak live {}, on a device of {}",
+    fn print_table(
+        &self,
+        out: &mut impl Write,
+        trace: &Trace,
+        device_memory: u64,
+        rows: &[Row],
+        recommendation: &Recommendation,
+    ) -> io::Result<()> {
+        writeln!(
+            out,
+            "{}: {} requests and frees, peak live {}, on a device of {}",
             self.trace.display(),
             words::count(trace.requests.len() as u64),
             words::size(trace.peak_live),
             words::size(device_memory)
-        );
+        )?;
+        if trace.unmatched > 0 {
+            writeln!(
+                out,
+                "{} do not match the rest (an address allocated while live, or freed while not): figures may be off",
+                words::count(trace.unmatched)
+            )?;
+        }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header([
@@ -213,6 +247,7 @@ impl Replay {
         for row in rows {
             let fits = match row.outcome.failed {
                 0 => "yes".to_owned(),
+                1 => "no: 1 request failed".to_owned(),
                 failed => format!("no: {} requests failed", words::count(failed)),
             };
             table.add_row([
@@ -232,7 +267,9 @@ impl Replay {
         for column in table.column_iter_mut().skip(1).take(4) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        println!("{table}");
-        println!("Recommendation: {}", recommendation.why);
+        for line in table.lines() {
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        writeln!(out, "Recommendation: {}", recommendation.why)
     }
 }

@@ -9,12 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use vramshim::config::{Config, parse_size};
+use vramshim::config::{Config, ConfigError, parse_size};
 
 use super::Failure;
 use super::simulator::Simulator;
 
 const LIBRARY: &str = "libvramshim.so";
+const STRATEGY: &str = "VRAMSHIM_STRATEGY";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,7 +67,7 @@ impl Run {
                 .map(|(_, value)| value.clone())
         };
         Config::from_lookup(|name| own(name).or_else(|| std::env::var_os(name))).map_err(|errors| {
-            let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let lines: Vec<String> = errors.iter().map(|error| self.as_given(error)).collect();
             Failure::refused(lines.join("\n"))
         })?;
         for (name, value) in &environment {
@@ -76,11 +77,30 @@ impl Run {
         Err(become_command(&self.command))
     }
 
+    /// An error that names what the user wrote: the option, where it became the variable.
+    fn as_given(&self, error: &ConfigError) -> String {
+        match &self.strategy {
+            Some(_) if error.variable == STRATEGY => {
+                format!(
+                    "--strategy {:?} is not accepted; accepted: {}",
+                    error.value, error.accepted
+                )
+            }
+            _ => error.to_string(),
+        }
+    }
+
     /// The variables that differ for the job.
     fn environment(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
-            environment.push(("VRAMSHIM_STRATEGY", strategy.clone()));
+            // As a variable it would be one that is not set.
+            if strategy.is_empty() {
+                return Err(Failure::refused(
+                    "--strategy \"\": give a name, or leave the option out",
+                ));
+            }
+            environment.push((STRATEGY, strategy.clone()));
         }
         if let Some(folder) = &self.dir {
             environment.push(("VRAMSHIM_DIR", absolute_folder(folder)?.into()));

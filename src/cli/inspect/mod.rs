@@ -29,7 +29,8 @@ Terms, in bytes:
   allocated     the same after rounding
   reserved      obtained from the driver to serve it
   utilisation   peak allocated / peak reserved
-  fragmentation share of the free memory inside a policy's segments that lies outside its largest free block
+  fragmentation share of what is free inside segments that lies outside the largest
+                free block
 
 Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.";
 
@@ -74,8 +75,7 @@ impl Inspect {
         }
         jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
         if self.json || !jobs.is_empty() {
-            self.print(&jobs)
-                .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))?;
+            self.print(&jobs).map_err(Failure::unwritten)?;
         }
         if problems.is_empty() {
             Ok(())

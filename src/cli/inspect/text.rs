@@ -68,7 +68,7 @@ impl Page {
                 count(job.lost),
             ]);
         }
-        self.heading(out, &format!("{} processes", jobs.len()))?;
+        writeln!(out, "{}", self.strong(&format!("{} processes", jobs.len())))?;
         let titles = [
             "pid",
             "rank",
@@ -310,7 +310,7 @@ impl Page {
         self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
     }
 
-    /// A table under a heading that says how much of it is shown; nothing where there is nothing.
+    /// A table under a heading that says how much of it is shown; nothing where nothing is.
     fn list(
         &self,
         out: &mut impl Write,
@@ -320,7 +320,7 @@ impl Page {
         rows: Vec<Vec<String>>,
         total: usize,
     ) -> io::Result<()> {
-        if total == 0 {
+        if rows.is_empty() {
             return Ok(());
         }
         let shown = rows.len();

@@ -105,7 +105,7 @@ pub fn recommendation(
                 format!("; {setting} needs the smallest: {}", words::size(smallest))
             });
             nothing(format!(
-                "none: no setting to speak for serves every request on a device of {device}{least}"
+                "none: no setting that could be recommended serves every request on a device of {device}{least}"
             ))
         }
     }
