@@ -30,6 +30,7 @@ pub const EXPLAINING_VARIABLES: &[&str] = &[
     "CUDA_DEVICE_MEMORY_LIMIT",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "VRAMSHIM_STRICT",
     "FLAGS_allocator_strategy",
     "FLAGS_fraction_of_gpu_memory_to_use",
     "FLAGS_initial_gpu_memory_in_mb",

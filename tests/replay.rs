@@ -469,3 +469,31 @@ fn what_is_no_trace_is_said() {
         assert_eq!(replay(&path, &[option, "much"]).status.code(), Some(2), "{option}");
     }
 }
+
+#[test]
+fn a_log_is_read_as_rmm_writes_it() {
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x100,5000,0\n0,0,allocate failure,(nil),99,0\n\
+                0,0,free,(nil),0,0\n0,0,allocate,0x100,7000,0\n0,0,free,0x100,7000,0\n";
+    let (page, _) = peaks(text, &["--strategy", "passthrough"]);
+    assert_eq!(page["peak_live"], 7000);
+    // What is allocated where something lives stands for a free.
+    assert_eq!(page["unmatched"], 1);
+}
+
+#[test]
+fn of_several_devices_one_is_played() {
+    let client = common::client("exercise.c", "linked", &["libcuda.so.1"]);
+    let finished = common::Job::new(client).args(["1", "400", "1"]).run().ok();
+    let page = |arguments: &[&str]| -> Value {
+        let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let peaks = ["0", "1"].map(|device| page(&["--device", device])["peak_live"].as_u64().unwrap());
+    assert_ne!(peaks[0], peaks[1]);
+    let unasked = page(&[]);
+    assert!(peaks.contains(&unasked["peak_live"].as_u64().unwrap()));
+    let notes = unasked["notes"].to_string();
+    assert!(notes.contains("--device"), "{notes}");
+    let none = replay(&finished.journals()[0], &["--device", "7"]);
+    assert_eq!(none.status.code(), Some(1), "nothing of it in the journal");
+}

@@ -162,7 +162,7 @@ fn a_bad_value_is_said_once_and_passed_through() {
         "FLAGS_allocator_strategy=\"best_fit\"",
         "naive_best_fit",
         "auto_growth",
-        "passing through",
+        "its default is used",
     ] {
         assert!(said[0].1.contains(word), "{}", said[0].1);
     }

@@ -33,6 +33,10 @@ pub struct Replay {
     #[arg(long, default_value = "80GiB", value_name = "SIZE")]
     device_memory: String,
 
+    /// Of a journal, the device whose requests are played [default: the one that was asked for most]
+    #[arg(long, value_name = "NUMBER")]
+    device: Option<i16>,
+
     /// Granule of auto_growth, rounded up to a power of two, and least chunk of paddle_auto_growth [default: as the
     /// journal's job had it, else 0]
     #[arg(long, value_name = "SIZE")]
@@ -117,7 +121,7 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
-        let trace = Trace::load(&self.trace).map_err(Failure::failed)?;
+        let trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
@@ -198,6 +202,7 @@ impl Replay {
                 "peak_live": trace.peak_live,
                 "requests": trace.requests.len(),
                 "unmatched": trace.unmatched,
+                "notes": trace.notes,
                 "device_memory": device_memory,
                 "strategies": strategies,
                 "recommendation": {
@@ -233,6 +238,9 @@ impl Replay {
                 "{} do not match the rest (an address allocated while live, or freed while not): figures may be off",
                 words::count(trace.unmatched)
             )?;
+        }
+        for note in &trace.notes {
+            writeln!(out, "{note}")?;
         }
         let mut table = Table::new();
         table.load_style(presets::NOTHING);

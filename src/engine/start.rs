@@ -59,7 +59,7 @@ fn start() -> Option<Box<Engine>> {
             if config.strict {
                 "refusing, as VRAMSHIM_STRICT asks"
             } else {
-                "passing through"
+                "its default is used"
             }
         );
     }

@@ -1,14 +1,14 @@
 //! Sequences of requests: journals of ours, CSV in the layout of RMM's logging adaptor
 //! (`Thread,Time,Action,Pointer,Size,Stream`, plain or gzipped), and PyTorch's memory snapshots (`snapshot.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use vramshim::api::Class;
-use vramshim::journal::format::{EXTENSION, Kind};
+use vramshim::journal::format::{EXTENSION, Kind, Record};
 use vramshim::journal::reader::Journal;
 
 use super::snapshot;
@@ -46,8 +46,10 @@ pub struct Trace {
     pub requests: Vec<Request>,
     /// The most bytes that were live at once.
     pub peak_live: u64,
-    /// Frees of what the trace never allocated; left out.
+    /// Frees of what the trace never allocated, left out, and addresses allocated while live, which stand for a free.
     pub unmatched: u64,
+    /// What the figures do not cover.
+    pub notes: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -63,17 +65,22 @@ pub(super) struct Gathering {
     requests: Vec<Request>,
     live: HashMap<u64, (u64, u64)>,
     next: u64,
-    bytes: u64,
-    peak: u64,
+    /// Wider than any sum of what a file can claim.
+    bytes: u128,
+    peak: u128,
     unmatched: u64,
+    notes: Vec<String>,
 }
 
 impl Gathering {
     pub(super) fn allocate(&mut self, address: u64, size: u64, stream: u64) {
-        self.next += 1;
-        if self.live.insert(address, (self.next, size)).is_some() {
+        if self.live.contains_key(&address) {
+            // Its free is missing: nothing can be in the same place twice.
             self.unmatched += 1;
+            self.free(address);
         }
+        self.next += 1;
+        self.live.insert(address, (self.next, size));
         // Nothing is no memory: every allocator answers it without one, and its free is then one of nothing.
         if size > 0 {
             self.requests.push(Request::Allocate {
@@ -82,7 +89,7 @@ impl Gathering {
                 stream,
             });
         }
-        self.bytes = self.bytes.saturating_add(size);
+        self.bytes += u128::from(size);
         self.peak = self.peak.max(self.bytes);
     }
 
@@ -91,7 +98,7 @@ impl Gathering {
             Some((_, 0)) => {}
             Some((id, size)) => {
                 self.requests.push(Request::Free { id });
-                self.bytes -= size;
+                self.bytes -= u128::from(size);
             }
             None => self.unmatched += 1,
         }
@@ -99,8 +106,9 @@ impl Gathering {
 }
 
 impl Trace {
-    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`).
-    pub fn load(path: &Path) -> Result<Trace, TraceError> {
+    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal the requests of
+    /// `device`, or of the one that was asked for most.
+    pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
             problem,
@@ -111,7 +119,7 @@ impl Trace {
             return Err(fail("is a folder: give one file of it".to_owned()));
         }
         let source = if name.ends_with(&format!(".{EXTENSION}")) {
-            journal(path, &mut gathering).map_err(fail)?
+            journal(path, device, &mut gathering).map_err(fail)?
         } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
             snapshot::gather(path, &mut gathering).map_err(fail)?
         } else {
@@ -132,32 +140,51 @@ impl Trace {
             requests,
             peak,
             unmatched,
+            notes,
             ..
         } = gathering;
         Ok(Trace {
             source,
             requests,
-            peak_live: peak,
+            peak_live: u64::try_from(peak).unwrap_or(u64::MAX),
             unmatched,
+            notes,
         })
     }
 }
 
-fn journal(path: &Path, gathering: &mut Gathering) -> Result<Source, String> {
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let journal = Journal::open(path).map_err(|problem| {
         // It names the file, and so does what it becomes a part of.
         let problem = problem.to_string();
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
-    let mut requests: Vec<_> = Vec::new();
+    let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
     for event in journal.events() {
         let record = event.map_err(|problem| problem.to_string())?.record;
         if record.class == Class::Linear.number() {
-            requests.push(record);
+            devices.entry(record.device).or_default().push(record);
         }
     }
-    for record in requests {
+    let asked = |records: &[Record]| -> u128 { records.iter().map(|record| u128::from(record.size)).sum() };
+    let most = || devices.iter().max_by_key(|(_, records)| asked(records));
+    let chosen = device.or_else(|| most().map(|(&device, _)| device));
+    if let Some(chosen) = chosen.filter(|_| devices.len() > 1) {
+        let others = devices.keys().filter(|&&other| other != chosen);
+        let others: Vec<String> = others.map(i16::to_string).collect();
+        gathering.notes.push(format!(
+            "this is device {chosen} alone; the journal also tells of {}: choose with --device",
+            others.join(", ")
+        ));
+    }
+    if journal.lost() > 0 {
+        let lost = journal.lost();
+        gathering
+            .notes
+            .push(format!("{lost} events were lost: figures are of those that are left"));
+    }
+    for record in chosen.and_then(|chosen| devices.remove(&chosen)).unwrap_or_default() {
         match Kind::from_number(record.kind) {
             Some(Kind::Alloc) => gathering.allocate(record.address, record.size, 0),
             Some(Kind::Free) => gathering.free(record.address),
@@ -225,10 +252,15 @@ fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), S
                 )
             })
         };
-        let address = number(pointer, "Pointer")?;
         match field(action, "Action")? {
-            "allocate" => gathering.allocate(address, number(size, "Size")?, number(stream, "Stream")?),
-            "free" => gathering.free(address),
+            "allocate" => gathering.allocate(
+                number(pointer, "Pointer")?,
+                number(size, "Size")?,
+                number(stream, "Stream")?,
+            ),
+            // A null pointer, as printf writes it.
+            "free" if field(pointer, "Pointer")? == "(nil)" => {}
+            "free" => gathering.free(number(pointer, "Pointer")?),
             // RMM logs failed allocations as well; they asked for memory that was never live.
             "allocate failure" => {}
             other => return Err(format!("line {line}: action {other:?} is neither allocate nor free")),
