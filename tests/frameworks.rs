@@ -6,6 +6,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::Command;
 
+use common::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
 use common::{Finished, Job, library, program, simulated};
 use serde_json::Value;
 
@@ -116,15 +117,13 @@ fn growing_tensors() {
     }
 }
 
+fn losses(stdout: &str) -> Vec<String> {
+    let lines = stdout.lines().filter(|line| line.contains("loss"));
+    lines.map(str::to_owned).collect()
+}
+
 #[test]
 fn training() {
-    let losses = |stdout: &str| -> Vec<String> {
-        stdout
-            .lines()
-            .filter(|line| line.contains("loss"))
-            .map(str::to_owned)
-            .collect()
-    };
     let mut seen = Vec::new();
     for strategy in STRATEGIES {
         seen.push(losses(&run("train.py", strategy, "8GiB", 4).stdout));
@@ -132,9 +131,62 @@ fn training() {
     assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
+/// The job under every strategy, over a quota layer of 4 GiB in both forms; returns what it printed. The job compares
+/// what PyTorch counts with our account and the simulator's table; the layer's book is compared here.
+fn over_a_quota_layer(job: &str) -> Vec<String> {
+    let layers: [(Form, Habits); 2] = [
+        (
+            Form::Preloaded,
+            &[
+                ("LAYER_CONTIGUOUS", "1"),
+                ("LAYER_FORGETFUL", "1"),
+                ("LAYER_SLOW", "50us"),
+            ],
+        ),
+        (Form::Replacing, &[("LAYER_VMM", "0"), ("LAYER_POOLS", "0")]),
+    ];
+    let mut printed = Vec::new();
+    for (strategy, (form, habits)) in STRATEGIES
+        .iter()
+        .flat_map(|strategy| layers.map(|layer| (strategy, layer)))
+    {
+        let context = format!("{job} {form:?} {habits:?} {strategy}");
+        let preloaded = ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"].into_iter();
+        let under = Job::new(python()).sim("8GiB", 1).over(form, "4GiB", habits);
+        let under = preloaded.fold(under, |job, name| job.preload(simulated(name)));
+        let under = under.env("VRAMSHIM_STRATEGY", strategy);
+        let finished = under.args([script(job)]).run().ok();
+        assert_eq!(start_lines(&finished), 1, "{context}: {}", finished.stderr);
+        let books = finished.json();
+        assert!(books.len() >= 4, "{context}: {}", finished.stdout);
+        for book in &books {
+            assert_book_is_true(book, &context);
+            assert_books_agree(book, &context);
+        }
+        printed.push(finished.stdout);
+    }
+    printed
+}
+
+#[test]
+fn training_over_a_quota_layer() {
+    let seen: Vec<_> = over_a_quota_layer("train.py").iter().map(|text| losses(text)).collect();
+    assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
+}
+
+#[test]
+fn out_of_memory_over_a_quota_layer() {
+    for printed in over_a_quota_layer("out_of_memory.py") {
+        assert!(
+            printed.contains("has a total capacity of 4.00 GiB"),
+            "the share is all there is: {printed}"
+        );
+    }
+}
+
 #[test]
 fn a_pluggable_allocator_serves_every_tensor() {
-    let mut losses = Vec::new();
+    let mut seen = Vec::new();
     for strategy in STRATEGIES {
         let finished = run("pluggable.py", strategy, "8GiB", 0);
         let told = finished.inspect();
@@ -150,13 +202,9 @@ fn a_pluggable_allocator_serves_every_tensor() {
             calls("vramshim_torch_alloc") > 200 && calls("vramshim_torch_free") > 200,
             "{told}"
         );
-        let lines = finished.stdout.lines().filter(|line| line.contains("loss"));
-        losses.push(lines.map(str::to_owned).collect::<Vec<_>>());
+        seen.push(losses(&finished.stdout));
     }
-    assert!(
-        losses[0].len() == 8 && losses.iter().all(|one| *one == losses[0]),
-        "{losses:?}"
-    );
+    assert!(seen[0].len() == 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
 #[test]

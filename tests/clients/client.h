@@ -76,16 +76,33 @@ static const char *const class_names[CLASSES] = {
 static _Atomic long long own[17][CLASSES];
 static inline _Atomic long long *count_of(int device, int class) { return &own[device < 0 ? 16 : device][class]; }
 
-/* One line of JSON: {"own":[...],"truth":{...},"account":{...}}, null for what is not there. */
+/* A function of the simulator or of a layer; NULL where there is none. */
+static inline void *found_below(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    if (found) return found;
+    /* the driver may have been loaded privately */
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return library ? dlsym(library, name) : NULL;
+}
+
+/* The book of a quota layer (tests/layer), by device. */
+static inline void print_layer(void)
+{
+    uint64_t (*used)(int) = found_below("layer_used"), (*limit)(void) = found_below("layer_limit");
+    if (!used || !limit) return;
+    printf(",\"layer\":{\"limit\":%llu,\"used\":[", (unsigned long long)limit());
+    for (int device = 0; device < 16; device++) printf("%s%llu", device ? "," : "", (unsigned long long)used(device));
+    printf("]}");
+}
+
+/* One line of JSON: {"own":[...],"truth":{...},"account":{...},"layer":{...}}, null for what is not there; the last only
+ * where there is one. */
 static inline void checkpoint(void)
 {
     static char buffer[1 << 24];
-    size_t (*truth)(char *, size_t) = dlsym(RTLD_DEFAULT, "simgpu_truth");
+    size_t (*truth)(char *, size_t) = found_below("simgpu_truth");
     size_t (*account)(char *, size_t) = dlsym(RTLD_DEFAULT, "vramshim_account");
-    if (!truth) { /* the driver may have been loaded privately */
-        void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-        if (library) truth = dlsym(library, "simgpu_truth");
-    }
     printf("{\"own\":[");
     const char *comma = "";
     for (int device = 0; device < 17; device++)
@@ -102,6 +119,7 @@ static inline void checkpoint(void)
     printf(",\"truth\":");
     if (truth) truth(buffer, sizeof buffer), fputs(buffer, stdout);
     else printf("null");
+    print_layer();
     printf("}\n");
     fflush(stdout);
 }

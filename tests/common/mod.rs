@@ -2,6 +2,8 @@
 //! simulated GPU, and the comparison of what a job counted, what the simulator knows and what the library says.
 #![allow(dead_code)] // every test binary uses its own part
 
+pub mod layer;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
@@ -130,7 +132,7 @@ impl Job {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
-            if ["VRAMSHIM_", "FLAGS_", "SIMGPU_", "CUDA_", "LD_PRELOAD"]
+            if ["VRAMSHIM_", "FLAGS_", "SIMGPU_", "LAYER_", "CUDA_", "LD_PRELOAD"]
                 .iter()
                 .any(|start| text.starts_with(start))
             {

@@ -46,6 +46,15 @@ def truth():
     return None if function is None else _text(function)
 
 
+def layer():
+    """The book of a quota layer (tests/layer), as the C clients print it; None without one."""
+    used, limit = _function("layer_used"), _function("layer_limit")
+    if used is None or limit is None:
+        return None
+    used.restype = limit.restype = ctypes.c_uint64
+    return {"limit": limit(), "used": [used(device) for device in range(16)]}
+
+
 def _sums(totals, bytes_of):
     return {(t["device"], t["class"]): bytes_of(t) for t in totals if bytes_of(t)}
 
@@ -82,6 +91,9 @@ def checkpoint(own, where):
         if reserved != there:
             sys.exit(f"{where}: reserved: the account says {reserved}, the driver holds {there}")
     print(f"agreed: {where}: {sorted(own.items())}", flush=True)
+    book = layer()
+    if book is not None and real is not None:
+        print(json.dumps({"layer": book, "account": held, "truth": real}), flush=True)
 
 
 def torch_checkpoint(where, kind="linear"):

@@ -1,0 +1,296 @@
+//! Between us and the driver stands a quota layer (`tests/layer`), in the two forms and with the habits that such layers
+//! have. Under every strategy the job runs, and its memory has one truth: the layer's book, our account and the
+//! simulator's table agree at every checkpoint, to the byte.
+
+mod common;
+
+use common::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
+use common::{
+    AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree,
+    assert_journal_agrees, client,
+};
+use serde_json::Value;
+
+const GIB: u64 = 1024 * MIB;
+
+/// As Paddle sizes it: one reservation of nearly all there is.
+const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
+    environment: &[],
+    ..NAIVE_BEST_FIT
+};
+const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
+
+const WELL_BEHAVED: Habits = &[];
+const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];
+/// Virtual memory management that is not there, or only looks so.
+const WITHOUT_VMM: [Habits; 3] = [
+    &[("LAYER_VMM", "0")],
+    &[("LAYER_VMM", "broken")],
+    &[("LAYER_VMM", "broken-map")],
+];
+const HABITS: [Habits; 8] = [
+    WELL_BEHAVED,
+    WITHOUT_VMM[0],
+    WITHOUT_VMM[1],
+    WITHOUT_VMM[2],
+    IN_ONE_PIECE,
+    &[("LAYER_POOLS", "0")],
+    &[("LAYER_SLOW", "200us"), ("LAYER_FORGETFUL", "1")],
+    &[
+        ("LAYER_VMM", "0"),
+        ("LAYER_POOLS", "0"),
+        ("LAYER_CONTIGUOUS", "1"),
+        ("LAYER_SLOW", "200us"),
+        ("LAYER_FORGETFUL", "1"),
+    ],
+];
+
+/// Each of these over a layer in both forms.
+fn over_both<A: Copy>(each: &[A]) -> Vec<(Form, A)> {
+    FORMS
+        .into_iter()
+        .flat_map(|form| each.iter().map(move |one| (form, *one)))
+        .collect()
+}
+
+/// The same with every strategy.
+fn under_all<A: Copy>(each: &[A]) -> Vec<(Form, A, Strategy)> {
+    let with = |(form, one)| THREE.map(|strategy| (form, one, strategy));
+    over_both(each).into_iter().flat_map(with).collect()
+}
+
+/// `tests/clients/quota.c` on 1 GiB of a device, by the road to the driver that layers of the form are made for.
+fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
+    let path = match form {
+        Form::Preloaded => client("quota.c", "quota-dlopen", &["-DDLOPEN"]),
+        Form::Replacing => client("quota.c", "quota-linked", &["libcuda.so.1"]),
+    };
+    Job::new(path).sim("2GiB", 1).over(form, "1GiB", habits).args(arguments)
+}
+
+/// Checks every checkpoint of a job that ended well, and its journal; returns what `inspect` says.
+fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
+    let lines = finished.json();
+    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+    assert!(checkpoints.len() > 1, "{context}: checkpoints");
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        let context = format!("{context}, checkpoint {number}");
+        assert_agree(checkpoint, strategy, &context);
+        assert_book_is_true(checkpoint, &context);
+        assert_books_agree(checkpoint, &context);
+    }
+    let job = finished.inspect();
+    let ended = (
+        &job["ended"],
+        &job["exit_status"],
+        &job["anomalies"],
+        &job["events_lost"],
+    );
+    assert_eq!(
+        ended,
+        (&"exit".into(), &0.into(), &0.into(), &0.into()),
+        "{context}: {job}"
+    );
+    assert_eq!(job["strategy"], strategy.name, "{context}");
+    assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], context);
+    job
+}
+
+/// Bytes that the account has of linear memory.
+fn linear(checkpoint: &Value, kind: &str) -> u64 {
+    let rows = checkpoint["account"]["totals"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["class"] == "linear");
+    row.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
+}
+
+/// After a checkpoint the job asked what is free: what the layer would still give, and what lies free with us.
+fn assert_information_agrees(lines: &[Value], context: &str) {
+    let mut compared = 0;
+    for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
+        let told = &pair[1]["information"];
+        let left = GIB - pair[0]["layer"]["used"][0].as_u64().unwrap();
+        let inside = linear(&pair[0], "reserved") - linear(&pair[0], "allocated");
+        assert_eq!(told["free"], left + inside, "free, {context}");
+        assert_eq!(told["total"], GIB, "total, {context}");
+        compared += 1;
+    }
+    assert!(compared > 4, "{context}: {compared} answers");
+}
+
+#[test]
+fn every_kind_of_memory_agrees_over_every_habit() {
+    for (form, habits, strategy) in under_all(&HABITS) {
+        let context = format!("{form:?} {habits:?} {}", strategy.name);
+        let finished = quota(form, habits, &["book", "1", "250"]).strategy(strategy).run().ok();
+        check(&finished, strategy, &context);
+        assert_information_agrees(&finished.json(), &context);
+    }
+}
+
+#[test]
+fn the_limit_is_out_of_memory_and_no_more() {
+    for (form, habits, strategy) in under_all(&HABITS) {
+        let context = format!("{form:?} {habits:?} {}", strategy.name);
+        let finished = quota(form, habits, &["limit"]).strategy(strategy).run().ok();
+        let job = check(&finished, strategy, &context);
+        let served = finished.stdout.lines().filter(|line| line.ends_with(" served"));
+        let served: Vec<u64> = served.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect();
+        let has = |name: &str| habits.iter().any(|(habit, _)| *habit == name);
+        let kinds = 5 - usize::from(has("LAYER_VMM")) - usize::from(has("LAYER_POOLS"));
+        assert_eq!(served.len(), kinds, "{context}:\n{served:?}");
+        // Of 48 MiB each, all but the last of 1 GiB.
+        assert!(
+            served.iter().all(|count| (20..=21).contains(count)),
+            "{context}: {served:?}"
+        );
+        let failed = job["failed"].as_array().unwrap();
+        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        assert_eq!(full, kinds, "{context}: {failed:?}");
+    }
+}
+
+/// What `quota mixed` said of its end, and the job as `inspect` tells it.
+fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String, Value) {
+    let context = format!("mixed {seed}, {form:?} {habits:?} {}", strategy.name);
+    let job = quota(form, habits, &["mixed", seed, "4000"]).sim("1GiB", 1);
+    let finished = job.strategy(strategy).run().ok();
+    let job = check(&finished, strategy, &context);
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    (said.expect("its end").to_owned(), job)
+}
+
+/// The conflict: a layer that must find each request in one piece, and a job that asks for many small ones among large
+/// ones. No more than six tenths of the memory are ever asked for.
+#[test]
+fn mixed_sizes_run_over_memory_in_one_piece_where_a_policy_stands_between() {
+    for (form, seed) in over_both(&["1", "2", "3"]) {
+        let (said, _) = mixed(form, IN_ONE_PIECE, PASSTHROUGH, seed);
+        let numbers: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
+        assert!(said.starts_with("out of memory: ") && numbers.len() == 3, "{said}");
+        assert!(numbers[2] > 4 * numbers[0], "scattered, not used up: {said}");
+        for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
+            let (said, job) = mixed(form, IN_ONE_PIECE, strategy, seed);
+            assert_eq!(said, "served", "{form:?} {} {seed}", strategy.name);
+            assert_eq!(job["failures"], 0, "{form:?} {} {seed}", strategy.name);
+        }
+    }
+}
+
+/// What the test above is worth: where pieces do not matter, the job runs without a policy as well.
+#[test]
+fn mixed_sizes_run_over_pages_under_every_strategy() {
+    for (form, strategy) in over_both(&THREE) {
+        let (said, _) = mixed(form, WELL_BEHAVED, strategy, "1");
+        assert_eq!(said, "served", "{form:?} {}", strategy.name);
+    }
+}
+
+#[test]
+fn it_is_said_once_that_granules_are_not_to_be_had() {
+    for (form, habits) in over_both(&WITHOUT_VMM) {
+        let finished = quota(form, habits, &["book", "2", "250"])
+            .strategy(AUTO_GROWTH)
+            .run()
+            .ok();
+        let said = finished.said();
+        let warnings: Vec<_> = said.iter().filter(|(severity, _)| "WE".contains(*severity)).collect();
+        let of_chunks = |words: &str| words.starts_with("auto_growth grows in chunks");
+        assert!(
+            warnings.len() == 1 && of_chunks(&warnings[0].1),
+            "{form:?} {habits:?}: {warnings:?}"
+        );
+    }
+}
+
+/// Clients by the other roads: linked, through `cuGetProcAddress`, through the runtime; two devices, contexts that die
+/// with their memory, threads that free what others allocated.
+#[test]
+fn every_road_leads_through_the_layer() {
+    let roads = [
+        (client("exercise.c", "linked", &["libcuda.so.1"]), vec!["3", "240", "1"]),
+        (client("exercise.c", "proc", &["-DPROC"]), vec!["4", "240", "1"]),
+        (
+            client("contend.c", "contend", &["libcuda.so.1"]),
+            vec!["4", "1500", "7", "1"],
+        ),
+        (client("runtime.c", "runtime13", &["libcudart.so.13"]), vec!["5", "300"]),
+    ];
+    for (form, strategy) in over_both(&STRATEGIES) {
+        for (path, arguments) in &roads {
+            let context = format!("{} over {form:?}, {strategy:?}", path.display());
+            let job = Job::new(path).over(form, "3GiB", WELL_BEHAVED).strategy(strategy);
+            check(&job.args(arguments).run().ok(), strategy, &context);
+        }
+    }
+}
+
+/// A share that is full most of the time, on a device that is not.
+#[test]
+fn a_full_share_leaves_the_account_right() {
+    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    for (form, strategy) in over_both(&STRATEGIES) {
+        let context = format!("{form:?} {strategy:?}");
+        let job = Job::new(&path).over(form, "10MiB", WELL_BEHAVED).strategy(strategy);
+        let job = check(&job.args(["11", "1000", "1"]).run().ok(), strategy, &context);
+        let failed = job["failed"].as_array().unwrap();
+        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        assert!(full > 4, "{context}: the share was not full for {full} APIs only");
+    }
+}
+
+/// What a policy keeps counts against the share, and goes back where something else needs it, or is told to.
+#[test]
+fn free_memory_is_in_nobodys_way() {
+    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    for (form, strategy) in over_both(&THREE) {
+        for (scene, keeps) in [("others", true), ("trim", false)] {
+            if keeps && strategy.name == "passthrough" {
+                continue;
+            }
+            let context = format!("{scene}, {form:?} {strategy:?}");
+            let job = Job::new(&path).sim("4GiB", 1).over(form, "1GiB", WELL_BEHAVED);
+            check(&job.strategy(strategy).args([scene]).run().ok(), strategy, &context);
+        }
+    }
+}
+
+/// 1, 2 and 1 GiB of a share of 5 that lies in one piece for each request, the 2 freed, 3 asked for.
+#[test]
+fn scattered_memory_is_put_side_by_side() {
+    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    let table = [(PASSTHROUGH, "out of memory"), (AUTO_GROWTH, "served")];
+    for (form, (strategy, answer)) in over_both(&table) {
+        let context = format!("{form:?} {}", strategy.name);
+        let job = Job::new(&path).sim("5GiB", 1).over(form, "5GiB", IN_ONE_PIECE);
+        let finished = job.strategy(strategy).args(["textbook"]).run().ok();
+        check(&finished, strategy, &context);
+        assert!(
+            finished.stdout.ends_with(&format!("asked for: {answer}\n")),
+            "{context}"
+        );
+    }
+}
+
+/// What the tests above build on: without us the layer's book is true, and its habits are what they are called.
+#[test]
+fn the_layer_alone_keeps_its_book() {
+    for (form, habits) in over_both(&HABITS) {
+        let scenes: &[&[&str]] = match habits {
+            [] => &[&["limit"], &["book", "3", "200"]],
+            _ => &[&["book", "3", "100"]],
+        };
+        for scene in scenes {
+            let lines = quota(form, habits, scene).alone().run().ok().json();
+            let checkpoints = lines.iter().filter(|line| line.get("own").is_some());
+            for checkpoint in checkpoints {
+                assert_book_is_true(checkpoint, &format!("{form:?} {habits:?} {scene:?}"));
+            }
+        }
+    }
+    let twice = |habits: Habits| {
+        let job = quota(Form::Preloaded, habits, &["next"]).alone();
+        job.run().ok().stdout
+    };
+    assert_eq!(twice(&[("LAYER_FORGETFUL", "1")]), "found, nothing\n");
+    assert_eq!(twice(WELL_BEHAVED), "found, found\n");
+}

@@ -1,0 +1,75 @@
+/* A quota layer: counts the device memory of a process against a limit and stands between the job and the driver, as
+ * GPU-sharing systems do. Written from the public headers. It comes in two forms: preloaded (preloaded.c), and in place
+ * of libcuda.so.1 (replacing.c). What the files share. */
+#ifndef LAYER_H
+#define LAYER_H
+
+#include "cuda_api.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
+
+/* The functions that the layer answers for. Each is handed on below after what the layer has to say. */
+#define HOOKED(X)                                                                                                      \
+    X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemFree)              \
+    X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz)               \
+    X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate)                                                         \
+    X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemAddressReserve)                    \
+    X(cuMemGetAllocationGranularity)                                                                                   \
+    X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuDeviceGetAttribute)                                                   \
+    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
+    X(cuGetProcAddress) X(cuGetProcAddress_v2)
+/* What it asks for itself. */
+#define ASKED(X) X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz)
+
+/* ---- driver.c: the functions below */
+struct driver {
+#define FIELD(name) __typeof__(&name) name;
+    HOOKED(FIELD) ASKED(FIELD)
+#undef FIELD
+};
+const struct driver *driver(void);
+int current_device(void); /* -1 where there is no context */
+CUcontext current_context(void);
+
+/* ---- of each form: a function of the driver below, NULL where it has none */
+void *driver_symbol(const char *name);
+
+/* ---- look_up.c: the layer's own function */
+void *hook_named(const char *name);
+
+/* ---- habits.c: from the environment, see there */
+struct habits {
+    uint64_t limit;
+    unsigned slow_microseconds;
+    enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING } vmm;
+    bool pools, forgetful;
+};
+extern struct habits habits;
+
+/* ---- book.c */
+enum kind { ADDRESS, HANDLE };
+struct entry {
+    enum kind kind;
+    uint64_t key, size;
+    int device;
+    CUcontext context; /* dies with it; NULL for what dies with the device */
+    unsigned references;
+    struct entry *next;
+};
+/* Charged before the driver is asked, so that two threads never pass the limit together. */
+bool book_charge(int device, uint64_t size);
+void book_refund(int device, uint64_t size);
+void book_enter(struct entry entry);
+/* Taken out before the driver frees: it may hand the same address out again at once. The bytes stay charged until then. */
+bool book_take(enum kind kind, uint64_t key, struct entry *out);
+bool book_retain(uint64_t handle);
+void book_forget(bool (*gone)(const struct entry *, const void *), const void *data);
+uint64_t book_used(int device);
+
+#endif

@@ -1,0 +1,54 @@
+/* Virtual memory management: physical memory is charged where it is created and debited with the last release of its
+ * handle, mapped or not, as layers in the field do. Or it does not work, in one of three ways. */
+#include "layer.h"
+
+enum { UNKNOWN = 999 };
+
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    if (habits.vmm == VMM_REFUSED || habits.vmm == VMM_CREATES_NOTHING) return CUDA_ERROR_NOT_SUPPORTED;
+    /* of the device in the properties, whichever is current */
+    bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    int device = on_device ? properties->location.id : -1;
+    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = driver()->cuMemCreate(out, size, properties, flags);
+    if (result != CUDA_SUCCESS) book_refund(device, size);
+    else book_enter((struct entry){.kind = HANDLE, .key = *out, .size = size, .device = device, .references = 1});
+    return result;
+}
+
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct entry entry;
+    bool known = book_take(HANDLE, handle, &entry), last = known && entry.references == 1;
+    CUresult result = driver()->cuMemRelease(handle);
+    if (last && result == CUDA_SUCCESS) book_refund(entry.device, entry.size);
+    else if (last) book_enter(entry);
+    else if (known && result != CUDA_SUCCESS) book_retain(handle);
+    return result;
+}
+
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+    CUresult result = driver()->cuMemRetainAllocationHandle(out, address);
+    if (result == CUDA_SUCCESS) book_retain(*out);
+    return result;
+}
+
+API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    if (habits.vmm == VMM_MAPS_NOTHING) return UNKNOWN;
+    return driver()->cuMemMap(address, size, offset, handle, flags);
+}
+
+API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr address, unsigned long long flags)
+{
+    if (habits.vmm == VMM_REFUSED) return CUDA_ERROR_NOT_SUPPORTED;
+    return driver()->cuMemAddressReserve(out, size, alignment, address, flags);
+}
+
+API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option)
+{
+    if (habits.vmm == VMM_REFUSED) return CUDA_ERROR_NOT_SUPPORTED;
+    return driver()->cuMemGetAllocationGranularity(granularity, properties, option);
+}
