@@ -19,6 +19,8 @@ impl DriverError {
     pub const INVALID_CONTEXT: Self = Self(201);
     /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
     pub const CAPTURE_UNSUPPORTED: Self = Self(900);
+    /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
+    pub const CAPTURE_INVALIDATED: Self = Self(901);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::pools::Pool;
 use super::{Call, Engine, Place, lock};
@@ -12,26 +13,42 @@ use crate::real::SUCCESS;
 const LAST_SPECIAL: usize = 2;
 const NOT_CAPTURING: u32 = 0;
 
+/// How long a request without memory waits for the captures of other threads to end, and looks whether they did.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_micros(100);
+
 /// A stream; where its handle means another one in each thread, with the thread.
 type Name = (usize, u32);
 
+struct Capture {
+    /// The context that was current when it began.
+    context: u64,
+    thread: u32,
+}
+
 #[derive(Default)]
 pub struct Captures {
-    /// With the context that was current when the capture began.
-    open: Mutex<HashMap<Name, u64>>,
+    open: Mutex<HashMap<Name, Capture>>,
     count: AtomicUsize,
+    /// Whether there ever was one.
+    ever: AtomicBool,
+    /// Held by whoever waits for the open ones to end: none begins meanwhile.
+    none_begins: Mutex<()>,
     /// Whether the job ever made a stream of its own.
     pub streams_made: AtomicBool,
 }
 
-fn name(stream: usize) -> Name {
+fn this_thread() -> u32 {
     // SAFETY: has no preconditions.
-    let thread = || unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    (stream, if stream <= LAST_SPECIAL { thread() } else { 0 })
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+fn name(stream: usize) -> Name {
+    (stream, if stream <= LAST_SPECIAL { this_thread() } else { 0 })
 }
 
 impl Captures {
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<Name, u64>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<Name, Capture>) -> T) -> T {
         let mut open = lock(&self.open);
         let result = change(&mut open);
         self.count.store(open.len(), Ordering::SeqCst);
@@ -45,7 +62,7 @@ impl Captures {
 
     /// What the streams of a context were capturing is gone with it.
     pub fn context_gone(&self, context: u64) {
-        self.change(|open| open.retain(|_, its| *its != context));
+        self.change(|open| open.retain(|_, its| its.context != context));
     }
 }
 
@@ -54,8 +71,14 @@ impl Call {
         // Before the call: no policy may synchronise from the moment the capture is open. A stream that is capturing
         // already is refused below, and goes on capturing.
         let captures = &self.engine.captures;
-        let context = Place::current().map_or(0, |place| place.context);
-        let new = captures.change(|open| open.insert(name(stream), context).is_none());
+        let this = Capture {
+            context: Place::current().map_or(0, |place| place.context),
+            thread: this_thread(),
+        };
+        captures.ever.store(true, Ordering::Relaxed);
+        let turn = lock(&captures.none_begins);
+        let new = captures.change(|open| open.insert(name(stream), this).is_none());
+        drop(turn);
         self.engine.wait_for_policies();
         let result = ask();
         if result != SUCCESS && new {
@@ -88,10 +111,10 @@ impl Call {
             .then(|| captures.change(|open| open.remove(&name(stream))))
             .flatten();
         let result = ask();
-        if let Some(context) = before
+        if let Some(its) = before
             && result != SUCCESS
         {
-            captures.change(|open| open.insert(name(stream), context));
+            captures.change(|open| open.insert(name(stream), its));
         }
         result
     }
@@ -100,6 +123,25 @@ impl Call {
 impl Engine {
     pub(super) fn capturing(&self) -> bool {
         self.captures.any()
+    }
+
+    /// Runs `work` once other threads' captures have ended, and while none begins: then what was freed can be used again.
+    /// `None` where none ever was, one of this thread is open, or they do not end soon.
+    pub(super) fn between_captures<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let captures = &self.captures;
+        let this = this_thread();
+        if !captures.ever.load(Ordering::Relaxed) || lock(&captures.open).values().any(|one| one.thread == this) {
+            return None;
+        }
+        let _turn = lock(&captures.none_begins);
+        let begin = Instant::now();
+        while captures.any() {
+            if begin.elapsed() > PATIENCE {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        }
+        Some(work())
     }
 
     /// What a policy began before a capture was noted, a synchronisation or a release, is done by the end of this.

@@ -130,14 +130,22 @@ impl Engine {
             })
         };
         let root = pool.root();
+        let after_release = || {
+            let anything = self.release_idle(root.place.device) > 0 || root.branches.any();
+            anything.then(|| of(root))
+        };
         let first = if size <= slabs::MOST { pool } else { root };
         let mut result = of(first);
         if lacks_memory(&result) && first.lender.is_some() {
             // There may be room for less than a slab.
             result = of(root);
         }
-        if lacks_memory(&result) && (self.release_idle(root.place.device) > 0 || root.branches.any()) {
-            result = of(root);
+        if lacks_memory(&result) {
+            result = after_release().unwrap_or(result);
+        }
+        if lacks_memory(&result) {
+            let waited = self.between_captures(|| after_release().unwrap_or_else(|| of(root)));
+            result = waited.unwrap_or(result);
         }
         if !lacks_memory(&result) || size > slabs::MOST {
             return result;

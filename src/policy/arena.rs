@@ -247,7 +247,7 @@ impl Arena {
         }
         match memory.synchronise() {
             // A capture that we do not know of is open.
-            Err(DriverError::CAPTURE_UNSUPPORTED) => return Ok(false),
+            Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED) => return Ok(false),
             result => result?,
         }
         self.synchronisations += 1;
