@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Job, STRATEGIES, client};
+use common::{Job, MIB, STRATEGIES, client, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("corners.c", "corners", &["libcuda.so.1"]);
@@ -24,7 +24,10 @@ fn no_pool_begins_in_a_dying_context() {
         let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
         // The C library hands out again at once what was just freed, unless it keeps that aside.
         let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
-        job.strategy(strategy).run().ok();
+        let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
+        let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
+        let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);
+        assert!(of("linear") + of("vmm") >= 100 * MIB, "{strategy:?}: {alive:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 /* What a job may do at the borders of a policy's memory. Ends with 1 where something is not as it is with the driver.
  *
  *   corners handle      asks for the physical memory behind blocks
- *   corners dying       allocates in a context while that is destroyed; then uses one with the same handle
+ *   corners dying       allocates in a context while that is destroyed; then 100 MiB in one with the same handle; prints a checkpoint
  *   corners too-much    asks for more than the device has */
 #include "delayed.h"
 #include <pthread.h>
@@ -62,6 +62,7 @@ static void in_a_dying_context(void)
         CHECK(cuMemAlloc_v2(&address, MIB));
         CHECK(cuMemsetD8_v2(address, 1, MIB));
     }
+    checkpoint();
 }
 
 /* ---- too-much */

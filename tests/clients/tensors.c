@@ -133,9 +133,10 @@ static void crossing(void)
 
 static void namesake(void)
 {
-    begin();
-    used_elsewhere(new_stream(), new_stream(), true);
     int met = 0;
+    begin();
+    CUdeviceptr any = obtain(MIB, NULL);
+    record(any, new_stream());
     for (int i = 0; i < 200 && met < 3; i++) {
         CUstream gone = new_stream();
         CUdeviceptr tensor = obtain(MIB, gone);
