@@ -64,3 +64,15 @@ fn what_lies_free_in_the_pools_of_a_crowd_serves_a_large_request() {
     assert!(branches(&finished) > 0, "{}", finished.stderr);
     assert!(tells(&finished, "large 0"), "{}", finished.stdout);
 }
+
+/// Small chunks, so that those of several contexts share pages of 2 MiB, which two tables tell of.
+#[test]
+fn contexts_that_share_pages_do_not_stop_each_other() {
+    let path = client("crossing.c", "crossing", &["libcuda.so.1"]);
+    let job = Job::new(path).sim("4GiB", 4).args(["200"]);
+    job.env("VRAMSHIM_STRATEGY", "naive_best_fit")
+        .env("FLAGS_initial_gpu_memory_in_mb", "1")
+        .env("FLAGS_reallocate_gpu_memory_in_mb", "1")
+        .run()
+        .ok();
+}

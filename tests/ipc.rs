@@ -221,6 +221,28 @@ fn opened_twice_is_closed_twice() {
     }
 }
 
+/// Closing a handle waits for the work that uses the memory, which nobody may do while a capture is open.
+#[test]
+fn what_is_closed_during_a_capture_is_unmapped_later() {
+    let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
+    let (mut owner, mut user) = (delayed(), delayed());
+    for name in ["one", "two"] {
+        owner.well(&format!("alloc {name} {}", 3 * MIB));
+        let handle = owner.well(&format!("get {name}"));
+        user.well(&format!("open {name} {handle}"));
+    }
+    let mapped = user.truth("imported");
+    user.well("use one");
+    user.well("capture");
+    user.well("close one");
+    assert_eq!((user.truth("imported"), user.tell("hazards").as_str()), (mapped, "0"));
+    user.well("end");
+    user.well("close two");
+    let left = (user.truth("imported"), user.truth("address_range"));
+    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
 #[test]
 fn a_freed_block_is_shared_no_more() {
     for strategy in ALL {

@@ -3,6 +3,7 @@
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
  *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
+ *   use NAME             capture            end                hazards
  *   checkpoint           threads            fork               destroy */
 #include "client.h"
 #include <dirent.h>
@@ -70,13 +71,16 @@ int main(void)
     CHECK(cuInit(0));
     for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cuCtxSetCurrent(contexts[0]));
+    CUstream user, captured; /* `use` gives the one work that stays pending; the other one captures */
+    CHECK(cuStreamCreate(&user, 1));
+    CHECK(cuStreamCreate(&captured, 1));
     char line[512], command[32], name[160], more[160];
     while (fgets(line, sizeof line, stdin)) {
         command[0] = name[0] = more[0] = 0;
         sscanf(line, "%31s %159s %159s", command, name, more);
         unsigned long long number = strtoull(more[0] ? more : name, NULL, 0);
         CUipcMemHandle handle;
-        struct block *b = strchr("acfrgo", command[0]) && name[0] ? named(name) : NULL;
+        struct block *b = strchr("acfrgou", command[0]) && name[0] ? named(name) : NULL;
         if (!strcmp(command, "alloc")) {
             b->size = number;
             printf("%d\n", cuMemAlloc_v2(&b->address, b->size));
@@ -103,6 +107,10 @@ int main(void)
             if (!result) CHECK(cuMemGetAddressRange_v2(NULL, &b->size, b->address));
             printf("%d %llx %zu\n", result, result ? 0 : b->address, result ? 0 : b->size);
         } else if (!strcmp(command, "close")) printf("%d\n", cuIpcCloseMemHandle(b->address));
+        else if (!strcmp(command, "use")) printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
+        else if (!strcmp(command, "capture")) printf("%d\n", cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        else if (!strcmp(command, "end")) printf("%d\n", cuStreamEndCapture(captured, &(CUgraph){NULL}));
+        else if (!strcmp(command, "hazards")) printf("%d\n", (int)simgpu_hazards());
         else if (!strcmp(command, "device")) printf("%d\n", cuCtxSetCurrent(contexts[number]));
         else if (!strcmp(command, "peer")) printf("%d\n", cuCtxEnablePeerAccess(contexts[number], 0));
         else if (!strcmp(command, "access")) {

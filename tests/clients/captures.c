@@ -1,0 +1,180 @@
+/* A policy beside stream captures: it must not wait for the device while one is open, and must when none is. Ends with 1
+ * where it is otherwise. Except for `idle`, most of the device is free but was just used: whoever wants it has to wait.
+ *
+ *   captures stream     the capturing stream is destroyed
+ *   captures context    the capturing stream's context is destroyed
+ *   captures threads    two threads capture the streams that are CU_STREAM_PER_THREAD to them (over a layer)
+ *   captures failed     ending fails, and the stream goes on capturing; or it is over, and broken (with SIMGPU_FAULTS)
+ *   captures meanwhile  a capture begins while the policy waits (with SIMGPU_LATENCY)
+ *   captures idle       a job only captures, while its memory is given back (with VRAMSHIM_IDLE_RELEASE) */
+#include "delayed.h"
+#include <pthread.h>
+#include <unistd.h>
+
+#define PER_THREAD ((CUstream)2)
+
+static const size_t MOST = 3ull << 30; /* of 4 GiB */
+
+static void begin_capture(CUstream stream, int mode) { CHECK(cuStreamBeginCapture_v2(stream, mode)); }
+
+static void end_capture(CUstream stream, CUresult wanted)
+{
+    CUgraph graph;
+    EXPECT(cuStreamEndCapture(stream, &graph), wanted);
+}
+
+/* Fills most of the device, which only the policy can have again, and not before it waited. */
+static void use_most(void)
+{
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, MOST));
+    CHECK(cuMemFree_v2(address));
+}
+
+static CUresult most(void)
+{
+    CUdeviceptr address;
+    CUresult result = cuMemAlloc_v2(&address, MOST);
+    if (!result) CHECK(cuMemFree_v2(address));
+    return result;
+}
+
+static void may_wait(void)
+{
+    for (int i = 0; i < 3; i++) CHECK(most());
+}
+
+static void may_not_wait(void)
+{
+    uint64_t before = synchronisations();
+    EXPECT(most(), CUDA_ERROR_OUT_OF_MEMORY);
+    THAT(synchronisations() == before);
+}
+
+/* ---- stream, context */
+
+static void stream_goes(void)
+{
+    CUstream stream = new_stream();
+    use_most();
+    begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    may_not_wait();
+    CHECK(cuStreamDestroy_v2(stream));
+    may_wait();
+}
+
+static void context_goes(void)
+{
+    CUcontext other;
+    use_most();
+    CHECK(cuCtxCreate_v2(&other, 0, 0));
+    begin_capture(new_stream(), CU_STREAM_CAPTURE_MODE_RELAXED);
+    CHECK(cuCtxSetCurrent(context));
+    may_not_wait();
+    CHECK(cuCtxDestroy_v2(other));
+    may_wait();
+}
+
+/* ---- threads */
+
+static pthread_barrier_t both;
+
+static void *captures_its_own(void *unused)
+{
+    CHECK(cuCtxSetCurrent(context));
+    begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
+    pthread_barrier_wait(&both); /* both capture */
+    pthread_barrier_wait(&both); /* the other one has ended */
+    end_capture(PER_THREAD, CUDA_SUCCESS);
+    return unused;
+}
+
+static void threads(void)
+{
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    use_most();
+    begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
+    pthread_create(&thread, NULL, captures_its_own, NULL);
+    pthread_barrier_wait(&both);
+    end_capture(PER_THREAD, CUDA_SUCCESS);
+    may_not_wait();
+    pthread_barrier_wait(&both);
+    pthread_join(thread, NULL);
+    may_wait();
+}
+
+/* ---- failed */
+
+static void failed(void)
+{
+    enum { WRONG_THREAD = 908 };
+    CUstream stream = new_stream();
+    use_most();
+    begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    end_capture(stream, WRONG_THREAD);
+    may_not_wait();
+    end_capture(stream, CUDA_SUCCESS);
+    may_wait();
+    begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* breaks it */
+    may_not_wait();
+    end_capture(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    may_wait();
+}
+
+/* ---- meanwhile */
+
+static void *waits(void *unused)
+{
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(most());
+    return unused;
+}
+
+static void meanwhile(void)
+{
+    CUstream stream = new_stream();
+    pthread_t thread;
+    use_most();
+    uint64_t before = synchronisations();
+    pthread_create(&thread, NULL, waits, NULL);
+    while (synchronisations() == before) continue; /* it has begun, and takes a while */
+    begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    pthread_join(thread, NULL);
+    end_capture(stream, CUDA_SUCCESS);
+}
+
+/* ---- idle */
+
+static uint64_t reserved(void)
+{
+    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    struct vramshim_stats now;
+    THAT(stats && stats(0, &now) == 0);
+    return now.reserved;
+}
+
+static void idle(void)
+{
+    enum { BLOCKS = 40, SIZE = 32 * MIB, ROUNDS = 50 };
+    CUdeviceptr blocks[BLOCKS];
+    CUstream stream = new_stream();
+    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], SIZE));
+    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
+    /* Until after the memory went. */
+    for (int round = 0; round < ROUNDS || reserved() >= BLOCKS * (uint64_t)SIZE; round++) {
+        begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+        usleep(2000);
+        end_capture(stream, CUDA_SUCCESS);
+        usleep(2000);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"stream", stream_goes}, {"context", context_goes}, {"threads", threads},
+                                          {"failed", failed},      {"meanwhile", meanwhile},  {"idle", idle}};
+    begin();
+    return PLAY(scenes, argc, argv);
+}

@@ -1,0 +1,86 @@
+/* What a job may do at the borders of a policy's memory. Ends with 1 where something is not as it is with the driver.
+ *
+ *   corners handle      asks for the physical memory behind blocks
+ *   corners dying       allocates in a context while that is destroyed; then 100 MiB in one with the same handle; prints a checkpoint
+ *   corners too-much    asks for more than the device has */
+#include "delayed.h"
+#include <pthread.h>
+
+/* ---- handle */
+
+static void handle(void)
+{
+    CUdeviceptr blocks[3], mapped;
+    CUmemGenericAllocationHandle physical;
+    begin();
+    for (int i = 0; i < 3; i++) CHECK(cuMemAlloc_v2(&blocks[i], 4096 << 4 * i));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(cuMemRetainAllocationHandle(&physical, (void *)blocks[i]), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemRetainAllocationHandle(&physical, (void *)(blocks[i] + 100)), CUDA_ERROR_INVALID_VALUE);
+    }
+    /* But what the job mapped itself has one. */
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle own_one;
+    CHECK(cuMemAddressReserve(&mapped, 2 * MIB, 0, 0, 0));
+    CHECK(cuMemCreate(&own_one, 2 * MIB, &properties, 0));
+    CHECK(cuMemMap(mapped, 2 * MIB, 0, own_one, 0));
+    CHECK(cuMemRetainAllocationHandle(&physical, (void *)mapped));
+    THAT(physical == own_one);
+}
+
+/* ---- dying */
+
+static CUcontext dying;
+
+static void *allocates_late(void *unused)
+{
+    CUdeviceptr address;
+    CHECK(cuCtxSetCurrent(dying));
+    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* it is on its way now, which takes it a while */
+    (void)cuMemAlloc_v2(&address, MIB); /* whether it succeeds is between the two threads */
+    return unused;
+}
+
+static void in_a_dying_context(void)
+{
+    CUdeviceptr address;
+    CUcontext next = NULL;
+    pthread_t thread;
+    CHECK(cuInit(0));
+    CHECK(cuCtxCreate_v2(&dying, 0, 0));
+    CHECK(cuMemAlloc_v2(&address, 4096));
+    pthread_create(&thread, NULL, allocates_late, NULL);
+    CHECK(cuCtxDestroy_v2(dying));
+    CHECK(cuCtxCreate_v2(&next, 0, 0));
+    for (int i = 0; i < 3000 && next != dying; i++) {
+        CHECK(cuCtxPopCurrent_v2(&next)); /* as many as it takes, one on the stack */
+        CHECK(cuCtxCreate_v2(&next, 0, 0));
+    }
+    THAT(next == dying);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 100; i++) {
+        CHECK(cuMemAlloc_v2(&address, MIB));
+        CHECK(cuMemsetD8_v2(address, 1, MIB));
+    }
+    checkpoint();
+}
+
+/* ---- too-much */
+
+static void too_much(void)
+{
+    CUdeviceptr address;
+    begin();
+    CHECK(cuMemAlloc_v2(&address, 4096));
+    uint64_t before = simgpu_calls("cuMemCreate");
+    EXPECT(cuMemAlloc_v2(&address, 6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    THAT(simgpu_calls("cuMemCreate") == before);
+    /* What is there can still be had. */
+    CHECK(cuMemAlloc_v2(&address, 3 * GIB));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}};
+    return PLAY(scenes, argc, argv);
+}

@@ -1,0 +1,48 @@
+/* What the clients share that look for memory in use, on a simulator whose work is done late (SIMGPU_DELAYED=1). */
+#ifndef DELAYED_H
+#define DELAYED_H
+
+#include "client.h"
+#include "shim.h"
+#include <stdbool.h>
+
+#define THAT(condition)                                                                   \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
+            exit(1);                                                                      \
+        }                                                                                 \
+    } while (0)
+
+enum { NON_BLOCKING = 1, CAPTURING = 1, MIB = 1 << 20 };
+static const size_t GIB = 1 << 30;
+
+struct scene { const char *name; void (*play)(void); };
+
+static CUcontext context;
+
+static inline void begin(void)
+{
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+}
+
+static inline CUstream new_stream(void)
+{
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, NON_BLOCKING));
+    return stream;
+}
+
+static inline uint64_t synchronisations(void) { return simgpu_calls("cuCtxSynchronize"); }
+
+static inline int play(const struct scene *scenes, size_t count, int argc, char **argv)
+{
+    for (size_t i = 0; argc == 2 && i < count; i++)
+        if (!strcmp(scenes[i].name, argv[1])) return scenes[i].play(), 0;
+    return fprintf(stderr, "usage: %s SCENE\n", argv[0]), 2;
+}
+#define PLAY(scenes, argc, argv) play(scenes, sizeof(scenes) / sizeof *(scenes), argc, argv)
+
+#endif

@@ -1,0 +1,74 @@
+//! The allocator for PyTorch (`vramshim_torch_*`) without PyTorch: who may have a block next, and when.
+
+mod common;
+
+use common::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
+
+const POLICIES: [common::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
+
+fn scene(name: &str) -> Job {
+    let path = client("tensors.c", "tensors", &["libcuda.so.1"]);
+    Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
+}
+
+fn in_all(name: &str) -> [(common::Strategy, Finished); 4] {
+    STRATEGIES.map(|strategy| (strategy, scene(name).strategy(strategy).run().ok()))
+}
+
+/// PyTorch asks before anybody has retained the primary context, which goes with its memory when nobody does.
+#[test]
+fn the_first_tensor_outlives_the_call_that_made_it() {
+    for (strategy, finished) in in_all("first") {
+        let checkpoints = finished.json();
+        assert_eq!(checkpoints.len(), 3);
+        for (number, checkpoint) in checkpoints.iter().enumerate() {
+            assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+        }
+    }
+}
+
+#[test]
+fn whoever_does_not_tell_of_other_streams_waits() {
+    in_all("untold");
+}
+
+#[test]
+fn whoever_tells_waits_for_those_blocks_alone() {
+    for (strategy, finished) in in_all("told") {
+        let told = finished.stdout.trim();
+        if strategy.name == "passthrough" {
+            assert!(told.ends_with("waited 0"), "{told}"); // the driver waits, unasked
+        } else {
+            assert_eq!(told, "same 100 waited 0", "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn from_one_stream_to_another_memory_goes_only_after_a_wait() {
+    for strategy in POLICIES {
+        // Not enough for both streams at the same time.
+        let finished = scene("crossing").sim("160MiB", 1).strategy(strategy).run().ok();
+        let count = finished.stdout.trim().strip_prefix("waited ").expect("a count");
+        assert!(count.parse::<u32>().unwrap() > 0, "{strategy:?}: {count}");
+    }
+}
+
+#[test]
+fn a_stream_with_the_handle_of_another_is_another() {
+    // The C library hands out again at once what was just freed, unless it keeps that aside.
+    for strategy in STRATEGIES {
+        let job = scene("namesake").strategy(strategy);
+        job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").run().ok();
+    }
+}
+
+#[test]
+fn what_a_graph_may_use_is_nobody_elses() {
+    for strategy in POLICIES {
+        let finished = scene("captured").strategy(strategy).run().ok();
+        let said = finished.said();
+        let warnings: Vec<_> = said.iter().filter(|(_, words)| words.contains("CUDA graph")).collect();
+        assert!(warnings.len() == 1 && warnings[0].0 == 'W', "{strategy:?}: {said:?}");
+    }
+}
