@@ -396,26 +396,32 @@ export! {
 
 // ---- streams and captures -------------------------------------------------------------------------------------------------------------------
 
+/// In the per-thread variants the default stream is the thread's own.
+fn own(stream: CUstream) -> usize {
+    const PER_THREAD: usize = 2;
+    if stream.is_null() { PER_THREAD } else { stream as usize }
+}
+
 export! {
     cuStreamBeginCapture(stream: CUstream) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
-    cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) |call, below| call.capture_begins(own(stream), below);
     cuStreamBeginCapture_v2(stream: CUstream, mode: u32) enter(Policy) |call, below| {
         call.capture_begins(stream as usize, below)
     };
     cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32) enter(Policy) |call, below| {
-        call.capture_begins(stream as usize, below)
+        call.capture_begins(own(stream), below)
     };
     cuStreamBeginCaptureToGraph(
         stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
     ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
     cuStreamBeginCaptureToGraph_ptsz(
         stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
-    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
     cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
         call.capture_ends(stream as usize, status_of!(stream), below)
     };
     cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
-        call.capture_ends(stream as usize, status_of!(stream per thread), below)
+        call.capture_ends(own(stream), status_of!(stream per thread), below)
     };
     cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_made(below);
     cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {

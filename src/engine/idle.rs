@@ -55,10 +55,11 @@ impl Engine {
                 if *last != activity {
                     (*last, *since, *released) = (activity, now, false);
                 } else if !*released && now.duration_since(*since) >= bound && !self.capturing() {
-                    *released = true;
                     // Calls of the layer below are its own, as in a hooked function.
                     let _scope = scope::driver(Api::IdleRelease);
                     let bytes = self.release_idle(device);
+                    // Where a capture came between, once more.
+                    *released = !self.capturing();
                     debug!("idle release: {bytes} bytes of device {device} given back");
                 }
             }
