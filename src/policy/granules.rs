@@ -102,7 +102,9 @@ impl Granules {
     /// The end of a free block to cut a request from: the one that leaves more granules whole.
     pub fn end_for(&self, arena: &Arena, run: Id) -> End {
         let (start, units) = (arena.blocks.offset(run), arena.blocks.units(run));
-        let (head, tail) = (start % self.units(), (start + units) % self.units());
+        // A power of two: this is on the way of every request.
+        let within = self.units() - 1;
+        let (head, tail) = (start & within, (start + units) & within);
         if head == 0 && tail != 0 { End::Tail } else { End::Head }
     }
 
