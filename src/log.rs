@@ -15,6 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::config::LogLevel;
+use crate::journal::identity::thread_id;
 
 /// Takes the level of the first engine of this process (a forked child keeps its parent's).
 pub fn start(level: LogLevel) {
@@ -79,11 +80,6 @@ impl Visit for Message<'_> {
             name => write!(self.0, " {name}={value:?}"),
         };
     }
-}
-
-fn thread_id() -> i64 {
-    // SAFETY: gettid takes nothing and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) }
 }
 
 /// Month, day and time of day, local.

@@ -398,8 +398,11 @@ export! {
 
 /// In the per-thread variants the default stream is the thread's own.
 fn own(stream: CUstream) -> usize {
-    const PER_THREAD: usize = 2;
-    if stream.is_null() { PER_THREAD } else { stream as usize }
+    if stream.is_null() {
+        STREAM_PER_THREAD
+    } else {
+        stream as usize
+    }
 }
 
 export! {

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::accounted::Accounted;
@@ -125,7 +125,7 @@ impl Engine {
     #[cold]
     fn waited_for(&self, pool: &'static Pool) -> Locked {
         let begin = Instant::now();
-        let policy = pool.policy.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = lock(&pool.policy);
         // Not where it frees a block of another one.
         if !pools::is_last(pool) {
             return policy;

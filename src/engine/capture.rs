@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::pools::Pool;
 use super::{Call, Engine, Place, lock};
-use crate::real::SUCCESS;
+use crate::journal::identity::thread_id;
+use crate::real::{STREAM_PER_THREAD, SUCCESS};
 
-/// `CU_STREAM_PER_THREAD`, and below it the other handles that do not name one stream for the whole process.
-const LAST_SPECIAL: usize = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`
 const NOT_CAPTURING: u32 = 0;
 
 /// How long a request without memory waits for the captures of other threads to end, and looks whether they did.
@@ -38,13 +38,15 @@ pub struct Captures {
     pub streams_made: AtomicBool,
 }
 
-fn this_thread() -> u32 {
-    // SAFETY: has no preconditions.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+fn name(stream: usize) -> Name {
+    // Handles up to this one do not name one stream for the whole process.
+    (stream, if stream <= STREAM_PER_THREAD { thread_id() } else { 0 })
 }
 
-fn name(stream: usize) -> Name {
-    (stream, if stream <= LAST_SPECIAL { this_thread() } else { 0 })
+/// Whether a stream captures, by the driver's own answer.
+pub fn captures(status: impl Fn(*mut u32) -> i32) -> bool {
+    let mut now = NOT_CAPTURING;
+    status(&mut now) == SUCCESS && now != NOT_CAPTURING
 }
 
 impl Captures {
@@ -73,7 +75,7 @@ impl Call {
         let captures = &self.engine.captures;
         let this = Capture {
             context: Place::current().map_or(0, |place| place.context),
-            thread: this_thread(),
+            thread: thread_id(),
         };
         captures.ever.store(true, Ordering::Relaxed);
         let turn = lock(&captures.none_begins);
@@ -90,9 +92,7 @@ impl Call {
     /// A capture ends whatever the result, unless the stream goes on capturing, which `status` tells.
     pub fn capture_ends(&self, stream: usize, status: impl Fn(*mut u32) -> i32, ask: impl FnOnce() -> i32) -> i32 {
         let result = ask();
-        let mut now = NOT_CAPTURING;
-        let goes_on = result != SUCCESS && status(&mut now) == SUCCESS && now != NOT_CAPTURING;
-        if !goes_on {
+        if result == SUCCESS || !captures(status) {
             self.engine.captures.change(|open| open.remove(&name(stream)));
         }
         result
@@ -129,7 +129,7 @@ impl Engine {
     /// `None` where none ever was, one of this thread is open, or they do not end soon.
     pub(super) fn between_captures<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let captures = &self.captures;
-        let this = this_thread();
+        let this = thread_id();
         if !captures.ever.load(Ordering::Relaxed) || lock(&captures.open).values().any(|one| one.thread == this) {
             return None;
         }

@@ -25,8 +25,7 @@ impl Engine {
     pub(super) fn detach_pool(&self, context: u64, api: Api) -> Option<DetachedPool> {
         let pool = self.pools.contexts_mut().remove(&context)?;
         let mut policies = Vec::new();
-        // Branches before their lender, as whenever both are locked.
-        for one in pool.branches.all().into_iter().chain([pool]) {
+        for one in pool.family() {
             policies.push((one, lock(&one.policy).take()?));
         }
         let slabs: Vec<_> = (self.pools.slabs().iter())
@@ -48,10 +47,7 @@ impl Engine {
         for &(address, size, _) in &slabs {
             self.pools.take_back(address, size);
         }
-        let segments: Vec<(u64, u64)> = (self.pools.segments().iter())
-            .filter(|(_, (_, owner))| ptr::eq(*owner, pool))
-            .map(|(&address, &(size, _))| (address, size))
-            .collect();
+        let segments = self.pools.segments_of(pool);
         let accounted = Accounted { engine: self, pool };
         for &(address, size) in &segments {
             accounted.lost(address, size, FLAG_CONTEXT_GONE);

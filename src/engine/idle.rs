@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-use super::{Engine, scope};
+use super::{Engine, scope, thread};
 use crate::api::Api;
 use crate::real;
 
@@ -22,19 +22,8 @@ impl Engine {
     pub(super) fn watch_idle_pools(&'static self) {
         let Some(bound) = self.config.idle_release else { return };
         self.idle_watch.call_once(|| {
-            // The job's signals are for the job's own threads: a new one inherits the mask.
-            // SAFETY: both sets are this frame's own.
-            let before = unsafe {
-                let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-                libc::sigfillset(&mut all);
-                libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-                before
-            };
-            let started = std::thread::Builder::new()
-                .name("vramshim-idle".to_owned())
-                .spawn(move || self.release_what_rests(bound));
-            // SAFETY: as above.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+            let builder = std::thread::Builder::new().name("vramshim-idle".to_owned());
+            let started = thread::start(builder, move || self.release_what_rests(bound));
             if let Err(problem) = started {
                 warn!("VRAMSHIM_IDLE_RELEASE: no thread can be started: {problem}; free memory is kept");
             }

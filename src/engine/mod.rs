@@ -23,6 +23,7 @@ mod start;
 mod stream_ordered;
 mod suballocation;
 mod tensors;
+mod thread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

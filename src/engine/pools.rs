@@ -43,9 +43,9 @@ impl Pool {
         self.lender.unwrap_or(self)
     }
 
-    /// This one and its branches.
+    /// Its branches and this one, in the order in which they are locked: what a branch gives back, its lender can.
     pub fn family(&'static self) -> impl Iterator<Item = &'static Pool> {
-        std::iter::once(self).chain(self.branches.all())
+        self.branches.all().into_iter().chain([self])
     }
 }
 
@@ -190,6 +190,13 @@ impl Pools {
     pub fn is_lent(&self, pool: &'static Pool, address: u64) -> bool {
         let is_its_own = |page: Page| matches!(page, Page::Perhaps(other) if ptr::eq(other, pool));
         pool.branches.any() && !is_its_own(self.pages.at(address)) && at(&self.slabs(), address).is_some()
+    }
+
+    /// The segments of a pool: first address and bytes.
+    pub fn segments_of(&self, pool: &'static Pool) -> Vec<(u64, u64)> {
+        let segments = self.segments();
+        let its = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
+        its.map(|(&address, &(size, _))| (address, size)).collect()
     }
 
     pub fn all_of(&self, device: i16) -> Vec<&'static Pool> {

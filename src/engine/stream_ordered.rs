@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::capture::captures;
 use super::{BLANK, Call, Engine, Place, booking, lock};
 use crate::api::{Api, Class};
 use crate::journal::format::{HOST_DEVICE, Kind, Record};
@@ -15,8 +16,6 @@ use crate::real::{self, CUmemPoolProps, CUmemoryPool, SUCCESS};
 const RESERVED_CURRENT: u32 = 5;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 const LOCATION_DEVICE: u32 = 1;
-/// `CU_STREAM_CAPTURE_STATUS_NONE`
-const NOT_CAPTURING: u32 = 0;
 
 #[derive(Default)]
 pub struct StreamOrdered {
@@ -139,8 +138,7 @@ impl Call {
     }
 
     fn in_capture(&self, capture_status: impl Fn(*mut u32) -> i32) -> bool {
-        let mut status = NOT_CAPTURING;
-        self.engine.capturing() && capture_status(&mut status) == SUCCESS && status != NOT_CAPTURING
+        self.engine.capturing() && captures(capture_status)
     }
 
     pub fn free_async(&self, address: u64, capture_status: impl Fn(*mut u32) -> i32, ask: impl FnOnce() -> i32) -> i32 {

@@ -187,11 +187,7 @@ impl Engine {
     pub(super) fn allow_peers(&self, device: i16) {
         for pool in self.pools.all_of(device) {
             let allowed = self.with_policy(pool, |_, memory| {
-                let segments = self.pools.segments();
-                let its = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
-                let ranges: Vec<(u64, u64)> = its.map(|(&address, &(size, _))| (address, size)).collect();
-                drop(segments);
-                for (address, size) in ranges {
+                for (address, size) in self.pools.segments_of(pool) {
                     match memory.allow_access(address, size) {
                         // Not mapped but allocated: the driver gave access itself.
                         Ok(()) | Err(DriverError::INVALID_VALUE) => {}
@@ -228,14 +224,9 @@ impl Engine {
                 false => Ok(0),
             })
         };
-        let released = |pool: &&'static Pool| {
-            for branch in pool.branches.all() {
-                // What its lender gets, that can give back.
-                let _ = release(branch);
-            }
-            release(pool).unwrap_or(0)
-        };
-        pools.iter().map(released).sum()
+        // The last of a family is the one that has memory of the layer below.
+        let released = |pool: &'static Pool| pool.family().fold(0, |_, one| release(one).unwrap_or(0));
+        pools.into_iter().map(released).sum()
     }
 
     /// For each device with a pool a number that changes with every block obtained or returned.
@@ -256,8 +247,7 @@ impl Engine {
         let (mut free, mut largest) = (0, 0);
         for root in self.pools.all_of(device) {
             // All at the same time, so that no slab is missed or counted twice on its way; the lender last, as always.
-            let branches = root.branches.all();
-            let family: Vec<_> = branches.iter().chain([&root]).map(|pool| lock(&pool.policy)).collect();
+            let family: Vec<_> = root.family().map(|pool| lock(&pool.policy)).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();
                 free += one.free;

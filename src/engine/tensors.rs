@@ -13,7 +13,7 @@ use super::suballocation::Freed;
 use super::{Call, Engine, Place, lock};
 use crate::api::Class;
 use crate::ledger::Key;
-use crate::real::{self, CUcontext, CUstream, NOT_PERMITTED, SUCCESS};
+use crate::real::{self, CUcontext, CUstream, NOT_PERMITTED, STREAM_LEGACY, STREAM_PER_THREAD, SUCCESS};
 
 #[derive(Default)]
 pub struct Tensors {
@@ -24,15 +24,11 @@ pub struct Tensors {
     kept_for_graphs: AtomicBool,
 }
 
-/// `CU_STREAM_LEGACY` is the default stream, 0; `CU_STREAM_PER_THREAD` is a different stream in each thread.
-const LEGACY: usize = 1;
-const PER_THREAD: usize = 2;
-
 /// What tells streams apart, also from those that had the same handle before; `None` where nothing does.
 fn identity(stream: usize) -> Option<u64> {
     match stream {
-        0 | LEGACY => Some(0),
-        PER_THREAD => None,
+        0 | STREAM_LEGACY => Some(0),
+        STREAM_PER_THREAD => None,
         handle => {
             let mut number = 0;
             // SAFETY: the job's own stream, this frame's own value.

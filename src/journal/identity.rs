@@ -19,6 +19,12 @@ fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
+/// The calling thread, as the kernel numbers it.
+pub fn thread_id() -> u32 {
+    // SAFETY: gettid has no preconditions; the raw call needs no recent glibc.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
 /// This boot of the machine; zeros where it is not told.
 pub fn boot_id() -> [u8; 16] {
     std::fs::read("/proc/sys/kernel/random/boot_id")

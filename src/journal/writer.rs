@@ -321,7 +321,7 @@ impl Journal {
     fn new_hand(&self) -> Hand {
         let hand = Hand {
             journal: self.id,
-            tid: gettid(),
+            tid: identity::thread_id(),
             next: 0,
             end: 0,
         };
@@ -455,11 +455,6 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
 #[inline]
 fn keep(hand: Hand) {
     let _ = HAND.try_with(|kept| kept.set(hand));
-}
-
-fn gettid() -> u32 {
-    // SAFETY: gettid has no preconditions; the raw call needs no recent glibc.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
 /// Copies what fits; the rest of the field stays zero.

@@ -38,6 +38,10 @@ pub const NOT_FOUND: i32 = 500;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 
+/// `CU_STREAM_LEGACY` is the default stream, 0; `CU_STREAM_PER_THREAD` is a different stream in each thread.
+pub const STREAM_LEGACY: usize = 1;
+pub const STREAM_PER_THREAD: usize = 2;
+
 /// Where one function of the next layer is; found at first use.
 pub struct Slot {
     name: &'static CStr,

@@ -8,14 +8,6 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-#define THAT(condition)                                                                   \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
-
 static CUcontext contexts[2];
 
 static void begin(void)

@@ -55,7 +55,7 @@ static void may_not_wait(void)
 
 static void stream_goes(void)
 {
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     use_most();
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     may_not_wait();
@@ -68,7 +68,7 @@ static void context_goes(void)
     CUcontext other;
     use_most();
     CHECK(cuCtxCreate_v2(&other, 0, 0));
-    begin_capture(new_stream(), CU_STREAM_CAPTURE_MODE_RELAXED);
+    begin_capture(new_stream(NON_BLOCKING), CU_STREAM_CAPTURE_MODE_RELAXED);
     CHECK(cuCtxSetCurrent(context));
     may_not_wait();
     CHECK(cuCtxDestroy_v2(other));
@@ -109,7 +109,7 @@ static void threads(void)
 static void failed(void)
 {
     enum { WRONG_THREAD = 908 };
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     use_most();
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     end_capture(stream, WRONG_THREAD);
@@ -134,7 +134,7 @@ static void *waits(void *unused)
 
 static void meanwhile(void)
 {
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     pthread_t thread;
     use_most();
     uint64_t before = synchronisations();
@@ -159,7 +159,7 @@ static void idle(void)
 {
     enum { BLOCKS = 40, SIZE = 32 * MIB, ROUNDS = 50 };
     CUdeviceptr blocks[BLOCKS];
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], SIZE));
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
     /* Until after the memory went. */

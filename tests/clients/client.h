@@ -66,6 +66,13 @@ static inline void *driver_function(const char *name)
             exit(1);                                                                   \
         }                                                                              \
     } while (0)
+#define THAT(condition)                                                                \
+    do {                                                                               \
+        if (!(condition)) {                                                            \
+            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);    \
+            exit(1);                                                                   \
+        }                                                                              \
+    } while (0)
 
 enum { LINEAR, PITCHED, MANAGED, HOST, HOST_REGISTERED, ASYNC, VMM, ARRAY, MIPMAP, IMPORTED, GRAPH, ADDRESS_RANGE, CLASSES };
 static const char *const class_names[CLASSES] = {

@@ -6,14 +6,6 @@
 #include "shim.h"
 #include <stdbool.h>
 
-#define THAT(condition)                                                                   \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
-
 enum { NON_BLOCKING = 1, CAPTURING = 1, MIB = 1 << 20 };
 static const size_t GIB = 1 << 30;
 
@@ -28,10 +20,10 @@ static inline void begin(void)
     CHECK(cuCtxSetCurrent(context));
 }
 
-static inline CUstream new_stream(void)
+static inline CUstream new_stream(unsigned flags)
 {
     CUstream stream;
-    CHECK(cuStreamCreate(&stream, NON_BLOCKING));
+    CHECK(cuStreamCreate(&stream, flags));
     return stream;
 }
 

@@ -10,13 +10,6 @@
 #include "shim.h"
 #include <time.h>
 
-#define THAT(condition)                                                             \
-    do {                                                                            \
-        if (!(condition)) {                                                         \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                                \
-        }                                                                           \
-    } while (0)
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 

@@ -11,13 +11,6 @@
 
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
 #define MIB (1ull << 20)
-#define THAT(condition)                                                             \
-    do {                                                                            \
-        if (!(condition)) {                                                         \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-            exit(1);                                                                \
-        }                                                                           \
-    } while (0)
 
 struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
 

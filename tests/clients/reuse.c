@@ -5,51 +5,19 @@
  *   reuse streams    free and allocate behind work on every kind of stream, from one thread and from two
  *   reuse capture    the same while another stream captures
  *   reuse once       100 blocks at once; prints how often the context was waited for */
-#include "client.h"
+#include "delayed.h"
 #include <pthread.h>
-#include <stdbool.h>
 
-#define THAT(condition)                                                                   \
-    do {                                                                                  \
-        if (!(condition)) {                                                               \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);       \
-            exit(1);                                                                      \
-        }                                                                                 \
-    } while (0)
-
-enum { BLOCK = 256 << 10, NON_BLOCKING = 1, CAPTURING = 1 };
+enum { BLOCK = 256 << 10 };
 #define LEGACY ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
-
-static CUcontext context;
-static uint64_t (*hazard)(uint64_t, uint64_t), (*hazards)(void), (*calls)(const char *);
-
-static void begin(void)
-{
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    THAT(driver);
-    hazard = (__typeof__(hazard))dlsym(driver, "simgpu_hazard");
-    hazards = (__typeof__(hazards))dlsym(driver, "simgpu_hazards");
-    calls = (__typeof__(calls))dlsym(driver, "simgpu_calls");
-    THAT(hazard && hazards && calls);
-    CHECK(cuInit(0));
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
-    CHECK(cuCtxSetCurrent(context));
-}
-
-static CUstream new_stream(unsigned flags)
-{
-    CUstream stream;
-    CHECK(cuStreamCreate(&stream, flags));
-    return stream;
-}
 
 /* Nobody's earlier work may touch what was just handed out. */
 static CUdeviceptr allocate(size_t size)
 {
     CUdeviceptr address;
     CHECK(cuMemAlloc_v2(&address, size));
-    if (hazard(address, size)) {
+    if (simgpu_hazard(address, size)) {
         fprintf(stderr, "hazard: %#llx was handed out with work pending\n", address);
         exit(1);
     }
@@ -70,7 +38,7 @@ static void holds(CUdeviceptr address, unsigned char value, size_t size)
 
 /* ---- order */
 
-static bool idle(CUdeviceptr address) { return hazard(address, BLOCK) == 0; }
+static bool idle(CUdeviceptr address) { return simgpu_hazard(address, BLOCK) == 0; }
 
 static int steps[3], step_count;
 static void take_step(void *number) { steps[step_count++] = (int)(intptr_t)number; }
@@ -90,7 +58,7 @@ static void order(void)
     unsigned char byte;
 
     CHECK(cuMemsetD8Async(a, 1, BLOCK, free_one));
-    THAT(hazard(a, BLOCK) == 1 && hazard(a + BLOCK - 1, 1) == 1 && hazard(a + BLOCK, 1) == 0 && hazard(a - 1, 1) == 0);
+    THAT(simgpu_hazard(a, BLOCK) == 1 && simgpu_hazard(a + BLOCK - 1, 1) == 1 && simgpu_hazard(a + BLOCK, 1) == 0 && simgpu_hazard(a - 1, 1) == 0);
     CHECK(cuMemcpyDtoH_v2(&byte, a, 1)); /* the default stream does not wait for this one */
     THAT(byte == 0);
     EXPECT(cuStreamQuery(free_one), CUDA_ERROR_NOT_READY);
@@ -116,9 +84,9 @@ static void order(void)
     EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
     CHECK(cuStreamWaitEvent(other, event, 0));
     CHECK(cuMemcpyDtoDAsync_v2(b, a, 16, other));
-    THAT(hazard(b, BLOCK) == 2);
+    THAT(simgpu_hazard(b, BLOCK) == 2);
     CHECK(cuStreamSynchronize(other)); /* what came before the event, and no more */
-    THAT(idle(a) && hazard(b, BLOCK) == 1);
+    THAT(idle(a) && simgpu_hazard(b, BLOCK) == 1);
     CHECK(cuEventSynchronize(event));
     CHECK(cuEventQuery(event));
     THAT(!idle(b));
@@ -146,11 +114,11 @@ static void order(void)
     CHECK(cuMemAllocAsync(&c, BLOCK, free_one));
     CHECK(cuMemsetD8Async(c, 8, BLOCK, free_one));
     CHECK(cuMemFreeAsync(c, free_one)); /* in order */
-    THAT(hazards() == 0);
+    THAT(simgpu_hazards() == 0);
     CHECK(cuMemAllocAsync(&c, BLOCK, free_one));
     CHECK(cuMemsetD8Async(c, 8, BLOCK, free_one));
     CHECK(cuMemFreeAsync(c, other)); /* out of order */
-    THAT(hazards() == 1);
+    THAT(simgpu_hazards() == 1);
     CHECK(cuCtxSynchronize());
 
     CUmemGenericAllocationHandle handle;
@@ -164,10 +132,10 @@ static void order(void)
     CHECK(cuMemRelease(handle));
     CHECK(cuMemsetD8Async(c, 9, size, free_one));
     CHECK(cuMemUnmap(c, size));
-    THAT(hazards() == 2);
+    THAT(simgpu_hazards() == 2);
     CHECK(cuCtxSynchronize());
     CHECK(cuMemAddressFree(c, size));
-    THAT(calls("cuCtxSynchronize") == 3 && calls("cuNothing") == 0);
+    THAT(synchronisations() == 3 && simgpu_calls("cuNothing") == 0);
 }
 
 /* ---- streams */
@@ -211,7 +179,7 @@ static void streams(void)
     pthread_t threads[2];
     for (uintptr_t i = 0; i < 2; i++) pthread_create(&threads[i], NULL, every_stream, (void *)(100 * i));
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
-    THAT(hazards() == 0);
+    THAT(simgpu_hazards() == 0);
 }
 
 /* ---- capture */
@@ -237,7 +205,7 @@ static void beside_a_capture(bool relaxed)
     THAT(result ? !relaxed && result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : status == CAPTURING);
     while (made < 8 && !result)
         if ((result = cuMemAlloc_v2(&fresh[made], BLOCK)) == CUDA_SUCCESS) {
-            THAT(hazard(fresh[made], BLOCK) == 0);
+            THAT(simgpu_hazard(fresh[made], BLOCK) == 0);
             CHECK(cuMemsetD8Async(fresh[made], (unsigned char)made, BLOCK, mine));
             CHECK(cuStreamSynchronize(mine));
             made++;
@@ -258,7 +226,7 @@ static void capture(void)
         beside_a_capture(true);
         beside_a_capture(false);
     }
-    THAT(hazards() == 0);
+    THAT(simgpu_hazards() == 0);
 }
 
 /* ---- once */
@@ -272,19 +240,18 @@ static void once(void)
         CHECK(cuMemsetD8Async(blocks[i], 1, BLOCK, worker));
     }
     for (int i = 0; i < 100; i++) CHECK(cuMemFree_v2(blocks[i]));
-    uint64_t before = calls("cuCtxSynchronize");
+    uint64_t before = synchronisations();
     for (int i = 0; i < 100; i++) blocks[i] = allocate(BLOCK);
-    printf("%llu\n", (unsigned long long)(calls("cuCtxSynchronize") - before));
-    THAT(hazards() == 0);
+    printf("%llu\n", (unsigned long long)(synchronisations() - before));
+    THAT(simgpu_hazards() == 0);
 }
 
-static const struct { const char *name; void (*play)(void); } scenes[] = {
+static const struct scene scenes[] = {
     {"order", order}, {"streams", streams}, {"capture", capture}, {"once", once},
 };
 
 int main(int argc, char **argv)
 {
-    for (size_t i = 0; argc == 2 && i < sizeof scenes / sizeof *scenes; i++)
-        if (!strcmp(scenes[i].name, argv[1])) return begin(), scenes[i].play(), 0;
-    return fprintf(stderr, "usage: reuse SCENE\n"), 2;
+    begin();
+    return PLAY(scenes, argc, argv);
 }

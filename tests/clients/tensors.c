@@ -65,7 +65,7 @@ static void used_elsewhere(CUstream own, CUstream user, bool tell)
 
 static void everywhere(bool tell)
 {
-    CUstream streams[] = {NULL, new_stream(), new_stream()};
+    CUstream streams[] = {NULL, new_stream(NON_BLOCKING), new_stream(NON_BLOCKING)};
     for (int round = 0; round < 20; round++)
         for (int own = 0; own < 3; own++)
             for (int user = 0; user < 3; user++)
@@ -83,7 +83,7 @@ static void told(void)
 {
     begin();
     everywhere(true);
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     give_back(obtain(MIB, stream), MIB, stream); /* waits for the recorded ones */
     uint64_t before = synchronisations();
     int same = 0;
@@ -108,7 +108,7 @@ static void crossing(void)
     CUstream streams[2];
     CUdeviceptr tensors[BLOCKS];
     begin();
-    streams[0] = new_stream(), streams[1] = new_stream();
+    streams[0] = new_stream(NON_BLOCKING), streams[1] = new_stream(NON_BLOCKING);
     tensors[0] = obtain(MIB, streams[0]);
     record(tensors[0], streams[1]);
     give_back(tensors[0], MIB, streams[0]);
@@ -136,14 +136,14 @@ static void namesake(void)
     int met = 0;
     begin();
     CUdeviceptr any = obtain(MIB, NULL);
-    record(any, new_stream());
+    record(any, new_stream(NON_BLOCKING));
     for (int i = 0; i < 200 && met < 3; i++) {
-        CUstream gone = new_stream();
+        CUstream gone = new_stream(NON_BLOCKING);
         CUdeviceptr tensor = obtain(MIB, gone);
         CHECK(cuMemsetD8Async(tensor, 0xee, MIB, gone));
         give_back(tensor, MIB, gone);
         CHECK(cuStreamDestroy_v2(gone)); /* its work goes on */
-        CUstream next = new_stream();
+        CUstream next = new_stream(NON_BLOCKING);
         met += next == gone;
         CUdeviceptr other = obtain(MIB, next);
         THAT(simgpu_hazard(other, MIB) == 0);
@@ -163,7 +163,7 @@ static void captured(void)
     CUgraph graph;
     int count = 0;
     begin();
-    CUstream stream = new_stream();
+    CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < CAPTURES; i++) {
         CUdeviceptr before = in_graphs[count++] = obtain(MIB, stream);
         CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));

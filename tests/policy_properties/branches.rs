@@ -7,7 +7,7 @@ use vramshim::device_memory::DriverError;
 use vramshim::policy::slabs::{Lending, Lent};
 use vramshim::policy::{Policy, Settings, Strategy as Kind, branch, create};
 
-use crate::model::{GRANULARITY, Model, TOTAL, overlap};
+use crate::model::{GRANULARITY, Model, TOTAL};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -149,14 +149,8 @@ impl Run {
 
     /// Granules, created or not, that no live block has a byte of.
     fn free_granules(&self) -> u64 {
-        let live = self
-            .live
-            .iter()
-            .flat_map(|&(_, address, size)| self.model.behind(address, size));
-        let used: std::collections::BTreeSet<u64> = live.map(|(handle, ..)| handle).collect();
-        let physical = self.model.physical.borrow();
-        let free = physical.keys().filter(|handle| !used.contains(handle)).count() as u64;
-        free + (TOTAL - self.model.outstanding()) / GRANULARITY
+        let live = self.live.iter().map(|&(_, address, size)| (address, size));
+        self.model.free_granules(live) + (TOTAL - self.model.outstanding()) / GRANULARITY
     }
 
     fn check(&mut self) {
@@ -183,15 +177,8 @@ impl Run {
             let found = self.with(who, |policy, _| policy.find(address + size / 2));
             assert_eq!(found.map(|block| block.address), Some(address));
         }
-        let mut bytes: Vec<_> = self
-            .live
-            .iter()
-            .flat_map(|&(_, address, size)| self.model.behind(address, size))
-            .collect();
-        bytes.sort_unstable();
-        for pair in bytes.windows(2) {
-            assert!(!overlap(&pair[0], &pair[1]), "two live blocks share memory");
-        }
+        self.model
+            .assert_apart(self.live.iter().map(|&(_, address, size)| (address, size)));
     }
 
     fn end(mut self) {

@@ -6,7 +6,7 @@ use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
 
 mod branches;
 mod model;
-use model::{GRANULARITY, Model, TOTAL, overlap};
+use model::{GRANULARITY, Model, TOTAL};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -122,13 +122,8 @@ impl Run {
 
     /// Granules that no live block has a byte of.
     fn free_granules(&self) -> u64 {
-        let live = self
-            .live
-            .iter()
-            .flat_map(|&(address, size, _)| self.model.behind(address, size));
-        let used: std::collections::BTreeSet<u64> = live.map(|(handle, ..)| handle).collect();
-        let physical = self.model.physical.borrow();
-        physical.keys().filter(|handle| !used.contains(handle)).count() as u64
+        let live = self.live.iter().map(|&(address, size, _)| (address, size));
+        self.model.free_granules(live)
     }
 
     fn check(&self) {
@@ -147,14 +142,7 @@ impl Run {
         assert_eq!(told.live_blocks, self.live.len());
         let mut blocks = self.live.clone();
         blocks.sort_unstable();
-        let mut bytes: Vec<_> = blocks
-            .iter()
-            .flat_map(|&(address, size, _)| model.behind(address, size))
-            .collect();
-        bytes.sort_unstable();
-        for pair in bytes.windows(2) {
-            assert!(!overlap(&pair[0], &pair[1]), "two live blocks share memory");
-        }
+        model.assert_apart(blocks.iter().map(|&(address, size, _)| (address, size)));
         if model.physical.borrow().is_empty() {
             self.check_chunks(&blocks);
         }

@@ -1,7 +1,7 @@
 //! A device of `TOTAL` bytes that knows where every byte is mapped and what is still in use, with a fault at one call.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vramshim::device_memory::{Available, DeviceMemory, DriverError};
 
@@ -33,9 +33,9 @@ pub struct Model {
 }
 
 /// Bytes of a chunk (handle 0, by address) or of a handle (by offset): first and one past the last.
-pub type Bytes = (u64, u64, u64);
+type Bytes = (u64, u64, u64);
 
-pub fn overlap(one: &Bytes, other: &Bytes) -> bool {
+fn overlap(one: &Bytes, other: &Bytes) -> bool {
     one.0 == other.0 && one.1 < other.2 && other.1 < one.2
 }
 
@@ -80,6 +80,23 @@ impl Model {
         let busy = self.busy.borrow();
         let touched = |piece: &Bytes| busy.iter().any(|other| overlap(piece, other));
         self.behind(address, size).iter().any(touched)
+    }
+
+    /// Granules created that no live block (first address, bytes) has a byte of.
+    pub fn free_granules(&self, live: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let pieces = live.flat_map(|(address, size)| self.behind(address, size));
+        let used: BTreeSet<u64> = pieces.map(|(handle, ..)| handle).collect();
+        let physical = self.physical.borrow();
+        physical.keys().filter(|handle| !used.contains(handle)).count() as u64
+    }
+
+    /// No byte of memory is behind two live blocks.
+    pub fn assert_apart(&self, live: impl Iterator<Item = (u64, u64)>) {
+        let mut pieces: Vec<_> = live.flat_map(|(address, size)| self.behind(address, size)).collect();
+        pieces.sort_unstable();
+        for pair in pieces.windows(2) {
+            assert!(!overlap(&pair[0], &pair[1]), "two live blocks share memory");
+        }
     }
 
     /// Bytes that the policy said are usable, which is what the account is made of.

@@ -13,7 +13,7 @@ use super::channel::{self, Channel};
 use super::exports::Exports;
 use super::ticket::{self, Ticket};
 use crate::api::Api;
-use crate::engine::{Engine, scope};
+use crate::engine::{Engine, scope, thread};
 use crate::real::INVALID_VALUE;
 
 /// An importer that says nothing for so long is given up: others wait behind it.
@@ -62,7 +62,7 @@ fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts the thread, with every signal blocked from its first moment: the job's handlers run in the job's threads.
+/// Starts the thread.
 pub fn start(engine: &'static Engine, service: Service) -> io::Result<()> {
     let named = Ticket {
         version: ticket::VERSION,
@@ -76,18 +76,10 @@ pub fn start(engine: &'static Engine, service: Service) -> io::Result<()> {
     let listener = channel::listen(&named.socket_name())?;
     LISTENER_INODE.store(inode(listener.as_raw_fd()), Ordering::SeqCst);
     LISTENER.store(listener.as_raw_fd(), Ordering::SeqCst);
-    let thread = std::thread::Builder::new()
+    let builder = std::thread::Builder::new()
         .name("vramshim-ipc".into())
         .stack_size(256 << 10);
-    // SAFETY: signal sets are plain data; the mask is put back to what it was.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let started = thread.spawn(move || listen(engine, &listener));
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        started.map(drop)
-    }
+    thread::start(builder, move || listen(engine, &listener))
 }
 
 fn listen(engine: &'static Engine, listener: &OwnedFd) {
