@@ -171,9 +171,9 @@ fn files_are_private_and_folders_made() {
         std::fs::metadata(journal.path()).unwrap().permissions().mode() & 0o777,
         0o600
     );
-    journal.device(0, 5, [1; 16], "A");
-    journal.device(0, 5, [1; 16], "A");
-    journal.device(1, 6, [2; 16], &"long ".repeat(99));
+    journal.device(0, 5, [1; 16], "A", None);
+    journal.device(0, 5, [1; 16], "A", None);
+    journal.device(1, 6, [2; 16], &"long ".repeat(99), None);
     let devices = open(journal.path()).header().devices.clone();
     assert_eq!(devices.len(), 2);
     assert_eq!((devices[1].ordinal, devices[1].name.len()), (1, 64));

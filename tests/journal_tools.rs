@@ -67,7 +67,7 @@ fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
 /// A journal with two blocks in a segment, one direct allocation, one failure; the block of 1 MiB stays.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
-    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m");
+    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
     journal.write(record(Kind::SegmentAlloc, Api::Policy, 0x1000_0000, 4 << 20));
     journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1000_0000, 1 << 20));
     journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1010_0000, 1 << 20));

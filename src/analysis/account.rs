@@ -261,7 +261,7 @@ impl Account {
             Some(Kind::SegmentAlloc) => self.segment_obtained(device, record),
             Some(Kind::SegmentFree) => self.segment_returned(device, record),
             Some(Kind::PoolReserved) => self.pool(device, record),
-            Some(Kind::ContextDestroyed | Kind::Map | Kind::Unmap) => {}
+            Some(Kind::ContextDestroyed | Kind::Map | Kind::Unmap | Kind::Measured) => {}
             None => self.anomalies.unknown_kind += 1,
         }
         self.device(device).note_peak(peak_before);

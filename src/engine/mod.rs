@@ -338,6 +338,7 @@ impl Engine {
             total as u64,
             uuid.bytes.map(|byte| byte as u8),
             &String::from_utf8_lossy(&name[..length]),
+            None,
         );
     }
 }

@@ -54,6 +54,10 @@ pub enum Kind {
     Map = 9,
     /// `size` bytes at `address` were unmapped.
     Unmap = 10,
+    /// What others said of the device at this moment: `size` total and `allocated` free bytes as the layer below answers
+    /// `cuMemGetInfo`, `detail` bytes that the driver's management library (NVML) says this process has of it (0 where it
+    /// does not say), while the ledger had `address` bytes reserved.
+    Measured = 11,
 }
 
 impl Kind {
@@ -69,6 +73,7 @@ impl Kind {
             8 => Self::ContextDestroyed,
             9 => Self::Map,
             10 => Self::Unmap,
+            11 => Self::Measured,
             _ => return None,
         })
     }
@@ -80,6 +85,8 @@ pub const FLAG_DIRECT: u8 = 1;
 pub const FLAG_CONTEXT_GONE: u8 = 2;
 /// Of a segment: no new memory, but memory that a policy unmapped elsewhere (in its `SegmentFree`: to map it elsewhere).
 pub const FLAG_MOVED: u8 = 4;
+/// Of a failed request: refused because of a limit of ours; the layer below was not asked.
+pub const FLAG_LIMIT: u8 = 8;
 
 /// The device number of memory that is on no device.
 pub const HOST_DEVICE: i16 = -1;
@@ -188,6 +195,8 @@ pub struct Header {
     pub command_line: [u8; 4096],
     /// `NAME=value` of the variables that explain the job (ranks, visible devices, allocator settings), NUL-separated.
     pub environment: [u8; 4096],
+    /// Bytes that the process may have of each device, in the order of `devices`; 0 where there is no limit.
+    pub limits: [AtomicU64; MAX_DEVICES],
 }
 
 const _: () = {

@@ -109,6 +109,8 @@ pub struct Header {
 pub struct Device {
     pub ordinal: i32,
     pub total_memory: u64,
+    /// Bytes that the process may have of it, where there is a limit.
+    pub limit: Option<u64>,
     pub uuid: [u8; 16],
     pub name: String,
 }
@@ -242,11 +244,15 @@ fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         return Err(Problem::OtherLayout);
     }
     let devices = (0..MAX_DEVICES)
-        .map(|place| &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()])
-        .filter(|entry| u32_at(entry, offset_of!(DeviceEntry, present)) == 1)
-        .map(|entry| Device {
+        .map(|place| {
+            let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
+            (entry, u64_of(offset_of!(H, limits) + place * size_of::<u64>()))
+        })
+        .filter(|(entry, _)| u32_at(entry, offset_of!(DeviceEntry, present)) == 1)
+        .map(|(entry, limit)| Device {
             ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
             total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
+            limit: (limit > 0).then_some(limit),
             uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
             name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
         })

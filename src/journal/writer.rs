@@ -339,7 +339,7 @@ impl Journal {
     }
 
     /// Publishes a device, once for each ordinal; beyond `MAX_DEVICES` they go unnamed.
-    pub fn device(&self, ordinal: i32, total_memory: u64, uuid: [u8; 16], name: &str) {
+    pub fn device(&self, ordinal: i32, total_memory: u64, uuid: [u8; 16], name: &str, limit: Option<u64>) {
         let Ok(_one_at_a_time) = self.growth.lock() else { return };
         let header: *mut Header = self.base.cast();
         for place in 0..MAX_DEVICES {
@@ -356,6 +356,7 @@ impl Journal {
                 (*entry).ordinal = ordinal;
                 (*entry).total_memory = total_memory;
                 (*entry).uuid = uuid;
+                (*header).limits[place].store(limit.unwrap_or(0), Relaxed);
                 fill_text(&mut (*entry).name, name);
                 (*entry).present.store(1, Release);
                 (*header).device_count.fetch_add(1, Release);

@@ -16,7 +16,7 @@ fn sample() -> Vec<u8> {
         environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
     })
     .unwrap();
-    journal.device(0, 80 << 30, [7; 16], "Simulated GPU");
+    journal.device(0, 80 << 30, [7; 16], "Simulated GPU", Some(8 << 30));
     for address in 1..=EVENTS {
         assert_eq!(journal.write(record(address)), writer::Outcome::Written);
     }
@@ -64,6 +64,7 @@ fn reads_what_was_written() {
         assert_eq!(header.environment[0], ("RANK".into(), "3".into()));
         assert_eq!(header.devices.len(), 1);
         assert_eq!(header.devices[0].name, "Simulated GPU");
+        assert_eq!(header.devices[0].limit, Some(8 << 30));
         assert_eq!(journal.state(), State::Killed);
         assert_eq!(journal.lost(), 0);
         let events: Vec<_> = journal.events().map(Result::unwrap).collect();
