@@ -1,21 +1,6 @@
 //! Numbers and texts as people read them.
 
-/// Bytes with a binary unit and three digits that matter.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // What would be printed as 1024 belongs to the next unit.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let decimals = if value < 10.0 { 2 } else { 1 };
-    format!("{value:.decimals$} {}", UNITS[unit])
-}
+pub use vramshim::units::size;
 
 /// A number with its thousands set apart.
 pub fn count(number: u64) -> String {
