@@ -291,6 +291,11 @@ impl Quota {
         }
     }
 
+    /// Whether any device may have a limit or a shared account.
+    pub fn is_in_force(&self) -> bool {
+        self.settings.asks_for_anything()
+    }
+
     /// The quota of a device; `find` tells what device it is.
     pub fn device(&self, ordinal: i16, find: impl FnOnce() -> Option<Device>) -> Option<&DeviceQuota> {
         if !self.settings.asks_for_anything() {
