@@ -221,6 +221,39 @@ fn visible_devices_change_numbers_and_not_devices() {
     );
 }
 
+/// A part of a card (MIG) is a device of its own, for CUDA and for NVML; the card is not what is limited.
+#[test]
+fn a_part_of_a_card_is_the_device_that_is_limited() {
+    let host = Host::new("4GiB");
+    let start = |limit: &str| Member::start(host.job().env("SIMGPU_MIG", "1").env("VRAMSHIM_MEMORY_LIMIT", limit));
+    let mut member = start("1GiB");
+    assert_eq!(member.allocate(MIB), 0);
+    let told = member.information();
+    let part = &told["mig"];
+    assert!(part["uuid"].as_str().unwrap().starts_with("MIG-"), "{told}");
+    assert_ne!(
+        part["uuid"].as_str().unwrap()[4..],
+        told["nvml"]["uuid"].as_str().unwrap()[4..]
+    );
+    assert_eq!(
+        (&part["total"], &part["used"], &told["total"]),
+        (&GIB.into(), &MIB.into(), &GIB.into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["nvml"]["total"], &told["nvml"]["used"]),
+        (&(8 * GIB).into(), &MIB.into()),
+        "{told}"
+    );
+    member.end();
+    for (uuid, total) in [(&part["uuid"], 2 * GIB), (&told["nvml"]["uuid"], 4 * GIB)] {
+        let mut member = start(&format!("{}=2GiB", uuid.as_str().unwrap()));
+        assert_eq!(member.allocate(MIB), 0);
+        assert_eq!(member.information()["total"], total, "{uuid}");
+        member.end();
+    }
+}
+
 /// What contexts take counts. More used than allowed reads as nothing free, and is no error.
 #[test]
 fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {

@@ -42,10 +42,11 @@ pub fn describe(ordinal: i16) -> Option<Device> {
     let ordinal = i32::from(ordinal);
     let mut uuid = CUuuid { bytes: [0; 16] };
     let mut total = 0usize;
-    // SAFETY: both are this frame's own values.
+    // SAFETY: both are this frame's own values. The first version knows no part of a device (MIG), only the whole.
     let known = unsafe {
         real::cuDeviceTotalMem_v2(&mut total, ordinal) == SUCCESS
-            && real::cuDeviceGetUuid(&mut uuid, ordinal) == SUCCESS
+            && (real::cuDeviceGetUuid_v2(&mut uuid, ordinal) == SUCCESS
+                || real::cuDeviceGetUuid(&mut uuid, ordinal) == SUCCESS)
     };
     known.then(|| Device {
         ordinal,

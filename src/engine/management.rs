@@ -67,6 +67,9 @@ fn view(device: Device, total: u64) -> Option<View> {
     if quota.is_none() && running().is_none() {
         return None;
     }
+    if management::is_divided(device) {
+        return None;
+    }
     let uuid = management::uuid(device)?;
     quota
         .and_then(|quota| quota.view(uuid, total))

@@ -97,10 +97,12 @@ impl Limits {
 
     /// Bytes that may be had of a device. `number` is `None` where nobody knows which number the job would see it under.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
-        let by_uuid = self.by_uuid.iter().find(|(wanted, _)| {
-            uuid.get(..wanted.len())
-                .is_some_and(|begin| begin.eq_ignore_ascii_case(wanted))
-        });
+        // Which kind of device it is, the UUID alone does not say.
+        let begins = |wanted: &str| {
+            uuid.get(4..wanted.len())
+                .is_some_and(|own| own.eq_ignore_ascii_case(&wanted[4..]))
+        };
+        let by_uuid = self.by_uuid.iter().find(|(wanted, _)| begins(wanted));
         let by_number = || {
             self.by_number
                 .iter()
@@ -139,6 +141,7 @@ mod tests {
         assert_eq!(limits.of(Some(1), other, 80 * GIB), Some(40 * GIB));
         assert_eq!(limits.of(Some(1), UUID, 80 * GIB), Some(2 * GIB));
         assert_eq!(limits.of(None, other, 80 * GIB), Some(8 * GIB));
+        assert_eq!(Limits::parse("MIG-3f2a=1GiB").unwrap().of(None, UUID, GIB), Some(GIB));
     }
 
     #[test]

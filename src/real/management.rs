@@ -86,6 +86,7 @@ forward! {
     nvmlInit_v2();
     nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Device);
     nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32);
+    nvmlDeviceGetMigMode(device: Device, current: *mut u32, pending: *mut u32);
     nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory);
     nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut MemoryV2);
     nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut u32, out: *mut ProcessV1);
@@ -108,6 +109,13 @@ pub fn uuid(device: Device) -> Option<[u8; 16]> {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
     Some(uuid)
+}
+
+/// Whether a device is divided into parts (MIG), which are the devices that CUDA uses then.
+pub fn is_divided(device: Device) -> bool {
+    let (mut current, mut pending) = (0, 0);
+    // SAFETY: both are this frame's own values.
+    unsafe { nvmlDeviceGetMigMode(device, &mut current, &mut pending) == OK && current != 0 }
 }
 
 /// The processes that compute on a device, by whichever function there is.

@@ -188,6 +188,7 @@ macro_rules! called_driver_functions {
             cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
             cuDeviceGetName(out: *mut c_char, length: i32, device: CUdevice);
             cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
+            cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);
             cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);

@@ -67,28 +67,29 @@ static void *management(const char *name)
     return found;
 }
 
-static void uuid_text(int device, char text[64])
+static void uuid_text(int device, const char *kind, char text[64])
 {
     CUuuid uuid;
-    CHECK(cu(cuDeviceGetUuid)(&uuid, device));
-    char *at = text + sprintf(text, "GPU");
+    if (!strcmp(kind, "MIG")) CHECK(cu(cuDeviceGetUuid_v2)(&uuid, device));
+    else CHECK(cu(cuDeviceGetUuid)(&uuid, device));
+    char *at = text + sprintf(text, "%s", kind);
     for (int i = 0; i < 16; i++)
         at += sprintf(at, i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)uuid.bytes[i]);
 }
 
-static void print_management(void)
+static void print_management(const char *kind)
 {
     Device device;
     char text[64];
     struct memory v1;
     struct memory_v2 v2 = {.version = 0x2000028};
-    uuid_text(0, text);
+    uuid_text(0, kind, text);
     THAT(((int (*)(void))management("nvmlInit_v2"))() == 0);
     THAT(((int (*)(const char *, Device *))management("nvmlDeviceGetHandleByUUID"))(text, &device) == 0);
     THAT(((int (*)(Device, struct memory *))management("nvmlDeviceGetMemoryInfo"))(device, &v1) == 0);
     THAT(((int (*)(Device, struct memory_v2 *))management("nvmlDeviceGetMemoryInfo_v2"))(device, &v2) == 0);
-    printf(",\"nvml\":{\"total\":%llu,\"free\":%llu,\"used\":%llu,\"v2\":{\"total\":%llu,\"reserved\":%llu,\"free\":%llu,"
-           "\"used\":%llu},\"processes\":[", v1.total, v1.free, v1.used, v2.total, v2.reserved, v2.free, v2.used);
+    printf(",\"%s\":{\"uuid\":\"%s\",\"total\":%llu,\"free\":%llu,\"used\":%llu,\"v2\":{\"total\":%llu,\"reserved\":%llu,\"free\":%llu,"
+           "\"used\":%llu},\"processes\":[", strcmp(kind, "MIG") ? "nvml" : "mig", text, v1.total, v1.free, v1.used, v2.total, v2.reserved, v2.free, v2.used);
     static struct process list[2048];
     static struct process_v1 short_list[2048];
     unsigned count = 0, room = 2048, short_room = 2048;
@@ -108,7 +109,8 @@ static void information(void)
     CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
     CHECK(cu(cuDeviceTotalMem_v2)(&whole, 0));
     printf("{\"pid\":%d,\"free\":%zu,\"total\":%zu,\"device_total\":%zu", getpid(), free_bytes, total, whole);
-    print_management();
+    print_management("GPU");
+    if (getenv("SIMGPU_MIG")) print_management("MIG");
     size_t (*truth)(char *, size_t) = found_below("simgpu_truth");
     size_t (*account)(char *, size_t) = dlsym(RTLD_DEFAULT, "vramshim_account");
     if (truth) truth(buffer, sizeof buffer), printf(",\"truth\":%s", buffer);

@@ -8,6 +8,7 @@
  *   SIMGPU_CONTEXT_BYTES   what each context takes (0)
  *   SIMGPU_CONTIGUOUS      1: what is taken at once lies in one piece of physical memory, as where nothing pages (0);
  *                          the same for all processes of a host; see extents.c
+ *   SIMGPU_MIG             1: each device is a part of a card twice its size, with a UUID of its own (0)
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th, from the 3rd on
  *                          answers that code; names without _v2
@@ -91,6 +92,13 @@ void sim_uuid_text(int physical, char text[41])
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)u[i]);
 }
 
+/* The part of a card that SIMGPU_MIG makes a device. */
+void sim_part_uuid_text(int physical, char text[41])
+{
+    sim_uuid_text(physical + MAX_DEVICES, text);
+    memcpy(text, "MIG", 3);
+}
+
 static void read_visible(void)
 {
     const char *value = getenv("CUDA_VISIBLE_DEVICES");
@@ -124,6 +132,7 @@ static void read_all(void)
     read_visible();
     the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
     the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
+    the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {

@@ -29,7 +29,12 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 }
 
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) { DEVICE("cuDeviceGetUuid"); REQUIRE(uuid); sim_uuid(physical_of(device), uuid->bytes); return CUDA_SUCCESS; }
-API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
+API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+    CUresult result = cuDeviceGetUuid(uuid, device);
+    if (result == CUDA_SUCCESS && config()->mig) sim_uuid(physical_of(device) + MAX_DEVICES, uuid->bytes);
+    return result;
+}
 API CUresult cuDeviceGetLuid(char *luid, unsigned *mask, CUdevice device) { (void)luid, (void)mask; DEVICE("cuDeviceGetLuid"); return CUDA_ERROR_NOT_SUPPORTED; }
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { DEVICE("cuDeviceTotalMem"); REQUIRE(bytes); *bytes = config()->memory[physical_of(device)]; return CUDA_SUCCESS; }
 API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device)

@@ -7,9 +7,15 @@ void simgpu_lock(struct shared_state *state);
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 typedef struct Device *Device;
 void sim_uuid_text(int physical, char text[41]);
+void sim_part_uuid_text(int physical, char text[41]);
 
-static int index_of(Device device) { return (int)(intptr_t)device - 1; }
-static bool valid(Device device) { return index_of(device) >= 0 && index_of(device) < config()->devices; }
+/* Handles are numbers: the devices from 1 on, their parts (SIMGPU_MIG) from 1 + MAX_DEVICES on. */
+static bool is_part(Device device) { return (intptr_t)device > MAX_DEVICES; }
+static int index_of(Device device) { return (int)(((intptr_t)device - 1) % MAX_DEVICES); }
+static Device handle(int index, bool part) { return (Device)(intptr_t)(1 + index + (part ? MAX_DEVICES : 0)); }
+static bool valid(Device device) { return device && index_of(device) < config()->devices && (!is_part(device) || config()->mig); }
+/* A card is twice as large as its part. */
+static uint64_t total_of(Device device) { return config()->memory[index_of(device)] * (config()->mig && !is_part(device) ? 2 : 1); }
 #define DEVICE() do { if (!valid(device)) return INVALID_ARGUMENT; } while (0)
 #define U __attribute__((unused))
 
@@ -33,14 +39,17 @@ API int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned length) { cha
 
 API int nvmlDeviceGetCount_v2(unsigned *count) { *count = (unsigned)config()->devices; return OK; }
 API int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
-API int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *out) { if ((int)index >= config()->devices) return INVALID_ARGUMENT; *out = (Device)(intptr_t)(index + 1); return OK; }
+API int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *out) { if ((int)index >= config()->devices) return INVALID_ARGUMENT; *out = handle((int)index, false); return OK; }
+API int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *out) { DEVICE(); if (!config()->mig || is_part(device)) return NOT_SUPPORTED; if (index) return NOT_FOUND; *out = handle(index_of(device), true); return OK; }
 API int nvmlDeviceGetHandleByIndex(unsigned index, Device *out) { return nvmlDeviceGetHandleByIndex_v2(index, out); }
 API int nvmlDeviceGetHandleByUUID(const char *uuid, Device *out)
 {
     for (int i = 0; i < config()->devices; i++) {
         char text[41];
         sim_uuid_text(i, text);
-        if (strcmp(text, uuid) == 0) return *out = (Device)(intptr_t)(i + 1), OK;
+        if (strcmp(text, uuid) == 0) return *out = handle(i, false), OK;
+        sim_part_uuid_text(i, text);
+        if (config()->mig && strcmp(text, uuid) == 0) return *out = handle(i, true), OK;
     }
     return NOT_FOUND;
 }
@@ -49,11 +58,11 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, Device *out)
     const char *colon = strchr(bus, ':');
     unsigned number;
     if (!colon || sscanf(colon + 1, "%x", &number) != 1 || number < 0x10 || (int)number >= 0x10 + config()->devices) return NOT_FOUND;
-    *out = (Device)(intptr_t)(number - 0x10 + 1);
+    *out = handle((int)number - 0x10, false);
     return OK;
 }
 API int nvmlDeviceGetName(Device device, char *out, unsigned length) { DEVICE(); return copy(out, length, "Simulated GPU"); }
-API int nvmlDeviceGetUUID(Device device, char *out, unsigned length) { DEVICE(); char text[41]; sim_uuid_text(index_of(device), text); return copy(out, length, text); }
+API int nvmlDeviceGetUUID(Device device, char *out, unsigned length) { DEVICE(); char text[41]; (is_part(device) ? sim_part_uuid_text : sim_uuid_text)(index_of(device), text); return copy(out, length, text); }
 API int nvmlDeviceGetIndex(Device device, unsigned *out) { DEVICE(); *out = (unsigned)index_of(device); return OK; }
 API int nvmlDeviceGetMinorNumber(Device device, unsigned *out) { DEVICE(); *out = (unsigned)index_of(device); return OK; }
 API int nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor) { DEVICE(); *major = 9, *minor = 0; return OK; }
@@ -65,14 +74,14 @@ struct memory_v2 { unsigned version; unsigned long long total, reserved, free, u
 API int nvmlDeviceGetMemoryInfo(Device device, struct memory *m)
 {
     DEVICE();
-    uint64_t total = config()->memory[index_of(device)], used = simgpu_used(index_of(device));
+    uint64_t total = total_of(device), used = simgpu_used(index_of(device));
     *m = (struct memory){total, total - used, used};
     return OK;
 }
 API int nvmlDeviceGetMemoryInfo_v2(Device device, struct memory_v2 *m)
 {
     DEVICE();
-    uint64_t total = config()->memory[index_of(device)], used = simgpu_used(index_of(device));
+    uint64_t total = total_of(device), used = simgpu_used(index_of(device));
     *m = (struct memory_v2){m->version, total, 0, total - used, used};
     return OK;
 }
@@ -105,7 +114,7 @@ API int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *count, str
 API int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *count, struct process *out) { return processes(device, count, out, false); }
 API int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct process *out) { return processes(device, count, out, false); }
 API int nvmlDeviceGetGraphicsRunningProcesses_v3(U Device device, unsigned *count, U struct process *out) { *count = 0; return OK; }
-API int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) { DEVICE(); *current = *pending = 0; return NOT_SUPPORTED; }
+API int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) { DEVICE(); *current = *pending = config()->mig; return config()->mig && !is_part(device) ? OK : NOT_SUPPORTED; }
 API int nvmlDeviceGetP2PStatus(U Device a, U Device b, U int index, int *status) { *status = 0; return OK; }
 API int nvmlDeviceGetNvLinkState(U Device d, U unsigned link, U int *active) { return NOT_SUPPORTED; }
 API int nvmlDeviceGetNvLinkRemoteDeviceType(U Device d, U unsigned link, U int *type) { return NOT_SUPPORTED; }
