@@ -149,12 +149,28 @@ fn the_limit_is_out_of_memory_and_no_more() {
     }
 }
 
+/// The layer, our ledger and NVML say that the same is used; so does cuMemGetInfo, but for what lies free with us.
+fn assert_one_truth(stdout: &str, context: &str) {
+    let line = stdout.lines().find(|line| line.starts_with("books: ")).expect(context);
+    let numbers: Vec<u64> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [layer, ledger, management, information, inside] = numbers[..] else {
+        panic!("{context}: {line}");
+    };
+    assert!(layer > 0, "{context}: {line}");
+    assert_eq!(
+        [ledger, management, information + inside],
+        [layer; 3],
+        "{context}: {line}"
+    );
+}
+
 /// What `quota mixed` said of its end, and the job as `inspect` tells it.
 fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String, Value) {
     let context = format!("mixed {seed}, {form:?} {habits:?} {}", strategy.name);
     let job = quota(form, habits, &["mixed", seed, "4000"]).sim("1GiB", 1);
     let finished = job.strategy(strategy).run().ok();
     let job = check(&finished, strategy, &context);
+    assert_one_truth(&finished.stdout, &context);
     let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
     (said.expect("its end").to_owned(), job)
 }
@@ -220,6 +236,47 @@ fn every_road_leads_through_the_layer() {
             let context = format!("{} over {form:?}, {strategy:?}", path.display());
             let job = Job::new(path).over(form, "3GiB", WELL_BEHAVED).strategy(strategy);
             check(&job.args(arguments).run().ok(), strategy, &context);
+        }
+    }
+}
+
+/// The other order: the layer is in front, with its `dlsym`, and what it lets pass comes to us.
+#[test]
+fn the_layer_may_stand_in_front_of_us() {
+    let scenes: [&[&str]; 2] = [&["book", "1", "250"], &["limit"]];
+    let linked = client("quota.c", "quota-linked", &["libcuda.so.1"]);
+    let dlopen = client("quota.c", "quota-dlopen", &["-DDLOPEN"]);
+    let proc = client("quota.c", "quota-proc", &["-DPROC"]);
+    for (path, strategy) in [linked, dlopen, proc]
+        .iter()
+        .flat_map(|path| THREE.map(|strategy| (path, strategy)))
+    {
+        for scene in scenes {
+            let context = format!("{} {scene:?} {}", path.display(), strategy.name);
+            let job = Job::new(path).sim("2GiB", 1).under("1GiB", WELL_BEHAVED).args(scene);
+            let finished = job.strategy(strategy).run().ok();
+            let lines = finished.json();
+            let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+            for checkpoint in &checkpoints {
+                assert_agree(checkpoint, strategy, &context);
+                // In front, its book is of what the job asked for.
+                let requested: u64 = checkpoint["own"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|row| row["device"] == 0 && row["class"] != "address_range" && row["class"] != "pitched")
+                    .map(|row| row["requested"].as_u64().unwrap())
+                    .sum();
+                let used = checkpoint["layer"]["used"][0].as_u64().unwrap();
+                assert!(used >= requested && used <= GIB, "{context}: {used} {requested}");
+            }
+            let job = finished.inspect();
+            assert_eq!(
+                (&job["anomalies"], &job["events_lost"]),
+                (&0.into(), &0.into()),
+                "{context}"
+            );
+            assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], &context);
         }
     }
 }

@@ -7,6 +7,7 @@
  *                           became of them
  *   quota next              asks the loader twice what comes next */
 #include "client.h"
+#include "shim.h"
 #include <stdbool.h>
 
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
@@ -190,6 +191,26 @@ static size_t mixed_size(void)
     }
 }
 
+/* What each book says is used of the device, in bytes; cuMemGetInfo counts what lies free with the library as free. */
+static void books(void)
+{
+    struct { unsigned long long total, free, used; } memory;
+    struct vramshim_stats stats = {0};
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device;
+    THAT(library);
+    THAT(((int (*)(void))dlsym(library, "nvmlInit_v2"))() == 0);
+    THAT(((int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))(0, &device) == 0);
+    THAT(((int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo"))(device, &memory) == 0);
+    size_t free_bytes, total;
+    CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
+    uint64_t (*layer)(int) = found_below("layer_used");
+    __typeof__(&vramshim_stats) ask = (__typeof__(ask))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    if (ask) THAT(ask(0, &stats) == 0);
+    printf("books: layer %llu, ledger %llu, NVML %llu, cuMemGetInfo %llu with %llu free inside\n",
+           layer ? (unsigned long long)layer(0) : 0ull, (unsigned long long)stats.reserved, memory.used,
+           (unsigned long long)(total - free_bytes), (unsigned long long)stats.free_inside);
+}
+
 static void mixed(int steps)
 {
     enum { BLOCKS = 640 };
@@ -210,13 +231,16 @@ static void mixed(int steps)
                 CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
                 checkpoint();
                 printf("out of memory: %zu bytes asked for, %zu held, %zu free\n", size, held, free_bytes);
+                books();
                 return;
             }
             held += size;
         }
         if (step % 200 == 0) checkpoint();
     }
+    checkpoint();
     printf("served\n");
+    books();
 }
 
 int main(int argc, char **argv)

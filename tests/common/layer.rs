@@ -37,6 +37,14 @@ fn built() -> &'static Path {
 }
 
 impl Job {
+    /// With the layer in front of us: the job calls it, it calls us.
+    pub fn under(self, limit: &str, habits: Habits) -> Job {
+        let job = self
+            .preload_in_front(built().join("liblayer.so"))
+            .env("LAYER_LIMIT", limit);
+        habits.iter().fold(job, |job, (name, value)| job.env(name, value))
+    }
+
     /// With the layer between us and the simulated driver.
     pub fn over(self, form: Form, limit: &str, habits: Habits) -> Job {
         let driver = simulated("libcuda.so.1");

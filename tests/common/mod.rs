@@ -196,6 +196,12 @@ impl Job {
         self
     }
 
+    /// With another library in front of ours.
+    pub fn preload_in_front(mut self, path: PathBuf) -> Job {
+        self.preloads.insert(0, path);
+        self
+    }
+
     pub fn input(mut self, text: &str) -> Job {
         self.input = Some(text.to_owned());
         self
