@@ -116,13 +116,11 @@ impl Measurements {
     }
 
     /// What NVML said the process had outside of its ledger when the device was first used, or less where a context went
-    /// since (`excess` counts as measured after that): its contexts. It cannot be more than what the whole device had
-    /// outside of the ledger at any time.
+    /// since (`excess` counts as measured after that): its contexts.
     pub fn told_context(&self, excess: Option<i64>) -> Option<u64> {
-        let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
         let after = excess.filter(|_| self.context_went);
-        let bounds = [Some(self.told?), after, self.least_beside];
-        bounds.into_iter().flatten().map(positive).min()
+        let least = self.told?.min(after.unwrap_or(i64::MAX));
+        Some(u64::try_from(least).unwrap_or(0))
     }
 
     /// The least that the whole device ever had outside of the ledger: the contexts are in it at every moment, and with

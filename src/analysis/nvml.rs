@@ -61,7 +61,8 @@ pub fn ask(host: &Host, uuids: &[String]) -> Answer {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot start this program again to ask NVML: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|_| format!("NVML brought its process down ({})", output.status))
+    serde_json::from_slice::<Answer>(&output.stdout)
+        .map_err(|_| format!("NVML brought its process down ({})", output.status))?
 }
 
 /// The child's part.
