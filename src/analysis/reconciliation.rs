@@ -6,9 +6,9 @@
 //!
 //! 1. **context**: what the driver holds for the process's contexts. Evidence is the excess in the first measurement of
 //!    the device (`Kind::Measured`, taken right after its context came to be), or less where a context went since. Where
-//!    NVML did not speak then: all that the device had outside of the ledger at that time, at its least, if nobody else
-//!    is known to have been there and it is no more than a context can plausibly be (`PLAUSIBLE_CONTEXT`). Where somebody
-//!    was: as much as the context of another process on the same device, because one driver makes them alike.
+//!    NVML did not speak then: all that the device ever had outside of the ledger, at its least, if nobody else is known
+//!    to have had memory there by then and it is no more than a context can plausibly be (`PLAUSIBLE_CONTEXT`). Where
+//!    somebody had: as much as the context of another process on the same device, because one driver makes them alike.
 //! 2. **rounding**: the driver obtains physical memory by pages; at most what is left of pages that the ledger's memory
 //!    covers in part (`slack`).
 //! 3. **module code**: growth since the context was measured, at most the GPU code in the files that the process has
@@ -16,9 +16,9 @@
 //! 4. **managed**: where there is less than the ledger has, managed memory that lies in host memory instead (negative).
 //! 5. **unknown**: the rest. Negative where the ledger has more than the driver.
 //!
-//! The first three are what can be so at most, hence *unknown* is what nothing at all explains. Of a device, NVML's used
-//! bytes = Σ (reserved + context + rounding + module code + managed) of its processes under the library
-//! + other processes + unknown. What a policy keeps for later is in reserved, and named there: free inside.
+//! The first three are what can be so at most, hence *unknown* is what nothing at all explains. Of a device, what NVML
+//! says is used = for each process under the library: reserved, context, rounding, module code and managed; then other
+//! processes, and unknown. What a policy keeps for later is in reserved, and named there: free inside.
 
 use super::account::DeviceAccount;
 use super::measured::{Ledger, Measured, Measurements};

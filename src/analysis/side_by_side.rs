@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use vramshim::journal::reader::State;
+use vramshim::journal::reader::{Header, Journal, State};
 
 use super::account::DeviceAccount;
 use super::device_code;
@@ -14,7 +14,7 @@ use super::job::{Job, LoadError, uuid};
 use super::measured::Ledger;
 use super::nvml::{self, Reading};
 use super::reconciliation::{AsOf, Context, Differences};
-use super::running::{self, Running};
+use super::running;
 
 mod live;
 
@@ -84,70 +84,80 @@ impl Process {
 /// How a journal is read.
 pub type Load<'a> = &'a dyn Fn(&Path) -> Result<Job, LoadError>;
 
+/// A journal whose process runs.
+struct Found {
+    pid: u32,
+    journal: PathBuf,
+    uuids: Vec<String>,
+}
+
 /// One look at everything: the devices, whether any process runs, and what could not be read.
 pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
-        match load(&target.journal) {
-            Ok(job) if job.state == State::Running => now.push((target.pid, job)),
-            Ok(job) => devices.extend(as_of(&job, None, None)),
+        match Journal::open(&target.journal).map_err(LoadError::Open) {
+            Ok(journal) if journal.state() == State::Running => now.push((target, journal.header().clone())),
+            Ok(_) => match load(&target.journal) {
+                Ok(job) => devices.extend(as_of(&job, None, None)),
+                Err(error) => problems.push(error),
+            },
             Err(error) => problems.push(error),
         }
     }
     let running = !now.is_empty();
     if running {
-        devices.extend(running_now(now, load));
+        devices.extend(running_now(now, load, &mut problems));
     }
     (devices, running, problems)
 }
 
-fn running_now(mut targets: Vec<(Option<u32>, Job)>, load: Load) -> Vec<Device> {
-    let everyone: Vec<(Running, Host)> = running::all()
-        .into_iter()
-        .map(|running| {
-            let host = Host::of(running.pid);
-            (running, host)
-        })
-        .collect();
-    for (pid, job) in &mut targets {
-        let found = everyone
-            .iter()
-            .find(|(running, _)| same_file(&running.journal, &job.path));
-        *pid = pid.or(found.map(|(running, _)| running.pid));
-    }
+fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<LoadError>) -> Vec<Device> {
+    let everyone = running::all();
     let mut devices = Vec::new();
-    while let Some((pid, job)) = targets.pop() {
-        let Some(pid) = pid else {
+    let mut alone = |pid, journal: &Path, why: &str| match load(journal) {
+        Ok(job) => devices.extend(as_of(&job, pid, Some(why))),
+        Err(error) => problems.push(error),
+    };
+    let mut hosts: Vec<(Host, Vec<Found>)> = Vec::new();
+    for (Target { journal, pid }, header) in targets {
+        let found = everyone.iter().find(|running| same_file(&running.journal, journal));
+        let Some(pid) = pid.or(found.map(|running| running.pid)) else {
             let why = "its process cannot be found here (another pid namespace, or no permission)";
-            devices.extend(as_of(&job, None, Some(why)));
+            alone(None, journal, why);
             continue;
         };
-        let host = Host::of(pid);
-        if let Host::Closed(reason) = &host {
-            devices.extend(as_of(&job, Some(pid), Some(reason)));
-            continue;
+        let found = Found {
+            pid,
+            journal: journal.clone(),
+            uuids: header.devices.iter().filter_map(|device| uuid(&device.uuid)).collect(),
+        };
+        match Host::of(pid) {
+            Host::Closed(why) => alone(Some(pid), journal, &why),
+            host => match hosts.iter_mut().find(|(known, _)| known.is(&host)) {
+                Some((_, ours)) => ours.push(found),
+                None => hosts.push((host, vec![found])),
+            },
         }
-        let others = targets.extract_if(.., |(pid, _)| pid.is_some_and(|pid| Host::of(pid).is(&host)));
-        let mut ours = vec![(pid, job)];
-        ours.extend(others.filter_map(|(pid, job)| Some((pid?, job))));
-        let members = everyone.iter().filter(|(_, theirs)| theirs.is(&host));
-        let mut members: Vec<(u32, PathBuf)> = members
-            .map(|(running, _)| (running.pid, running.journal.clone()))
+    }
+    for (host, ours) in hosts {
+        let is_ours = |pid| ours.iter().any(|found| found.pid == pid);
+        let others = everyone
+            .iter()
+            .filter(|running| !is_ours(running.pid) && Host::of(running.pid).is(&host))
+            .map(|running| (running.pid, running.journal.as_path()));
+        let members: Vec<(u32, &Path)> = ours
+            .iter()
+            .map(|found| (found.pid, found.journal.as_path()))
+            .chain(others)
             .collect();
-        for (pid, job) in &ours {
-            if !members.iter().any(|(member, _)| member == pid) {
-                members.push((*pid, job.path.clone()));
-            }
-        }
         devices.extend(on_host(&host, &ours, &members, load));
     }
     devices
 }
 
 /// The devices of one host that the processes asked about use, with every process on them.
-fn on_host(host: &Host, ours: &[(u32, Job)], members: &[(u32, PathBuf)], load: Load) -> Vec<Device> {
-    let all = ours.iter().flat_map(|(_, job)| &job.header.devices);
-    let mut uuids: Vec<String> = all.filter_map(|device| uuid(&device.uuid)).collect();
+fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) -> Vec<Device> {
+    let mut uuids: Vec<String> = ours.iter().flat_map(|found| found.uuids.clone()).collect();
     uuids.sort();
     uuids.dedup();
     let read = || -> Vec<(u32, Job)> {
@@ -155,8 +165,7 @@ fn on_host(host: &Host, ours: &[(u32, Job)], members: &[(u32, PathBuf)], load: L
         jobs.collect()
     };
     let mut jobs = read();
-    let mut answer = nvml::ask(host, &uuids);
-    let mut settled = false;
+    let (mut answer, mut settled) = (nvml::ask(host, &uuids), false);
     for _ in 0..TRIES {
         let after = read();
         settled = answer.is_err() || held(&jobs) == held(&after);
@@ -166,9 +175,18 @@ fn on_host(host: &Host, ours: &[(u32, Job)], members: &[(u32, PathBuf)], load: L
         }
         answer = nvml::ask(host, &uuids);
     }
+    // Of those that were asked about, and have the device.
+    let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
+        let asked = jobs
+            .iter()
+            .filter(|(pid, _)| ours.iter().any(|found| found.pid == *pid));
+        let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
+        each.filter(|device| uuid.is_none() || device.uuid.as_deref() == uuid)
+            .collect()
+    };
     let readings = match answer {
         Ok(readings) => readings,
-        Err(reason) => return each_as_of(ours, &reason, |_| true),
+        Err(why) => return apart(&why, None),
     };
     let mut devices = Vec::new();
     for (uuid, reading) in uuids.into_iter().zip(readings) {
@@ -176,16 +194,12 @@ fn on_host(host: &Host, ours: &[(u32, Job)], members: &[(u32, PathBuf)], load: L
             Ok(reading) => {
                 let mut device = live::device(uuid, reading, &jobs);
                 if !settled {
-                    device.notes.push(
-                        "memory came and went while it was looked at: the differences may be of different moments"
-                            .into(),
-                    );
+                    let note = "memory came and went while it was looked at: the figures are of different moments";
+                    device.notes.push(note.into());
                 }
                 devices.push(device);
             }
-            Err(reason) => {
-                devices.extend(each_as_of(ours, &reason, |of| of == Some(uuid.as_str())));
-            }
+            Err(why) => devices.extend(apart(&why, Some(&uuid))),
         }
     }
     devices
@@ -205,11 +219,6 @@ fn held(jobs: &[(u32, Job)]) -> Vec<(u32, i16, u64, u64)> {
         job.account.devices.iter().map(of).collect::<Vec<_>>()
     };
     jobs.iter().flat_map(each).collect()
-}
-
-fn each_as_of(jobs: &[(u32, Job)], why: &str, wanted: impl Fn(Option<&str>) -> bool) -> Vec<Device> {
-    let each = jobs.iter().flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
-    each.filter(|device| wanted(device.uuid.as_deref())).collect()
 }
 
 /// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.

@@ -28,6 +28,13 @@ impl Member<'_> {
             .map(|used| minus(used, self.process.ledger.reserved))
     }
 
+    /// From when on it may have had memory on the device, on the clock of the journals.
+    fn since_ns(&self) -> u64 {
+        let first = self.measurements().and_then(Measurements::first);
+        let after = first.map_or(0, |first| first.time_ns);
+        self.job.header.mono_start_ns.saturating_add(after)
+    }
+
     fn explain(&mut self, excess: i64) {
         let pid = self.process.pid;
         let (ledger, context) = (&self.process.ledger, self.process.context);
@@ -71,7 +78,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         };
     }
     let others = others(listed, &members, &mut notes);
-    contexts(&mut members, &others);
+    contexts(&mut members, &others, reading.total);
     let (other_processes, unknown) = explain(&reading, &mut members, &others, &mut notes);
     Device {
         uuid: Some(uuid),
@@ -117,19 +124,21 @@ fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec
 }
 
 /// What is known of each process's context, from its own measurements or else from another's.
-fn contexts(members: &mut [Member], others: &[Listed]) {
+fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
     for place in 0..members.len() {
         let (member, excess) = (&members[place], members[place].excess());
         let Some(measurements) = member.measurements() else {
             continue;
         };
         let alone = measurements.first().is_some_and(|first| {
-            let then = member.job.header.mono_start_ns.saturating_add(first.time_ns);
+            let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
-            let before = |start: Option<u64>| start.is_none_or(|start| start < then);
-            // A journal is begun just before its process makes a context.
-            !rest.any(|(_, other)| before(Some(other.job.header.mono_start_ns)))
-                && !others.iter().any(|other| before(started_ns(other.pid)))
+            // A layer that shows less than the whole device does not tell what others have of it.
+            first.total >= total - total / 16
+                && !rest.any(|(_, other)| other.since_ns() < then)
+                && !others
+                    .iter()
+                    .any(|other| started_ns(other.pid).is_none_or(|start| start < then))
         });
         members[place].process.context = Context::of(measurements, alone, excess);
     }

@@ -43,6 +43,11 @@ fn heading(device: &Device) -> String {
     let what = format!("{uuid}  {}, {}", printable(&device.name, 64), size(device.total));
     let when = device.at.map_or_else(|| "now".to_owned(), words::time);
     match &device.nvml {
+        Some(reading) if reading.reserved > 0 => format!(
+            "{what}: {} used, and {} kept by the driver for itself, says NVML {when}",
+            size(reading.used),
+            size(reading.reserved)
+        ),
         Some(reading) => format!("{what}: {} used, says NVML {when}", size(reading.used)),
         None => format!("{what}: as of {when}"),
     }
