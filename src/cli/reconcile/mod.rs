@@ -57,7 +57,7 @@ pub struct Reconcile {
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     bound: String,
 
-    /// Look again every so often, with a unit (500ms, 5s, 1min)
+    /// Look again every so often, with a unit such as 500ms, 5s or 1min; 2s where none is given
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<String>,
 

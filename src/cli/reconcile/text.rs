@@ -115,6 +115,10 @@ pub fn process_rows(
         Some(Basis::Alike) => "another process's context",
         None => "",
     };
+    let unknown = match context {
+        None if differences.unknown > 0 => "nothing tells what of it is a context",
+        _ => "",
+    };
     let parts = [
         ("requested", ledger.requested as i64, "ledger"),
         ("rounding of requests", rounded, "ledger"),
@@ -124,7 +128,7 @@ pub fn process_rows(
         ("driver's rounding", differences.rounding as i64, "addresses, at most"),
         ("module code", differences.module_code as i64, "mapped files, at most"),
         ("managed, in host memory", differences.managed, "ledger, at most"),
-        ("unknown", differences.unknown, ""),
+        ("unknown", differences.unknown, unknown),
     ];
     let mut rows = Vec::new();
     for (what, bytes, known) in parts {
