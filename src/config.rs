@@ -9,6 +9,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::policy::{Settings, Strategy};
+use crate::quota::limits::Limits;
+use crate::quota::{self, Scope};
+use crate::units::parse_size;
 
 const MIB: u64 = 1 << 20;
 const DEFAULT_JOURNAL_MAX: u64 = 4 << 30;
@@ -44,6 +47,9 @@ pub const EXPLAINING_VARIABLES: &[&str] = &[
     "VRAMSHIM_LOG",
     "VRAMSHIM_JOURNAL_MAX",
     "VRAMSHIM_IDLE_RELEASE",
+    "VRAMSHIM_MEMORY_LIMIT",
+    "VRAMSHIM_LIMIT_SCOPE",
+    "VRAMSHIM_ACCOUNTS",
 ];
 
 /// How much the library says on stderr.
@@ -69,6 +75,7 @@ pub struct Config {
     pub journal_max: u64,
     /// How long a pool must rest before what it holds free is given back; `None`: it is kept.
     pub idle_release: Option<Duration>,
+    pub quota: quota::Settings,
     pub log: LogLevel,
     pub strict: bool,
     /// Things worth saying that are not errors.
@@ -84,6 +91,7 @@ impl Default for Config {
             directory: None,
             journal_max: DEFAULT_JOURNAL_MAX,
             idle_release: None,
+            quota: quota::Settings::default(),
             log: LogLevel::Info,
             strict: false,
             remarks: Vec::new(),
@@ -169,6 +177,7 @@ impl Config {
         config.directory = (reader.lookup)("VRAMSHIM_DIR")
             .filter(|value| !value.is_empty())
             .map(PathBuf::from);
+        reader.quota(&mut config);
         (config, reader.errors)
     }
 
@@ -185,9 +194,35 @@ const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
 const DURATION: &str = "a number with a unit (ms, s, min), such as 30s; 0 for never";
+const LIMIT: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit \
+                     takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
+const SCOPE: &str = "process, group";
 const STRATEGY: &str = "passthrough, naive_best_fit, auto_growth (also spelt autogrow)";
 const FRAMEWORK_STRATEGY: &str =
     "passthrough, naive_best_fit, auto_growth (also spelt autogrow), thread_local (left to Paddle)";
+
+const LIMIT_VARIABLE: &str = "VRAMSHIM_MEMORY_LIMIT";
+const PADDLES_LIMIT: &str = "FLAGS_gpu_memory_limit_mb";
+/// Set by HAMi-like layers in a container, in all or with the number of a device behind.
+const INHERITED_LIMIT: &str = "CUDA_DEVICE_MEMORY_LIMIT";
+const INHERITED_LIMITS: [&str; 16] = [
+    "CUDA_DEVICE_MEMORY_LIMIT_0",
+    "CUDA_DEVICE_MEMORY_LIMIT_1",
+    "CUDA_DEVICE_MEMORY_LIMIT_2",
+    "CUDA_DEVICE_MEMORY_LIMIT_3",
+    "CUDA_DEVICE_MEMORY_LIMIT_4",
+    "CUDA_DEVICE_MEMORY_LIMIT_5",
+    "CUDA_DEVICE_MEMORY_LIMIT_6",
+    "CUDA_DEVICE_MEMORY_LIMIT_7",
+    "CUDA_DEVICE_MEMORY_LIMIT_8",
+    "CUDA_DEVICE_MEMORY_LIMIT_9",
+    "CUDA_DEVICE_MEMORY_LIMIT_10",
+    "CUDA_DEVICE_MEMORY_LIMIT_11",
+    "CUDA_DEVICE_MEMORY_LIMIT_12",
+    "CUDA_DEVICE_MEMORY_LIMIT_13",
+    "CUDA_DEVICE_MEMORY_LIMIT_14",
+    "CUDA_DEVICE_MEMORY_LIMIT_15",
+];
 
 struct Reader<L> {
     lookup: L,
@@ -217,6 +252,68 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 accepted,
             }),
         }
+    }
+
+    /// Limits, whom they hold for, and where accounts are shared.
+    fn quota(&mut self, config: &mut Config) {
+        let quota = &mut config.quota;
+        let mut of_process_only = false;
+        if self.text(LIMIT_VARIABLE).as_deref() == Some("inherit") {
+            (quota.limits, quota.from) = (self.inherited_limits(), INHERITED_LIMIT);
+            if quota.limits.is_empty() {
+                let remark = format!("{LIMIT_VARIABLE}=inherit, but no {INHERITED_LIMIT} is set: there is no limit");
+                config.remarks.push(remark);
+            }
+        } else if self.text(LIMIT_VARIABLE).is_some() {
+            self.set(LIMIT_VARIABLE, LIMIT, Limits::parse, &mut quota.limits);
+            quota.from = LIMIT_VARIABLE;
+        } else {
+            let mut bytes = 0;
+            self.set(PADDLES_LIMIT, MEBIBYTES, mebibytes, &mut bytes);
+            if bytes > 0 {
+                (quota.limits, quota.from) = (Limits::every(bytes), PADDLES_LIMIT);
+                // Paddle counts each process by itself.
+                of_process_only = true;
+            }
+        }
+        quota.accounts = (self.lookup)("VRAMSHIM_ACCOUNTS")
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from);
+        let mut scope = None;
+        self.set(
+            "VRAMSHIM_LIMIT_SCOPE",
+            SCOPE,
+            |text| Some(Some(scope_of(text)?)),
+            &mut scope,
+        );
+        quota.scope = match scope {
+            Some(scope) => scope,
+            None if quota.accounts.is_some() && !of_process_only => Scope::Group,
+            None => Scope::Process,
+        };
+        if quota.scope == Scope::Group && quota.accounts.is_none() && !quota.limits.is_empty() {
+            // SAFETY: has no preconditions.
+            let user = unsafe { libc::geteuid() };
+            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{user}")));
+        }
+    }
+
+    /// What a virtualisation layer's variables say of limits.
+    fn inherited_limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
+        let mut bytes = None;
+        let parse = |text: &str| parse_size(text).map(Some);
+        self.set(INHERITED_LIMIT, SIZE, parse, &mut bytes);
+        if let Some(bytes) = bytes.take() {
+            limits.limit_every(bytes);
+        }
+        for (number, variable) in (0..).zip(INHERITED_LIMITS) {
+            self.set(variable, SIZE, parse, &mut bytes);
+            if let Some(bytes) = bytes.take() {
+                limits.limit_number(number, bytes);
+            }
+        }
+        limits
     }
 
     fn strategy(&mut self, config: &mut Config) {
@@ -277,6 +374,12 @@ pub fn parse_duration(text: &str) -> Option<Option<Duration>> {
     }
 }
 
+fn scope_of(text: &str) -> Option<Scope> {
+    [Scope::Process, Scope::Group]
+        .into_iter()
+        .find(|scope| scope.name() == text)
+}
+
 fn log_level(text: &str) -> Option<LogLevel> {
     Some(match text.to_ascii_lowercase().as_str() {
         "off" => LogLevel::Off,
@@ -287,35 +390,6 @@ fn log_level(text: &str) -> Option<LogLevel> {
         "trace" => LogLevel::Trace,
         _ => return None,
     })
-}
-
-/// A size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for anything
-/// else, negative and overflowing values included.
-pub fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = (text[..unit_at].trim(), text[unit_at..].trim());
-    let scale: u64 = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "kib" | "k" => 1 << 10,
-        "mib" | "m" => 1 << 20,
-        "gib" | "g" => 1 << 30,
-        "tib" | "t" => 1 << 40,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        "tb" => 1_000_000_000_000,
-        _ => return None,
-    };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(scale);
-    }
-    let bytes = number
-        .parse::<f64>()
-        .ok()
-        .filter(|value| value.is_finite() && *value >= 0.0)?
-        * scale as f64;
-    (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
 #[cfg(test)]
@@ -375,13 +449,37 @@ mod tests {
     }
 
     #[test]
-    fn sizes_with_and_without_units() {
-        assert_eq!(parse_size("4096"), Some(4096));
-        assert_eq!(parse_size("1.5GiB"), Some(3 << 29));
-        assert_eq!(parse_size("2 GB"), Some(2_000_000_000));
-        for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
-            assert_eq!(parse_size(bad), None, "{bad}");
-        }
+    fn limits_come_from_one_variable() {
+        let gib = |bytes: u64| bytes << 30;
+        let limit = |pairs: &[(&str, &str)], number| {
+            let (config, errors) = read(pairs);
+            assert!(errors.is_empty(), "{errors:?}");
+            (
+                config.quota.limits.of(Some(number), "GPU-0", gib(80)),
+                config.quota.scope,
+            )
+        };
+        let own = ("VRAMSHIM_MEMORY_LIMIT", "8GiB");
+        let paddles = ("FLAGS_gpu_memory_limit_mb", "4096");
+        let shared = ("VRAMSHIM_ACCOUNTS", "/accounts");
+        assert_eq!(limit(&[own, paddles], 0), (Some(gib(8)), Scope::Process));
+        assert_eq!(limit(&[own, shared], 0), (Some(gib(8)), Scope::Group));
+        assert_eq!(limit(&[paddles, shared], 0), (Some(gib(4)), Scope::Process));
+        assert_eq!(limit(&[shared], 0), (None, Scope::Group));
+        let inherit = ("VRAMSHIM_MEMORY_LIMIT", "inherit");
+        let layers = [
+            inherit,
+            ("CUDA_DEVICE_MEMORY_LIMIT", "3g"),
+            ("CUDA_DEVICE_MEMORY_LIMIT_1", "2048m"),
+            paddles,
+        ];
+        assert_eq!((limit(&layers, 0).0, limit(&layers, 1).0), (Some(gib(3)), Some(gib(2))));
+        assert_eq!(limit(&layers[1..3], 0).0, None, "only when asked");
+        assert_eq!(read(&[inherit]).0.remarks.len(), 1);
+        assert_eq!(
+            read(&[inherit, ("CUDA_DEVICE_MEMORY_LIMIT_1", "x")]).1[0].variable,
+            "CUDA_DEVICE_MEMORY_LIMIT_1"
+        );
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub trait DeviceMemory {
     /// Create physical memory; returns its handle, which is not 0. Not accounted for until it is `mapped`.
     fn create(&self, size: u64) -> Result<u64, DriverError>;
 
-    /// Give physical memory back that is mapped nowhere.
-    fn release(&self, handle: u64) -> Result<(), DriverError>;
+    /// Give `size` bytes of physical memory back that are mapped nowhere.
+    fn release(&self, handle: u64, size: u64) -> Result<(), DriverError>;
 
     fn map(&self, address: u64, size: u64, handle: u64) -> Result<(), DriverError>;
 

@@ -349,14 +349,15 @@ impl Ledger {
         usage.live.store(sum.live.wrapping_sub(1), Relaxed);
     }
 
-    pub fn insert(&self, key: Key, allocation: Allocation) {
+    /// Returns the allocation that had this name before, if there was one: the driver gave the name out again, so it is
+    /// gone, whoever freed it.
+    pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
         self.each_total(allocation.device, allocation.class, |totals, pooled| {
             totals.add(&allocation, pooled)
         });
-        if let Some(stale) = self.live.insert(key, allocation) {
-            // The driver gave the same name out again, so the old allocation is gone, whoever freed it.
-            self.each_total(stale.device, stale.class, |totals, _| totals.subtract(&stale));
-        }
+        let stale = self.live.insert(key, allocation)?;
+        self.each_total(stale.device, stale.class, |totals, _| totals.subtract(&stale));
+        Some(stale)
     }
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {

@@ -13,4 +13,6 @@ mod ledger;
 mod log;
 pub mod policy;
 mod process;
+pub mod quota;
 mod real;
+pub mod units;

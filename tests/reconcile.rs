@@ -13,7 +13,7 @@ use std::io::BufReader;
 use std::process::{Command, Stdio};
 
 use common::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
-use holder::{Holder, holder, host, look, number, only, reconcile, stderr};
+use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
 use serde_json::Value;
 use std::io::BufRead;
 
@@ -51,21 +51,24 @@ fn a_running_job_agrees_to_the_byte() {
 }
 
 #[test]
-fn what_contexts_take_is_never_charged_to_the_ledger() {
-    let (_folder, state) = host();
-    let job = Holder::start(holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB")).with(&["device 0", "alloc 64"]);
-    let (page, _) = look(&[&job.pid()]);
-    let (device, process) = only(&page);
-    assert_eq!(device["nvml"]["used"], CONTEXT + 64 * MIB);
-    // A journal that measured says that it is the context's; one that did not cannot know.
-    let differences = &process["differences"];
-    let beyond = number(&differences["context"]) + number(&differences["unknown"]);
-    assert_eq!(beyond as u64, CONTEXT, "{page:#}");
-    assert_eq!(
-        process["context_basis"].is_null(),
-        differences["context"] == 0,
-        "{page:#}"
-    );
+fn what_a_context_takes_is_known_from_the_first_measurement() {
+    // Under a limit the library asks NVML; without one there is the driver's figure for the device.
+    for (limit, basis) in [("0", "device"), ("3GiB", "nvml")] {
+        for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+            let (_folder, state) = host();
+            let job = holder(&state)
+                .strategy(strategy)
+                .env("SIMGPU_CONTEXT_BYTES", "300MiB")
+                .env("VRAMSHIM_MEMORY_LIMIT", limit);
+            let job = Holder::start(job).with(&["device 0", "alloc 64"]);
+            let (page, code) = look(&[&job.pid()]);
+            let (device, process) = only(&page);
+            assert_eq!((code, &process["context_basis"]), (0, &basis.into()), "{page:#}");
+            assert_eq!(differences(process), [300, 0, 0, 0, 0], "{strategy:?}");
+            let reserved = process["ledger"]["reserved"].as_u64().unwrap();
+            assert_eq!(device["nvml"]["used"], CONTEXT + reserved);
+        }
+    }
 }
 
 #[test]
@@ -257,7 +260,8 @@ fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
 fn a_real_job_that_ended_or_was_killed_can_be_looked_at() {
     for killed in [true, false] {
         let (_folder, state) = host();
-        let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+        let job = holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB");
+        let mut job = Holder::start(job).with(&["device 0", "alloc 64"]);
         match killed {
             true => {
                 job.child.kill().unwrap();
@@ -265,8 +269,9 @@ fn a_real_job_that_ended_or_was_killed_can_be_looked_at() {
             }
             false => job.end(),
         }
-        let (page, _) = look(&[job.journals().to_str().unwrap()]);
+        let (page, code) = look(&[job.journals().to_str().unwrap()]);
         let (device, process) = only(&page);
+        assert_eq!((code, differences(process)), (0, [300, 0, 0, 0, 0]));
         assert_eq!(
             (&device["nvml"], &process["pid"]),
             (&Value::Null, &job.child.id().into())

@@ -103,7 +103,7 @@ impl Question {
     /// Our function of this name, if it is one that we answer for. Nearly every question ends here.
     fn ours(&self, name: &CStr) -> Option<*const c_void> {
         match name.to_bytes() {
-            bytes @ [b'c', b'u', ..] => super::lookup(bytes),
+            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::lookup(bytes),
             b"dlsym" if self.is_from_a_layer_in_front() => Some(dlsym as *const c_void),
             b"dlvsym" if self.is_from_a_layer_in_front() => Some(dlvsym as *const c_void),
             _ => None,

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_void};
 
 use super::route::route;
 use crate::api::{Api, Class};
-use crate::engine::{ArrayShape, Place, enter, enter_running};
+use crate::engine::{ArrayShape, Place, enter, enter_if_limited, enter_running};
 use crate::ledger::Key;
 use crate::real::{self, *};
 
@@ -358,13 +358,22 @@ export! {
 // ---- questions -----------------------------------------------------------------------------------------------------------------
 
 export! {
-    cuMemGetInfo(free: *mut u32, total: *mut u32) enter_running(cuMemGetInfo) |_call, below| below();
+    cuMemGetInfo(free: *mut u32, total: *mut u32) enter_if_limited(cuMemGetInfo) |call, _below| {
+        // SAFETY: each pointer is null or writable by the function's contract.
+        unsafe { call.memory_info_v1(free, total) }
+    };
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) enter(cuMemGetInfo) |call, _below| {
         // SAFETY: each pointer is null or writable by the function's contract.
         unsafe { call.memory_info(free, total) }
     };
-    cuDeviceTotalMem(out: *mut u32, device: CUdevice) enter_running(cuMemGetInfo) |_call, below| below();
-    cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) enter_running(cuMemGetInfo) |_call, below| below();
+    cuDeviceTotalMem(out: *mut u32, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.device_total(out, device, below()) }
+    };
+    cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.device_total(out, device, below()) }
+    };
     cuMemGetAddressRange(base: *mut CUdeviceptrV1, size: *mut u32, address: CUdeviceptrV1)
     enter_running(cuMemGetInfo) |_call, below| below();
     cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr)

@@ -5,6 +5,7 @@
 mod control;
 mod dlsym;
 mod driver;
+mod nvml;
 mod process;
 mod route;
 mod runtime;
@@ -51,6 +52,23 @@ macro_rules! runtime_table {
 }
 runtime::hooked_runtime_functions!(runtime_table);
 
+macro_rules! management_table {
+    ($($name:ident,)+) => {
+        /// The hooked functions of the management library.
+        static MANAGEMENT: &[Entry] = &[$(
+            Entry {
+                name: stringify!($name),
+                ours: nvml::$name as *const c_void,
+                slot: Some(&real::management::slots::$name),
+            },
+        )+];
+    };
+}
+management_table! {
+    nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetComputeRunningProcesses,
+    nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
+}
+
 impl Entry {
     pub fn ours(&self) -> *mut c_void {
         self.ours.cast_mut()
@@ -59,7 +77,11 @@ impl Entry {
 
 /// The entry of exactly this name. Names are matched whole: a prefix match once sent cuDNN's `cudnnCreate` astray.
 pub fn entry(name: &[u8]) -> Option<&'static Entry> {
-    let table = if name.starts_with(b"cuda") { RUNTIME } else { DRIVER };
+    let table = match name {
+        [b'n', ..] => MANAGEMENT,
+        [b'c', b'u', b'd', b'a', ..] => RUNTIME,
+        _ => DRIVER,
+    };
     table.iter().find(|entry| entry.name.as_bytes() == name)
 }
 

@@ -10,9 +10,8 @@ use vramshim::api::Class;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     pub time_ns: u64,
-    /// As the layer below the library answers `cuMemGetInfo`.
-    pub total: u64,
-    pub free: u64,
+    /// Total and free as the layer below the library answers `cuMemGetInfo`, if it could be asked.
+    pub driver: Option<(u64, u64)>,
     /// What NVML said this process has, if it said so.
     pub nvml: Option<u64>,
     /// What the ledger had reserved at that very moment.
@@ -23,16 +22,20 @@ impl Measured {
     fn of(record: &Record) -> Self {
         Self {
             time_ns: record.time_ns,
-            total: record.size,
-            free: record.allocated,
+            driver: (record.size > 0).then_some((record.size, record.allocated)),
             nvml: (record.detail > 0).then_some(record.detail),
             reserved: record.address,
         }
     }
 
+    /// What is used of the whole device.
+    pub fn used(&self) -> Option<u64> {
+        self.driver.map(|(total, free)| total.saturating_sub(free))
+    }
+
     /// What of the device the ledger does not have, whosoever it is; negative where the ledger has more than is used.
-    pub fn beside(&self) -> i64 {
-        minus(self.total.saturating_sub(self.free), self.reserved)
+    pub fn beside(&self) -> Option<i64> {
+        Some(minus(self.used()?, self.reserved))
     }
 
     /// What the process has outside of its ledger.
@@ -96,8 +99,7 @@ impl Measurements {
             });
             self.context_went = false;
         }
-        let beside = measured.beside();
-        self.least_beside = Some(self.least_beside.map_or(beside, |least| least.min(beside)));
+        self.least_beside = self.least_beside.into_iter().chain(measured.beside()).min();
         let reserved = measured.reserved;
         self.last = Some((measured, Ledger { reserved, ..ledger }));
     }

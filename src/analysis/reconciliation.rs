@@ -120,24 +120,26 @@ pub struct AsOf {
     pub ledger: Ledger,
     pub context: Option<Context>,
     pub differences: Differences,
-    /// What was used and not this process's; `None` where NVML did not say what was: then it is in the unknown.
+    /// What was used and not this process's; `None` where NVML did not say what was, and then in the unknown.
     pub other_processes: Option<u64>,
 }
 
 impl AsOf {
-    /// `None` where nothing was measured. Nobody else is known to have been on the device: one journal knows of no others.
+    /// `None` where nobody said anything. Nobody else is known to have been on the device: one journal knows of no others.
     pub fn of(account: &DeviceAccount, code: impl FnOnce() -> u64) -> Option<Self> {
         let (measured, ledger) = *account.measurements.last()?;
         let context = Context::of(&account.measurements, true, measured.excess());
-        let excess = measured.excess().unwrap_or_else(|| measured.beside());
-        let used = measured.total.saturating_sub(measured.free);
+        let excess = measured.excess().or(measured.beside())?;
         Some(Self {
             measured,
             ledger,
             context,
             differences: Differences::explain(excess, &ledger, context, code),
             // A layer that shows less than the whole device leaves nothing for others.
-            other_processes: measured.nvml.map(|ours| used.saturating_sub(ours)),
+            other_processes: measured
+                .nvml
+                .zip(measured.used())
+                .map(|(ours, used)| used.saturating_sub(ours)),
         })
     }
 }

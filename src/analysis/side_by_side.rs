@@ -205,20 +205,19 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     devices
 }
 
-/// What every ledger has of every device, to see whether one moved.
-fn held(jobs: &[(u32, Job)]) -> Vec<(u32, i16, u64, u64)> {
+/// What every ledger has reserved of every device, to see whether one moved; what a policy hands out of that is no matter.
+fn held(jobs: &[(u32, Job)]) -> Vec<(u32, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
-        let of = |(&ordinal, account): (&i16, &DeviceAccount)| {
-            (
-                *pid,
-                ordinal,
-                account.all.reserved.current,
-                account.all.requested.current,
-            )
-        };
+        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, ordinal, account.all.reserved.current);
         job.account.devices.iter().map(of).collect::<Vec<_>>()
     };
     jobs.iter().flat_map(each).collect()
+}
+
+/// What has to be known of a journal that is not whole.
+fn incomplete(pid: u32, job: &Job) -> Option<String> {
+    let lost = job.lost;
+    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
 }
 
 /// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.
@@ -239,7 +238,11 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             other_processes: None,
             unknown: 0,
             compared: false,
-            notes: why.map(str::to_owned).into_iter().collect(),
+            notes: why
+                .map(str::to_owned)
+                .into_iter()
+                .chain(incomplete(process.pid, job))
+                .collect(),
         };
         match AsOf::of(account, code) {
             Some(as_of) => {
@@ -247,13 +250,13 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
-                if as_of.other_processes.is_none() {
+                if as_of.measured.nvml.is_none() {
                     let why = "NVML did not tell this process's bytes: other processes cannot be told from the unknown";
                     device.notes.push(why.into());
                 }
                 process.ledger = as_of.ledger;
                 process.nvml_used = as_of.measured.nvml;
-                process.driver = Some((as_of.measured.total, as_of.measured.free));
+                process.driver = as_of.measured.driver;
                 process.context = as_of.context;
                 process.differences = as_of.differences;
             }

@@ -11,8 +11,9 @@ use clap::Args;
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
-use vramshim::config::{Config, parse_size};
+use vramshim::config::Config;
 use vramshim::policy::Settings;
+use vramshim::units::parse_size;
 
 use super::{Failure, words};
 use crate::replay::{Outcome, STRATEGIES, Source, Trace, play, smallest_device};

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use vramshim::config::{Config, ConfigError, parse_size};
+use vramshim::config::{Config, ConfigError};
+use vramshim::units::parse_size;
 
 use super::Failure;
 use super::simulator::Simulator;

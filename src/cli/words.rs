@@ -3,27 +3,11 @@
 use std::io::{self, IsTerminal};
 
 pub use crate::analysis::job::uuid;
+pub use vramshim::units::size;
 
 /// Whether text on standard output may be set off with escape sequences.
 pub fn bold() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-}
-
-/// Bytes with a binary unit and three digits that matter.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // What would be printed as 1024 belongs to the next unit.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let decimals = if value < 10.0 { 2 } else { 1 };
-    format!("{value:.decimals$} {}", UNITS[unit])
 }
 
 /// A difference of bytes, with its sign where that is a minus.

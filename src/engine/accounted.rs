@@ -3,6 +3,7 @@
 use super::pools::Pool;
 use super::{BLANK, Engine};
 use crate::api::{Api, Class};
+use crate::device_memory::Available;
 use crate::journal::format::{FLAG_MOVED, Kind, Record};
 use crate::real::SUCCESS;
 use crate::real::memory::Segments;
@@ -18,6 +19,7 @@ impl Accounted<'_> {
         let device = self.pool.place.device;
         self.engine.pools.add_range(address, size, self.pool);
         self.engine.ledger.segment_obtained(device, size);
+        self.engine.grew(device);
         let record = segment_record(Kind::SegmentAlloc, device, address, size);
         self.engine.write(Record { flags, ..record });
     }
@@ -32,6 +34,19 @@ impl Accounted<'_> {
 }
 
 impl Segments for Accounted<'_> {
+    fn charge(&self, size: u64) -> bool {
+        let quota = self.engine.quota(self.pool.place.device);
+        quota.is_none_or(|quota| quota.take(size).is_ok())
+    }
+
+    fn uncharge(&self, size: u64) {
+        self.engine.refund(self.pool.place.device, size);
+    }
+
+    fn within_limit(&self, told: Available) -> Available {
+        self.engine.within_limit(self.pool.place.device, told)
+    }
+
     fn obtained(&self, address: u64, size: u64) {
         self.gained(address, size, 0);
     }
@@ -44,7 +59,9 @@ impl Segments for Accounted<'_> {
         // Off the books before it is free: a moment after, the address may be somebody else's.
         self.lost(address, size, 0);
         let result = free();
-        if result != SUCCESS {
+        if result == SUCCESS {
+            self.uncharge(size);
+        } else {
             self.gained(address, size, 0);
             let record = segment_record(Kind::FreeFailed, self.pool.place.device, address, size);
             self.engine.write(Record { result, ..record });

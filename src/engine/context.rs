@@ -62,6 +62,17 @@ impl Engine {
         self.captures.context_gone(context);
     }
 
+    /// The context is gone, and with it what was booked for it.
+    fn bury(&self, departed: Departed, device: i16) {
+        if let Some(pool) = departed.pool {
+            self.bury_pool(pool);
+        }
+        for (_, allocation) in &departed.allocations {
+            self.refund_allocation(allocation);
+        }
+        self.measure(device);
+    }
+
     /// The context is still there: puts everything back.
     fn stay(&self, departed: Departed, api: Api) {
         if let Some(pool) = departed.pool {
@@ -91,9 +102,7 @@ impl Call {
             return result;
         }
         self.engine.context_gone(context);
-        if let Some(pool) = departed.pool {
-            self.engine.bury_pool(pool);
-        }
+        self.engine.bury(departed, device);
         result
     }
 
@@ -107,10 +116,8 @@ impl Call {
             let departed = self.engine.depart(context, device, self.api(), |allocation| {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
-            if let Some(pool) = departed.pool {
-                self.engine.bury_pool(pool);
-            }
             self.engine.context_gone(context);
+            self.engine.bury(departed, device);
             self.engine.forget_stream_pools(device, self.api());
             self.engine.refresh_graphs(device, self.api());
         }

@@ -1,7 +1,6 @@
 //! What the library tells the job about itself (`shim.h`).
 
 use std::fmt::Write as _;
-use std::sync::atomic::Ordering::Relaxed;
 
 use super::Engine;
 use crate::api::{Api, Class};
@@ -45,7 +44,7 @@ impl Engine {
     fn refresh(&self) {
         self.refresh_pools(Api::Policy);
         for device in 0..MAX_DEVICES as i16 {
-            if self.devices_seen[device as usize].load(Relaxed) {
+            if self.sightings.has(device) {
                 self.refresh_graphs(device, Api::Policy);
             }
         }

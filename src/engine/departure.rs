@@ -93,6 +93,7 @@ impl Engine {
 
     /// The context of a detached pool is gone: gives back what did not go with it.
     pub(super) fn bury_pool(&self, detached: DetachedPool) {
+        let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
         // What a branch has is its lender's.
         for remains in detached.policies.iter().map(|(_, policy)| policy.remains()) {
             // SAFETY: mappings, handles and ranges of the pool's own, and no work is left that could use them.
@@ -108,5 +109,6 @@ impl Engine {
                 }
             }
         }
+        self.refund(detached.pool.place.device, bytes);
     }
 }

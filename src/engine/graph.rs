@@ -51,11 +51,11 @@ impl Engine {
         if *before == (used, reserved) {
             return;
         }
-        self.saw_device(device);
         self.ledger.graph_used(device, before.0, used);
-        self.ledger.pool_reserved(device, Class::Graph, before.1, reserved);
+        self.pool_reserved(device, Class::Graph, before.1, reserved, None);
         *before = (used, reserved);
         self.pool_record(api, Class::Graph, device, reserved, used);
+        self.saw_device(device);
     }
 }
 

@@ -15,6 +15,9 @@ use crate::real::{
 const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
 
+/// Bytes: more than any driver adds to a row to align the next one.
+const MOST_PADDING: u64 = 512;
+
 /// The extent of an array, whatever descriptor it came in.
 #[derive(Clone, Copy)]
 pub struct ArrayShape {
@@ -189,7 +192,9 @@ impl Call {
     ) -> i32 {
         let place = Place::current();
         let size = width.saturating_mul(rows);
-        self.obtain(Class::Pitched, place, size, ask, || {
+        // No row is padded by more.
+        let most = width.saturating_add(MOST_PADDING).saturating_mul(rows);
+        self.obtain_at_most(Class::Pitched, place, size, most, ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);
             (

@@ -11,7 +11,10 @@ mod control;
 mod departure;
 mod graph;
 mod idle;
+mod limits;
 mod linear;
+pub mod management;
+mod measure;
 mod pages;
 mod peers;
 mod physical;
@@ -25,16 +28,17 @@ mod suballocation;
 mod tensors;
 mod thread;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, info, warn};
 
 use crate::api::{Api, Class};
 use crate::config::Config;
-use crate::journal::format::{FLAG_DIRECT, HOST_DEVICE, Kind, MAX_DEVICES, Record};
+use crate::journal::format::{FLAG_DIRECT, FLAG_LIMIT, HOST_DEVICE, Kind, MAX_DEVICES, Record};
 use crate::journal::writer::{Claim, Journal, Outcome};
 use crate::ledger::{Allocation, Key, Ledger};
+use crate::quota::Quota;
 use crate::real::{self, NOT_PERMITTED, SUCCESS};
 
 pub use control::Stats;
@@ -59,7 +63,10 @@ pub struct Engine {
     /// What `vramshim_torch_*` has to remember.
     tensors: tensors::Tensors,
     idle_watch: std::sync::Once,
-    devices_seen: [AtomicBool; MAX_DEVICES],
+    sightings: measure::Sightings,
+    quota: &'static Quota,
+    /// Requests that failed for lack of memory, by device.
+    refusals: [AtomicU64; MAX_DEVICES],
 }
 
 /// Where a request is charged.
@@ -131,6 +138,14 @@ pub fn enter_running(api: Api) -> Option<Call> {
     })
 }
 
+/// As `enter`, for questions whose answers a limit changes: where there is none they start nothing.
+pub fn enter_if_limited(api: Api) -> Option<Call> {
+    match start::quota() {
+        Some(quota) if quota.is_in_force() => enter(api),
+        _ => enter_running(api),
+    }
+}
+
 /// Locks without the possibility of a panic: nothing that holds one of our locks can panic half-way.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -164,32 +179,66 @@ impl Call {
         ask: impl Fn() -> i32,
         booked: impl FnOnce() -> (Key, Allocation),
     ) -> i32 {
+        self.obtain_at_most(class, place, size, size, ask, booked)
+    }
+
+    /// As `obtain`, where the layer below may take more than was asked for, but not more than `most`.
+    fn obtain_at_most(
+        &self,
+        class: Class,
+        place: Option<Place>,
+        size: u64,
+        most: u64,
+        ask: impl Fn() -> i32,
+        booked: impl FnOnce() -> (Key, Allocation),
+    ) -> i32 {
         if self.engine.refuses {
             return NOT_PERMITTED;
         }
+        // What stream-ordered memory takes is its pool's, and seen to there.
+        let charged = match place {
+            Some(place) if class.is_device_memory() && class != Class::Async => self.engine.grant(place.device, most),
+            _ => self.engine.grant(HOST_DEVICE, 0),
+        };
+        let Ok(mut grant) = charged else {
+            self.failed(class, place, size, real::OUT_OF_MEMORY);
+            return real::OUT_OF_MEMORY;
+        };
         let mut result = ask();
         if result == real::OUT_OF_MEMORY && place.is_some_and(|place| self.engine.release_idle(place.device) > 0) {
             result = ask();
         }
         if result == SUCCESS {
             let (key, allocation) = booked();
+            grant.spend(allocation.reserved);
             self.book(key, allocation);
         } else {
+            drop(grant);
             self.failed(class, place, size, result);
         }
         result
     }
 
     fn book(&self, key: Key, allocation: Allocation) {
-        self.engine.saw_device(allocation.device);
-        self.engine.ledger.insert(key, allocation);
+        if let Some(stale) = self.engine.ledger.insert(key, allocation) {
+            self.engine.refund_allocation(&stale);
+        }
         self.engine.write(record(Kind::Alloc, self.api(), key, &allocation));
+        self.engine.grew(allocation.device);
+        self.engine.saw_device(allocation.device);
     }
 
     fn failed(&self, class: Class, place: Option<Place>, size: u64, result: i32) {
         let device = place.map_or(HOST_DEVICE, |place| place.device);
         self.engine.saw_device(device);
         self.engine.ledger.failed(device, class);
+        let mut flags = 0;
+        if let Some(place) = place.filter(|_| result == real::OUT_OF_MEMORY && class.is_device_memory()) {
+            if self.engine.is_limited(device, size) {
+                flags = FLAG_LIMIT;
+            }
+            self.engine.tell_out_of_memory(place, size);
+        }
         self.engine.write(Record {
             kind: Kind::AllocFailed as u8,
             api: self.api().number(),
@@ -197,6 +246,7 @@ impl Call {
             device,
             size,
             result,
+            flags,
             ..BLANK
         });
     }
@@ -221,6 +271,7 @@ impl Call {
         };
         let result = ask();
         if result == SUCCESS {
+            self.engine.refund_allocation(&allocation);
             self.engine
                 .commit(claim, record(Kind::Free, self.api(), key, &allocation));
         } else {
@@ -308,38 +359,6 @@ impl Engine {
             let (path, why) = (journal.path().display(), journal.loss_reason());
             warn!("journal {path} cannot grow: {why}; the job goes on, events are counted as lost until there is room");
         }
-    }
-
-    /// Writes down a device's name and size the first time memory of it is concerned.
-    fn saw_device(&self, device: i16) {
-        let Some(seen) = usize::try_from(device)
-            .ok()
-            .and_then(|index| self.devices_seen.get(index))
-        else {
-            return;
-        };
-        if seen.load(Ordering::Relaxed) || seen.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let Some(journal) = &self.journal else { return };
-        let ordinal = i32::from(device);
-        let mut name = [0u8; 64];
-        let mut uuid = real::CUuuid { bytes: [0; 16] };
-        let mut total = 0usize;
-        // SAFETY: each pointer is to this frame's own value, of the size the call is told or defines.
-        unsafe {
-            real::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, ordinal);
-            real::cuDeviceGetUuid(&mut uuid, ordinal);
-            real::cuDeviceTotalMem_v2(&mut total, ordinal);
-        }
-        let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        journal.device(
-            ordinal,
-            total as u64,
-            uuid.bytes.map(|byte| byte as u8),
-            &String::from_utf8_lossy(&name[..length]),
-            None,
-        );
     }
 }
 

@@ -167,6 +167,7 @@ impl Call {
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
         let key = Key::Physical(handle);
         if let Some(allocation) = self.engine.ledger.remove(key) {
+            self.engine.refund_allocation(&allocation);
             self.engine
                 .commit(claim, super::record(Kind::Free, self.api(), key, &allocation));
         }

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 
 use super::{Call, Engine, Place};
+use crate::device_memory::Available;
 use crate::journal::format::HOST_DEVICE;
 use crate::real::{self, CUdeviceptr, INVALID_VALUE, SUCCESS};
 
@@ -31,8 +32,8 @@ impl Engine {
 }
 
 impl Call {
-    /// Free memory as the layer below tells it, plus what lies free in our segments: a request of that size would be
-    /// served. Both pointers may be null, as CUDA allows.
+    /// Free memory as the layer below tells it and the limit allows it, plus what lies free in our segments: a request of
+    /// that size would be served. Both pointers may be null, as CUDA allows.
     ///
     /// # Safety
     /// Each pointer is null or writable.
@@ -40,14 +41,54 @@ impl Call {
         self.refresh_pools();
         // SAFETY: the job's own arguments.
         let result = unsafe { real::cuMemGetInfo_v2(free, total) };
-        if result == SUCCESS
-            && !free.is_null()
-            && let Some(place) = Place::current()
-        {
-            let inside = self.engine.free_inside(place.device).0;
-            // SAFETY: not null, and just written.
-            unsafe { *free = (*free).saturating_add(inside as usize) };
+        // SAFETY: the same contract.
+        unsafe { self.correct_information(result, free, total) }
+    }
+
+    /// As `memory_info`, of the 32-bit function.
+    ///
+    /// # Safety
+    /// Each pointer is null or writable.
+    pub unsafe fn memory_info_v1(&self, free: *mut u32, total: *mut u32) -> i32 {
+        self.refresh_pools();
+        // SAFETY: the job's own arguments.
+        let result = unsafe { real::cuMemGetInfo(free, total) };
+        // SAFETY: the same contract.
+        unsafe { self.correct_information(result, free, total) }
+    }
+
+    /// # Safety
+    /// Each pointer is null or writable, and was written where `result` is success.
+    unsafe fn correct_information<T>(&self, result: i32, free: *mut T, total: *mut T) -> i32
+    where
+        T: Copy + TryFrom<u64>,
+        u64: TryFrom<T>,
+    {
+        let Some(place) = Place::current().filter(|_| result == SUCCESS) else {
+            return result;
+        };
+        let value = |out: *mut T| {
+            // SAFETY: written where not null.
+            let told = unsafe { out.as_ref() };
+            told.and_then(|&value| u64::try_from(value).ok()).unwrap_or(0)
+        };
+        let told = Available {
+            free: value(free),
+            total: value(total),
+        };
+        let allowed = self.engine.within_limit(place.device, told);
+        let inside = self.engine.free_inside(place.device).0;
+        let answers = [(free, allowed.free.saturating_add(inside)), (total, allowed.total)];
+        for (out, answer) in answers {
+            // What the type cannot hold stays as it was told.
+            if let Ok(answer) = T::try_from(answer)
+                && !out.is_null()
+            {
+                // SAFETY: not null, and writable by contract.
+                unsafe { *out = answer };
+            }
         }
+        self.engine.saw_device(place.device);
         result
     }
 

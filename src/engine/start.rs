@@ -6,20 +6,35 @@
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use once_cell::sync::OnceCell;
 use tracing::{debug, error, warn};
 
 use super::{Engine, scope, sharing};
 use crate::config::{Config, EXPLAINING_VARIABLES};
+use crate::journal::format::MAX_DEVICES;
 use crate::journal::writer::{Journal, Options};
 use crate::ledger::Ledger;
+use crate::quota::Quota;
 use crate::{log, process};
 
-type State = OnceCell<Option<Box<Engine>>>;
+/// What one process has.
+struct State {
+    engine: OnceCell<Option<Box<Engine>>>,
+    quota: OnceCell<Quota>,
+}
 
-static FIRST: State = OnceCell::new();
+impl State {
+    const fn new() -> State {
+        State {
+            engine: OnceCell::new(),
+            quota: OnceCell::new(),
+        }
+    }
+}
+
+static FIRST: State = State::new();
 /// The cell of this process; null stands for `FIRST`.
 static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 
@@ -35,20 +50,34 @@ fn state() -> &'static State {
 /// The engine, started if need be; `None` where the library stays out of this process.
 #[inline]
 pub(super) fn engine() -> Option<&'static Engine> {
-    match state().get() {
+    let engine = &state().engine;
+    match engine.get() {
         Some(started) => started.as_deref(),
-        None => state().get_or_init(start).as_deref(),
+        None => engine.get_or_init(start).as_deref(),
     }
 }
 
 /// The engine where one runs already.
 pub fn running() -> Option<&'static Engine> {
-    state().get()?.as_deref()
+    state().engine.get()?.as_deref()
+}
+
+/// The limits and accounts of this process, for one who only asks: where no engine runs, none is started.
+pub fn quota() -> Option<&'static Quota> {
+    if is_setuid() {
+        return None;
+    }
+    let settings = || Config::read(|name| std::env::var_os(name)).0.quota;
+    Some(state().quota.get_or_init(|| Quota::new(settings())))
+}
+
+fn is_setuid() -> bool {
+    // SAFETY: reads a value that the kernel set at program start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 fn start() -> Option<Box<Engine>> {
-    // SAFETY: reads a value that the kernel set at program start.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    if is_setuid() {
         return None;
     }
     let (config, errors) = Config::read(|name| std::env::var_os(name));
@@ -83,7 +112,9 @@ fn start() -> Option<Box<Engine>> {
         captures: Default::default(),
         tensors: Default::default(),
         idle_watch: Once::new(),
-        devices_seen: Default::default(),
+        sightings: Default::default(),
+        quota: state().quota.get_or_init(|| Quota::new(config.quota.clone())),
+        refusals: [const { AtomicU64::new(0) }; MAX_DEVICES],
         config,
     }))
 }

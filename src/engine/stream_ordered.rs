@@ -6,14 +6,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::capture::captures;
+use super::limits::Grant;
 use super::{BLANK, Call, Engine, Place, booking, lock};
 use crate::api::{Api, Class};
 use crate::journal::format::{HOST_DEVICE, Kind, Record};
 use crate::ledger::{Allocation, Key};
+use crate::quota::Refusal;
 use crate::real::{self, CUmemPoolProps, CUmemoryPool, SUCCESS};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
 const RESERVED_CURRENT: u32 = 5;
+/// Pools take memory in steps; no driver was seen to take larger ones for a request than this.
+const POOL_STEP: u64 = 32 << 20;
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
 const LOCATION_DEVICE: u32 = 1;
 
@@ -42,6 +46,11 @@ impl Engine {
 
     /// Asks every known pool what it has reserved and books the difference.
     pub fn refresh_pools(&self, api: Api) {
+        self.refresh_pools_within(api, None);
+    }
+
+    /// As `refresh_pools`, spending first what was granted for growth on its device.
+    fn refresh_pools_within(&self, api: Api, mut granted: Option<(i16, &mut Grant)>) {
         if !self.stream_ordered.used.load(Ordering::Relaxed) {
             return;
         }
@@ -53,8 +62,16 @@ impl Engine {
             let asked =
                 unsafe { real::cuMemPoolGetAttribute(pool as CUmemoryPool, RESERVED_CURRENT, (&raw mut now).cast()) };
             if asked == SUCCESS && now != state.reserved {
-                self.ledger
-                    .pool_reserved(state.device, Class::Async, state.reserved, now);
+                self.pool_reserved(
+                    state.device,
+                    Class::Async,
+                    state.reserved,
+                    now,
+                    match &mut granted {
+                        Some((device, grant)) if *device == state.device => Some(grant),
+                        _ => None,
+                    },
+                );
                 state.reserved = now;
                 changed.insert(state.device);
             }
@@ -63,6 +80,38 @@ impl Engine {
             let size = reserved_on(&pools, device);
             self.pool_record(api, Class::Async, device, size, size);
         }
+    }
+
+    /// The driver's own pools hold `now` bytes of a device where they held `before`.
+    pub(super) fn pool_reserved(&self, device: i16, class: Class, before: u64, now: u64, grant: Option<&mut Grant>) {
+        self.ledger.pool_reserved(device, class, before, now);
+        self.refund(device, before.saturating_sub(now));
+        let grown = now.saturating_sub(before);
+        match (grant, self.quota(device)) {
+            (Some(grant), _) => grant.spend(grown),
+            (None, Some(quota)) => quota.add(grown),
+            (None, None) => {}
+        }
+        if grown > 0 {
+            self.grew(device);
+        }
+    }
+
+    /// What a pool may grow by to serve `size` bytes; where that is more than a limit allows, after pools gave back what
+    /// they hold free.
+    fn grant_to_pool(&self, device: i16, size: u64, api: Api) -> Result<Grant<'static>, Refusal> {
+        let most = size.checked_next_multiple_of(POOL_STEP).unwrap_or(size);
+        self.grant(device, most).or_else(|_| {
+            let pools = lock(&self.stream_ordered.pools);
+            let of_device = pools.iter().filter(|(_, state)| state.device == device);
+            for (&pool, _) in of_device {
+                // SAFETY: a pool that was not destroyed.
+                unsafe { real::cuMemPoolTrimTo(pool as CUmemoryPool, 0) };
+            }
+            drop(pools);
+            self.refresh_pools(api);
+            self.grant(device, most)
+        })
     }
 
     pub(super) fn pool_record(&self, api: Api, class: Class, device: i16, size: u64, used: u64) {
@@ -84,7 +133,7 @@ impl Engine {
         pools.retain(|_, state| state.device != device);
         drop(pools);
         if before > 0 {
-            self.ledger.pool_reserved(device, Class::Async, before, 0);
+            self.pool_reserved(device, Class::Async, before, 0, None);
             self.pool_record(api, Class::Async, device, 0, 0);
         }
     }
@@ -114,6 +163,10 @@ impl Call {
             device: self.device_of_pool(pool),
             context: 0,
         };
+        let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
+            self.failed(Class::Async, Some(charged), size as u64, real::OUT_OF_MEMORY);
+            return real::OUT_OF_MEMORY;
+        };
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // Charged to the device by way of its pool, which is what holds the reserved bytes.
             let allocation = Allocation {
@@ -122,7 +175,8 @@ impl Call {
             };
             (Key::Address(address()), allocation)
         });
-        self.refresh_pools();
+        self.engine
+            .refresh_pools_within(self.api(), Some((charged.device, &mut grant)));
         result
     }
 
@@ -184,8 +238,7 @@ impl Call {
             && let Some(gone) = pools.remove(&(pool as u64))
         {
             self.engine
-                .ledger
-                .pool_reserved(gone.device, Class::Async, gone.reserved, 0);
+                .pool_reserved(gone.device, Class::Async, gone.reserved, 0, None);
             let left = reserved_on(&pools, gone.device);
             self.engine
                 .pool_record(self.api(), Class::Async, gone.device, left, left);

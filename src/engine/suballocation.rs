@@ -49,10 +49,10 @@ impl Call {
     pub(super) fn allocate_in(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> Result<u64, i32> {
         let allocated = self.engine.block_from(pool, size, stream);
         let device = pool.place.device;
-        self.engine.saw_device(device);
         match allocated {
             Ok(block) => {
                 self.engine.write(block_record(Kind::Alloc, self.api(), device, &block));
+                self.engine.saw_device(device);
                 Ok(block.address)
             }
             Err(DriverError(problem)) => {

@@ -103,7 +103,7 @@ pub(super) fn create_file(
 }
 
 /// Opens without following a link, close-on-exec, and out of the way of small numbers.
-pub(super) fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
+pub(crate) fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let mode: libc::c_uint = 0o600;
     // SAFETY: `path` is NUL-terminated; the rest are numbers.
@@ -154,7 +154,7 @@ pub(super) fn reserve(wanted: usize, smallest: usize) -> Option<(*mut u8, usize)
 }
 
 /// Gives the file blocks for [offset, offset + length), or fails with an errno.
-pub(super) fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
+pub(crate) fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     // SAFETY: numbers only.
     if unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } == 0 {
         return Ok(());
@@ -212,6 +212,6 @@ pub(super) fn page_up(bytes: usize) -> usize {
     bytes.div_ceil(page_size()) * page_size()
 }
 
-pub(super) fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

@@ -25,6 +25,12 @@ pub fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// The inode number of this process's pid namespace, which names it; 0 where it is not told.
+pub fn pid_namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
 /// This boot of the machine; zeros where it is not told.
 pub fn boot_id() -> [u8; 16] {
     std::fs::read("/proc/sys/kernel/random/boot_id")

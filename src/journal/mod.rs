@@ -2,7 +2,7 @@
 //!
 //! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools; `identity` names the process in both.
 
-mod file;
+pub(crate) mod file;
 pub mod format;
 pub mod identity;
 pub mod reader;

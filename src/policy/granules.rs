@@ -338,7 +338,7 @@ impl Granules {
     /// own number where an address would stand.
     fn discard(&mut self, memory: &dyn DeviceMemory, handles: &[u64]) {
         for &handle in handles {
-            if memory.release(handle).is_err() {
+            if memory.release(handle, self.size).is_err() {
                 memory.mapped(handle, self.size, true);
                 self.spare.push(handle);
             }

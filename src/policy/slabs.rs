@@ -172,7 +172,7 @@ impl DeviceMemory for Lent<'_> {
         Err(DriverError::NOT_SUPPORTED)
     }
 
-    fn release(&self, _handle: u64) -> Result<(), DriverError> {
+    fn release(&self, _handle: u64, _size: u64) -> Result<(), DriverError> {
         Err(DriverError::NOT_SUPPORTED)
     }
 

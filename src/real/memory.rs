@@ -16,6 +16,11 @@ const FILE_DESCRIPTOR: u32 = 1;
 
 /// Who is told of every segment, and knows whether a capture is open.
 pub trait Segments {
+    /// Before memory is obtained: whether it may be. Memory that was not obtained, or went back, is `uncharge`d.
+    fn charge(&self, size: u64) -> bool;
+    fn uncharge(&self, size: u64);
+    /// What of the device's free and total memory may be used.
+    fn within_limit(&self, told: Available) -> Available;
     fn obtained(&self, address: u64, size: u64);
     /// Runs `free` for the segment at `address` and accounts for it; returns the CUDA result.
     fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32;
@@ -60,6 +65,18 @@ impl<'a> LiveMemory<'a> {
             (*location).id = self.device;
             properties
         }
+    }
+
+    /// Obtains `size` bytes where that is allowed.
+    fn charged(&self, size: u64, obtain: impl FnOnce() -> Result<(), DriverError>) -> Result<(), DriverError> {
+        if !self.segments.charge(size) {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        let obtained = obtain();
+        if obtained.is_err() {
+            self.segments.uncharge(size);
+        }
+        obtained
     }
 
     /// Runs `work` with our context current: a block may be freed by a thread that has another one, or none.
@@ -120,8 +137,10 @@ impl DeviceMemory for LiveMemory<'_> {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
         let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
         let address = Cell::new(0u64);
-        // SAFETY: the cell lives through the call.
-        checked(self.in_context(|| unsafe { super::cuMemAlloc_v2(address.as_ptr(), bytes) }))?;
+        self.charged(size, || {
+            // SAFETY: the cell lives through the call.
+            checked(self.in_context(|| unsafe { super::cuMemAlloc_v2(address.as_ptr(), bytes) }))
+        })?;
         self.segments.obtained(address.get(), size);
         Ok(address.get())
     }
@@ -145,10 +164,10 @@ impl DeviceMemory for LiveMemory<'_> {
         let (free, total) = (Cell::new(0usize), Cell::new(0usize));
         // SAFETY: both cells live through the call.
         checked(self.in_context(|| unsafe { super::cuMemGetInfo_v2(free.as_ptr(), total.as_ptr()) }))?;
-        Ok(Available {
+        Ok(self.segments.within_limit(Available {
             free: free.get() as u64,
             total: total.get() as u64,
-        })
+        }))
     }
 
     fn granularity(&self) -> Option<u64> {
@@ -196,16 +215,18 @@ impl DeviceMemory for LiveMemory<'_> {
             checked(self.in_context(|| unsafe { super::cuMemCreate(handle.as_ptr(), size as usize, &properties, 0) }))
         };
         // Where memory cannot be shared with other processes it is memory still.
-        match create(true) {
-            Err(problem) if problem != DriverError::OUT_OF_MEMORY => create(false)?,
-            result => result?,
-        }
+        self.charged(size, || match create(true) {
+            Err(problem) if problem != DriverError::OUT_OF_MEMORY => create(false),
+            result => result,
+        })?;
         Ok(handle.get())
     }
 
-    fn release(&self, handle: u64) -> Result<(), DriverError> {
+    fn release(&self, handle: u64, size: u64) -> Result<(), DriverError> {
         // SAFETY: a handle that `create` returned and nobody released.
-        checked(self.in_context(|| unsafe { super::cuMemRelease(handle) }))
+        checked(self.in_context(|| unsafe { super::cuMemRelease(handle) }))?;
+        self.segments.uncharge(size);
+        Ok(())
     }
 
     fn map(&self, address: u64, size: u64, handle: u64) -> Result<(), DriverError> {

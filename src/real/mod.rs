@@ -16,6 +16,7 @@ macro_rules! c_name {
 pub(crate) use c_name;
 
 pub mod elf;
+pub mod management;
 pub mod memory;
 pub mod next;
 mod signatures;
@@ -69,7 +70,7 @@ impl Slot {
     pub fn get(&self) -> Option<*mut c_void> {
         let mut found = self.address.load(Ordering::Acquire);
         if found.is_null() {
-            found = next::driver(self.name);
+            found = next::function(self.name);
             self.address
                 .store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
         }

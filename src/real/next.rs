@@ -153,6 +153,7 @@ struct Library {
 }
 
 static DRIVER: Library = Library::new(c"libcuda.so.1");
+static MANAGEMENT: Library = Library::new(c"libnvidia-ml.so.1");
 
 impl Library {
     const fn new(name: &'static CStr) -> Self {
@@ -213,9 +214,14 @@ fn open_again(address: *mut c_void) -> *mut c_void {
     }
 }
 
-/// The next layer's driver function, or null.
-pub fn driver(name: &CStr) -> *mut c_void {
-    DRIVER.function(name)
+/// The next layer's function of the driver or its management library, or null.
+pub fn function(name: &CStr) -> *mut c_void {
+    let library = if name.to_bytes().starts_with(b"nvml") {
+        &MANAGEMENT
+    } else {
+        &DRIVER
+    };
+    library.function(name)
 }
 
 /// An application found the function `name` at `address`, through a handle of its own: should no library of the usual

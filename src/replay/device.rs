@@ -122,7 +122,7 @@ impl DeviceMemory for ModelDevice {
         self.allocate(size)
     }
 
-    fn release(&self, handle: u64) -> Result<(), DriverError> {
+    fn release(&self, handle: u64, _size: u64) -> Result<(), DriverError> {
         self.give_back(handle)
     }
 

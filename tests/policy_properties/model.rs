@@ -182,7 +182,7 @@ impl DeviceMemory for Model {
         Ok(handle)
     }
 
-    fn release(&self, handle: u64) -> Result<(), DriverError> {
+    fn release(&self, handle: u64, _size: u64) -> Result<(), DriverError> {
         assert!(
             !self.mappings.borrow().values().any(|&(_, mapped, _)| mapped == handle),
             "still mapped"

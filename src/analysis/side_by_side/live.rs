@@ -2,7 +2,7 @@
 
 use vramshim::journal::identity;
 
-use super::{Device, Process};
+use super::{Device, Process, incomplete};
 use crate::analysis::account::DeviceAccount;
 use crate::analysis::device_code;
 use crate::analysis::job::{self, Job};
@@ -51,9 +51,10 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
                 continue;
             };
             name.clone_from(&told.name);
+            notes.extend(incomplete(*pid, job));
             let mut process = Process::new(*pid, job, account.map(Ledger::of).unwrap_or_default());
             let last = account.and_then(|account| account.measurements.last());
-            process.driver = last.map(|(measured, _)| (measured.total, measured.free));
+            process.driver = last.and_then(|(measured, _)| measured.driver);
             members.push(Member { process, job, account });
         }
     }
@@ -134,7 +135,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
             // A layer that shows less than the whole device does not tell what others have of it.
-            first.total >= total - total / 16
+            first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
                 && !rest.any(|(_, other)| other.since_ns() < then)
                 && !others
                     .iter()
@@ -192,7 +193,8 @@ fn started_ns(pid: u32) -> Option<u64> {
     let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })
         .ok()
         .filter(|&ticks| ticks > 0)?;
-    let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(a_second);
+    // At the end of that tick: nobody has memory of a device within the first one.
+    let since_boot = (u128::from(ticks) + 1) * 1_000_000_000 / u128::from(a_second);
     // Time that the machine was asleep counts for the one clock only.
     let asleep = now_ns(libc::CLOCK_BOOTTIME)?.saturating_sub(now_ns(libc::CLOCK_MONOTONIC)?);
     Some(u64::try_from(since_boot).ok()?.saturating_sub(asleep))

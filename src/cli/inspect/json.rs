@@ -122,9 +122,9 @@ fn devices(job: &Job) -> Value {
 }
 
 fn reconciliation(as_of: &AsOf) -> Value {
-    let (total, free) = (as_of.measured.total, as_of.measured.free);
-    let mut part = reconcile::json::part(&as_of.ledger, as_of.measured.nvml, Some((total, free)), as_of.context);
-    part["time_ns"] = json!(as_of.measured.time_ns);
+    let measured = &as_of.measured;
+    let mut part = reconcile::json::part(&as_of.ledger, measured.nvml, measured.driver, as_of.context);
+    part["time_ns"] = json!(measured.time_ns);
     part["differences"] = reconcile::json::differences(&as_of.differences);
     part["other_processes"] = json!(as_of.other_processes);
     part["unknown"] = json!(as_of.differences.unknown);

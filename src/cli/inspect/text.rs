@@ -192,13 +192,11 @@ impl Page {
             return Ok(());
         };
         let (measured, pid) = (&as_of.measured, job.header.pid);
-        writeln!(
-            out,
-            "  Reconciliation at {}: the driver has {} of {} in use",
-            duration(measured.time_ns),
-            size(measured.total.saturating_sub(measured.free)),
-            size(measured.total)
-        )?;
+        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
+            let used = total.saturating_sub(free);
+            format!(": the driver has {} of {} in use", size(used), size(total))
+        });
+        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
         let mut rows = process_rows(
             &as_of.ledger,
             &as_of.differences,

@@ -9,7 +9,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use vramshim::config::{parse_duration, parse_size};
+use vramshim::config::parse_duration;
+use vramshim::units::parse_size;
 
 use super::inspect::{collect, load};
 use super::{Failure, words};

@@ -1,0 +1,174 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+
+fn account() -> Box<Account> {
+    // SAFETY: all zero is an account of nothing.
+    unsafe { Box::new_zeroed().assume_init() }
+}
+
+fn held_by_all(account: &Account) -> u64 {
+    (0..SEATS).map(|seat| account.held(seat)).sum()
+}
+
+/// Operates for `place` and dies before step `last`; `meanwhile` hears the number of each step before. Whether it lived.
+fn operate_until(account: &Account, place: Place, change: i64, last: u32, mut meanwhile: impl FnMut(u32)) -> bool {
+    let mut step = 0;
+    let mut place = place;
+    let mut steps = || {
+        step += 1;
+        if step == last {
+            std::panic::resume_unwind(Box::new(()));
+        }
+        meanwhile(step);
+    };
+    let becomes = |used: u64| used.checked_add_signed(change);
+    catch_unwind(AssertUnwindSafe(|| {
+        account.operate(&mut place, &becomes, change, &mut steps)
+    }))
+    .is_ok()
+}
+
+const DEAD: usize = 3;
+const ALIVE: usize = 7;
+
+/// Where a process dies and what another one did meanwhile, in every combination: what the dead one had is known to the
+/// byte, and goes back whole although its heir may die as well.
+#[test]
+fn what_a_dead_process_had_is_known_wherever_it_died() {
+    let mut died = 0;
+    for change in [30, -30] {
+        for last in 1..40 {
+            for at in 0..last.min(20) {
+                for others in [vec![5], vec![5, -5], vec![5, 7, -2], vec![1; 3000]] {
+                    died += u32::from(!dies(change, last, at, &others));
+                }
+            }
+        }
+    }
+    assert!(died > 300, "{died}");
+}
+
+fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
+    let account = account();
+    let (mut dead, mut alive) = (account.sit(DEAD), account.sit(ALIVE));
+    account.take(&mut dead, 100, MOST).unwrap();
+    account.take(&mut alive, 50, MOST).unwrap();
+    let mut expected = 50;
+    let lived = operate_until(&account, dead, change, last, |step| {
+        if step == at {
+            for &other in others {
+                expected += other;
+                match u64::try_from(other) {
+                    Ok(bytes) => account.take(&mut alive, bytes, MOST).unwrap(),
+                    Err(_) => account.give(&mut alive, other.unsigned_abs()),
+                }
+            }
+        }
+    });
+    let left = account.sit(DEAD);
+    let context = format!("{change:+} until step {last}, {others:?} at {at}");
+    assert!(
+        [100, 100u64.wrapping_add_signed(change)].contains(&left.held()),
+        "{context}: {left:?}"
+    );
+    assert!(!lived || left.held() == 100u64.wrapping_add_signed(change), "{context}");
+    assert_eq!(account.used(), held_by_all(&account), "{context}");
+    // Heirs that die as well, each a step later, until one lives.
+    for step in 1.. {
+        let place = account.sit(DEAD);
+        assert!(
+            [0, left.held()].contains(&place.held()),
+            "{context}, heir until step {step}"
+        );
+        if place.held() == 0 || operate_until(&account, place, -(place.held() as i64), step, |_| {}) {
+            break;
+        }
+    }
+    assert_eq!(account.held(DEAD), 0, "{context}");
+    assert_eq!(
+        (account.used(), alive.held()),
+        (expected as u64, expected as u64),
+        "{context}"
+    );
+    lived
+}
+
+#[test]
+fn of_two_that_race_for_the_last_bytes_one_wins() {
+    for _ in 0..200 {
+        let account = account();
+        let start = std::sync::Barrier::new(2);
+        let race = |seat: usize| {
+            let mut place = account.sit(seat);
+            start.wait();
+            account.take(&mut place, 6, 10).is_ok()
+        };
+        let won = std::thread::scope(|scope| {
+            let other = scope.spawn(|| race(1));
+            u32::from(race(0)) + u32::from(other.join().unwrap())
+        });
+        assert_eq!((won, account.used()), (1, 6));
+    }
+}
+
+#[test]
+fn many_at_once_keep_within_the_limit_and_lose_nothing() {
+    const LIMIT: u64 = 1000;
+    let account = account();
+    std::thread::scope(|scope| {
+        for seat in 0..8 {
+            let account = &account;
+            scope.spawn(move || {
+                let mut place = account.sit(seat);
+                let mut random = seat as u64 + 1;
+                for _ in 0..20_000 {
+                    random = random
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    let bytes = random >> 40 & 0xff;
+                    if random >> 62 == 0 {
+                        account.give(&mut place, bytes);
+                    } else if account.take(&mut place, bytes, LIMIT).is_err() {
+                        let held = place.held();
+                        account.give(&mut place, held / 2);
+                    }
+                    assert!(account.used() <= LIMIT);
+                }
+                assert_eq!(account.held(seat), place.held());
+            });
+        }
+    });
+    assert_eq!(account.used(), held_by_all(&account));
+}
+
+#[test]
+fn nothing_is_booked_that_cannot_be_counted() {
+    let account = account();
+    let mut place = account.sit(0);
+    assert_eq!(account.take(&mut place, 11, 10), Err(Refused { used: 0 }));
+    assert_eq!(account.add(&mut place, u64::MAX), Err(Refused { used: 0 }));
+    assert_eq!(account.add(&mut place, MOST), Ok(()));
+    assert_eq!(account.add(&mut place, 1), Err(Refused { used: MOST }));
+    account.give(&mut place, u64::MAX);
+    assert_eq!((account.used(), place.held()), (0, 0));
+}
+
+/// Whatever stands in shared memory, nothing leaves its bounds.
+#[test]
+fn a_mad_account_is_survived() {
+    for fill in [0xff, 0x55, 0xaa, 0x81] {
+        let mut account = account();
+        // SAFETY: any bytes are an account.
+        unsafe { std::ptr::write_bytes(&mut *account, fill, 1) };
+        let mut place = account.sit(5);
+        let _ = account.take(&mut place, 1, MOST);
+        account.give(&mut place, u64::MAX);
+        let _ = account.add(&mut place, 1);
+        held_by_all_wrapping(&account);
+    }
+}
+
+fn held_by_all_wrapping(account: &Account) -> u64 {
+    (0..SEATS).map(|seat| account.held(seat)).fold(0, u64::wrapping_add)
+}

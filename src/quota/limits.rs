@@ -1,0 +1,176 @@
+//! What a device may be used for: `VRAMSHIM_MEMORY_LIMIT` and its relatives, as they are written.
+//!
+//! `8GiB` and `50%` hold for every device, `0=8GiB,1=50%` for the ones named, by the number that the job sees or by
+//! UUID; the more particular wins. 0 is no limit.
+
+use crate::units::parse_size;
+
+/// How much of a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    Bytes(u64),
+    /// Of the device's total, above 0 up to 1.
+    Share(f64),
+}
+
+impl Amount {
+    /// `None` for what is no amount.
+    fn parse(text: &str) -> Option<Amount> {
+        match text.trim().strip_suffix('%') {
+            Some(number) => {
+                let percent: f64 = number.trim().parse().ok()?;
+                (percent > 0.0 && percent <= 100.0).then_some(Amount::Share(percent / 100.0))
+            }
+            None => parse_size(text).map(Amount::Bytes),
+        }
+    }
+
+    /// Bytes of a device with `total`; `None` is no limit.
+    fn of(self, total: u64) -> Option<u64> {
+        match self {
+            Amount::Bytes(0) => None,
+            Amount::Bytes(bytes) => Some(bytes),
+            // Whole bytes, and never none at all.
+            Amount::Share(share) => Some(((total as f64 * share) as u64).max(1)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    every: Option<Amount>,
+    by_number: Vec<(u32, Amount)>,
+    /// A UUID as NVML and CUDA write it, or its beginning.
+    by_uuid: Vec<(String, Amount)>,
+}
+
+impl Limits {
+    /// `None` for text that is no list of limits, or that limits one device twice.
+    pub fn parse(text: &str) -> Option<Limits> {
+        let mut limits = Limits::default();
+        for part in text.split(',') {
+            let Some((device, amount)) = part.split_once('=') else {
+                let amount = Amount::parse(part)?;
+                if limits.every.replace(amount).is_some() {
+                    return None;
+                }
+                continue;
+            };
+            let (device, amount) = (device.trim(), Amount::parse(amount)?);
+            let twice = if let Ok(number) = device.parse::<u32>() {
+                let twice = limits.by_number.iter().any(|(other, _)| *other == number);
+                limits.by_number.push((number, amount));
+                twice
+            } else if is_uuid(device) {
+                let twice = limits.by_uuid.iter().any(|(other, _)| other == device);
+                limits.by_uuid.push((device.to_owned(), amount));
+                twice
+            } else {
+                return None;
+            };
+            if twice {
+                return None;
+            }
+        }
+        Some(limits)
+    }
+
+    /// The same limit for every device.
+    pub fn every(bytes: u64) -> Limits {
+        Limits {
+            every: Some(Amount::Bytes(bytes)),
+            ..Limits::default()
+        }
+    }
+
+    pub fn limit_every(&mut self, bytes: u64) {
+        self.every = Some(Amount::Bytes(bytes));
+    }
+
+    pub fn limit_number(&mut self, number: u32, bytes: u64) {
+        self.by_number.push((number, Amount::Bytes(bytes)));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        *self == Limits::default()
+    }
+
+    /// Bytes that may be had of a device. `number` is `None` where nobody knows which number the job would see it under.
+    pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
+        let by_uuid = self.by_uuid.iter().find(|(wanted, _)| {
+            uuid.get(..wanted.len())
+                .is_some_and(|begin| begin.eq_ignore_ascii_case(wanted))
+        });
+        let by_number = || {
+            self.by_number
+                .iter()
+                .find(|(wanted, _)| Some(*wanted) == number)
+                .map(|(_, amount)| *amount)
+        };
+        by_uuid
+            .map(|(_, amount)| *amount)
+            .or_else(by_number)
+            .or(self.every)?
+            .of(total)
+    }
+}
+
+/// Whether this is a device's UUID or the beginning of one.
+fn is_uuid(text: &str) -> bool {
+    ["GPU-", "MIG-"].iter().any(|kind| {
+        text.strip_prefix(kind).is_some_and(|rest| {
+            !rest.is_empty() && rest.len() <= 36 && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const UUID: &str = "GPU-3f2a0000-1111-2222-3333-444444444444";
+
+    #[test]
+    fn the_more_particular_limit_wins() {
+        let limits = Limits::parse("8GiB, 1=50%, GPU-3F2a=2 GiB").unwrap();
+        let other = "GPU-00000000-0000-0000-0000-000000000000";
+        assert_eq!(limits.of(Some(0), other, 80 * GIB), Some(8 * GIB));
+        assert_eq!(limits.of(Some(1), other, 80 * GIB), Some(40 * GIB));
+        assert_eq!(limits.of(Some(1), UUID, 80 * GIB), Some(2 * GIB));
+        assert_eq!(limits.of(None, other, 80 * GIB), Some(8 * GIB));
+    }
+
+    #[test]
+    fn nothing_and_zero_are_no_limit() {
+        assert_eq!(Limits::default().of(Some(0), UUID, GIB), None);
+        let limits = Limits::parse("4GiB,0=0").unwrap();
+        assert_eq!(
+            (limits.of(Some(0), UUID, GIB), limits.of(Some(1), UUID, GIB)),
+            (None, Some(4 * GIB))
+        );
+    }
+
+    #[test]
+    fn what_is_no_limit_is_refused() {
+        for bad in [
+            "",
+            "8 parsecs",
+            "-1",
+            "0%",
+            "101%",
+            "nan%",
+            "0=",
+            "=8GiB",
+            "x=8GiB",
+            "0=1GiB,0=2GiB",
+            "1GiB,2GiB",
+            "GPU-=1GiB",
+            "GPU-xyz=1GiB",
+            "1GiB,",
+            "50 %%",
+        ] {
+            assert_eq!(Limits::parse(bad), None, "{bad}");
+        }
+    }
+}
