@@ -76,7 +76,7 @@ fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, Str
             "the simulated GPU of process {pid} counts processes in another namespace"
         ));
     }
-    let folder = process.join("cwd");
+    let folder = fs::read_link(process.join("cwd")).map_err(|error| format!("process {pid}: its folder: {error}"))?;
     let state = variables
         .iter()
         .find(|(name, value)| name == STATE && !value.is_empty())

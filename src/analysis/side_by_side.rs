@@ -12,7 +12,7 @@ use super::device_code;
 use super::host::Host;
 use super::job::{Job, LoadError, uuid};
 use super::measured::Ledger;
-use super::nvml::{self, Reading};
+use super::nvml::{self, Answer, Reading};
 use super::reconciliation::{AsOf, Context, Differences};
 use super::running;
 
@@ -164,31 +164,29 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         let jobs = members.iter().filter_map(|(pid, path)| Some((*pid, load(path).ok()?)));
         jobs.collect()
     };
-    let mut jobs = read();
-    let (mut answer, mut settled) = (nvml::ask(host, &uuids), false);
-    for _ in 0..TRIES {
-        let after = read();
-        settled = answer.is_err() || held(&jobs) == held(&after);
-        jobs = after;
-        if settled {
-            break;
-        }
-        answer = nvml::ask(host, &uuids);
+    let (jobs, answer, settled) = at_rest(read, || nvml::ask(host, &uuids));
+    let (jobs, ended): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|(_, job)| job.state == State::Running);
+    let is_ours = |pid: u32| ours.iter().any(|found| found.pid == pid);
+    let mut devices = Vec::new();
+    for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
+        devices.extend(as_of(job, None, None));
     }
-    // Of those that were asked about, and have the device.
+    // Those that were asked about and have this device, or any.
     let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
-        let asked = jobs
-            .iter()
-            .filter(|(pid, _)| ours.iter().any(|found| found.pid == *pid));
+        let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
         let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
         each.filter(|device| uuid.is_none() || device.uuid.as_deref() == uuid)
             .collect()
     };
     let readings = match answer {
-        Ok(readings) => readings,
-        Err(why) => return apart(&why, None),
+        // Who ended meanwhile took the devices along.
+        Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
+        Ok(_) => return devices,
+        Err(why) => {
+            devices.extend(apart(&why, None));
+            return devices;
+        }
     };
-    let mut devices = Vec::new();
     for (uuid, reading) in uuids.into_iter().zip(readings) {
         match reading {
             Ok(reading) => {
@@ -205,10 +203,26 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     devices
 }
 
-/// What every ledger has reserved of every device, to see whether one moved; what a policy hands out of that is no matter.
-fn held(jobs: &[(u32, Job)]) -> Vec<(u32, i16, u64)> {
+/// The ledgers and NVML's answer of one moment: nothing moved from before it was asked until after. If something always
+/// does, those of the last try, and false.
+fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec<(u32, Job)>, Answer, bool) {
+    let (mut jobs, mut tries) = (read(), 0);
+    loop {
+        let (answer, after) = (ask(), read());
+        let settled = answer.is_err() || held(&jobs) == held(&after);
+        (jobs, tries) = (after, tries + 1);
+        if settled || tries == TRIES {
+            return (jobs, answer, settled);
+        }
+    }
+}
+
+/// Who runs, and what every ledger has reserved of every device, to see whether something moved. What a policy hands out
+/// of that is no matter.
+fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
-        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, ordinal, account.all.reserved.current);
+        let runs = job.state == State::Running;
+        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, runs, ordinal, account.all.reserved.current);
         job.account.devices.iter().map(of).collect::<Vec<_>>()
     };
     jobs.iter().flat_map(each).collect()
