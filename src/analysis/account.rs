@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, FLAG_MOVED, HOST_DEVICE, Kind, Record};
+use vramshim::journal::format::{FLAG_DIRECT, FLAG_LIMIT, FLAG_MOVED, HOST_DEVICE, Kind, Record};
 use vramshim::journal::reader::Event;
 
 use super::measured::{Ledger, Measurements};
@@ -198,6 +198,8 @@ pub struct SizeTotals {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub count: u64,
+    /// Of these, how many a limit of ours refused.
+    pub by_limit: u64,
     pub last_size: u64,
     pub last_device: i16,
     pub last_ns: u64,
@@ -410,6 +412,7 @@ impl Account {
         self.device(device).failures += 1;
         let failure = self.failures.entry((record.api, record.result)).or_default();
         failure.count += 1;
+        failure.by_limit += u64::from(record.flags & FLAG_LIMIT != 0);
         failure.last_size = record.size;
         failure.last_device = record.device;
         failure.last_ns = record.time_ns;

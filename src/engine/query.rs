@@ -67,6 +67,8 @@ impl Call {
         let Some(place) = Place::current().filter(|_| result == SUCCESS) else {
             return result;
         };
+        // What contexts take is known from then on.
+        self.engine.saw_device(place.device);
         let value = |out: *mut T| {
             // SAFETY: written where not null.
             let told = unsafe { out.as_ref() };
@@ -88,7 +90,6 @@ impl Call {
                 unsafe { *out = answer };
             }
         }
-        self.engine.saw_device(place.device);
         result
     }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every test binary uses its own part
 
 pub mod layer;
+pub mod member;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -26,10 +26,12 @@ static uint64_t start_ticks(int pid)
     if (length <= 0) return 0;
     text[length] = 0;
     char *at = strrchr(text, ')'); /* the name before it may hold anything */
-    unsigned long long ticks = 0;
+    unsigned long long ticks = 0, address_space = 0;
     /* 19 fields lie between the name and the start time */
-    if (at) sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &ticks);
-    return ticks;
+    if (at)
+        sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu %llu", &ticks,
+               &address_space);
+    return address_space ? ticks : 0; /* what is left of a process that ended holds no memory */
 }
 
 void state_lock(struct shared_state *s)

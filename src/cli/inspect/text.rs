@@ -117,7 +117,10 @@ impl Page {
         }
         for (ordinal, told, account) in devices {
             let about = told.map_or_else(String::new, |told| {
-                format!("  {}, {}", printable(&told.name, 64), size(told.total_memory))
+                let limit = told
+                    .limit
+                    .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
+                format!("  {}, {}{limit}", printable(&told.name, 64), size(told.total_memory))
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
             device(out, account.unwrap_or(&nothing))?;
@@ -277,6 +280,7 @@ impl Page {
                     api_name(*api),
                     codes::text(*result),
                     count(failure.count),
+                    count(failure.by_limit),
                     size(failure.last_size),
                     duration(failure.last_ns),
                 ]
@@ -285,8 +289,8 @@ impl Page {
         self.list(
             out,
             "Failures",
-            &["api", "result", "count", "last size", "last at"],
-            &[2, 3, 4],
+            &["api", "result", "count", "by limit", "last size", "last at"],
+            &[2, 3, 4, 5],
             rows,
             failures.len(),
         )

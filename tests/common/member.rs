@@ -1,0 +1,113 @@
+//! Processes on one device that do what they are told (`tests/clients/member.c`).
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::{Job, client};
+
+pub struct Member {
+    pub child: Child,
+    answers: BufReader<ChildStdout>,
+    _folder: TempDir,
+}
+
+/// Where the simulated host and the accounts are that members share.
+pub struct Host {
+    pub folder: TempDir,
+    pub memory: &'static str,
+}
+
+impl Host {
+    pub fn new(memory: &'static str) -> Host {
+        let folder = tempfile::tempdir().expect("a folder");
+        Host { folder, memory }
+    }
+
+    pub fn accounts(&self) -> std::path::PathBuf {
+        self.folder.path().join("accounts")
+    }
+
+    /// A job on this host, without limits.
+    pub fn job(&self) -> Job {
+        let job = Job::new(member_client()).sim(self.memory, 1);
+        job.env("SIMGPU_STATE", self.folder.path().join("state"))
+    }
+
+    /// A job in the group, under its limit.
+    pub fn member(&self, limit: &str) -> Job {
+        self.job()
+            .env("VRAMSHIM_ACCOUNTS", self.accounts())
+            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+    }
+
+    /// The one account in the folder.
+    pub fn account_file(&self) -> std::path::PathBuf {
+        let files = std::fs::read_dir(self.accounts()).expect("accounts").flatten();
+        let mut files: Vec<_> = files.map(|file| file.path()).collect();
+        assert_eq!(files.len(), 1, "{files:?}");
+        files.remove(0)
+    }
+}
+
+pub fn member_client() -> &'static Path {
+    static CLIENT: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    CLIENT.get_or_init(|| client("member.c", "member", &["-DDLOPEN"]))
+}
+
+impl Member {
+    pub fn start(job: Job) -> Member {
+        let (mut child, folder) = job.start();
+        let answers = BufReader::new(child.stdout.take().expect("its output"));
+        Member {
+            child,
+            answers,
+            _folder: folder,
+        }
+    }
+
+    pub fn tell(&mut self, order: &str) {
+        let stdin = self.child.stdin.as_mut().expect("its input");
+        writeln!(stdin, "{order}").expect("an order");
+    }
+
+    pub fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("an answer");
+        assert!(!line.is_empty(), "it ended: {:?}", self.child.wait());
+        line.trim_end().to_owned()
+    }
+
+    pub fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// Asks for memory: the CUDA result.
+    pub fn allocate(&mut self, bytes: u64) -> i32 {
+        let answer = self.ask(&format!("a {bytes}"));
+        answer.split(' ').next().unwrap().parse().expect("a result")
+    }
+
+    pub fn information(&mut self) -> Value {
+        serde_json::from_str(&self.ask("i")).expect("JSON")
+    }
+
+    pub fn kill(mut self) {
+        self.child.kill().expect("a living process");
+        self.child.wait().expect("its end");
+    }
+
+    /// Ends it by the end of its input; what it said on stderr.
+    pub fn end(mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut errors = String::new();
+        std::io::Read::read_to_string(self.child.stderr.as_mut().expect("stderr"), &mut errors).expect("stderr");
+        let status = self.child.wait().expect("its end");
+        assert!(status.success(), "{status}: {errors}");
+        errors
+    }
+}

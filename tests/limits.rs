@@ -1,0 +1,320 @@
+//! Limits of one process: whatever it asks for, it gets at most so much, is refused as CUDA refuses, and is told figures
+//! that agree.
+
+mod common;
+
+use common::layer::FORMS;
+use common::member::{Host, Member};
+use common::{
+    AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_journal_agrees,
+    client,
+};
+use serde_json::Value;
+
+const GIB: u64 = 1024 * MIB;
+const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
+    environment: &[],
+    ..NAIVE_BEST_FIT
+};
+const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
+const OUT_OF_MEMORY: i32 = 2;
+
+fn limited(scene: &str, limit: &str) -> Job {
+    let job = Job::new(client("quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);
+    job.env("VRAMSHIM_MEMORY_LIMIT", limit).args([scene, "1", "250"])
+}
+
+/// Bytes that the account has of a device, of all classes that are memory of it.
+fn held(checkpoint: &Value, kind: &str) -> u64 {
+    let rows = checkpoint["account"]["totals"].as_array().unwrap().iter();
+    let of_device =
+        rows.filter(|row| row["device"] == 0 && row["class"] != "address_range" && row["class"] != "imported");
+    of_device.map(|row| row[kind]["current"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn every_kind_of_memory_counts_and_the_answers_agree() {
+    for strategy in THREE {
+        let context = strategy.name;
+        let finished = limited("book", "1GiB").strategy(strategy).run().ok();
+        let lines = finished.json();
+        let mut compared = 0;
+        for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
+            assert_agree(&pair[0], strategy, context);
+            let told = &pair[1]["information"];
+            let left = GIB - held(&pair[0], "reserved");
+            let pooled = |kind| {
+                let rows = pair[0]["account"]["totals"].as_array().unwrap();
+                let linear = rows.iter().find(|row| row["class"] == "linear");
+                linear.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
+            };
+            let inside = pooled("reserved") - pooled("allocated");
+            assert_eq!(
+                (&told["free"], &told["total"]),
+                (&(left + inside).into(), &GIB.into()),
+                "{context}"
+            );
+            compared += 1;
+        }
+        assert!(compared > 4, "{context}: {compared} answers");
+        let job = finished.inspect();
+        assert_journal_agrees(
+            &job,
+            lines.iter().rfind(|line| line.get("own").is_some()).unwrap(),
+            context,
+        );
+        assert_eq!(job["failures"], 0, "{context}");
+    }
+}
+
+#[test]
+fn the_limit_is_out_of_memory_and_is_reported() {
+    for strategy in THREE {
+        let context = strategy.name;
+        let finished = limited("limit", "1GiB").strategy(strategy).run().ok();
+        let served = finished.stdout.lines().filter(|line| line.ends_with(" served"));
+        let served: Vec<u64> = served.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect();
+        assert_eq!(served.len(), 5, "{context}: {served:?}");
+        assert!(
+            served.iter().all(|count| (20..=21).contains(count)),
+            "{context}: {served:?}"
+        );
+        for line in finished.json().iter().filter(|line| line.get("own").is_some()) {
+            assert_agree(line, strategy, context);
+            assert!(
+                line["truth"]["devices"][0]["used_by_process"].as_u64().unwrap() <= GIB,
+                "{context}"
+            );
+        }
+        let reports: Vec<String> = finished
+            .said()
+            .into_iter()
+            .filter(|(level, _)| *level == 'W')
+            .map(|(_, words)| words)
+            .collect();
+        let first = &reports[0];
+        assert!(
+            first.starts_with("Out of memory error on GPU 0. Cannot allocate 48.0 MiB memory on GPU 0, ")
+                && first.contains("the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)"),
+            "{context}: {first}"
+        );
+        assert!(reports.len() < 6, "{context}: told often, {reports:?}");
+    }
+}
+
+/// Every kind at the limit at once, with another program's kind of client; nothing is ever lost.
+#[test]
+fn a_full_share_leaves_the_account_right() {
+    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path).env("VRAMSHIM_MEMORY_LIMIT", "10MiB").strategy(strategy);
+        let finished = job.args(["11", "1000", "1"]).run().ok();
+        let lines = finished.json();
+        let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+        for checkpoint in &checkpoints {
+            assert_agree(checkpoint, strategy, strategy.name);
+        }
+        let job = finished.inspect();
+        assert_eq!(
+            (&job["anomalies"], &job["events_lost"]),
+            (&0.into(), &0.into()),
+            "{strategy:?}"
+        );
+        assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
+        assert!(
+            job["failures"].as_u64().unwrap() > 10,
+            "{strategy:?}: the share was never full"
+        );
+    }
+}
+
+/// One that has a limit of its own on a device, started with these variables; what it is told.
+fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
+    let job = variables
+        .iter()
+        .fold(host.job(), |job, (name, value)| job.env(name, value));
+    let mut member = Member::start(job);
+    let information = member.information();
+    member.end();
+    information
+}
+
+#[test]
+fn limits_are_understood_however_they_are_written() {
+    let host = Host::new("4GiB");
+    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let by_uuid = format!("0=3GiB,{uuid}=1GiB");
+    let table: &[(&[(&str, &str)], u64)] = &[
+        (&[], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "0")], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "25%")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
+        (&[("FLAGS_gpu_memory_limit_mb", "1024")], GIB),
+        (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], 4 * GIB),
+        (
+            &[
+                ("VRAMSHIM_MEMORY_LIMIT", "inherit"),
+                ("CUDA_DEVICE_MEMORY_LIMIT_0", "1024m"),
+            ],
+            GIB,
+        ),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "a lot")], 4 * GIB),
+    ];
+    for (variables, total) in table {
+        let told = told(&host, variables);
+        let totals = [
+            &told["total"],
+            &told["device_total"],
+            &told["nvml"]["total"],
+            &told["nvml"]["v2"]["total"],
+        ];
+        assert_eq!(totals, [*total; 4], "{variables:?}");
+        assert_eq!(
+            (&told["free"], &told["nvml"]["free"]),
+            (&told["total"], &told["total"]),
+            "{variables:?}"
+        );
+    }
+}
+
+/// UUIDs say which device is meant, whatever number the job sees it under.
+#[test]
+fn visible_devices_change_numbers_and_not_devices() {
+    let host = Host::new("4GiB");
+    let two = |order: &str, limit: &str| {
+        let job = host
+            .job()
+            .sim("4GiB,6GiB", 2)
+            .env("CUDA_VISIBLE_DEVICES", order)
+            .env("VRAMSHIM_MEMORY_LIMIT", limit);
+        let mut member = Member::start(job);
+        assert_eq!(member.allocate(MIB), 0);
+        let information = member.information();
+        member.end();
+        (
+            information["truth"]["devices"][0]["uuid"].as_str().unwrap().to_owned(),
+            information,
+        )
+    };
+    let (second, information) = two("1,0", "0=2GiB");
+    assert_eq!(
+        (&information["total"], &information["nvml"]["total"]),
+        (&(2 * GIB).into(), &(2 * GIB).into())
+    );
+    let (first, information) = two("0,1", &format!("{second}=1GiB"));
+    assert_ne!(first, second);
+    assert_eq!(
+        (&information["total"], &information["nvml"]["total"]),
+        (&(4 * GIB).into(), &(4 * GIB).into())
+    );
+    let (_, information) = two("1", &format!("{second}=1GiB"));
+    assert_eq!(
+        (&information["total"], &information["nvml"]["used"]),
+        (&GIB.into(), &MIB.into())
+    );
+}
+
+/// What contexts take counts. More used than allowed reads as nothing free, and is no error.
+#[test]
+fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
+    let host = Host::new("4GiB");
+    let job = |limit: &str| {
+        host.job()
+            .env("SIMGPU_CONTEXT_BYTES", "300MiB")
+            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+    };
+    let mut member = Member::start(job("1GiB"));
+    assert_eq!(member.allocate(100 * MIB), 0);
+    let told = member.information();
+    assert_eq!(
+        (&told["free"], &told["nvml"]["used"]),
+        (&(624 * MIB).into(), &(400 * MIB).into())
+    );
+    assert_eq!(told["nvml"]["processes"][0]["used"], 400 * MIB);
+    assert_eq!(told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"]);
+    // Another context, noticed with the next look; both go.
+    member.ask("c");
+    member.ask("d");
+    assert_eq!(member.information()["nvml"]["used"], 400 * MIB);
+    assert_eq!(member.allocate(700 * MIB), OUT_OF_MEMORY);
+    member.end();
+    let mut member = Member::start(job("200MiB"));
+    let told = member.information();
+    assert_eq!(
+        (&told["free"], &told["total"]),
+        (&0.into(), &(200 * MIB).into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["nvml"]["free"], &told["nvml"]["used"]),
+        (&0.into(), &(300 * MIB).into())
+    );
+    assert_eq!(member.allocate(MIB), OUT_OF_MEMORY);
+    assert_eq!(member.ask("f 0"), "0", "freeing nothing");
+    member.end();
+}
+
+#[test]
+fn the_journal_tells_the_limit_and_what_it_refused() {
+    let host = Host::new("4GiB");
+    let job = host
+        .job()
+        .env("VRAMSHIM_MEMORY_LIMIT", "1GiB")
+        .input("a 2147483648\na 8589934592\n");
+    let finished = job.run().ok();
+    let job = finished.inspect();
+    assert_eq!(job["devices"][0]["limit"], GIB);
+    assert_eq!(job["failed"][0]["refused_by_limit"], 2, "{}", job["failed"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_is_named() {
+    let host = Host::new("4GiB");
+    for (variable, value) in [
+        ("VRAMSHIM_MEMORY_LIMIT", "lots"),
+        ("VRAMSHIM_LIMIT_SCOPE", "pod"),
+        ("FLAGS_gpu_memory_limit_mb", "-1"),
+    ] {
+        let finished = host.job().env(variable, value).input("a 1\n").run().ok();
+        let said = finished.said();
+        let named = said
+            .iter()
+            .any(|(level, words)| *level == 'E' && words.contains(variable) && words.contains(value));
+        assert!(named, "{said:?}");
+    }
+}
+
+/// A layer below that shows less than there is: what it shows is what everybody is told.
+#[test]
+fn a_layer_below_and_everybody_else_agree() {
+    for form in FORMS {
+        for strategy in THREE {
+            let host = Host::new("4GiB");
+            let mut member = Member::start(host.job().over(form, "1GiB", &[]).strategy(strategy));
+            assert_eq!(member.allocate(100 * MIB), 0);
+            let told = member.information();
+            let context = format!("{form:?} {}: {told}", strategy.name);
+            let reserved = held(&told, "reserved");
+            assert_eq!(
+                (&told["total"], &told["nvml"]["total"]),
+                (&GIB.into(), &GIB.into()),
+                "{context}"
+            );
+            assert_eq!(
+                (&told["nvml"]["used"], &told["nvml"]["processes"][0]["used"]),
+                (&reserved.into(), &reserved.into()),
+                "{context}"
+            );
+            assert_eq!(told["nvml"]["free"], GIB - reserved, "{context}");
+            assert_eq!(told["free"], GIB - held(&told, "allocated"), "{context}");
+            member.end();
+        }
+    }
+}
