@@ -161,7 +161,12 @@ impl Config {
             &mut settings.free_when_no_cache_hit,
         );
         reader.set("VRAMSHIM_JOURNAL_MAX", SIZE, parse_size, &mut config.journal_max);
-        reader.set("VRAMSHIM_IDLE_RELEASE", DURATION, idle_bound, &mut config.idle_release);
+        reader.set(
+            "VRAMSHIM_IDLE_RELEASE",
+            DURATION,
+            parse_duration,
+            &mut config.idle_release,
+        );
         reader.set(
             "VRAMSHIM_LOG",
             "off, error, warn, info, debug, trace",
@@ -351,7 +356,7 @@ fn boolean(text: &str) -> Option<bool> {
 }
 
 /// A duration of at least a millisecond, or 0 for never.
-fn idle_bound(text: &str) -> Option<Option<Duration>> {
+pub fn parse_duration(text: &str) -> Option<Option<Duration>> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..unit_at].trim().parse().ok().filter(|number| *number >= 0.0)?;
     let milliseconds = match text[unit_at..].trim() {
@@ -478,12 +483,12 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_bound_has_a_unit() {
-        assert_eq!(idle_bound("30s"), Some(Some(Duration::from_secs(30))));
-        assert_eq!(idle_bound("1.5 min"), Some(Some(Duration::from_secs(90))));
-        assert_eq!(idle_bound("0"), Some(None));
+    fn an_parse_duration_has_a_unit() {
+        assert_eq!(parse_duration("30s"), Some(Some(Duration::from_secs(30))));
+        assert_eq!(parse_duration("1.5 min"), Some(Some(Duration::from_secs(90))));
+        assert_eq!(parse_duration("0"), Some(None));
         for bad in ["30", "-1s", "s", "1h", "nan", "infs", "0.1ms", "1e30min"] {
-            assert_eq!(idle_bound(bad), None, "{bad}");
+            assert_eq!(parse_duration(bad), None, "{bad}");
         }
     }
 }

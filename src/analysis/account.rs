@@ -10,6 +10,8 @@ use vramshim::api::{Api, Class};
 use vramshim::journal::format::{FLAG_DIRECT, FLAG_LIMIT, FLAG_MOVED, HOST_DEVICE, Kind, Record};
 use vramshim::journal::reader::Event;
 
+use super::measured::{Ledger, Measurements};
+use super::slack::Slack;
 use super::space::Space;
 
 /// A number of bytes and the most it ever was.
@@ -77,7 +79,11 @@ pub struct DeviceAccount {
     pub classes: BTreeMap<u8, Totals>,
     /// Free room inside a policy's segments.
     pub space: Space,
-    /// The same when reserved stood at its peak and the least of it was free.
+    /// What the driver's pages can hold beyond what was obtained.
+    pub slack: Slack,
+    /// What others said of the device.
+    pub measurements: Measurements,
+    /// Free inside when reserved stood at its peak and the least of it was free.
     pub at_peak: Free,
     pub segments_obtained: u64,
     pub segments_returned: u64,
@@ -113,6 +119,21 @@ impl DeviceAccount {
         Free {
             bytes: self.space.free(),
             largest: self.space.largest(),
+        }
+    }
+
+    /// An allocation that was obtained from the layer below, by itself, comes or goes.
+    fn obtained(&mut self, live: &Live, comes: bool) {
+        let counts = live.reserved > 0 && Class::from_number(live.class).is_some_and(Class::is_device_memory);
+        let (slack, bytes) = (&mut self.slack, live.reserved);
+        match NameSpace::of(live.class) {
+            _ if !counts => {}
+            NameSpace::Object if comes => slack.add_object(bytes),
+            NameSpace::Object => slack.remove_object(bytes),
+            NameSpace::Address if comes => slack.add(live.address, bytes),
+            NameSpace::Address => slack.remove(live.address, bytes),
+            // Physical memory is obtained in whole granules.
+            _ => {}
         }
     }
 
@@ -264,7 +285,13 @@ impl Account {
             Some(Kind::SegmentAlloc) => self.segment_obtained(device, record),
             Some(Kind::SegmentFree) => self.segment_returned(device, record),
             Some(Kind::PoolReserved) => self.pool(device, record),
-            Some(Kind::ContextDestroyed | Kind::Map | Kind::Unmap | Kind::Measured) => {}
+            Some(Kind::Measured) => {
+                let account = self.device(device);
+                let ledger = Ledger::of(account);
+                account.measurements.add(record, ledger);
+            }
+            Some(Kind::ContextDestroyed) => self.device(device).measurements.context_went(),
+            Some(Kind::Map | Kind::Unmap) => {}
             None => self.anomalies.unknown_kind += 1,
         }
         self.device(device).note_peak(peak_before);
@@ -322,7 +349,9 @@ impl Account {
             key.0 == NameSpace::Address && self.touches_another(&live)
         };
         self.anomalies.overlap += u64::from(overlaps);
-        self.device(device).each(device, live.class, |totals| totals.add(&live));
+        let account = self.device(device);
+        account.each(device, live.class, |totals| totals.add(&live));
+        account.obtained(&live, true);
         if let Some(sizes) = self.size_class(&live) {
             sizes.count += 1;
             sizes.bytes = sizes.bytes.saturating_add(live.size);
@@ -350,6 +379,7 @@ impl Account {
     fn forget(&mut self, live: &Live) {
         let device = self.device(live.device);
         device.each(live.device, live.class, |totals| totals.subtract(live));
+        device.obtained(live, false);
         if live.in_segment {
             // Fails only if its segment went first, as it may when a context is destroyed.
             let _ = device.space.release(live.address, live.allocated);
@@ -397,6 +427,7 @@ impl Account {
             account.remapped = account.remapped.saturating_add(record.size);
         }
         let added = account.space.add_segment(record.address, record.size);
+        account.slack.add(record.address, added);
         account.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
         self.anomalies.segment += u64::from(added != record.size);
     }
@@ -406,6 +437,7 @@ impl Account {
         account.segments_returned += 1;
         // Only what was there can go.
         let removed = account.space.remove_segment(record.address, record.size);
+        account.slack.remove(record.address, removed);
         account.each(device, Class::Linear.number(), |totals| {
             totals.reserved.subtract(removed)
         });

@@ -130,6 +130,22 @@ impl Job {
     }
 }
 
+/// A device's UUID as everybody writes it; none where the driver told none.
+pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
+    if *bytes == [0; 16] {
+        return None;
+    }
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    ))
+}
+
 fn now_ns() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,6 +1,7 @@
 //! The command line: what can be asked for, and how an answer or an error leaves the program.
 
 mod inspect;
+mod reconcile;
 mod replay;
 mod run;
 mod simulator;
@@ -10,6 +11,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::analysis::nvml;
 
 #[derive(Parser)]
 #[command(name = "vramshim", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
@@ -36,6 +39,11 @@ enum Command {
     Inspect(inspect::Inspect),
     /// Tell what other strategies would have reserved for the same requests
     Replay(replay::Replay),
+    /// Put ledger, driver and NVML side by side and name every byte of difference
+    Reconcile(reconcile::Reconcile),
+    /// Answers `reconcile` about devices, in a process of its own
+    #[command(name = nvml::SUBCOMMAND, hide = true)]
+    AskNvml(reconcile::AskNvml),
 }
 
 /// Why the program ends without having done what was asked.
@@ -57,6 +65,14 @@ impl Failure {
         Self::failed(format!("cannot write to standard output: {error}"))
     }
 
+    /// The answer, which is already written, is no.
+    const fn no() -> Self {
+        Self {
+            code: 1,
+            message: String::new(),
+        }
+    }
+
     /// It was not even tried, because it cannot be right.
     fn refused(message: impl fmt::Display) -> Self {
         Self {
@@ -75,6 +91,8 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
         Command::Replay(replay) => replay.play(),
+        Command::Reconcile(reconcile) => reconcile.show(),
+        Command::AskNvml(question) => question.answer(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

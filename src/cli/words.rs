@@ -1,6 +1,20 @@
 //! Numbers and texts as people read them.
 
+use std::io::{self, IsTerminal};
+
+pub use crate::analysis::job::uuid;
 pub use vramshim::units::size;
+
+/// Whether text on standard output may be set off with escape sequences.
+pub fn bold() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A difference of bytes, with its sign where that is a minus.
+pub fn difference(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
+    format!("{sign}{}", size(bytes.unsigned_abs()))
+}
 
 /// A number with its thousands set apart.
 pub fn count(number: u64) -> String {
@@ -56,21 +70,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
         month_from_march - 9
     };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
-}
-
-pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
-    if *bytes == [0; 16] {
-        return None;
-    }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    ))
 }
 
 /// Text from a file, made safe for a terminal and cut to `most` characters.

@@ -15,6 +15,7 @@
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: how long calls take (us, ms)
  *   SIMGPU_DELAYED         1: work on streams is done when something waits for it, as late as may be (0); see work.c
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
+ *   SIMGPU_NVML_BYTES      0: NVML lists processes and does not tell their bytes, as on WSL or without permission (1)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, who asked
  *   SIMGPU_TRUTH           file to write the truth to at exit; %p is the process id
  *   CUDA_VISIBLE_DEVICES   as usual
@@ -133,6 +134,7 @@ static void read_all(void)
     the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
     the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
     the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
+    the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {

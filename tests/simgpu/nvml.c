@@ -102,6 +102,7 @@ static int processes(Device device, unsigned *count, void *out, bool small)
     for (int i = 0; i < MAX_PROCESSES; i++) {
         uint64_t used = s->slots[i].pid ? s->slots[i].used[index_of(device)] : 0;
         if (!used) continue;
+        if (!config()->nvml_bytes) used = ~0ull; /* NVML_VALUE_NOT_AVAILABLE */
         if (out && n < room && small) ((struct process_v1 *)out)[n] = (struct process_v1){(unsigned)s->slots[i].pid, used};
         else if (out && n < room) ((struct process *)out)[n] = (struct process){(unsigned)s->slots[i].pid, used, ~0u, ~0u};
         n++;

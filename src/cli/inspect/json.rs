@@ -9,7 +9,8 @@ use vramshim::journal::reader::State;
 use crate::analysis::account::{Account, DeviceAccount, Free, Level, Live, Totals, api_name, class_name};
 use crate::analysis::codes;
 use crate::analysis::job::Job;
-use crate::cli::words;
+use crate::analysis::reconciliation::AsOf;
+use crate::cli::{reconcile, words};
 
 pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
     // One job at a time: a journal with millions of live allocations need not be in memory twice, as JSON.
@@ -109,6 +110,9 @@ fn devices(job: &Job) -> Value {
                 },
                 "classes": classes(account),
             });
+            if let Some(as_of) = AsOf::of(account, || 0) {
+                device["reconciliation"] = reconciliation(&as_of);
+            }
             if account.remaps > 0 {
                 device["remaps"] = json!(account.remaps);
                 device["remapped_bytes"] = json!(account.remapped);
@@ -116,6 +120,16 @@ fn devices(job: &Job) -> Value {
             device
         })
         .collect()
+}
+
+fn reconciliation(as_of: &AsOf) -> Value {
+    let measured = &as_of.measured;
+    let mut part = reconcile::json::part(&as_of.ledger, measured.nvml, measured.driver, as_of.context);
+    part["time_ns"] = json!(measured.time_ns);
+    part["differences"] = reconcile::json::differences(&as_of.differences);
+    part["other_processes"] = json!(as_of.other_processes);
+    part["unknown"] = json!(as_of.differences.unknown);
+    part
 }
 
 fn host(account: Option<&DeviceAccount>) -> Value {

@@ -1,17 +1,17 @@
 //! `vramshim inspect`: reads journals and shows what they mean, to people (`text`) or programs (`json`).
 
 mod json;
-mod text;
+pub(super) mod text;
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vramshim::journal::format::EXTENSION;
 
-use super::Failure;
+use super::{Failure, words};
 use crate::analysis::job::Job;
 
 /// Files smaller than this are read before a progress bar would be seen.
@@ -89,8 +89,10 @@ impl Inspect {
         if self.json {
             json::write(&mut out, jobs)?;
         } else {
-            let bold = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-            let page = text::Page { top: self.top, bold };
+            let page = text::Page {
+                top: self.top,
+                bold: words::bold(),
+            };
             match jobs {
                 [job] => page.job(&mut out, job)?,
                 _ => {
@@ -107,7 +109,7 @@ impl Inspect {
 }
 
 /// The journals that were named, each once; what cannot be looked into is told in `problems`.
-fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
+pub(super) fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
     let mut journals = BTreeSet::new();
     for path in paths {
         if !path.is_dir() {
@@ -137,7 +139,7 @@ fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn load(path: &Path) -> Result<Job, crate::analysis::job::LoadError> {
+pub(super) fn load(path: &Path) -> Result<Job, crate::analysis::job::LoadError> {
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     if size < WORTH_A_BAR {
         return Job::load(path, |_, _| {});

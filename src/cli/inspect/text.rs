@@ -9,6 +9,8 @@ use vramshim::journal::reader::State;
 use crate::analysis::account::{Account, DeviceAccount, Level, api_name, class_name};
 use crate::analysis::codes;
 use crate::analysis::job::Job;
+use crate::analysis::reconciliation::AsOf;
+use crate::cli::reconcile::text::{PARTS, others_row, process_rows};
 use crate::cli::words::{self, count, duration, percent, printable, size};
 
 /// Variables that say which process of many this is.
@@ -122,6 +124,7 @@ impl Page {
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
             device(out, account.unwrap_or(&nothing))?;
+            self.reconciliation(out, job, account.unwrap_or(&nothing))?;
         }
         if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
             self.heading(out, "Host memory")?;
@@ -184,6 +187,28 @@ impl Page {
             )?;
         }
         Ok(())
+    }
+
+    /// Ledger, driver and NVML at the last measurement, where there is one.
+    fn reconciliation(&self, out: &mut impl Write, job: &Job, account: &DeviceAccount) -> io::Result<()> {
+        let Some(as_of) = AsOf::of(account, || 0) else {
+            return Ok(());
+        };
+        let (measured, pid) = (&as_of.measured, job.header.pid);
+        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
+            let used = total.saturating_sub(free);
+            format!(": the driver has {} of {} in use", size(used), size(total))
+        });
+        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
+        let mut rows = process_rows(
+            &as_of.ledger,
+            &as_of.differences,
+            as_of.context,
+            measured.nvml,
+            &pid.to_string(),
+        );
+        rows.extend(others_row(as_of.other_processes));
+        table(out, &PARTS, &[2], rows)
     }
 
     fn apis(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
@@ -421,7 +446,7 @@ fn classes(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
     table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
 }
 
-fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
+pub fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(titles).add_rows(rows);
     for &column in right {

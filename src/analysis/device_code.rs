@@ -1,0 +1,46 @@
+//! How much code for the GPU a process carries: the `.nv_fatbin` sections of the files that it has mapped. The driver
+//! loads what of it is used, for one kind of GPU, so this is the most that module code can be.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+
+use object::{Object, ObjectSection, ReadCache};
+
+const SECTION: &str = ".nv_fatbin";
+
+/// Bytes of GPU code in the files that a running process has mapped; 0 where they cannot be looked into.
+pub fn mapped_by(pid: u32) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let files: BTreeSet<&str> = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .collect();
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    files
+        .iter()
+        .filter_map(|file| in_file(root.join(file.trim_start_matches('/'))))
+        .fold(0, u64::saturating_add)
+}
+
+fn in_file(path: PathBuf) -> Option<u64> {
+    // Asked before opening: a device may be mapped, too.
+    if !std::fs::metadata(&path).ok()?.is_file() {
+        return None;
+    }
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let object = object::File::parse(&cache).ok()?;
+    Some(object.section_by_name(SECTION)?.size())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_gpu_code_has_none() {
+        assert_eq!(mapped_by(std::process::id()), 0);
+        assert_eq!(mapped_by(u32::MAX), 0);
+        assert_eq!(in_file("/proc/self/exe".into()), None);
+    }
+}

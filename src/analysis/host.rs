@@ -1,0 +1,96 @@
+//! Whose GPU a process has: the machine's, or a simulated one (`vramshim run --sim`), which its environment tells. The
+//! simulated NVML is to be asked with that environment, or it would tell of a GPU that nobody has.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const SIMULATED: &str = "SIMGPU_";
+const STATE: &str = "SIMGPU_STATE";
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
+
+#[derive(Clone, Debug)]
+pub enum Host {
+    /// This machine, asked as this program was started.
+    Machine,
+    Simulated(Simulated),
+    /// A simulated GPU that only its process can ask, and why.
+    Closed(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Simulated {
+    /// Device and inode of the state that its processes share.
+    state: (u64, u64),
+    /// Where relative paths in the variables begin.
+    pub folder: PathBuf,
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+impl Host {
+    pub fn of(pid: u32) -> Host {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let variables: Vec<(OsString, OsString)> = environment
+            .split(|&byte| byte == 0)
+            .filter_map(|pair| {
+                let at = pair.iter().position(|&byte| byte == b'=')?;
+                let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+                Some((text(&pair[..at]), text(&pair[at + 1..])))
+            })
+            .filter(|(name, _)| is_simulated(name) || name == LIBRARIES)
+            .collect();
+        if !variables.iter().any(|(name, _)| is_simulated(name)) {
+            return Host::Machine;
+        }
+        simulated(pid, variables).unwrap_or_else(Host::Closed)
+    }
+
+    /// Whether both mean the same devices.
+    pub fn is(&self, other: &Host) -> bool {
+        match (self, other) {
+            (Host::Machine, Host::Machine) => true,
+            (Host::Simulated(one), Host::Simulated(other)) => one.state == other.state,
+            _ => false,
+        }
+    }
+}
+
+pub fn is_simulated(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(SIMULATED.as_bytes())
+}
+
+fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, String> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    // What it names is loaded and run by us: nobody may have us run theirs.
+    // SAFETY: geteuid has no preconditions.
+    let own = unsafe { libc::geteuid() };
+    let owner = fs::metadata(&process).map(|process| process.uid());
+    if owner.ok() != Some(own) {
+        return Err(format!("the simulated GPU of process {pid} is another user's"));
+    }
+    let namespace = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
+    if namespace(&process) != namespace(Path::new("/proc/self")) {
+        return Err(format!(
+            "the simulated GPU of process {pid} counts processes in another namespace"
+        ));
+    }
+    let folder = fs::read_link(process.join("cwd")).map_err(|error| format!("process {pid}: its folder: {error}"))?;
+    let state = variables
+        .iter()
+        .find(|(name, value)| name == STATE && !value.is_empty())
+        .map(|(_, value)| folder.join(value))
+        .ok_or_else(|| format!("the simulated GPU of process {pid} is its own: it has no {STATE} to share"))?;
+    let shared = fs::metadata(&state).map_err(|error| {
+        format!(
+            "the simulated GPU of process {pid} cannot be asked: {STATE} {}: {error}",
+            state.display()
+        )
+    })?;
+    Ok(Host::Simulated(Simulated {
+        state: (shared.dev(), shared.ino()),
+        folder,
+        variables,
+    }))
+}

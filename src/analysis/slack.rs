@@ -1,0 +1,109 @@
+//! How much more than was asked of it the driver can have taken: it hands out physical memory by pages of 2 MiB, and the
+//! ledger counts the bytes that were obtained. What pages hold beyond that is at most what is left of those that are
+//! covered in part. Which ones those are follows from the addresses.
+
+use std::collections::HashMap;
+
+/// The driver's large page.
+pub const PAGE: u64 = 2 << 20;
+
+#[derive(Default)]
+pub struct Slack {
+    /// Pages that are covered in part, and how many bytes of each.
+    pages: HashMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Slack {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Memory was obtained at an address.
+    pub fn add(&mut self, address: u64, length: u64) {
+        for (page, part) in ends(address, length) {
+            self.change(page, |covered| covered.saturating_add(part));
+        }
+    }
+
+    pub fn remove(&mut self, address: u64, length: u64) {
+        for (page, part) in ends(address, length) {
+            self.change(page, |covered| covered.saturating_sub(part));
+        }
+    }
+
+    /// Something that has no address (an array) may have a page's end to itself.
+    pub fn add_object(&mut self, length: u64) {
+        self.bytes = self.bytes.saturating_add(left_of(length % PAGE));
+    }
+
+    pub fn remove_object(&mut self, length: u64) {
+        self.bytes = self.bytes.saturating_sub(left_of(length % PAGE));
+    }
+
+    fn change(&mut self, page: u64, by: impl FnOnce(u64) -> u64) {
+        let covered = self.pages.entry(page).or_default();
+        let before = left_of(*covered);
+        *covered = by(*covered);
+        let now = left_of(*covered);
+        if *covered == 0 {
+            self.pages.remove(&page);
+        }
+        self.bytes = self.bytes.saturating_sub(before).saturating_add(now);
+    }
+}
+
+/// What of a page nobody asked for; nothing of one that is not held at all.
+fn left_of(covered: u64) -> u64 {
+    match covered {
+        0 => 0,
+        covered => PAGE.saturating_sub(covered),
+    }
+}
+
+/// The pages that a range covers in part, its first and its last at most, with how many bytes of each.
+fn ends(address: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = address.saturating_add(length);
+    let (first, last) = (address / PAGE, end / PAGE);
+    let of_first = end.min((first + 1).saturating_mul(PAGE)) - address;
+    let of_last = if last > first { end - last * PAGE } else { 0 };
+    [(first, of_first), (last, of_last)]
+        .into_iter()
+        .filter(|&(_, part)| part > 0 && part < PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_left_of_pages_counts() {
+        let mut slack = Slack::default();
+        slack.add(0x4000_0000, 3 * PAGE);
+        assert_eq!(slack.bytes(), 0);
+        slack.add(0x5000_0000, PAGE + 512);
+        assert_eq!(slack.bytes(), PAGE - 512);
+        // On the same page there is no more of it than the page has.
+        slack.add(0x5000_0000 + PAGE + 512, 1024);
+        assert_eq!(slack.bytes(), PAGE - 1536);
+        slack.remove(0x5000_0000, PAGE + 512);
+        assert_eq!(slack.bytes(), PAGE - 1024);
+        slack.remove(0x5000_0000 + PAGE + 512, 1024);
+        assert_eq!(slack.bytes(), 0);
+        assert!(slack.pages.is_empty());
+    }
+
+    #[test]
+    fn a_range_may_begin_and_end_within_pages() {
+        let mut slack = Slack::default();
+        slack.add(PAGE / 2, 2 * PAGE);
+        assert_eq!(slack.bytes(), PAGE / 2 + PAGE / 2);
+        slack.add(10 * PAGE + 256, 512);
+        assert_eq!(slack.bytes(), PAGE + PAGE - 512);
+        slack.add(u64::MAX - 10, 100);
+        slack.add_object(100);
+        slack.remove_object(100);
+        slack.remove(u64::MAX - 10, 100);
+        assert_eq!(slack.bytes(), PAGE + PAGE - 512);
+    }
+}

@@ -1,0 +1,205 @@
+//! Journals of processes that are gone, with measurements in them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use vramshim::api::{Api, Class};
+use vramshim::journal::format::{FLAG_DIRECT, Kind, Record};
+use vramshim::journal::writer::{Journal, Options};
+
+use crate::common::{MIB, inspect, program};
+use crate::holder::{differences, look, only, reconcile};
+
+pub fn record(kind: Kind, address: u64, size: u64) -> Record {
+    Record {
+        time_ns: 0,
+        address,
+        size,
+        allocated: size,
+        detail: size,
+        tid: 0,
+        result: 0,
+        api: Api::cuMemAlloc.number(),
+        device: 0,
+        kind: kind as u8,
+        class: Class::Linear.number(),
+        flags: FLAG_DIRECT,
+        unused: 0,
+    }
+}
+
+/// Total of 4 GiB; all in MiB.
+fn measured(used: u64, nvml: u64, reserved: u64) -> Record {
+    Record {
+        size: 4096 * MIB,
+        allocated: (4096 - used) * MIB,
+        detail: nvml * MIB,
+        class: 0,
+        flags: 0,
+        ..record(Kind::Measured, reserved * MIB, 0)
+    }
+}
+
+fn alloc(address: u64, mib: u64) -> Record {
+    record(Kind::Alloc, address * MIB, mib * MIB)
+}
+
+pub fn options(folder: &Path) -> Options {
+    Options {
+        directory: folder.into(),
+        strategy: "passthrough".into(),
+        job: "gone".into(),
+        max_bytes: 1 << 20,
+        command_line: b"gone".to_vec(),
+        environment: Vec::new(),
+    }
+}
+
+/// A journal with these records whose process said that it ended, or was killed.
+fn gone(folder: &Path, records: &[Record], said: bool) -> PathBuf {
+    let journal = Journal::create(&options(folder)).unwrap();
+    journal.device(0, 4096 * MIB, [0xab; 16], "Simulated GPU\x1b[31m", None);
+    for record in records {
+        journal.write(*record);
+    }
+    if said {
+        journal.ended(0);
+    }
+    // This process holds the lock on what it wrote; a copy is nobody's.
+    let bytes = std::fs::read(journal.path()).unwrap();
+    std::fs::remove_file(journal.path()).unwrap();
+    let path = folder.join(format!("{said}-{}.vraj", records.len()));
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn a_job_that_is_gone_is_as_of_its_last_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = [
+        measured(1300, 300, 0),
+        alloc(1024, 64),
+        measured(1384, 384, 64),
+        alloc(2048, 16), // not measured any more
+    ];
+    for said in [true, false] {
+        let path = gone(folder.path(), &records, said);
+        let (page, code) = look(&[path.to_str().unwrap()]);
+        let (device, process) = only(&page);
+        assert_eq!(code, 0);
+        assert_eq!(
+            (&device["nvml"], &process["nvml_used"]),
+            (&Value::Null, &(384 * MIB).into())
+        );
+        assert_eq!(process["ledger"]["reserved"], 64 * MIB);
+        assert_eq!(
+            (&process["context_basis"], &device["other_processes"]),
+            (&"nvml".into(), &(1000 * MIB).into())
+        );
+        assert_eq!(differences(process), [300, 0, 0, 0, 20]);
+        assert!(device["time"].as_str().unwrap().ends_with('Z'));
+        assert_eq!(look(&[path.to_str().unwrap(), "--bound", "19MiB"]).1, 1);
+    }
+    // Both of them by their folder.
+    let (page, code) = look(&[folder.path().to_str().unwrap()]);
+    assert_eq!((code, page["devices"].as_array().unwrap().len()), (0, 2));
+    // What a file says does not reach the terminal as it is.
+    let output = reconcile(&[folder.path()]).output().unwrap();
+    assert!(
+        !output.stdout.contains(&0x1b),
+        "{}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}
+
+#[test]
+fn without_nvmls_figure_a_context_is_what_one_can_be() {
+    let folder = tempfile::tempdir().unwrap();
+    // Alone at first; somebody came later, or something was hidden: nothing tells which.
+    let path = gone(
+        folder.path(),
+        &[measured(300, 0, 0), alloc(1024, 64), measured(1064, 0, 64)],
+        true,
+    );
+    let (page, code) = look(&[path.to_str().unwrap()]);
+    let (device, process) = only(&page);
+    assert_eq!((code, &process["context_basis"]), (1, &"device".into()));
+    assert_eq!(differences(process), [300, 0, 0, 0, 700]);
+    assert_eq!(
+        (&device["other_processes"], &device["unknown"]),
+        (&Value::Null, &(700 * MIB).into())
+    );
+    // No context takes that much: somebody was there.
+    let path = gone(folder.path(), &[measured(2000, 0, 0), measured(2000, 0, 0)], true);
+    let (page, code) = look(&[path.to_str().unwrap()]);
+    let (_, process) = only(&page);
+    assert_eq!((code, &process["context_basis"]), (1, &Value::Null));
+    assert_eq!(differences(process), [0, 0, 0, 0, 2000]);
+}
+
+#[test]
+fn rounding_is_what_pages_can_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    // 1 MiB on a page of 2, whose other half the driver took as well, and 1 MiB more that no page explains.
+    let records = [measured(300, 300, 0), alloc(1024, 1), measured(303, 303, 1)];
+    let path = gone(folder.path(), &records, true);
+    let (page, _) = look(&[path.to_str().unwrap()]);
+    assert_eq!(differences(only(&page).1), [300, 1, 0, 0, 1]);
+}
+
+#[test]
+fn less_than_the_ledger_has_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let managed = Record {
+        class: Class::Managed.number(),
+        api: Api::cuMemAllocManaged.number(),
+        ..alloc(2048, 100)
+    };
+    let records = [
+        measured(300, 300, 0),
+        alloc(1024, 200),
+        managed,
+        measured(370, 370, 300),
+    ];
+    let path = gone(folder.path(), &records, true);
+    let (page, code) = look(&[path.to_str().unwrap()]);
+    assert_eq!(differences(only(&page).1), [300, 0, 0, -100, -130]);
+    assert_eq!(code, 1);
+}
+
+#[test]
+fn inspect_reconciles_where_something_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = gone(folder.path(), &[alloc(1024, 64)], true);
+    let page = inspect(&plain);
+    assert!(page[0]["devices"][0].get("reconciliation").is_none());
+    let text = Command::new(program()).arg("inspect").arg(&plain).output().unwrap();
+    assert!(!String::from_utf8_lossy(&text.stdout).contains("Reconciliation"));
+    // Nor is there anything to reconcile, which is no success.
+    let (page, code) = look(&[plain.to_str().unwrap()]);
+    assert_eq!((code, &only(&page).0["compared"]), (1, &false.into()));
+
+    let path = gone(
+        folder.path(),
+        &[measured(300, 300, 0), alloc(1024, 64), measured(384, 384, 64)],
+        true,
+    );
+    let page = inspect(&path);
+    let part = &page[0]["devices"][0]["reconciliation"];
+    assert_eq!(differences(part), [300, 0, 0, 0, 20]);
+    assert_eq!(
+        (&part["nvml_used"], &part["ledger"]["reserved"]),
+        (&(384 * MIB).into(), &(64 * MIB).into())
+    );
+    assert_eq!(
+        (&part["other_processes"], &part["unknown"]),
+        (&0.into(), &(20 * MIB).into())
+    );
+    let text = Command::new(program()).arg("inspect").arg(&path).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout);
+    assert!(
+        text.contains("Reconciliation at") && text.contains("20.0 MiB"),
+        "{text}"
+    );
+}

@@ -1,0 +1,145 @@
+//! Processes that hold memory as they are told, and what `vramshim reconcile` says about them.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{Job, MIB, client, program};
+
+/// A client that does as it is told, and lives until it is dropped.
+pub struct Holder {
+    pub child: Child,
+    pub answers: BufReader<ChildStdout>,
+    pub folder: TempDir,
+}
+
+impl Holder {
+    pub fn start(job: Job) -> Holder {
+        let (mut child, folder) = job.start();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Holder { child, answers, folder }
+    }
+
+    pub fn tell(&mut self, command: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").expect("a command");
+        self.wait();
+    }
+
+    /// Until it says that it is done.
+    pub fn wait(&mut self) {
+        loop {
+            let mut answer = String::new();
+            let read = self.answers.read_line(&mut answer).expect("an answer");
+            assert!(read > 0, "the process ended");
+            if answer.trim_end().ends_with("done") {
+                break;
+            }
+        }
+    }
+
+    pub fn with(mut self, commands: &[&str]) -> Holder {
+        commands.iter().for_each(|command| self.tell(command));
+        self
+    }
+
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    pub fn journals(&self) -> PathBuf {
+        self.folder.path().join("journals")
+    }
+
+    /// Ends it by itself; the folder with its journal stays.
+    pub fn end(&mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("an end").success());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The client on the host whose state is this file.
+pub fn holder(state: &Path) -> Job {
+    Job::new(client("holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
+}
+
+/// A folder for the state of a simulated host.
+pub fn host() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    (folder, state)
+}
+
+pub fn reconcile(arguments: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = Command::new(program());
+    command.arg("reconcile").args(arguments);
+    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "NO_COLOR"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Its page of JSON and its exit code, which must go together.
+pub fn look(arguments: &[&str]) -> (Value, i32) {
+    let output = reconcile(arguments).arg("--json").output().unwrap();
+    let errors = stderr(&output);
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {errors}"));
+    assert_eq!(errors, "");
+    let code = output.status.code().unwrap();
+    assert_eq!(page["within_bound"], code == 0, "{page:#}");
+    page["devices"].as_array().unwrap().iter().for_each(adds_up);
+    (page, code)
+}
+
+pub fn number(value: &Value) -> i64 {
+    value.as_i64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+fn named(process: &Value) -> i64 {
+    let names = ["context", "module_code", "rounding", "managed"];
+    names.iter().map(|name| number(&process["differences"][name])).sum()
+}
+
+/// What is used is the sum of what was named and the unknown.
+fn adds_up(device: &Value) {
+    let processes = device["processes"].as_array().unwrap();
+    for process in processes.iter().filter(|process| !process["nvml_used"].is_null()) {
+        let sum = number(&process["ledger"]["reserved"]) + named(process) + number(&process["differences"]["unknown"]);
+        assert_eq!(sum, number(&process["nvml_used"]), "{process:#}");
+    }
+    if device["nvml"].is_null() {
+        return;
+    }
+    let of = |process: &Value| number(&process["ledger"]["reserved"]) + named(process);
+    let others = device["other_processes"].as_i64().unwrap_or(0);
+    let sum = processes.iter().map(of).sum::<i64>() + others + number(&device["unknown"]);
+    assert_eq!(sum, number(&device["nvml"]["used"]), "{device:#}");
+}
+
+pub fn only(page: &Value) -> (&Value, &Value) {
+    let devices = page["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1, "{page:#}");
+    let processes = devices[0]["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 1, "{page:#}");
+    (&devices[0], &processes[0])
+}
+
+/// Context, rounding, module code, managed and unknown, in MiB.
+pub fn differences(process: &Value) -> [i64; 5] {
+    ["context", "rounding", "module_code", "managed", "unknown"]
+        .map(|name| number(&process["differences"][name]) / MIB as i64)
+}
