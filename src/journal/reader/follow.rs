@@ -166,10 +166,24 @@ impl Follower {
 
     /// Looks at what is open and at what has come since the last look.
     fn look(&mut self) -> Result<(), OpenError> {
+        // The process goes on all the while: only what was known before is surely earlier than what comes later.
         let known = self.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
         self.look_at_kept()?;
+        self.look_at_new()?;
+        self.looked(known);
+        Ok(())
+    }
+
+    fn looked(&mut self, known: u64) {
+        if !self.is_behind() {
+            self.unmarked_from = self.unmarked_from.max(known);
+        }
+    }
+
+    /// The next portion of what was handed out since.
+    fn look_at_new(&mut self) -> Result<(), OpenError> {
         let first = self.next;
         let count = self.end().saturating_sub(first).min(self.portion);
         let got = self.read(first, count)?;
@@ -179,9 +193,6 @@ impl Follower {
             }
         }
         self.next += got;
-        if !self.is_behind() {
-            self.unmarked_from = self.unmarked_from.max(known);
-        }
         Ok(())
     }
 

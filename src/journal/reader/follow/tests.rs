@@ -121,31 +121,46 @@ fn assert_each_once(told: &[(u64, u64)], stage: &Stage) {
     assert_eq!((set.len(), &set), (told.len(), &stage.committed));
 }
 
-#[derive(Clone, Copy, Debug)]
+type Step = (usize, bool);
+
+/// What `follow` is made of, in parts, so that steps come between them.
+#[derive(Clone, Debug)]
 enum Act {
-    Step(usize, bool),
-    /// The parts that `follow` is made of, so that steps come between them.
-    Look,
+    Step(Step),
+    Look([Vec<Step>; 3]),
     LookAtMarked,
     Settle,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let step = || (0..THREADS, any::<bool>());
+    let steps = || prop::collection::vec(step(), 0..8);
     let act = prop_oneof![
-        12 => (0..THREADS, any::<bool>()).prop_map(|(thread, batch)| Act::Step(thread, batch)),
-        2 => Just(Act::Look),
+        12 => step().prop_map(Act::Step),
+        2 => [steps(), steps(), steps()].prop_map(Act::Look),
         1 => Just(Act::LookAtMarked),
         1 => Just(Act::Settle),
     ];
     prop::collection::vec(act, 0..600)
 }
 
+fn look(stage: &mut Stage, follower: &mut Follower, between: [Vec<Step>; 3]) {
+    let known = follower.latest;
+    follower.journal.refresh().unwrap();
+    let parts = [Follower::look_at_marked, Follower::look_at_kept, Follower::look_at_new];
+    for (part, steps) in parts.into_iter().zip(between) {
+        steps.into_iter().for_each(|(thread, batch)| stage.step(thread, batch));
+        part(follower).unwrap();
+    }
+    follower.looked(known);
+}
+
 fn play(stage: &mut Stage, follower: &mut Follower, acts: Vec<Act>) -> Vec<(u64, u64)> {
     let mut told = Vec::new();
     for act in acts {
         match act {
-            Act::Step(thread, batch) => stage.step(thread, batch),
-            Act::Look => follower.look().unwrap(),
+            Act::Step((thread, batch)) => stage.step(thread, batch),
+            Act::Look(between) => look(stage, follower, between),
             Act::LookAtMarked => follower.look_at_marked().unwrap(),
             Act::Settle => {
                 follower.settle();
@@ -176,7 +191,7 @@ proptest! {
     fn a_long_file_is_read_in_portions_while_it_grows(before in acts(), acts in acts(), portion in 1u64..40) {
         let mut stage = Stage::new();
         for act in before {
-            if let Act::Step(thread, batch) = act {
+            if let Act::Step((thread, batch)) = act {
                 stage.step(thread, batch);
             }
         }
