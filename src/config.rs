@@ -272,6 +272,11 @@ fn idle_bound(text: &str) -> Option<Option<Duration>> {
     }
 }
 
+/// A duration with its unit, such as `500ms`, `2s` or `1.5 min`; `None` for anything else, and for none at all.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    idle_bound(text.trim())?
+}
+
 fn log_level(text: &str) -> Option<LogLevel> {
     Some(match text.to_ascii_lowercase().as_str() {
         "off" => LogLevel::Off,

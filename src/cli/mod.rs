@@ -4,6 +4,7 @@ mod inspect;
 mod replay;
 mod run;
 mod simulator;
+mod top;
 mod words;
 
 use std::fmt;
@@ -36,6 +37,8 @@ enum Command {
     Inspect(inspect::Inspect),
     /// Tell what other strategies would have reserved for the same requests
     Replay(replay::Replay),
+    /// Show all devices and processes under the library as they are now
+    Top(top::Top),
 }
 
 /// Why the program ends without having done what was asked.
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
         Command::Replay(replay) => replay.play(),
+        Command::Top(top) => top.show(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -417,7 +417,7 @@ fn classes(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
     table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
 }
 
-fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
+pub fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(titles).add_rows(rows);
     for &column in right {
@@ -431,7 +431,7 @@ fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<S
     Ok(())
 }
 
-fn ended(state: State) -> String {
+pub fn ended(state: State) -> String {
     match state {
         State::Running => "running".into(),
         State::Exited(status) => format!("exit {status}"),

@@ -97,6 +97,20 @@ impl Follower {
         }
     }
 
+    /// Begins anew, with the first event.
+    pub fn restart(&mut self) {
+        self.next = 0;
+        self.kept.clear();
+        self.marked.clear();
+        self.waiting.clear();
+        self.latest = 0;
+        self.unmarked_from = 0;
+        self.frontier = 0;
+        self.gone = (0, 0);
+        self.late = 0;
+        self.begun = false;
+    }
+
     /// With its head as of the last look.
     pub fn journal(&self) -> &Journal {
         &self.journal
