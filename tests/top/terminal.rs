@@ -143,6 +143,15 @@ impl Terminal {
         self.text()
     }
 
+    /// Waits until it has begun to draw, whatever there is room for.
+    pub fn until_drawn(&mut self) {
+        let end = Instant::now() + LIMIT;
+        while !self.drawn {
+            assert!(Instant::now() < end, "it never drew");
+            self.take(Duration::from_millis(50));
+        }
+    }
+
     pub fn until_stopped(&mut self) {
         let end = Instant::now() + LIMIT;
         loop {

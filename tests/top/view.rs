@@ -139,12 +139,10 @@ fn it_pauses_and_goes_on() {
 
 #[test]
 fn it_opens_a_process() {
-    let mut other = Paced::start(NAIVE_BEST_FIT, 2, 1);
-    other.tell("100");
-    let (job, other) = (one(60, 160), other);
-    drop(job);
-    let pid = other.pid();
-    let mut terminal = Terminal::start(60, 160, &["--interval", "100ms", &pid.to_string()]);
+    let mut job = Paced::start(NAIVE_BEST_FIT, 2, 1);
+    job.tell("100");
+    let pid = job.pid();
+    let mut terminal = Terminal::start(100, 160, &["--interval", "100ms", &pid.to_string()]);
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     terminal.press(DOWN);
     terminal.press("\r");
@@ -217,7 +215,7 @@ fn no_size_is_too_small() {
     }
     for (rows, columns) in [(1, 1), (20, 5)] {
         let mut small = Terminal::start(rows, columns, &["--interval", "100ms"]);
-        small.until("something", |text| !text.trim().is_empty());
+        small.until_drawn();
         small.press(DOWN);
         small.press("\r\x1b[6~");
         small.resize(30, 100);

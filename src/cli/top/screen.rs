@@ -183,9 +183,10 @@ impl Screen {
     }
 
     pub fn draw(&mut self, frame: &mut Frame) {
-        let devices = match self.devices.len() {
-            0 => 0,
-            count => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
+        let devices = match (self.opened, self.devices.len()) {
+            // An opened process tells of its devices itself.
+            (Some(_), _) | (None, 0) => 0,
+            (None, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
         };
         let note = u16::from(!self.note.is_empty());
         let areas = Layout::vertical([

@@ -33,10 +33,7 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
         leave();
         hook(information);
     }));
-    let shown = enter().and_then(|()| {
-        let mut terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
-        show(&mut terminal, machine, interval, &signals)
-    });
+    let shown = open().and_then(|mut terminal| show(&mut terminal, machine, interval, &signals));
     leave();
     match shown {
         Ok(None) => Ok(()),
@@ -46,9 +43,13 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
     }
 }
 
-fn enter() -> io::Result<()> {
+type Screens = Terminal<CrosstermBackend<Stdout>>;
+
+/// Takes the terminal, with nothing drawn on it.
+fn open() -> io::Result<Screens> {
     enable_raw_mode()?;
-    execute!(io::stdout(), EnterAlternateScreen)
+    execute!(io::stdout(), EnterAlternateScreen)?;
+    Terminal::new(CrosstermBackend::new(io::stdout()))
 }
 
 /// Gives the terminal back. Best effort: it may be gone.
@@ -88,8 +89,6 @@ impl Signals {
     }
 }
 
-type Screens = Terminal<CrosstermBackend<Stdout>>;
-
 /// The signal that ended it, if it was one.
 fn show(
     terminal: &mut Screens,
@@ -113,8 +112,7 @@ fn show(
         if signals.go_on.swap(false, Ordering::Relaxed) {
             // Whatever the shell did to the terminal meanwhile.
             leave();
-            enter()?;
-            terminal.clear()?;
+            *terminal = open()?;
             changed = true;
         }
         let due = Instant::now() >= next;
@@ -159,8 +157,8 @@ fn show(
 fn stop(terminal: &mut Screens) -> io::Result<()> {
     leave();
     emulate_default_handler(SIGTSTP)?;
-    enter()?;
-    terminal.clear()
+    *terminal = open()?;
+    Ok(())
 }
 
 enum Meaning {
