@@ -12,6 +12,7 @@ pub struct Paced {
     child: Child,
     stdin: ChildStdin,
     answers: BufReader<ChildStdout>,
+    threads: u32,
     pub folder: TempDir,
 }
 
@@ -20,21 +21,23 @@ pub struct Answer {
     pub checkpoint: Value,
     /// The library's own figures, by device.
     pub stats: Value,
+    pub threads: u32,
     /// The child that was forked.
     pub child: Option<u32>,
 }
 
 impl Paced {
     pub fn start(strategy: Strategy, seed: u64, threads: u32) -> Paced {
-        Self::start_as(job(strategy, seed, threads))
+        Self::start_as(job(strategy, seed, threads), threads)
     }
 
-    pub fn start_as(job: Job) -> Paced {
+    pub fn start_as(job: Job, threads: u32) -> Paced {
         let (mut child, folder) = job.start();
         Paced {
             stdin: child.stdin.take().unwrap(),
             answers: BufReader::new(child.stdout.take().unwrap()),
             child,
+            threads,
             folder,
         }
     }
@@ -51,6 +54,7 @@ impl Paced {
         let mut answer = Answer {
             checkpoint: Value::Null,
             stats: Value::Null,
+            threads: self.threads,
             child: None,
         };
         while answer.stats.is_null() {

@@ -120,14 +120,17 @@ impl Terminal {
         self.screen.screen().contents()
     }
 
-    fn take(&mut self, wait: Duration) {
-        if let Ok(bytes) = self.output.recv_timeout(wait) {
-            // In small pieces, so that no state in between is missed.
-            for piece in bytes.chunks(8) {
-                self.screen.process(piece);
-                self.drawn |= self.screen.screen().alternate_screen();
-            }
+    /// Takes in what was drawn; false if there was nothing for so long.
+    fn take(&mut self, wait: Duration) -> bool {
+        let Ok(bytes) = self.output.recv_timeout(wait) else {
+            return false;
+        };
+        // In small pieces, so that no state in between is missed.
+        for piece in bytes.chunks(8) {
+            self.screen.process(piece);
+            self.drawn |= self.screen.screen().alternate_screen();
         }
+        true
     }
 
     /// Waits until the screen is as wanted.
@@ -139,6 +142,8 @@ impl Terminal {
             }
             assert!(Instant::now() < end, "{what}: never seen\n{}", self.text());
             self.take(Duration::from_millis(50));
+            // Not in the middle of a drawing.
+            while self.take(Duration::from_millis(20)) {}
         }
         self.text()
     }

@@ -315,3 +315,85 @@ impl DeviceRow {
         ]
     }
 }
+
+#[cfg(test)]
+pub mod samples {
+    //! Rows as they could be.
+
+    use super::*;
+    use crate::analysis::account::Level;
+
+    pub fn row(number: u32, reserved: Option<u64>) -> Row {
+        let level = |bytes| Level {
+            current: bytes,
+            peak: 2 * bytes,
+        };
+        Row {
+            id: (1, u64::from(number)),
+            pid: 4711 + number,
+            job: format!("job {number} \u{4e16}\u{754c}"),
+            strategy: "auto_growth".to_owned(),
+            device: Some(0),
+            limit: None,
+            state: "running".to_owned(),
+            figures: reserved.map(|reserved| Figures {
+                all: Totals {
+                    reserved: level(reserved),
+                    allocated: level(reserved / 2),
+                    ..Totals::default()
+                },
+                free: Free::default(),
+                failures: 0,
+                rates: Some(Rates {
+                    allocations: 1234.5,
+                    ..Rates::default()
+                }),
+            }),
+        }
+    }
+
+    pub fn device() -> DeviceRow {
+        DeviceRow {
+            uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
+            name: Some("Simulated GPU".to_owned()),
+            total_memory: Some(80 << 30),
+            requested: 1 << 30,
+            allocated: 1 << 30,
+            reserved: 2 << 30,
+            processes: 3,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(column: Column, reversed: bool) -> Vec<u32> {
+        let reserved = [Some(5), None, Some(70), Some(6)];
+        let mut rows: Vec<Row> = (0..)
+            .zip(reserved)
+            .map(|(number, bytes)| samples::row(number, bytes))
+            .collect();
+        column.sort(&mut rows, reversed);
+        rows.iter().map(|row| row.pid - 4711).collect()
+    }
+
+    #[test]
+    fn the_largest_comes_first_and_what_has_no_number_last() {
+        assert_eq!(order(Column::Reserved, false), [2, 3, 0, 1]);
+        assert_eq!(order(Column::Reserved, true), [1, 0, 3, 2]);
+        assert_eq!(order(Column::Pid, false), [0, 1, 2, 3]);
+        assert_eq!(order(Column::Job, true), [3, 2, 1, 0]);
+        // All the same: by process.
+        assert_eq!(order(Column::Failures, false), [0, 2, 3, 1]);
+    }
+
+    #[test]
+    fn every_column_but_the_ones_that_matter_most_can_go() {
+        for column in Column::ALL {
+            let kept = matches!(column, Column::Pid | Column::Allocated | Column::Reserved);
+            assert_ne!(Column::EXPENDABLE.contains(&column), kept, "{column:?}");
+        }
+    }
+}

@@ -27,6 +27,7 @@ pub struct Screen {
     sort: Column,
     reversed: bool,
     pub paused: bool,
+    /// A process, and which of its rows.
     chosen: Option<(FileId, usize)>,
     opened: Option<FileId>,
     scroll: u16,
@@ -112,16 +113,17 @@ impl Screen {
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
 
+    /// Where the chosen row is. Of a process that went, the one that took its place is chosen.
     fn place(&self) -> usize {
-        // A process that went is followed by the one that took its place.
-        let Some((id, device)) = self.chosen else { return 0 };
-        let first = self.rows.iter().position(|row| row.id == id);
-        let last = self.rows.len().saturating_sub(1);
-        let place = match first {
-            Some(_) => (self.rows.iter().enumerate().filter(|(_, row)| row.id == id)).nth(device),
-            None => None,
+        let of_process = |id| {
+            let rows = self.rows.iter().enumerate();
+            rows.filter(move |(_, row)| row.id == id).map(|(place, _)| place)
         };
-        place.map(|(place, _)| place).or(first).unwrap_or(0).min(last)
+        let chosen = self
+            .chosen
+            .and_then(|(id, number)| of_process(id).nth(number).or(of_process(id).next()));
+        let place = chosen.or(self.state.selected()).unwrap_or(0);
+        place.min(self.rows.len().saturating_sub(1))
     }
 
     fn choose(&mut self, place: usize) {
@@ -331,3 +333,6 @@ fn widths(titles: &[String], texts: &[Vec<String>], kept: &[usize]) -> impl Iter
 fn total_width(titles: &[String], texts: &[Vec<String>], kept: &[usize]) -> usize {
     widths(titles, texts, kept).sum::<usize>() + 2 * kept.len().saturating_sub(1)
 }
+
+#[cfg(test)]
+mod tests;
