@@ -43,8 +43,7 @@ pub struct Events<'a> {
     done: bool,
 }
 
-/// An event in a heap that gives the earliest first.
-pub(super) struct Waiting(pub(super) Event);
+struct Waiting(Event);
 
 pub(super) fn key(event: &Event) -> (u64, u64) {
     (event.record.time_ns, event.index)

@@ -1,7 +1,7 @@
 //! The events of a journal that is still being written: each once, in the order they took effect in.
 //!
 //! A follower keeps its place and looks again: at the slots that were handed out since, and at the open ones, which held
-//! no record when it looked last. What it finds waits in a heap until nothing earlier can come. How early something can
+//! no record when it looked last. What it finds waits until nothing earlier can come. How early something can
 //! come follows from the way slots are used (`writer::Journal::claim`): a slot is marked as under way before its time is
 //! taken, so what was not marked when a look began is later than all that had been read by then. A slot that is marked
 //! has its time from between the last look that found it unmarked and the first that found it marked. It holds back
@@ -14,19 +14,19 @@
 //! only the 64 latest for each thread may be later than the first slot that was not looked at yet. The `HELD` latest
 //! wait, the others go: that bounds the memory as well.
 
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::super::format::{HEADER_SIZE, RECORD_SIZE};
-use super::events::{Waiting, commit_word, event_in, key};
+use super::events::{commit_word, event_in, key};
 use super::{Event, Journal, OpenError, Problem, fill};
 
 /// Slots read at once.
 const PORTION: u64 = 1 << 16;
 /// Kept slots that lie no further apart are read at once.
 const NEAR: u64 = 64;
-/// Events that wait at most: enough for 2048 threads.
-const HELD: usize = 1 << 17;
+/// Events that wait at most: enough for 1024 threads.
+const HELD: usize = 1 << 16;
 /// How long a call that is under way holds back what began after it.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often, and after what time, slots that were found under way are looked at once more before the answer is given.
@@ -41,7 +41,9 @@ pub struct Follower {
     kept: Vec<u64>,
     /// Those whose event is under way.
     marked: Vec<Marked>,
-    waiting: BinaryHeap<Waiting>,
+    /// Events that were read since the others were put in order, and those in order.
+    found: Vec<Event>,
+    waiting: VecDeque<Event>,
     /// The latest time that was read.
     latest: u64,
     /// What was not marked at the last look is not earlier than this.
@@ -84,7 +86,8 @@ impl Follower {
             next: 0,
             kept: Vec::new(),
             marked: Vec::new(),
-            waiting: BinaryHeap::new(),
+            found: Vec::new(),
+            waiting: VecDeque::new(),
             latest: 0,
             unmarked_from: 0,
             frontier: 0,
@@ -102,6 +105,7 @@ impl Follower {
         self.next = 0;
         self.kept.clear();
         self.marked.clear();
+        self.found.clear();
         self.waiting.clear();
         self.latest = 0;
         self.unmarked_from = 0;
@@ -151,8 +155,26 @@ impl Follower {
         Ok(!self.is_behind())
     }
 
+    /// Puts what was found in order, among what waits. Most often all of it is later.
+    fn put_in_order(&mut self) {
+        self.found.sort_by_key(key);
+        let Some(first) = self.found.first().map(key) else {
+            return;
+        };
+        let before = self.waiting.partition_point(|event| key(event) < first);
+        let mut among = self.waiting.split_off(before).into_iter().peekable();
+        for event in self.found.drain(..) {
+            while let Some(earlier) = among.next_if(|other| key(other) < key(&event)) {
+                self.waiting.push_back(earlier);
+            }
+            self.waiting.push_back(event);
+        }
+        self.waiting.extend(among);
+    }
+
     /// What was found may go up to where something earlier may still come.
     fn settle(&mut self) {
+        self.put_in_order();
         if !self.begun {
             self.begun = true;
             // Nobody saw these begin, so nothing is known of their times: nothing could go before they end.
@@ -191,6 +213,7 @@ impl Follower {
     }
 
     fn looked(&mut self, known: u64) {
+        self.put_in_order();
         if !self.is_behind() {
             self.unmarked_from = self.unmarked_from.max(known);
         }
@@ -261,7 +284,7 @@ impl Follower {
             word if word == index + 1 => {
                 let event = event_in(index, slot);
                 self.latest = self.latest.max(event.record.time_ns);
-                self.waiting.push(Waiting(event));
+                self.found.push(event);
             }
             0 if self.journal.version > 1 => return false,
             // Under way, or, where the file cannot tell (format 1), perhaps.
@@ -280,12 +303,12 @@ impl Iterator for Follower {
     type Item = Event;
 
     fn next(&mut self) -> Option<Event> {
-        let (time, _) = key(&self.waiting.peek()?.0);
+        let (time, _) = key(self.waiting.front()?);
         let too_many = self.waiting.len() > self.held;
         if time > self.frontier && !too_many {
             return None;
         }
-        let event = self.waiting.pop()?.0;
+        let event = self.waiting.pop_front()?;
         self.late += u64::from(key(&event) < self.gone);
         self.gone = self.gone.max(key(&event));
         if self.is_behind() {
