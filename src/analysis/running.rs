@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn who_writes_none_is_told_why() {
-        let message = of(std::process::id()).unwrap_err();
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let message = of(other.id()).unwrap_err();
+        other.kill().and_then(|()| other.wait()).unwrap();
         assert!(message.contains("vramshim run"), "{message}");
         // Above the largest process id there can be.
         let message = of(1 << 30).unwrap_err();

@@ -11,12 +11,16 @@ mod terminal;
 mod view;
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use analysis::running;
 use analysis::watch::Watched;
 use common::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, inspect, journals_in};
 use paced::{Answer, Paced, job, page, top, truth};
 use serde_json::Value;
+use vramshim::api::{Api, Class};
+use vramshim::journal::format::{FLAG_DIRECT, Kind, Record};
+use vramshim::journal::writer::{Journal, Options};
 
 fn process(page: &Value, pid: u32) -> &Value {
     let found = page["processes"]
@@ -258,6 +262,59 @@ fn a_busy_process_is_told() {
     assert_true(process(&page([job.pid().to_string()]), job.pid()), &answer, "at rest");
 }
 
+/// Two journals that this very process writes, as two processes would that number one device differently.
+#[test]
+fn limits_are_told_and_devices_are_known_by_their_uuid() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |device: i16, limit: Option<u64>, size: u64| {
+        let journal = Journal::create(&Options {
+            directory: folder.path().into(),
+            strategy: "passthrough".into(),
+            job: "limited\x1b[31m".into(),
+            max_bytes: 1 << 20,
+            command_line: b"python\0train.py".to_vec(),
+            environment: Vec::new(),
+        })
+        .unwrap();
+        journal.device(i32::from(device), 80 << 30, [7; 16], "GPU\x1b[31m", limit);
+        journal.write(Record {
+            time_ns: 0,
+            address: 4096,
+            size,
+            allocated: 512,
+            detail: 512,
+            tid: 0,
+            result: 0,
+            api: Api::cudaMalloc.number(),
+            device,
+            kind: Kind::Alloc as u8,
+            class: Class::Linear.number(),
+            flags: FLAG_DIRECT,
+            unused: 0,
+        });
+        journal
+    };
+    let _journals = [write(0, Some(8 << 30), 100), write(3, None, 23)];
+    let page = page([folder.path()]);
+    let processes = page["processes"].as_array().unwrap();
+    let mut told: Vec<(i64, Option<u64>)> = (processes.iter())
+        .map(|process| &process["devices"][0])
+        .map(|device| (device["device"].as_i64().unwrap(), device["limit"].as_u64()))
+        .collect();
+    told.sort_unstable();
+    assert_eq!(told, [(0, Some(8 << 30)), (3, None)]);
+    let devices = page["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1, "{page}");
+    assert_eq!(
+        (&devices[0]["requested"], &devices[0]["processes"]),
+        (&123.into(), &2.into())
+    );
+    let output = top([std::ffi::OsStr::new("--once"), folder.path().as_os_str()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("8.00 GiB") && text.contains("limited"), "{text}");
+    assert!(!text.contains('\x1b'), "escape sequences reach the terminal: {text}");
+}
+
 #[test]
 fn where_nothing_runs_that_is_said() {
     let folder = tempfile::tempdir().unwrap();
@@ -316,7 +373,9 @@ fn what_is_not_there_is_told() {
     };
     failed("/nowhere/at/all", "cannot be read");
     failed("1073741824", "no such process");
-    failed(&std::process::id().to_string(), "vramshim run");
+    let mut other = Command::new("sleep").arg("60").spawn().expect("sleep");
+    failed(&other.id().to_string(), "vramshim run");
+    other.kill().and_then(|()| other.wait()).expect("a kill");
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"no journal").unwrap();
     failed(file.path().to_str().unwrap(), "not a vramshim journal");
