@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn an_parse_duration_has_a_unit() {
+    fn an_idle_bound_has_a_unit() {
         assert_eq!(parse_duration("30s"), Some(Some(Duration::from_secs(30))));
         assert_eq!(parse_duration("1.5 min"), Some(Some(Duration::from_secs(90))));
         assert_eq!(parse_duration("0"), Some(None));

@@ -46,6 +46,8 @@ pub struct Totals {
     /// Allocations made in all, and live now.
     pub count: u64,
     pub live: u64,
+    /// Bytes of all that were made.
+    pub bytes: u64,
 }
 
 impl Totals {
@@ -55,6 +57,7 @@ impl Totals {
         self.reserved.add(live.reserved);
         self.count += 1;
         self.live += 1;
+        self.bytes = self.bytes.saturating_add(live.size);
     }
 
     fn subtract(&mut self, live: &Live) {

@@ -76,20 +76,36 @@ impl Job {
                 progress(position, journal.size());
             }
         }
-        let header = journal.header().clone();
-        let duration_ns = match journal.state() {
-            State::Running if header.boot_id == identity::boot_id() => now_ns().saturating_sub(header.wall_start_ns),
-            _ => journal.ended_ns().unwrap_or(0).max(account.last_ns),
-        };
-        Ok(Job {
-            path: path.to_owned(),
-            header,
+        let unfinished = events.unfinished();
+        Ok(Job::of(&journal, account, unfinished))
+    }
+
+    /// What the head of a journal says as it was read last, with an account of its events.
+    pub fn of(journal: &Journal, account: Account, unfinished: u64) -> Job {
+        let mut job = Job {
+            path: journal.path().to_owned(),
+            header: journal.header().clone(),
             state: journal.state(),
-            duration_ns,
-            lost: journal.lost(),
-            unfinished: events.unfinished(),
+            duration_ns: 0,
+            lost: 0,
+            unfinished,
             account,
-        })
+        };
+        job.refresh(journal);
+        job
+    }
+
+    /// Takes over what the head says by now.
+    pub fn refresh(&mut self, journal: &Journal) {
+        self.header = journal.header().clone();
+        self.state = journal.state();
+        self.lost = journal.lost();
+        self.duration_ns = match self.state {
+            State::Running if self.header.boot_id == identity::boot_id() => {
+                now_ns().saturating_sub(self.header.wall_start_ns)
+            }
+            _ => journal.ended_ns().unwrap_or(0).max(self.account.last_ns),
+        };
     }
 
     /// Every device the job saw or used, in order, with what the journal's head says about it.

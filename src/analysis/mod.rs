@@ -1,9 +1,10 @@
 //! What a journal means: its events replayed into an account of memory, and that beside what driver and NVML say.
 //!
 //! `job` reads a whole journal, `account` is the replay, `space` the free room inside segments, `slack` what the driver's
-//! pages hold beyond them, `measured` what others said meanwhile, `codes` the names of result codes. `reconciliation`
-//! explains the differences, `side_by_side` for the running processes of whole devices: `running` finds those, `host`
-//! tells whose GPU theirs is, `nvml` asks about it, `device_code` looks for code in what they have mapped.
+//! pages hold beyond them, `measured` what others said meanwhile, `codes` the names of result codes. `running` finds the
+//! processes that write journals now, `watch` reads along with one of them. `reconciliation` explains the differences,
+//! `side_by_side` for the running processes of whole devices: `host` tells whose GPU theirs is, `nvml` asks about it,
+//! `device_code` looks for code in what they have mapped.
 
 pub mod account;
 pub mod codes;
@@ -17,3 +18,4 @@ pub mod running;
 pub mod side_by_side;
 mod slack;
 pub mod space;
+pub mod watch;

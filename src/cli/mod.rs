@@ -5,6 +5,7 @@ mod reconcile;
 mod replay;
 mod run;
 mod simulator;
+mod top;
 mod words;
 
 use std::fmt;
@@ -44,6 +45,8 @@ enum Command {
     /// Answers `reconcile` about devices, in a process of its own
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
+    /// Show all devices and processes under the library as they are now
+    Top(top::Top),
 }
 
 /// Why the program ends without having done what was asked.
@@ -93,6 +96,7 @@ pub fn main() -> ExitCode {
         Command::Replay(replay) => replay.play(),
         Command::Reconcile(reconcile) => reconcile.show(),
         Command::AskNvml(question) => question.answer(),
+        Command::Top(top) => top.show(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

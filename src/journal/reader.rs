@@ -5,13 +5,14 @@
 //! skipped, and counted if an event had begun in it. `events` puts the rest in order.
 
 mod events;
+mod follow;
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::format::{
@@ -19,6 +20,7 @@ use super::format::{
 };
 use super::identity;
 pub use events::Events;
+pub use follow::Follower;
 
 /// Why a file cannot be read as a journal.
 #[derive(Debug)]
@@ -149,22 +151,20 @@ impl Journal {
     }
 
     fn read_head(path: &Path) -> Result<Journal, Problem> {
-        // Asked before opening: opening a FIFO would wait for its writer.
+        // Asked before opening: opening a device may do something.
         if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
             return Err(Problem::NotAFile);
         }
-        let file = File::open(path).map_err(Problem::Io)?;
-        let mut head = vec![0; HEADER_SIZE];
-        let got = fill(&file, &mut head, 0).map_err(Problem::Io)?;
-        head.truncate(got);
-        let (version, header) = parse_header(&head)?;
-        // The size is asked after the header, so that every slot claimed in it and since grown into is there.
-        let size = file.metadata().map_err(Problem::Io)?.len();
-        let state = match (is_running(&file, &header), header.ended) {
-            (true, _) => State::Running,
-            (false, true) => State::Exited(header.exit_status),
-            (false, false) => State::Killed,
-        };
+        // Not to wait for the writer of a FIFO that took the file's place meanwhile; means nothing to a file.
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(Problem::Io)?;
+        let Head {
+            version,
+            header,
+            size,
+            state,
+        } = Head::of(&file)?;
         Ok(Journal {
             file,
             path: path.to_owned(),
@@ -175,6 +175,22 @@ impl Journal {
         })
     }
 
+    /// Reads the head again: what the process has said meanwhile, and whether it still runs.
+    pub fn refresh(&mut self) -> Result<(), OpenError> {
+        let head = Head::of(&self.file).map_err(|problem| self.error(problem))?;
+        self.header = head.header;
+        self.size = head.size;
+        self.state = head.state;
+        Ok(())
+    }
+
+    fn error(&self, problem: Problem) -> OpenError {
+        OpenError {
+            path: self.path.clone(),
+            problem,
+        }
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -183,7 +199,7 @@ impl Journal {
         &self.header
     }
 
-    /// As it was when the journal was opened.
+    /// As it was when the journal was opened, or refreshed.
     pub fn state(&self) -> State {
         self.state
     }
@@ -202,10 +218,9 @@ impl Journal {
     /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow. Of a file that was
     /// cut short this is the most that may be missing: a few of the slots may only have been kept in hand.)
     pub fn lost(&self) -> u64 {
-        let slots = self.size.saturating_sub(HEADER_SIZE as u64) / RECORD_SIZE as u64;
         let missing = match self.state {
             State::Running => 0,
-            _ => self.header.claimed.saturating_sub(slots),
+            _ => self.header.claimed.saturating_sub(self.slots()),
         };
         self.header.lost.saturating_add(missing)
     }
@@ -213,6 +228,41 @@ impl Journal {
     /// The events in the order they took effect in.
     pub fn events(&self) -> Events<'_> {
         Events::new(self)
+    }
+
+    /// Whole slots in the file.
+    fn slots(&self) -> u64 {
+        self.size.saturating_sub(HEADER_SIZE as u64) / RECORD_SIZE as u64
+    }
+}
+
+/// What is read before any record, at one moment.
+struct Head {
+    version: u32,
+    header: Header,
+    size: u64,
+    state: State,
+}
+
+impl Head {
+    fn of(file: &File) -> Result<Head, Problem> {
+        let mut head = vec![0; HEADER_SIZE];
+        let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
+        head.truncate(got);
+        let (version, header) = parse_header(&head)?;
+        // The size is asked after the header, so that every slot claimed in it and since grown into is there.
+        let size = file.metadata().map_err(Problem::Io)?.len();
+        let state = match (is_running(file, &header), header.ended) {
+            (true, _) => State::Running,
+            (false, true) => State::Exited(header.exit_status),
+            (false, false) => State::Killed,
+        };
+        Ok(Head {
+            version,
+            header,
+            size,
+            state,
+        })
     }
 }
 

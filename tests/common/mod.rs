@@ -385,7 +385,7 @@ pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
 
 /// What the simulator knows to be reserved, in the classes that the job asked in: `auto_growth` serves linear memory from
 /// physical memory that it maps itself, so what a device has of that beyond the job's own is linear.
-fn reserved(checkpoint: &Value) -> Totals {
+pub fn reserved(checkpoint: &Value) -> Totals {
     let own = totals(&checkpoint["own"], |row| &row["requested"]);
     let mut truth = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
     let name = |device: i64, class: &str| (device, class.to_owned());

@@ -1,7 +1,7 @@
 //! `vramshim inspect`: reads journals and shows what they mean, to people (`text`) or programs (`json`).
 
 mod json;
-pub(super) mod text;
+pub mod text;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -128,7 +128,8 @@ pub(super) fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet
     journals
 }
 
-fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
+/// The journals in a folder.
+pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();

@@ -460,7 +460,7 @@ pub fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<V
     Ok(())
 }
 
-fn ended(state: State) -> String {
+pub fn ended(state: State) -> String {
     match state {
         State::Running => "running".into(),
         State::Exited(status) => format!("exit {status}"),

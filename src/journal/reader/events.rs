@@ -45,7 +45,7 @@ pub struct Events<'a> {
 
 struct Waiting(Event);
 
-fn key(event: &Event) -> (u64, u64) {
+pub(super) fn key(event: &Event) -> (u64, u64) {
     (event.record.time_ns, event.index)
 }
 
@@ -165,8 +165,7 @@ impl<'a> Events<'a> {
             match commit_word(slot) {
                 word if word == index + 1 => {
                     self.unfinished += std::mem::take(&mut self.gap);
-                    let record: Record = parse_record(&slot[offset_of!(Slot, record)..]);
-                    self.ready.push(Event { index, record });
+                    self.ready.push(event_in(index, slot));
                 }
                 // Kept in hand, or never handed out.
                 0 if knows_under_way => {}
@@ -187,8 +186,13 @@ impl<'a> Events<'a> {
 /// Where in a slot its time lies.
 const TIME: usize = offset_of!(Slot, record) + offset_of!(Record, time_ns);
 
-fn commit_word(slot: &[u8]) -> u64 {
+pub(super) fn commit_word(slot: &[u8]) -> u64 {
     u64_at(slot, offset_of!(Slot, commit))
+}
+
+pub(super) fn event_in(index: u64, slot: &[u8]) -> Event {
+    let record = parse_record(&slot[offset_of!(Slot, record)..]);
+    Event { index, record }
 }
 
 impl Iterator for Events<'_> {

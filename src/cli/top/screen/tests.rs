@@ -1,0 +1,85 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::super::rows::samples;
+use super::*;
+
+fn screen(processes: u32) -> Screen {
+    let mut screen = Screen::new();
+    screen.rows = (0..processes)
+        .map(|number| samples::row(number, Some(u64::from(number) << 20)))
+        .collect();
+    screen.devices = (0..processes.min(12)).map(|_| samples::device()).collect();
+    screen
+}
+
+fn drawn(screen: &mut Screen, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| screen.draw(frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+#[test]
+fn every_size_can_be_drawn() {
+    for processes in [0, 1, 40] {
+        let mut screen = screen(processes);
+        for opened in [None, Some((1, 0))] {
+            screen.opened = opened;
+            screen.text = (0..50).map(|line| format!("line {line} \u{4e16}\u{754c}")).collect();
+            screen.note = "a note".to_owned();
+            for height in (1..12).chain([24, 100]) {
+                for width in (1..60).chain([80, 132, 400]) {
+                    drawn(&mut screen, width, height);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_matters_most_stays_where_there_is_little_room() {
+    let wide = drawn(&mut screen(3), 200, 24);
+    for column in Column::ALL {
+        assert!(wide.contains(column.title()), "{} in\n{wide}", column.title());
+    }
+    let narrow = drawn(&mut screen(3), 80, 24);
+    for words in [
+        "pid",
+        "job",
+        "allocated",
+        "*reserved",
+        "utilis.",
+        "state",
+        "4713",
+        "2.00 MiB",
+    ] {
+        assert!(narrow.contains(words), "{words} in\n{narrow}");
+    }
+    assert!(!narrow.contains("free inside") && !narrow.contains("GPU-"), "{narrow}");
+    // What it is sorted by is there whatever else goes.
+    let mut by_free = screen(3);
+    by_free.sort = Column::FreeInside;
+    let narrow = drawn(&mut by_free, 60, 24);
+    assert!(narrow.contains("*free inside"), "{narrow}");
+}
+
+#[test]
+fn the_chosen_process_is_in_sight_and_stays_chosen() {
+    let machine = Machine::new(&[]).unwrap();
+    let mut screen = screen(40);
+    screen.press(Key::End, &machine);
+    let text = drawn(&mut screen, 100, 24);
+    assert!(text.contains("> 4750"), "{text}");
+    screen.press(Key::Reverse, &machine);
+    Column::Pid.sort(&mut screen.rows, false);
+    let text = drawn(&mut screen, 100, 24);
+    assert!(text.contains("> 4750"), "{text}");
+    screen.press(Key::Home, &machine);
+    screen.press(Key::Down, &machine);
+    let text = drawn(&mut screen, 100, 24);
+    assert!(text.contains("> 4712"), "{text}");
+    // It went.
+    screen.rows.retain(|row| row.id != (1, 1));
+    let text = drawn(&mut screen, 100, 24);
+    assert!(text.contains("> 4713"), "{text}");
+}

@@ -1,0 +1,283 @@
+//! A journal written one step at a time by threads that are played, with a follower that looks between the steps.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::journal::format::{Header, Record, Slot, UNDER_WAY};
+use crate::journal::writer;
+
+const THREADS: usize = 4;
+/// Slots that a played thread takes at once.
+const BATCH: u64 = 5;
+
+#[derive(Clone, Copy, Default)]
+struct Thread {
+    next: u64,
+    end: u64,
+    under_way: Option<(u64, u64)>,
+}
+
+struct Stage {
+    _folder: TempDir,
+    path: PathBuf,
+    file: File,
+    claimed: u64,
+    clock: u64,
+    threads: [Thread; THREADS],
+    /// The time of every slot that was committed.
+    committed: BTreeMap<u64, u64>,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = writer::Journal::create(&writer::Options {
+            directory: folder.path().into(),
+            strategy: "passthrough".into(),
+            job: "stage".into(),
+            max_bytes: 1 << 20,
+            command_line: Vec::new(),
+            environment: Vec::new(),
+        })
+        .unwrap();
+        let path = journal.path().to_owned();
+        Stage {
+            file: File::options().write(true).open(&path).unwrap(),
+            path,
+            _folder: folder,
+            claimed: 0,
+            clock: 0,
+            threads: Default::default(),
+            committed: BTreeMap::new(),
+        }
+    }
+
+    fn follower(&self, portion: u64, held: usize) -> Follower {
+        Follower::in_portions(Journal::open(&self.path).unwrap(), portion, held)
+    }
+
+    fn put(&self, at: usize, number: u64) {
+        self.file.write_all_at(&number.to_le_bytes(), at as u64).unwrap();
+    }
+
+    fn slot(index: u64) -> usize {
+        HEADER_SIZE + index as usize * RECORD_SIZE
+    }
+
+    /// The thread goes on: a new event begins, or the one that is under way is committed.
+    fn step(&mut self, number: usize, batch: bool) {
+        let mut thread = self.threads[number];
+        if let Some((index, time)) = thread.under_way.take() {
+            self.put(
+                Self::slot(index) + offset_of!(Slot, record) + offset_of!(Record, time_ns),
+                time,
+            );
+            self.put(Self::slot(index), index + 1);
+            self.committed.insert(index, time);
+        } else {
+            if thread.next == thread.end {
+                thread.next = self.claimed;
+                self.claimed += if batch { BATCH } else { 1 };
+                thread.end = self.claimed;
+                self.put(offset_of!(Header, claimed), self.claimed);
+            }
+            self.put(Self::slot(thread.next), (thread.next + 1) | UNDER_WAY);
+            self.clock += 10;
+            thread.under_way = Some((thread.next, self.clock));
+            thread.next += 1;
+        }
+        self.threads[number] = thread;
+    }
+
+    fn finish(&mut self) {
+        for number in 0..THREADS {
+            if self.threads[number].under_way.is_some() {
+                self.step(number, false);
+            }
+        }
+    }
+}
+
+fn all(follower: &mut Follower) -> Vec<(u64, u64)> {
+    while !follower.follow().unwrap() {}
+    follower.finish();
+    follower.map(|event| (event.index, event.record.time_ns)).collect()
+}
+
+fn assert_ascending(told: &[(u64, u64)]) {
+    let ascends = told.is_sorted_by_key(|(index, time)| (*time, *index));
+    assert!(ascends, "{told:?}");
+}
+
+fn assert_each_once(told: &[(u64, u64)], stage: &Stage) {
+    let set: BTreeMap<u64, u64> = told.iter().copied().collect();
+    assert_eq!((set.len(), &set), (told.len(), &stage.committed));
+}
+
+type Step = (usize, bool);
+
+/// What `follow` is made of, in parts, so that steps come between them.
+#[derive(Clone, Debug)]
+enum Act {
+    Step(Step),
+    Look([Vec<Step>; 3]),
+    LookAtMarked,
+    Settle,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let step = || (0..THREADS, any::<bool>());
+    let steps = || prop::collection::vec(step(), 0..8);
+    let act = prop_oneof![
+        12 => step().prop_map(Act::Step),
+        2 => [steps(), steps(), steps()].prop_map(Act::Look),
+        1 => Just(Act::LookAtMarked),
+        1 => Just(Act::Settle),
+    ];
+    prop::collection::vec(act, 0..600)
+}
+
+fn look(stage: &mut Stage, follower: &mut Follower, between: [Vec<Step>; 3]) {
+    let known = follower.latest;
+    follower.journal.refresh().unwrap();
+    let parts = [Follower::look_at_marked, Follower::look_at_kept, Follower::look_at_new];
+    for (part, steps) in parts.into_iter().zip(between) {
+        steps.into_iter().for_each(|(thread, batch)| stage.step(thread, batch));
+        part(follower).unwrap();
+    }
+    follower.looked(known);
+}
+
+fn play(stage: &mut Stage, follower: &mut Follower, acts: Vec<Act>) -> Vec<(u64, u64)> {
+    let mut told = Vec::new();
+    for act in acts {
+        match act {
+            Act::Step((thread, batch)) => stage.step(thread, batch),
+            Act::Look(between) => look(stage, follower, between),
+            Act::LookAtMarked => follower.look_at_marked().unwrap(),
+            Act::Settle => {
+                follower.settle();
+                told.extend(follower.map(|event| (event.index, event.record.time_ns)));
+            }
+        }
+    }
+    stage.finish();
+    told.extend(all(follower));
+    told
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_event_comes_once_and_in_order_wherever_the_threads_stand(acts in acts()) {
+        let mut stage = Stage::new();
+        let mut follower = stage.follower(PORTION, HELD);
+        follower.settle();
+        let told = play(&mut stage, &mut follower, acts);
+        assert_each_once(&told, &stage);
+        assert_ascending(&told);
+        prop_assert_eq!((follower.late(), follower.unfinished()), (0, 0));
+    }
+
+    #[test]
+    fn a_long_file_is_read_in_portions_while_it_grows(before in acts(), acts in acts(), portion in 1u64..40) {
+        let mut stage = Stage::new();
+        for act in before {
+            if let Act::Step((thread, batch)) = act {
+                stage.step(thread, batch);
+            }
+        }
+        // What is under way in the beginning may come late.
+        stage.finish();
+        let mut follower = stage.follower(portion, THREADS * BATCH as usize);
+        follower.begun = true;
+        let told = play(&mut stage, &mut follower, acts);
+        assert_each_once(&told, &stage);
+    }
+}
+
+#[test]
+fn what_is_under_way_holds_back_what_began_later_and_comes_when_it_is_done() {
+    let mut stage = Stage::new();
+    let mut follower = stage.follower(PORTION, HELD);
+    assert!(follower.follow().unwrap());
+    stage.step(0, false);
+    stage.step(0, false);
+    assert!(follower.follow().unwrap());
+    assert_eq!(follower.by_ref().count(), 1);
+    stage.step(1, true); // begins, and stays under way
+    for _ in 0..6 {
+        stage.step(2, true);
+    }
+    follower.follow().unwrap();
+    assert_eq!((follower.by_ref().count(), follower.unfinished()), (0, 1));
+    stage.step(1, true);
+    follower.follow().unwrap();
+    let times: Vec<u64> = follower.by_ref().map(|event| event.record.time_ns).collect();
+    assert_eq!(times, [20, 30, 40, 50]);
+    assert_eq!((follower.late(), follower.unfinished()), (0, 0));
+}
+
+#[test]
+fn what_was_under_way_before_anybody_looked_holds_nothing_back() {
+    let mut stage = Stage::new();
+    stage.step(0, true);
+    stage.step(1, true);
+    stage.step(1, true);
+    let mut follower = stage.follower(PORTION, HELD);
+    follower.follow().unwrap();
+    assert_eq!((follower.by_ref().count(), follower.unfinished()), (1, 1));
+    stage.step(0, true);
+    follower.follow().unwrap();
+    assert_eq!((follower.by_ref().count(), follower.late()), (1, 1));
+}
+
+/// The order within a long file whose threads use their slots at very different paces.
+#[test]
+fn a_first_reading_in_portions_is_in_order() {
+    let mut stage = Stage::new();
+    for step in 0..12_000usize {
+        let thread = match step % 10 {
+            0..6 => 0,
+            6..9 => 1,
+            _ => 2 + step / 10 % 2,
+        };
+        stage.step(thread, step % 3 > 0);
+    }
+    stage.finish();
+    for portion in [1, 7, 64, 1000, 100_000] {
+        let mut follower = stage.follower(portion, THREADS * BATCH as usize);
+        let mut told = Vec::new();
+        let mut most = 0;
+        while !follower.follow().unwrap() {
+            told.extend(follower.by_ref().map(|event| (event.index, event.record.time_ns)));
+            most = most.max(follower.waiting.len());
+        }
+        told.extend(all(&mut follower));
+        assert_each_once(&told, &stage);
+        assert_ascending(&told);
+        assert!(most <= THREADS * BATCH as usize, "{most} events wait");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_short_or_damaged_is_no_harm() {
+    let mut stage = Stage::new();
+    (0..100).for_each(|step| stage.step(step % THREADS, true));
+    let mut follower = stage.follower(PORTION, HELD);
+    follower.follow().unwrap();
+    stage.file.set_len(HEADER_SIZE as u64 + 100).unwrap();
+    assert!(follower.follow().unwrap());
+    stage.put(offset_of!(Header, claimed), u64::MAX);
+    assert!(follower.follow().unwrap());
+    stage.file.set_len(100).unwrap();
+    assert!(follower.follow().is_err());
+}

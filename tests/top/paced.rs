@@ -1,0 +1,132 @@
+//! A job that does what it is told and waits in between (`tests/clients/paced.c`).
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::common::{Job, Strategy, client, program, reserved, totals};
+
+pub struct Paced {
+    child: Child,
+    stdin: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    threads: u32,
+    pub folder: TempDir,
+}
+
+/// What the job, the simulator and the library said, with everything at rest.
+pub struct Answer {
+    pub checkpoint: Value,
+    /// The library's own figures, by device.
+    pub stats: Value,
+    pub threads: u32,
+    /// The child that was forked.
+    pub child: Option<u32>,
+}
+
+impl Paced {
+    pub fn start(strategy: Strategy, seed: u64, threads: u32) -> Paced {
+        Self::start_as(job(strategy, seed, threads), threads)
+    }
+
+    pub fn start_as(job: Job, threads: u32) -> Paced {
+        let (mut child, folder) = job.start();
+        Paced {
+            stdin: child.stdin.take().unwrap(),
+            answers: BufReader::new(child.stdout.take().unwrap()),
+            child,
+            threads,
+            folder,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("a job that listens");
+    }
+
+    pub fn answer(&mut self) -> Answer {
+        let mut answer = Answer {
+            checkpoint: Value::Null,
+            stats: Value::Null,
+            threads: self.threads,
+            child: None,
+        };
+        while answer.stats.is_null() {
+            let mut line = String::new();
+            let got = self.answers.read_line(&mut line).expect("its output");
+            assert!(got > 0, "the job ended");
+            let said: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            if let Some(stats) = said.get("stats") {
+                answer.stats = stats.clone();
+            } else if let Some(child) = said.get("child") {
+                answer.child = child.as_u64().map(|pid| pid as u32);
+            } else {
+                answer.checkpoint = said;
+            }
+        }
+        answer
+    }
+
+    pub fn tell(&mut self, line: &str) -> Answer {
+        self.say(line);
+        self.answer()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("a child");
+    }
+}
+
+impl Drop for Paced {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+pub fn job(strategy: Strategy, seed: u64, threads: u32) -> Job {
+    let path = client("paced.c", "paced", &["libcuda.so.1"]);
+    Job::new(path)
+        .strategy(strategy)
+        .args([seed.to_string(), threads.to_string()])
+}
+
+pub fn top<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let mut command = Command::new(program());
+    command.arg("top").args(arguments);
+    command.output().expect("vramshim top")
+}
+
+/// `vramshim top --once --json` of the processes and folders that are named.
+pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Value {
+    let mut command = Command::new(program());
+    let output = command.args(["top", "--once", "--json"]).args(only).output();
+    let output = output.expect("vramshim top");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON of top")
+}
+
+/// What a job asked for and holds of a device, and what the simulator gave it.
+pub fn truth(answer: &Answer, device: i64) -> (u64, u64) {
+    let sum = |totals: crate::common::Totals| {
+        let counts = |class: &str| !matches!(class, "imported" | "address_range");
+        let here = totals
+            .into_iter()
+            .filter(|((on, class), _)| *on == device && counts(class));
+        here.map(|(_, bytes)| bytes).sum()
+    };
+    let own = totals(&answer.checkpoint["own"], |row| &row["requested"]);
+    (sum(own), sum(reserved(&answer.checkpoint)))
+}

@@ -1,0 +1,215 @@
+//! A pseudo terminal with `vramshim` on it, and a screen that shows what a person would see.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use crate::common::program;
+
+/// Longer than anything takes; only a hang does.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Terminal {
+    master: File,
+    slave: OwnedFd,
+    output: Receiver<Vec<u8>>,
+    screen: vt100::Parser,
+    child: Child,
+    before: Vec<u8>,
+    /// Whether the other screen was ever shown.
+    pub drawn: bool,
+}
+
+fn size(rows: u16, columns: u16) -> libc::winsize {
+    libc::winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}
+
+/// The modes of a terminal, as bytes that can be compared.
+fn modes(terminal: &OwnedFd) -> Vec<u8> {
+    // SAFETY: termios is plain data that tcgetattr fills in.
+    let mut modes: libc::termios = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open, `modes` is valid for writing.
+    assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut modes) }, 0);
+    let flags = [modes.c_iflag, modes.c_oflag, modes.c_cflag, modes.c_lflag];
+    let mut bytes: Vec<u8> = flags.iter().flat_map(|flag| flag.to_le_bytes()).collect();
+    bytes.extend(modes.c_cc);
+    bytes
+}
+
+impl Terminal {
+    /// Starts `vramshim top` with these arguments.
+    pub fn start(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
+        let (mut master, mut slave) = (-1, -1);
+        // SAFETY: both descriptors are written; the other arguments are read or null.
+        let opened = unsafe {
+            libc::openpty(
+                &mut master,
+                &mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &size(rows, columns),
+            )
+        };
+        assert_eq!(opened, 0, "a pseudo terminal");
+        // SAFETY: both are ours and open.
+        let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
+        let before = modes(&slave);
+        let mut command = Command::new(program());
+        command.arg("top").args(arguments).env("TERM", "xterm-256color");
+        let stdio = || slave.try_clone().expect("another descriptor");
+        command.stdin(stdio()).stdout(stdio()).stderr(stdio());
+        // SAFETY: both calls may be made between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::setsid();
+                libc::ioctl(0, libc::TIOCSCTTY, 0);
+                Ok(())
+            });
+        }
+        let child = command.spawn().expect("vramshim top");
+        let (send, output) = channel();
+        let mut reader = master.try_clone().expect("another descriptor");
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(got @ 1..) = reader.read(&mut bytes) {
+                if send.send(bytes[..got].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Terminal {
+            master,
+            slave,
+            output,
+            screen: vt100::Parser::new(rows, columns, 0),
+            child,
+            before,
+            drawn: false,
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).expect("keys");
+    }
+
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: the child is ours and not waited for yet.
+        assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
+    }
+
+    pub fn resize(&mut self, rows: u16, columns: u16) {
+        // SAFETY: the descriptor is open, the size is read.
+        unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &size(rows, columns)) };
+        self.screen.screen_mut().set_size(rows, columns);
+    }
+
+    pub fn text(&self) -> String {
+        self.screen.screen().contents()
+    }
+
+    /// Takes in what was drawn; false if there was nothing for so long.
+    fn take(&mut self, wait: Duration) -> bool {
+        let Ok(bytes) = self.output.recv_timeout(wait) else {
+            return false;
+        };
+        // In small pieces, so that no state in between is missed.
+        for piece in bytes.chunks(8) {
+            self.screen.process(piece);
+            self.drawn |= self.screen.screen().alternate_screen();
+        }
+        true
+    }
+
+    /// Waits until the screen is as wanted.
+    pub fn until(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + LIMIT;
+        while !wanted(&self.text()) {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                panic!("{what}: it ended, {status}\n{}", self.text());
+            }
+            assert!(Instant::now() < end, "{what}: never seen\n{}", self.text());
+            self.take(Duration::from_millis(50));
+            // Not in the middle of a drawing.
+            while self.take(Duration::from_millis(20)) {}
+        }
+        self.text()
+    }
+
+    /// Waits until it has begun to draw, whatever there is room for.
+    pub fn until_drawn(&mut self) {
+        let end = Instant::now() + LIMIT;
+        while !self.drawn {
+            assert!(Instant::now() < end, "it never drew");
+            self.take(Duration::from_millis(50));
+        }
+    }
+
+    pub fn until_stopped(&mut self) {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("its state");
+            if stat
+                .rsplit(')')
+                .next()
+                .is_some_and(|rest| rest.trim_start().starts_with('T'))
+            {
+                break;
+            }
+            assert!(Instant::now() < end, "it never stopped");
+            self.take(Duration::from_millis(20));
+        }
+        self.settle();
+    }
+
+    /// Waits for its end; then the terminal must be as it was.
+    pub fn ended(&mut self) -> ExitStatus {
+        let end = Instant::now() + LIMIT;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                break status;
+            }
+            assert!(Instant::now() < end, "it does not end\n{}", self.text());
+            self.take(Duration::from_millis(20));
+        };
+        self.settle();
+        self.assert_restored();
+        status
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10 {
+            self.take(Duration::from_millis(10));
+        }
+    }
+
+    pub fn assert_restored(&self) {
+        let screen = self.screen.screen();
+        assert!(!screen.alternate_screen(), "the alternate screen is left");
+        assert!(!screen.hide_cursor(), "the cursor is shown");
+        assert_eq!(modes(&self.slave), self.before, "the modes are as before");
+    }
+
+    pub fn assert_raw(&self) {
+        assert_ne!(modes(&self.slave), self.before, "the modes are changed");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

@@ -1,0 +1,240 @@
+//! The view on a terminal.
+
+use std::os::unix::process::ExitStatusExt;
+
+use crate::common::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH};
+use crate::paced::Paced;
+use crate::terminal::Terminal;
+
+const DOWN: &str = "\x1b[B";
+const RIGHT: &str = "\x1b[C";
+const LEFT: &str = "\x1b[D";
+
+/// A job at rest with a view of it alone.
+fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
+    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
+    job.tell("100");
+    let pid = job.pid().to_string();
+    (job, Terminal::start(rows, columns, &["--interval", "100ms", &pid]))
+}
+
+/// Lines of the table of processes that tell of one of them.
+fn lines_of(text: &str, pid: u32) -> Vec<usize> {
+    let pid = pid.to_string();
+    let lines = text.lines().enumerate();
+    lines
+        .filter(|(_, line)| line.trim_start_matches(['>', ' ']).starts_with(&pid))
+        .map(|(place, _)| place)
+        .collect()
+}
+
+#[test]
+fn it_shows_devices_and_processes_and_quits() {
+    let (job, mut terminal) = one(30, 200);
+    let pid = job.pid();
+    let text = terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    for words in [
+        "1 process  2 devices",
+        "GPU-",
+        "allocated",
+        "largest free",
+        "allocs/s",
+        "auto_growth",
+        "running",
+        "q quit",
+    ] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    terminal.assert_raw();
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+    assert!(terminal.drawn, "the alternate screen was shown");
+}
+
+#[test]
+fn what_happens_is_shown_with_its_rate() {
+    let (mut job, mut terminal) = one(30, 200);
+    let pid = job.pid();
+    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    let failures = |text: &str| {
+        let line = lines_of(text, pid)
+            .first()
+            .and_then(|&place| text.lines().nth(place).map(str::to_owned));
+        line.is_some_and(|line| line.trim_end().ends_with("1  running"))
+    };
+    assert!(!failures(&terminal.text()));
+    // Sorted by device, the first row is the device on which it fails.
+    terminal.press(&LEFT.repeat(3));
+    terminal.until("the order", |text| text.contains("by dev"));
+    job.tell("fail");
+    terminal.until("the failure", failures);
+    job.say("+200000");
+    terminal.until("a rate", |text| {
+        text.contains("MiB  ") && text.lines().any(|line| line.matches(',').count() >= 2)
+    });
+    terminal.press("q");
+    terminal.ended();
+}
+
+#[test]
+fn it_sorts_by_the_column_that_is_chosen() {
+    let mut jobs: Vec<Paced> = (0..3).map(|seed| Paced::start(PASSTHROUGH, seed, 1)).collect();
+    for (steps, job) in [300, 1, 40].into_iter().zip(&mut jobs) {
+        job.tell(&steps.to_string());
+    }
+    let mut pids: Vec<u32> = jobs.iter().map(Paced::pid).collect();
+    let arguments: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--interval", "100ms"]);
+    let mut terminal = Terminal::start(30, 200, &arguments);
+    let order = |text: &str, pids: &[u32]| {
+        let first: Vec<usize> = pids
+            .iter()
+            .filter_map(|pid| lines_of(text, *pid).first().copied())
+            .collect();
+        first.len() == 3 && first.is_sorted()
+    };
+    terminal.until("all of them", |text| {
+        pids.iter().all(|pid| !lines_of(text, *pid).is_empty())
+    });
+    assert!(terminal.text().contains("by reserved"));
+    // From reserved to pid.
+    terminal.press(&LEFT.repeat(6));
+    pids.sort_unstable();
+    terminal.until("by pid", |text| text.contains("by pid") && order(text, &pids));
+    terminal.press("r");
+    pids.reverse();
+    terminal.until("reversed", |text| {
+        text.contains("by pid, reversed") && order(text, &pids)
+    });
+    terminal.press(RIGHT);
+    terminal.until("by job", |text| text.contains("by job") && !text.contains("reversed"));
+    terminal.press("\x03");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
+
+#[test]
+fn it_pauses_and_goes_on() {
+    let (mut job, mut terminal) = one(30, 200);
+    let pid = job.pid();
+    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    terminal.press("p");
+    let before = terminal.until("the pause", |text| text.contains("PAUSED"));
+    job.tell("2000");
+    job.kill();
+    // A key is answered, and nothing else has changed.
+    terminal.press(RIGHT);
+    let after = terminal.until("an answer", |text| text.contains("by limit"));
+    let figures = |text: &str| {
+        let line = text.lines().find(|line| line.contains("GPU-")).unwrap_or_default();
+        line.to_owned()
+    };
+    assert_eq!(figures(&before), figures(&after));
+    terminal.press("p");
+    terminal.until("its end", |text| text.contains("killed") && !text.contains("GPU-"));
+    terminal.until("nothing left", |text| text.contains("0 processes"));
+    terminal.press("q");
+    terminal.ended();
+}
+
+#[test]
+fn it_opens_a_process() {
+    let mut job = Paced::start(NAIVE_BEST_FIT, 2, 1);
+    job.tell("100");
+    let pid = job.pid();
+    let mut terminal = Terminal::start(100, 160, &["--interval", "100ms", &pid.to_string()]);
+    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    terminal.press(DOWN);
+    terminal.press("\r");
+    let text = terminal.until("the process", |text| text.contains("Live now"));
+    for words in ["naive_best_fit", "By API", "cuMemAlloc", "managed", "Esc back"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    terminal.press("\x1b[6~\x1b[6~\x1b[5~");
+    terminal.press("\x1b");
+    terminal.until("the processes again", |text| {
+        lines_of(text, pid).len() == 2 && text.contains("Enter open")
+    });
+    terminal.press("q");
+    terminal.ended();
+}
+
+#[test]
+fn signals_that_end_it_leave_the_terminal_as_it_was() {
+    let (_job, mut first) = one(24, 80);
+    first.until("something", |text| text.contains("vramshim top"));
+    first.press("q");
+    first.ended();
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        let (job, mut terminal) = one(24, 80);
+        let pid = job.pid();
+        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        terminal.assert_raw();
+        terminal.signal(signal);
+        assert_eq!(terminal.ended().signal(), Some(signal));
+        assert!(terminal.drawn);
+    }
+}
+
+#[test]
+fn it_stops_and_goes_on_as_job_control_asks() {
+    let (job, mut terminal) = one(24, 100);
+    let pid = job.pid();
+    for ask in ["key", "signal"] {
+        terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+        match ask {
+            "key" => terminal.press("\x1a"),
+            _ => terminal.signal(libc::SIGTSTP),
+        }
+        terminal.until_stopped();
+        terminal.assert_restored();
+        terminal.signal(libc::SIGCONT);
+    }
+    terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+    terminal.assert_raw();
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
+
+#[test]
+fn no_size_is_too_small() {
+    let (job, mut terminal) = one(24, 80);
+    let pid = job.pid();
+    terminal.until("its rows", |text| !lines_of(text, pid).is_empty());
+    for keys in ["", "\r"] {
+        terminal.press(keys);
+        for (rows, columns) in [(1, 1), (20, 5), (5, 20), (2, 200), (1, 30), (100, 3), (60, 300)] {
+            terminal.resize(rows, columns);
+            // Drawn at that size: what was there before it is gone.
+            terminal.press(DOWN);
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+        terminal.until("all of it", |text| {
+            text.contains("vramshim top") && text.contains("q quit")
+        });
+    }
+    for (rows, columns) in [(1, 1), (20, 5)] {
+        let mut small = Terminal::start(rows, columns, &["--interval", "100ms"]);
+        small.until_drawn();
+        small.press(DOWN);
+        small.press("\r\x1b[6~");
+        small.resize(30, 100);
+        small.until("more", |text| text.contains("vramshim top"));
+        small.press("q");
+        assert_eq!(small.ended().code(), Some(0));
+    }
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
+
+#[test]
+fn an_empty_machine_is_shown_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start(24, 100, &["--interval", "100ms", folder.path().to_str().unwrap()]);
+    terminal.until("a word", |text| {
+        text.contains("0 processes") && text.contains("vramshim run")
+    });
+    terminal.press(&format!("{DOWN}{LEFT}\rr"));
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
