@@ -17,6 +17,7 @@ mod peers;
 mod physical;
 mod pools;
 mod query;
+mod routes;
 mod scope;
 mod sharing;
 mod start;
@@ -39,6 +40,7 @@ use crate::real::{self, NOT_PERMITTED, SUCCESS};
 
 pub use control::Stats;
 pub use linear::ArrayShape;
+pub use routes::handed_out;
 pub use scope::runtime;
 pub use start::{process_ends, running};
 
@@ -213,6 +215,11 @@ impl Call {
         let claim = claim.or_else(|| removed.and_then(|_| self.engine.claim()));
         let Some(allocation) = removed else {
             let result = ask();
+            if let (SUCCESS, Some(journal)) = (result, &self.engine.journal)
+                && key.value() != 0
+            {
+                journal.unknown_free();
+            }
             // A place once taken is filled.
             if result != SUCCESS || claim.is_some() {
                 self.free_failed(claim, key, result);
@@ -321,6 +328,7 @@ impl Engine {
         if seen.load(Ordering::Relaxed) || seen.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.show_routes();
         let Some(journal) = &self.journal else { return };
         let ordinal = i32::from(device);
         let mut name = [0u8; 64];

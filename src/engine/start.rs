@@ -69,7 +69,7 @@ fn start() -> Option<Box<Engine>> {
     super::announce(&config);
     let journal = journal(&config);
     at_fork_and_exit();
-    Some(Box::new(Engine {
+    let engine = Engine {
         refuses: config.strict && !errors.is_empty(),
         pid: std::process::id(),
         ledger: Ledger::default(),
@@ -85,7 +85,9 @@ fn start() -> Option<Box<Engine>> {
         idle_watch: Once::new(),
         devices_seen: Default::default(),
         config,
-    }))
+    };
+    engine.show_routes();
+    Some(Box::new(engine))
 }
 
 fn journal(config: &Config) -> Option<Journal> {
@@ -148,6 +150,7 @@ pub fn process_ends(status: i32) {
         && engine.pid == std::process::id()
     {
         engine.sharing.process_ends();
+        engine.show_routes();
         if let Some(journal) = &engine.journal {
             journal.ended(status & 0xff);
         }
