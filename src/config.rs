@@ -253,6 +253,11 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// A duration of at least a millisecond, with a unit (ms, s, min).
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    idle_bound(text.trim()).flatten()
+}
+
 /// A duration of at least a millisecond, or 0 for never.
 fn idle_bound(text: &str) -> Option<Option<Duration>> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -1,0 +1,452 @@
+//! Questions to the driver that a child of ours asks, because a driver, or a layer in its place, may crash or hang when
+//! it is loaded. After every step the child writes down what it knows, so that the last line tells what it died of.
+//!
+//! The functions are found as a job finds them, through `dlopen` and `dlsym`.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::{Failure, words};
+
+/// What the program calls itself with.
+pub const COMMAND: &str = "doctor-probe";
+
+#[derive(Args)]
+pub struct Probe {
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// What the driver says of itself and its devices.
+    Driver,
+    /// Which process has how much of each device, again and again.
+    Memory,
+    /// What is mapped in this process.
+    Maps,
+}
+
+impl What {
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Driver => "driver",
+            What::Memory => "memory",
+            What::Maps => "maps",
+        }
+    }
+}
+
+/// What the driver said so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Driver {
+    /// The function that was called last.
+    pub doing: String,
+    pub done: bool,
+    pub load_error: Option<String>,
+    /// The file that answers to `libcuda.so.1`, and the one that answers to `cuInit`.
+    pub path: Option<String>,
+    pub answers: Option<String>,
+    pub version: Option<i32>,
+    /// What `cuInit` returned.
+    pub init: Option<i32>,
+    /// What `cuDeviceGetCount` returned, where that was no success.
+    pub count_error: Option<i32>,
+    pub devices: Vec<Device>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Device {
+    pub ordinal: i32,
+    pub name: String,
+    pub uuid: Option<String>,
+    pub total_memory: u64,
+    pub free_memory: Option<u64>,
+    /// What NVML says that a context takes; `None` where it does not know this process.
+    pub context_bytes: Option<u64>,
+    /// `CU_COMPUTEMODE_*`
+    pub compute_mode: i32,
+    /// What the device says it can do.
+    pub vmm: bool,
+    pub descriptors: bool,
+    pub pools: bool,
+    pub granularity: Option<u64>,
+    /// Function and result that a context, or a granule, failed with.
+    pub context_error: Option<(String, i32)>,
+    pub granule_error: Option<(String, i32)>,
+}
+
+/// Bytes that a process has of a device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Holding {
+    pub uuid: String,
+    pub process: u32,
+    pub bytes: u64,
+}
+
+impl Probe {
+    pub fn answer(self) -> Result<(), Failure> {
+        match self.what {
+            What::Driver => probe_driver(),
+            What::Memory => watch_memory()?,
+            What::Maps => {
+                let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
+                std::io::stdout().write_all(&maps).map_err(Failure::unwritten)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tell(what: &impl Serialize) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: then nobody misses it.
+    let _ = serde_json::to_writer(&mut out, what);
+    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+}
+
+/// A library that was loaded here; it stays.
+struct Library(*mut c_void);
+
+impl Library {
+    fn open(name: &CStr) -> Result<Library, String> {
+        // SAFETY: a C string; `dlerror` answers with another one, of this thread.
+        unsafe {
+            let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+            if !handle.is_null() {
+                return Ok(Library(handle));
+            }
+            let error = libc::dlerror();
+            Err(match error.is_null() {
+                true => "no reason given".into(),
+                false => CStr::from_ptr(error).to_string_lossy().into_owned(),
+            })
+        }
+    }
+
+    fn address(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: a handle from `dlopen`.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+
+    /// The function of this name.
+    ///
+    /// # Safety
+    /// `F` is a function pointer of its signature.
+    unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
+        let address = self.address(name);
+        // SAFETY: by contract; a function pointer is as large as this one.
+        (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
+    }
+
+    /// The file it was loaded from.
+    fn path(&self) -> Option<String> {
+        /// `struct link_map`, the part that `<link.h>` shows.
+        #[repr(C)]
+        struct LinkMap {
+            base: usize,
+            name: *const c_char,
+        }
+        let mut map: *const LinkMap = ptr::null();
+        // SAFETY: the loader fills in a pointer to its own entry, which lives as long as the library.
+        unsafe {
+            let found = libc::dlinfo(self.0, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) == 0;
+            let named = found && !map.is_null() && !(*map).name.is_null();
+            named.then(|| CStr::from_ptr((*map).name).to_string_lossy().into_owned())
+        }
+    }
+}
+
+/// The file that an address lies in.
+fn file_of(address: *mut c_void) -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the loader fills in the structure where it returns something else than 0.
+    unsafe {
+        let found = !address.is_null() && libc::dladdr(address, info.as_mut_ptr()) != 0;
+        let name = found
+            .then(|| info.assume_init().dli_fname)
+            .filter(|name| !name.is_null())?;
+        Some(CStr::from_ptr(name).to_string_lossy().into_owned())
+    }
+}
+
+/// A function that the driver does not have.
+const NOT_FOUND: i32 = 500;
+
+/// Calls the function of this name, `NOT_FOUND` where there is none.
+macro_rules! call {
+    ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
+        // SAFETY: the signature is that of the public header, and pointers are to this frame's own values.
+        unsafe {
+            match $library.function::<unsafe extern "C" fn($($type),*) -> i32>(
+                // A name without a NUL in it.
+                CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
+            ) {
+                Some(function) => function($($argument),*),
+                None => NOT_FOUND,
+            }
+        }
+    }};
+}
+
+fn probe_driver() {
+    let mut told = Driver::default();
+    let step = |told: &mut Driver, doing: &str| {
+        told.doing = doing.into();
+        tell(told);
+    };
+    step(&mut told, "dlopen");
+    let library = match Library::open(c"libcuda.so.1") {
+        Ok(library) => library,
+        Err(error) => {
+            told.load_error = Some(error);
+            told.done = true;
+            return tell(&told);
+        }
+    };
+    told.path = library.path();
+    step(&mut told, "dlsym");
+    told.answers = file_of(library.address(c"cuInit"));
+    step(&mut told, "cuDriverGetVersion");
+    let mut version = 0;
+    if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {
+        told.version = Some(version);
+    }
+    step(&mut told, "cuInit");
+    let init = call!(library, cuInit(0 => u32));
+    told.init = Some(init);
+    if init == 0 {
+        step(&mut told, "cuDeviceGetCount");
+        let mut count = 0;
+        let result = call!(library, cuDeviceGetCount(&mut count => *mut c_int));
+        told.count_error = (result != 0).then_some(result);
+        let nvml = Nvml::open();
+        for ordinal in 0..count {
+            step(&mut told, &format!("device {ordinal}"));
+            told.devices.push(Device {
+                ordinal,
+                ..Device::default()
+            });
+            probe_device(&library, nvml.as_ref(), &mut told, step);
+        }
+    }
+    told.done = true;
+    tell(&told);
+}
+
+/// `CU_DEVICE_ATTRIBUTE_*`
+const COMPUTE_MODE: c_int = 20;
+const VMM_SUPPORTED: c_int = 102;
+const DESCRIPTORS_SUPPORTED: c_int = 103;
+const POOLS_SUPPORTED: c_int = 115;
+
+fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step: impl Fn(&mut Driver, &str)) {
+    let Some(device) = told.devices.last_mut() else { return };
+    let ordinal = device.ordinal;
+    let attribute = |which: c_int| {
+        let mut value = 0;
+        let result = call!(library, cuDeviceGetAttribute(&mut value => *mut c_int, which => c_int, ordinal => c_int));
+        if result == 0 { value } else { 0 }
+    };
+    let mut name = [0u8; 128];
+    let (mut uuid, mut total) = ([0u8; 16], 0usize);
+    call!(library, cuDeviceGetName(name.as_mut_ptr() => *mut u8, 127 => c_int, ordinal => c_int));
+    call!(library, cuDeviceGetUuid(uuid.as_mut_ptr() => *mut u8, ordinal => c_int));
+    call!(library, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
+    device.name =
+        CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into());
+    device.uuid = words::uuid(&uuid);
+    device.total_memory = total as u64;
+    device.compute_mode = attribute(COMPUTE_MODE);
+    device.vmm = attribute(VMM_SUPPORTED) != 0;
+    device.descriptors = attribute(DESCRIPTORS_SUPPORTED) != 0;
+    device.pools = attribute(POOLS_SUPPORTED) != 0;
+
+    step(told, "cuDevicePrimaryCtxRetain");
+    let Some(device) = told.devices.last_mut() else { return };
+    let mut context: *mut c_void = ptr::null_mut();
+    let result = call!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int));
+    if result != 0 {
+        device.context_error = Some(("cuDevicePrimaryCtxRetain".into(), result));
+        return;
+    }
+    call!(library, cuCtxSetCurrent(context => *mut c_void));
+    let (mut free, mut total) = (0usize, 0usize);
+    if call!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize)) == 0 {
+        device.free_memory = Some(free as u64);
+    }
+    if let (Some(nvml), Some(uuid)) = (nvml, &device.uuid) {
+        let us = std::process::id();
+        let holdings = nvml.holdings(uuid);
+        device.context_bytes = holdings.iter().find(|held| held.process == us).map(|held| held.bytes);
+    }
+    if device.vmm {
+        step(told, "cuMemCreate");
+        let Some(device) = told.devices.last_mut() else { return };
+        match map_granule(library, ordinal) {
+            Ok(granularity) => device.granularity = Some(granularity),
+            Err((function, result)) => device.granule_error = Some((function.into(), result)),
+        }
+    }
+    step(told, "cuDevicePrimaryCtxRelease");
+    call!(library, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
+}
+
+/// `CUmemAllocationProp` of memory on a device.
+#[repr(C)]
+#[derive(Default)]
+struct Properties {
+    kind: c_int,
+    handles: c_int,
+    location: Location,
+    security: usize,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAccessDesc`
+#[repr(C)]
+struct Access {
+    location: Location,
+    rights: c_int,
+}
+
+/// Creates and maps one granule as `auto_growth` would, and takes it apart again.
+fn map_granule(library: &Library, ordinal: c_int) -> Result<u64, (&'static str, i32)> {
+    let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
+    let location = Location { kind: 1, id: ordinal };
+    let properties = Properties {
+        kind: 1,
+        location,
+        ..Properties::default()
+    };
+    let access = Access { location, rights: 3 };
+    let (mut size, mut address, mut handle) = (0usize, 0u64, 0u64);
+    let result = call!(library, cuMemGetAllocationGranularity(
+        &mut size => *mut usize, &properties => *const Properties, 0 => c_int
+    ));
+    checked("cuMemGetAllocationGranularity", result)?;
+    let result = call!(library, cuMemAddressReserve(
+        &mut address => *mut u64, size => usize, 0 => usize, 0 => u64, 0 => u64
+    ));
+    checked("cuMemAddressReserve", result)?;
+    let result = call!(library, cuMemCreate(
+        &mut handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
+    ));
+    let mut done = checked("cuMemCreate", result);
+    if done.is_ok() {
+        let result = call!(library, cuMemMap(address => u64, size => usize, 0 => usize, handle => u64, 0 => u64));
+        done = checked("cuMemMap", result);
+        if done.is_ok() {
+            let result = call!(library, cuMemSetAccess(
+                address => u64, size => usize, &access => *const Access, 1 => usize
+            ));
+            done = checked("cuMemSetAccess", result);
+            call!(library, cuMemUnmap(address => u64, size => usize));
+        }
+        call!(library, cuMemRelease(handle => u64));
+    }
+    call!(library, cuMemAddressFree(address => u64, size => usize));
+    done.map(|()| size as u64)
+}
+
+/// The driver's management library.
+struct Nvml(Library);
+
+/// `nvmlProcessInfo_t` since version 2.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ProcessInfo {
+    process: u32,
+    bytes: u64,
+    instances: [u32; 2],
+}
+
+const MOST_PROCESSES: usize = 512;
+/// In the place of bytes: not told.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+impl Nvml {
+    fn open() -> Option<Nvml> {
+        let library = Library::open(c"libnvidia-ml.so.1").ok()?;
+        (call!(library, nvmlInit_v2()) == 0).then_some(Nvml(library))
+    }
+
+    fn uuids(&self) -> Vec<String> {
+        let mut count = 0;
+        call!(self.0, nvmlDeviceGetCount_v2(&mut count => *mut u32));
+        let uuid = |index: u32| {
+            let mut device: *mut c_void = ptr::null_mut();
+            let mut text = [0u8; 96];
+            let found = call!(self.0, nvmlDeviceGetHandleByIndex_v2(index => u32, &mut device => *mut *mut c_void))
+                == 0
+                && call!(self.0, nvmlDeviceGetUUID(
+                    device => *mut c_void, text.as_mut_ptr() => *mut u8, text.len() as u32 => u32
+                )) == 0;
+            let text = CStr::from_bytes_until_nul(&text).ok()?;
+            found.then(|| text.to_string_lossy().into_owned())
+        };
+        (0..count).filter_map(uuid).collect()
+    }
+
+    fn holdings(&self, uuid: &str) -> Vec<Holding> {
+        let mut device: *mut c_void = ptr::null_mut();
+        let Ok(name) = std::ffi::CString::new(uuid) else {
+            return Vec::new();
+        };
+        if call!(self.0, nvmlDeviceGetHandleByUUID(name.as_ptr() => *const c_char, &mut device => *mut *mut c_void))
+            != 0
+        {
+            return Vec::new();
+        }
+        let mut found = [ProcessInfo::default(); MOST_PROCESSES];
+        let mut count = found.len() as u32;
+        let mut result = call!(self.0, nvmlDeviceGetComputeRunningProcesses_v3(
+            device => *mut c_void, &mut count => *mut u32, found.as_mut_ptr() => *mut ProcessInfo
+        ));
+        if result == NOT_FOUND {
+            result = call!(self.0, nvmlDeviceGetComputeRunningProcesses_v2(
+                device => *mut c_void, &mut count => *mut u32, found.as_mut_ptr() => *mut ProcessInfo
+            ));
+        }
+        if result != 0 {
+            return Vec::new();
+        }
+        let found = found
+            .iter()
+            .take(count as usize)
+            .filter(|info| info.bytes != NOT_AVAILABLE);
+        found
+            .map(|info| Holding {
+                uuid: uuid.to_owned(),
+                process: info.process,
+                bytes: info.bytes,
+            })
+            .collect()
+    }
+}
+
+/// How often `watch_memory` looks.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Writes a line of holdings again and again, until it is ended.
+fn watch_memory() -> Result<(), Failure> {
+    let nvml = Nvml::open().ok_or_else(|| Failure::failed("libnvidia-ml.so.1 cannot be used"))?;
+    let uuids = nvml.uuids();
+    loop {
+        let holdings: Vec<Holding> = uuids.iter().flat_map(|uuid| nvml.holdings(uuid)).collect();
+        tell(&holdings);
+        std::thread::sleep(EVERY);
+    }
+}

@@ -1,0 +1,405 @@
+//! What the trial of a command shows: the ways its calls took, and what went past the library.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use serde_json::{Value, json};
+use vramshim::api::{Api, Class};
+use vramshim::journal::format::{FIRST_RUNTIME_API, Route};
+
+use super::probe::Driver;
+use super::report::Findings;
+use super::trial::{Seen, Trial};
+use crate::analysis::account::api_name;
+use crate::analysis::job::Job;
+use crate::cli::words::{self, count, size};
+
+/// Processes told of one by one; the others stand in the JSON.
+const MOST: usize = 8;
+/// Memory beyond account and context that is still nothing: code and the driver's own buffers.
+const UNREMARKABLE: u64 = 256 << 20;
+/// The same where it is not known what a context takes.
+const UNREMARKABLE_WITH_CONTEXT: u64 = 1 << 30;
+
+/// Numbers from here on are no calls of CUDA's.
+const FIRST_OTHER_API: u16 = 300;
+
+fn route_name(route: Route) -> &'static str {
+    match route {
+        Route::Dlsym => "dlsym",
+        Route::Dlvsym => "dlvsym",
+        Route::GetProcAddress => "cuGetProcAddress",
+        Route::EntryPoint => "cudaGetDriverEntryPoint",
+    }
+}
+
+/// How the calls of one process came to us.
+struct Ways {
+    runtime_calls: u64,
+    driver_calls: u64,
+    plugged_calls: u64,
+    /// APIs that were called although no look-up handed them out: bound as the exported symbols.
+    direct: Vec<String>,
+    /// How often each look-up handed something out.
+    handed_out: Vec<(Route, u64)>,
+}
+
+impl Ways {
+    fn of(job: &Job) -> Ways {
+        let routes = &job.header.routes;
+        let mut ways = Ways {
+            runtime_calls: 0,
+            driver_calls: 0,
+            plugged_calls: 0,
+            direct: Vec::new(),
+            handed_out: Route::ALL
+                .into_iter()
+                .zip(routes.iter().map(|handed_out| handed_out.times))
+                .filter(|(_, times)| *times > 0)
+                .collect(),
+        };
+        for (&api, totals) in &job.account.apis {
+            match api {
+                0..FIRST_RUNTIME_API => ways.driver_calls += totals.calls,
+                FIRST_RUNTIME_API..FIRST_OTHER_API => ways.runtime_calls += totals.calls,
+                _ if matches!(
+                    Api::from_number(api),
+                    Some(Api::vramshim_torch_alloc | Api::vramshim_torch_free)
+                ) =>
+                {
+                    ways.plugged_calls += totals.calls;
+                }
+                _ => {}
+            }
+            if api < FIRST_OTHER_API && !routes.iter().any(|handed_out| handed_out.has(api)) {
+                ways.direct.push(api_name(api));
+            }
+        }
+        ways
+    }
+
+    fn text(&self) -> String {
+        let mut calls = Vec::new();
+        for (number, what) in [
+            (self.runtime_calls, "of the runtime"),
+            (self.driver_calls, "of the driver"),
+            (self.plugged_calls, "of PyTorch's pluggable allocator"),
+        ] {
+            if number > 0 {
+                calls.push(format!("{} {what}", count(number)));
+            }
+        }
+        let calls = match calls.is_empty() {
+            true => "no calls for memory".to_owned(),
+            false => format!("calls: {}", calls.join(", ")),
+        };
+        let mut ways = Vec::new();
+        if !self.direct.is_empty() {
+            ways.push(format!("direct symbol ({})", some_of(&self.direct)));
+        }
+        ways.extend(
+            self.handed_out
+                .iter()
+                .map(|(route, times)| format!("{} ({} functions)", route_name(*route), count(*times))),
+        );
+        match ways.is_empty() {
+            true => calls,
+            false => format!("{calls}; ways: {}", ways.join(", ")),
+        }
+    }
+}
+
+fn some_of(names: &[String]) -> String {
+    const MOST_NAMES: usize = 6;
+    let shown = names
+        .iter()
+        .take(MOST_NAMES)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().checked_sub(MOST_NAMES) {
+        Some(more @ 1..) => format!("{shown} and {more} more"),
+        _ => shown,
+    }
+}
+
+/// Which runtime was in the process, as far as could be seen.
+fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
+    let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
+    if !seen.runtimes.is_empty() {
+        let paths: Vec<String> = seen.runtimes.iter().cloned().collect();
+        return Some(format!("dynamic, {}", paths.join(" and ")));
+    }
+    let looked_up = ways.handed_out.iter().any(|(route, _)| *route == Route::GetProcAddress);
+    Some(match looked_up {
+        true => "none mapped: linked statically, or the driver alone is used".into(),
+        false => "none mapped: the driver alone is used".into(),
+    })
+}
+
+pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, moment: u64) {
+    ended(findings, trial, moment);
+    for error in &trial.unreadable {
+        findings.warning("trial", error, "");
+    }
+    for job in trial.jobs.iter().take(MOST) {
+        let ways = Ways::of(job);
+        let seen = trial.seen.get(&job.header.pid);
+        let mut text = ways.text();
+        if let Some(runtime) = runtime(&ways, seen) {
+            text += &format!("; runtime: {runtime}");
+        }
+        findings
+            .ok("routes", text)
+            .at(process(job.header.pid, &job.header.command_line.join(" ")));
+    }
+    if trial.jobs.len() > MOST {
+        let more = trial.jobs.len() - MOST;
+        findings.ok(
+            "routes",
+            format!("{more} more processes wrote journals (--json tells of all)"),
+        );
+    }
+    in_the_process(findings, trial);
+    without_journal(findings, trial);
+    for job in &trial.jobs {
+        strangers(findings, job);
+        beyond(findings, job, trial.seen.get(&job.header.pid), driver);
+    }
+    if trial.jobs.is_empty() && trial.seen.values().all(|seen| seen.drivers.is_empty()) {
+        findings.note(
+            "routes",
+            "the command did not load the driver in this time",
+            "Nothing can be said about it: give it longer (--for 60s), or a command that uses CUDA.",
+        );
+    }
+}
+
+fn process(number: u32, command: &str) -> String {
+    format!("process {number}: {}", words::printable(command, 80))
+}
+
+fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
+    let last = trial.tail.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = last.map_or_else(String::new, |line| {
+        format!("; its last words: {}", words::printable(line, 200))
+    });
+    let see = "Its output is shown with --show-output.";
+    match trial.ended {
+        None => {
+            findings.ok("trial", format!("ran for {} and was ended", words::duration(moment)));
+        }
+        Some(status) if status.success() => {
+            findings.ok("trial", "ran to its end (exit 0)");
+        }
+        Some(status) => match status.signal() {
+            Some(signal) => {
+                findings.problem(
+                    "trial",
+                    format!("it died of signal {signal}{last}"),
+                    format!("Run it without the library: if it lives then, report the bug. {see}"),
+                );
+            }
+            None => {
+                findings.warning("trial", format!("it failed ({}){last}", exit(status)), see);
+            }
+        },
+    }
+}
+
+fn exit(status: ExitStatus) -> String {
+    status
+        .code()
+        .map_or_else(|| status.to_string(), |code| format!("exit {code}"))
+}
+
+/// What was mapped that matters.
+fn in_the_process(findings: &mut Findings, trial: &Trial) {
+    let mut layers: BTreeMap<&String, u32> = BTreeMap::new();
+    for (number, seen) in &trial.seen {
+        for layer in &seen.layers {
+            layers.entry(layer).or_insert(*number);
+        }
+        if let Some(copied) = &seen.copied {
+            findings
+                .warning(
+                    "bypass",
+                    format!("{copied} is loaded twice in one process"),
+                    "A second copy (dlmopen) has look-ups of its own, which LD_PRELOAD does not reach: what is asked of \
+                     it is not seen.",
+                )
+                .at(process(*number, &seen.command));
+        }
+    }
+    for (layer, number) in layers {
+        let project = super::layers::project(std::path::Path::new(layer)).unwrap_or("a layer");
+        findings
+            .note(
+                "layer",
+                format!("{project} is in the process: {layer}"),
+                "Its limits hold.",
+            )
+            .at(process(number, &trial.seen[&number].command));
+    }
+}
+
+/// Processes that had the driver, and of which no journal tells.
+fn without_journal(findings: &mut Findings, trial: &Trial) {
+    let has_journal = |number: &u32| trial.jobs.iter().any(|job| job.header.pid == *number);
+    for (number, seen) in trial.seen.iter().filter(|(number, _)| !has_journal(number)) {
+        let held: u64 = seen.holds.values().sum();
+        let holds = match held {
+            0 => String::new(),
+            held => format!(" and holds {} of device memory", size(held)),
+        };
+        let place = process(*number, &seen.command);
+        if seen.bare {
+            findings
+                .warning(
+                    "bypass",
+                    format!("loaded the driver{holds}, and the library is not in it"),
+                    "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the \
+                     program is static or setuid: pass LD_PRELOAD on, or start it with vramshim run itself.",
+                )
+                .at(place);
+        } else if held > 0 {
+            findings
+                .warning(
+                    "bypass",
+                    format!(
+                        "holds {} of device memory and never asked the library for any",
+                        size(held)
+                    ),
+                    "It found the driver's functions by a way of its own (ELF tables, a second copy), or has a context \
+                     only: compare with what nvidia-smi shows for an idle context.",
+                )
+                .at(place);
+        }
+    }
+}
+
+/// Frees of what was never ours.
+fn strangers(findings: &mut Findings, job: &Job) {
+    let place = process(job.header.pid, &job.header.command_line.join(" "));
+    if job.header.unknown_frees > 0 {
+        let graphs = job
+            .account
+            .devices
+            .values()
+            .any(|device| device.classes.contains_key(&Class::Graph.number()));
+        let found = format!(
+            "{} frees of memory that was not allocated through the library",
+            count(job.header.unknown_frees)
+        );
+        match graphs {
+            true => findings
+                .note(
+                    "bypass",
+                    found,
+                    "Memory of graphs may be freed like that, and the job has graphs.",
+                )
+                .at(place.clone()),
+            false => findings
+                .warning(
+                    "bypass",
+                    found,
+                    "Something allocates past the library and frees through it: a library with a copy of the driver's \
+                     addresses from before, or one that reads ELF tables. That memory is not counted.",
+                )
+                .at(place.clone()),
+        }
+    }
+    if job.lost > 0 {
+        findings
+            .note(
+                "trial",
+                format!("{} events had no room in the journal of this trial", count(job.lost)),
+                "",
+            )
+            .at(place);
+    }
+}
+
+/// Device memory that NVML charges to the process, and neither the account nor a context explains.
+fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Option<&Driver>) {
+    let Some(seen) = seen else { return };
+    for (uuid, &held) in &seen.holds {
+        let told = driver.and_then(|driver| driver.devices.iter().find(|device| device.uuid.as_ref() == Some(uuid)));
+        let context = told.and_then(|device| device.context_bytes);
+        let accounts = job.devices().into_iter().filter_map(|(_, told, account)| {
+            let same = words::uuid(&told?.uuid).as_ref() == Some(uuid);
+            account.filter(|_| same).map(|account| account.all.reserved.peak)
+        });
+        let reserved: u64 = accounts.sum();
+        let beyond = held.saturating_sub(reserved).saturating_sub(context.unwrap_or(0));
+        let unremarkable = if context.is_some() {
+            UNREMARKABLE
+        } else {
+            UNREMARKABLE_WITH_CONTEXT
+        };
+        if beyond > unremarkable {
+            findings
+                .warning(
+                    "bypass",
+                    format!(
+                        "NVML says that it holds {} of {uuid}, the library knows of {} and a context takes {}: {} came \
+                         past the library",
+                        size(held),
+                        size(reserved),
+                        context.map_or_else(|| "an unknown amount".into(), size),
+                        size(beyond)
+                    ),
+                    "Code of large libraries is part of it; the rest was asked for by a way that is not hooked.",
+                )
+                .at(process(job.header.pid, &seen.command));
+        }
+    }
+}
+
+pub fn json(trial: &Trial) -> Value {
+    let process = |number: u32| {
+        let job = trial.jobs.iter().find(|job| job.header.pid == number);
+        let seen = trial.seen.get(&number);
+        let ways = job.map(Ways::of);
+        let handed_out: serde_json::Map<String, Value> = ways
+            .iter()
+            .flat_map(|ways| &ways.handed_out)
+            .map(|(route, times)| (route_name(*route).to_owned(), json!(times)))
+            .collect();
+        json!({
+            "pid": number,
+            "command": match (job, seen) {
+                (Some(job), _) => job.header.command_line.join(" "),
+                (None, Some(seen)) => seen.command.clone(),
+                (None, None) => String::new(),
+            },
+            "journal": job.is_some(),
+            "strategy": job.map(|job| &job.header.strategy),
+            "runtime_calls": ways.as_ref().map(|ways| ways.runtime_calls),
+            "driver_calls": ways.as_ref().map(|ways| ways.driver_calls),
+            "pluggable_allocator_calls": ways.as_ref().map(|ways| ways.plugged_calls),
+            "direct": ways.as_ref().map(|ways| &ways.direct),
+            "handed_out": handed_out,
+            "unknown_frees": job.map(|job| job.header.unknown_frees),
+            "library_mapped": seen.map(|seen| seen.library),
+            "drivers": seen.map(|seen| &seen.drivers),
+            "runtimes": seen.map(|seen| &seen.runtimes),
+            "layers": seen.map(|seen| &seen.layers),
+            "held": seen.map(|seen| &seen.holds),
+        })
+    };
+    let mut numbers: Vec<u32> = trial.jobs.iter().map(|job| job.header.pid).collect();
+    numbers.extend(
+        trial
+            .seen
+            .keys()
+            .filter(|number| !trial.jobs.iter().any(|job| job.header.pid == **number)),
+    );
+    json!({
+        "exit_status": trial.ended.and_then(|status| status.code()),
+        "signal": trial.ended.and_then(|status| status.signal()),
+        "ended_by_itself": trial.ended.is_some(),
+        "processes": numbers.into_iter().map(process).collect::<Value>(),
+    })
+}
