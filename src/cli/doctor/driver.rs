@@ -139,10 +139,11 @@ fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
             return;
         }
     }
-    let simulated_text = if simulated { "the simulated driver" } else { "a driver" };
-    findings.ok(CHECK, format!("{simulated_text} {version}")).at(&path);
-    if let Some(elf) = elf.filter(|_| !simulated) {
-        genuine(findings, Path::new(&path), elf);
+    let what = if simulated { "the simulated driver" } else { "a driver" };
+    findings.ok(CHECK, format!("{what} {version}")).at(&path);
+    // The simulated one has none of the marks of NVIDIA's; a layer before it has its functions, too.
+    if let Some(elf) = elf.filter(|_| !simulated || !told.behind.is_empty()) {
+        genuine(findings, Path::new(&path), elf, &told.behind);
     }
     if let Some(answers) = told.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
         findings
@@ -246,13 +247,16 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
 const SMALLEST_DRIVER: u64 = 4 << 20;
 
 /// Whether the file that stands as the driver is likely NVIDIA's own; what speaks against it is told.
-fn genuine(findings: &mut Findings, path: &Path, elf: &Binary) {
+fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versioned = name
         .strip_prefix("libcuda.so.")
         .is_some_and(|rest| rest.contains('.') && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
     let mut against = Vec::new();
+    if let Some(behind) = behind.first() {
+        against.push(format!("it loads {behind}"));
+    }
     if let Some(project) = layers::project(&real) {
         against.push(format!("it is called as {project} calls it"));
     }

@@ -3,9 +3,11 @@
 //!
 //! The functions are found as a job finds them, through `dlopen` and `dlsym`.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
 use std::mem::{self, MaybeUninit};
+use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
@@ -52,6 +54,8 @@ pub struct Driver {
     /// The file that answers to `libcuda.so.1`, and the one that answers to `cuInit`.
     pub path: Option<String>,
     pub answers: Option<String>,
+    /// Other files of that name that are in the process by then: drivers behind a layer.
+    pub behind: Vec<String>,
     pub version: Option<i32>,
     /// What `cuInit` returned.
     pub init: Option<i32>,
@@ -220,6 +224,7 @@ fn probe_driver() {
     step(&mut told, "cuInit");
     let init = call!(library, cuInit(0 => u32));
     told.init = Some(init);
+    told.behind = drivers_but(told.path.as_deref());
     if init == 0 {
         step(&mut told, "cuDeviceGetCount");
         let mut count = 0;
@@ -237,6 +242,23 @@ fn probe_driver() {
     }
     told.done = true;
     tell(&told);
+}
+
+/// The drivers that are mapped here, without the one at `path`.
+fn drivers_but(path: Option<&str>) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let is_driver = |file: &&str| {
+        file.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libcuda.so"))
+    };
+    let real = path.and_then(|path| std::fs::canonicalize(path).ok());
+    let others = files
+        .filter(is_driver)
+        .filter(|file| real.as_deref() != Some(Path::new(file)));
+    let others: BTreeSet<String> = others.map(str::to_owned).collect();
+    others.into_iter().collect()
 }
 
 /// `CU_DEVICE_ATTRIBUTE_*`

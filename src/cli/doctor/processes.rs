@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 /// How long a child may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long a child is looked at without a rest.
+const OFTEN: Duration = Duration::from_millis(500);
 
 /// The signal that told us to end; 0 while none did.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
@@ -87,7 +89,8 @@ impl Group {
 
     /// Waits until the child ends, but not beyond `limit`; calls `meanwhile` again and again.
     pub fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut(&Group)) -> io::Result<End> {
-        let deadline = Instant::now() + limit;
+        let begun = Instant::now();
+        let deadline = begun + limit;
         loop {
             if let Some(status) = self.look()? {
                 return Ok(End::By(status));
@@ -98,10 +101,14 @@ impl Group {
             if Instant::now() >= deadline {
                 return Ok(End::TooLong);
             }
-            let begun = Instant::now();
+            let looked = Instant::now();
             meanwhile(self);
-            // What is done meanwhile may take a fifth of the time, no more.
-            std::thread::sleep(PAUSE.max(begun.elapsed() * 4));
+            // Short lives are seen only by who looks often. Later on, looking may take a fifth of the time, no more.
+            let pause = match begun.elapsed() < OFTEN {
+                true => PAUSE,
+                false => PAUSE.max(looked.elapsed() * 4),
+            };
+            std::thread::sleep(pause);
         }
     }
 

@@ -22,6 +22,9 @@ const UNREMARKABLE: u64 = 256 << 20;
 /// The same where it is not known what a context takes.
 const UNREMARKABLE_WITH_CONTEXT: u64 = 1 << 30;
 
+/// What one context may take more than another.
+const A_CONTEXTS_OWN: u64 = 32 << 20;
+
 /// Numbers from here on are no calls of CUDA's.
 const FIRST_OTHER_API: u16 = 300;
 
@@ -94,15 +97,12 @@ impl Ways {
             true => "no calls for memory".to_owned(),
             false => format!("calls: {}", calls.join(", ")),
         };
-        let mut ways = Vec::new();
+        let mut ways: Vec<String> = Vec::new();
         if !self.direct.is_empty() {
             ways.push(format!("direct symbol ({})", some_of(&self.direct)));
         }
-        ways.extend(
-            self.handed_out
-                .iter()
-                .map(|(route, times)| format!("{} ({} functions)", route_name(*route), count(*times))),
-        );
+        let look_ups = self.handed_out.iter();
+        ways.extend(look_ups.map(|(route, times)| format!("{} {}", route_name(*route), words::times(*times))));
         match ways.is_empty() {
             true => calls,
             false => format!("{calls}; ways: {}", ways.join(", ")),
@@ -127,14 +127,19 @@ fn some_of(names: &[String]) -> String {
 /// Which runtime was in the process, as far as could be seen.
 fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
     let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
-    if !seen.runtimes.is_empty() {
-        let paths: Vec<String> = seen.runtimes.iter().cloned().collect();
-        return Some(format!("dynamic, {}", paths.join(" and ")));
+    if ways.runtime_calls > 0 || !seen.runtimes.is_empty() {
+        let paths: Vec<&str> = seen.runtimes.iter().map(String::as_str).collect();
+        let called = if ways.runtime_calls > 0 {
+            "dynamic"
+        } else {
+            "mapped, not called"
+        };
+        return (!paths.is_empty()).then(|| format!("{called}, {}", paths.join(" and ")));
     }
     let looked_up = ways.handed_out.iter().any(|(route, _)| *route == Route::GetProcAddress);
     Some(match looked_up {
-        true => "none mapped: linked statically, or the driver alone is used".into(),
-        false => "none mapped: the driver alone is used".into(),
+        true => "none of its own file: linked statically, or the driver alone is used".into(),
+        false => "none: the driver alone is used".into(),
     })
 }
 
@@ -162,7 +167,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
         );
     }
     in_the_process(findings, trial);
-    without_journal(findings, trial);
+    without_journal(findings, trial, driver);
     for job in &trial.jobs {
         strangers(findings, job);
         beyond(findings, job, trial.seen.get(&job.header.pid), driver);
@@ -181,7 +186,7 @@ fn process(number: u32, command: &str) -> String {
 }
 
 fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
-    let last = trial.tail.lines().map(str::trim).rfind(|line| !line.is_empty());
+    let last = trial.last_words.as_ref();
     let last = last.map_or_else(String::new, |line| {
         format!("; its last words: {}", words::printable(line, 200))
     });
@@ -245,7 +250,7 @@ fn in_the_process(findings: &mut Findings, trial: &Trial) {
 }
 
 /// Processes that had the driver, and of which no journal tells.
-fn without_journal(findings: &mut Findings, trial: &Trial) {
+fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
     let has_journal = |number: &u32| trial.jobs.iter().any(|job| job.header.pid == *number);
     for (number, seen) in trial.seen.iter().filter(|(number, _)| !has_journal(number)) {
         let held: u64 = seen.holds.values().sum();
@@ -264,19 +269,31 @@ fn without_journal(findings: &mut Findings, trial: &Trial) {
                 )
                 .at(place);
         } else if held > 0 {
-            findings
-                .warning(
-                    "bypass",
-                    format!(
-                        "holds {} of device memory and never asked the library for any",
-                        size(held)
-                    ),
-                    "It found the driver's functions by a way of its own (ELF tables, a second copy), or has a context \
-                     only: compare with what nvidia-smi shows for an idle context.",
-                )
-                .at(place);
+            let contexts = seen.holds.keys().filter_map(|uuid| context_bytes(driver, uuid));
+            match held > contexts.sum::<u64>() + A_CONTEXTS_OWN {
+                true => findings
+                    .warning(
+                        "bypass",
+                        format!("holds {} of device memory and never asked the library for any", size(held)),
+                        "It found the driver's functions by a way of its own (ELF tables, a second copy), or its code is \
+                         large: nothing of it is in a journal.",
+                    )
+                    .at(place),
+                false => findings
+                    .note("bypass", "has a context, and never asked for memory", "")
+                    .at(place),
+            }
         }
     }
+}
+
+/// What a context takes, where NVML said so of our own.
+fn context_bytes(driver: Option<&Driver>, uuid: &str) -> Option<u64> {
+    let device = driver?
+        .devices
+        .iter()
+        .find(|device| device.uuid.as_deref() == Some(uuid));
+    device?.context_bytes
 }
 
 /// Frees of what was never ours.
@@ -289,8 +306,8 @@ fn strangers(findings: &mut Findings, job: &Job) {
             .values()
             .any(|device| device.classes.contains_key(&Class::Graph.number()));
         let found = format!(
-            "{} frees of memory that was not allocated through the library",
-            count(job.header.unknown_frees)
+            "memory that was not allocated through the library was freed through it, {}",
+            words::times(job.header.unknown_frees)
         );
         match graphs {
             true => findings
@@ -325,8 +342,7 @@ fn strangers(findings: &mut Findings, job: &Job) {
 fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Option<&Driver>) {
     let Some(seen) = seen else { return };
     for (uuid, &held) in &seen.holds {
-        let told = driver.and_then(|driver| driver.devices.iter().find(|device| device.uuid.as_ref() == Some(uuid)));
-        let context = told.and_then(|device| device.context_bytes);
+        let context = context_bytes(driver, uuid);
         let accounts = job.devices().into_iter().filter_map(|(_, told, account)| {
             let same = words::uuid(&told?.uuid).as_ref() == Some(uuid);
             account.filter(|_| same).map(|account| account.all.reserved.peak)

@@ -246,7 +246,7 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
     }
     for device in &driver.devices {
         let Some(free) = device.free_memory else { continue };
-        let own = device.context_bytes.unwrap_or(device.total_memory / 20);
+        let own = device.context_bytes.unwrap_or(0);
         let others = device.total_memory.saturating_sub(free).saturating_sub(own);
         if others > device.total_memory / 10 {
             findings

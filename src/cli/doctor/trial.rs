@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ pub struct Trial {
     pub jobs: Vec<Job>,
     /// Journals that cannot be read.
     pub unreadable: Vec<String>,
-    /// The last of what it printed.
-    pub tail: String,
+    /// The last line on its stderr, else on its stdout.
+    pub last_words: Option<String>,
 }
 
 pub fn run(
@@ -70,10 +70,8 @@ pub fn run(
 
     let memory = Memory::watch(environment);
     let mut group = Group::start(&mut start).map_err(|error| format!("it cannot be started: {error}"))?;
-    let tail = Arc::new(Mutex::new(VecDeque::new()));
-    let mut drains = Vec::new();
-    drains.extend(group.child().stdout.take().map(|pipe| drain(pipe, show, tail.clone())));
-    drains.extend(group.child().stderr.take().map(|pipe| drain(pipe, show, tail.clone())));
+    let output = group.child().stdout.take().map(|pipe| drain(pipe, show));
+    let errors = group.child().stderr.take().map(|pipe| drain(pipe, show));
 
     let mut seen = BTreeMap::new();
     let leader = group.child().id();
@@ -85,7 +83,7 @@ pub fn run(
     let end = end.map_err(|error| format!("it cannot be waited for: {error}"))?;
     group.end();
     // Every writer is gone, so they come to an end.
-    drains.into_iter().for_each(|drain| drop(drain.join()));
+    let tails = [errors, output].map(|drain| drain?.join().ok());
     if end == End::Interrupted {
         return Ok(None);
     }
@@ -94,12 +92,6 @@ pub fn run(
         memory.note(&mut seen);
     }
     let (jobs, unreadable) = load(&journals);
-    let tail: Vec<u8> = tail
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .iter()
-        .copied()
-        .collect();
     Ok(Some(Trial {
         ended: match end {
             End::By(status) => Some(status),
@@ -108,24 +100,33 @@ pub fn run(
         seen,
         jobs,
         unreadable,
-        tail: String::from_utf8_lossy(&tail).into_owned(),
+        last_words: tails.into_iter().flatten().find_map(|tail| last_line(&tail)),
     }))
 }
 
 /// Keeps the end of what comes through a pipe; passes all of it on to stderr where it is to be shown.
-fn drain(mut pipe: impl Read + Send + 'static, show: bool, tail: Arc<Mutex<VecDeque<u8>>>) -> JoinHandle<()> {
+fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
+        let mut tail = VecDeque::new();
         let mut buffer = [0u8; 8192];
         while let Ok(count @ 1..) = pipe.read(&mut buffer) {
             if show {
                 let _ = std::io::stderr().write_all(&buffer[..count]);
             }
-            let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
             tail.extend(&buffer[..count]);
             let beyond = tail.len().saturating_sub(KEPT);
             tail.drain(..beyond);
         }
+        tail.into()
     })
+}
+
+fn last_line(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    text.lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())
+        .map(str::to_owned)
 }
 
 /// What the process has mapped now.
@@ -152,6 +153,7 @@ fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
         } else if name.starts_with("libcudart.so") && !seen.runtimes.contains(path) {
             seen.runtimes.insert(path.to_owned());
         }
+
         if environment.library.as_deref() == Some(Path::new(path)) {
             library = true;
         } else if layers::project(Path::new(path)).is_some() && !seen.layers.contains(path) {
