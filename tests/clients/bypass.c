@@ -3,6 +3,7 @@
  *   tables   the driver's functions from its ELF tables
  *   mixed    the same for one block of two, which is freed through the function everybody finds
  *   twice    a second copy of the driver, with dlmopen
+ *   stranger frees an address that nobody gave it
  *   child    another program, started without LD_PRELOAD, that allocates as usual
  *   plain    allocates as usual */
 #include "client.h"
@@ -41,7 +42,7 @@ static void enter(void)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2) return fprintf(stderr, "usage: bypass tables|mixed|twice|child|plain\n"), 2;
+    if (argc != 2) return fprintf(stderr, "usage: bypass tables|mixed|twice|stranger|child|plain\n"), 2;
     CUdeviceptr block, hidden;
     if (strcmp(argv[1], "tables") == 0) {
         enter();
@@ -56,6 +57,10 @@ int main(int argc, char **argv)
         enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         THAT(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW));
+    } else if (strcmp(argv[1], "stranger") == 0) {
+        enter();
+        CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
+        EXPECT(cu(cuMemFree_v2)(0x12345000), CUDA_ERROR_INVALID_VALUE);
     } else if (strcmp(argv[1], "child") == 0) {
         unsetenv("LD_PRELOAD");
         execl("/proc/self/exe", argv[0], "plain", NULL);

@@ -249,6 +249,10 @@ const SMALLEST_DRIVER: u64 = 4 << 20;
 /// Whether the file that stands as the driver is likely NVIDIA's own; what speaks against it is told.
 fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // Under Windows the driver's own front is small and loads another one.
+    if real.starts_with("/usr/lib/wsl") {
+        return;
+    }
     let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let versioned = name
         .strip_prefix("libcuda.so.")

@@ -148,6 +148,16 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
             return false;
         }
     };
+    if elf.exports("vramshim_version") {
+        findings
+            .warning(
+                CHECK,
+                format!("{shown} is another copy of the library"),
+                "Two would account for each other's memory: name one of them.",
+            )
+            .at(place);
+        return true;
+    }
     let hooks = hooks(&elf);
     match known(path) {
         Some((project, does)) => {

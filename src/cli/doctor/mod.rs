@@ -1,11 +1,12 @@
 //! `vramshim doctor`: what will happen to a job here, told before it is lost.
 //!
 //! Each check is a file, and adds its findings to the list (`report`). What may crash or hang is done by children
-//! (`probe` in them, `ask` and `processes` here). A command is run for a moment (`trial`), and `routes` tells what that
-//! showed.
+//! (`probe` in them, `ask` and `processes` here). A command is run for a moment (`trial`); `routes` and `bypass` tell what
+//! that showed.
 
 mod ask;
 mod binary;
+mod bypass;
 mod command;
 mod driver;
 mod environment;
@@ -45,7 +46,7 @@ Examples:
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command is run under the library, with its journals in a temporary folder, and ended after a while with everything it
-started. It does what it always does meanwhile: give it a job that may be broken off.
+started; its standard input is empty. It does what it always does meanwhile: give it a job that may be broken off.
 
 Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 the doctor itself failed, 2 wrong usage.";
 

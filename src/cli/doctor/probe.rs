@@ -3,10 +3,12 @@
 //!
 //! The functions are found as a job finds them, through `dlopen` and `dlsym`.
 
+mod library;
+mod nvml;
+
 use std::collections::BTreeSet;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::io::Write;
-use std::mem::{self, MaybeUninit};
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
@@ -14,7 +16,10 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use self::library::{Library, call, file_of};
+use self::nvml::Nvml;
 use crate::cli::{Failure, words};
+pub use nvml::Holding;
 
 /// What the program calls itself with.
 pub const COMMAND: &str = "doctor-probe";
@@ -85,14 +90,6 @@ pub struct Device {
     pub granule_error: Option<(String, i32)>,
 }
 
-/// Bytes that a process has of a device.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Holding {
-    pub uuid: String,
-    pub process: u32,
-    pub bytes: u64,
-}
-
 impl Probe {
     pub fn answer(self) -> Result<(), Failure> {
         match self.what {
@@ -112,90 +109,6 @@ fn tell(what: &impl Serialize) {
     // Nobody listens any more: then nobody misses it.
     let _ = serde_json::to_writer(&mut out, what);
     let _ = out.write_all(b"\n").and_then(|()| out.flush());
-}
-
-/// A library that was loaded here; it stays.
-struct Library(*mut c_void);
-
-impl Library {
-    fn open(name: &CStr) -> Result<Library, String> {
-        // SAFETY: a C string; `dlerror` answers with another one, of this thread.
-        unsafe {
-            let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
-            if !handle.is_null() {
-                return Ok(Library(handle));
-            }
-            let error = libc::dlerror();
-            Err(match error.is_null() {
-                true => "no reason given".into(),
-                false => CStr::from_ptr(error).to_string_lossy().into_owned(),
-            })
-        }
-    }
-
-    fn address(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: a handle from `dlopen`.
-        unsafe { libc::dlsym(self.0, name.as_ptr()) }
-    }
-
-    /// The function of this name.
-    ///
-    /// # Safety
-    /// `F` is a function pointer of its signature.
-    unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
-        let address = self.address(name);
-        // SAFETY: by contract; a function pointer is as large as this one.
-        (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
-    }
-
-    /// The file it was loaded from.
-    fn path(&self) -> Option<String> {
-        /// `struct link_map`, the part that `<link.h>` shows.
-        #[repr(C)]
-        struct LinkMap {
-            base: usize,
-            name: *const c_char,
-        }
-        let mut map: *const LinkMap = ptr::null();
-        // SAFETY: the loader fills in a pointer to its own entry, which lives as long as the library.
-        unsafe {
-            let found = libc::dlinfo(self.0, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) == 0;
-            let named = found && !map.is_null() && !(*map).name.is_null();
-            named.then(|| CStr::from_ptr((*map).name).to_string_lossy().into_owned())
-        }
-    }
-}
-
-/// The file that an address lies in.
-fn file_of(address: *mut c_void) -> Option<String> {
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the loader fills in the structure where it returns something else than 0.
-    unsafe {
-        let found = !address.is_null() && libc::dladdr(address, info.as_mut_ptr()) != 0;
-        let name = found
-            .then(|| info.assume_init().dli_fname)
-            .filter(|name| !name.is_null())?;
-        Some(CStr::from_ptr(name).to_string_lossy().into_owned())
-    }
-}
-
-/// A function that the driver does not have.
-const NOT_FOUND: i32 = 500;
-
-/// Calls the function of this name, `NOT_FOUND` where there is none.
-macro_rules! call {
-    ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
-        // SAFETY: the signature is that of the public header, and pointers are to this frame's own values.
-        unsafe {
-            match $library.function::<unsafe extern "C" fn($($type),*) -> i32>(
-                // A name without a NUL in it.
-                CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
-            ) {
-                Some(function) => function($($argument),*),
-                None => NOT_FOUND,
-            }
-        }
-    }};
 }
 
 fn probe_driver() {
@@ -381,82 +294,6 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<u64, (&'static str, 
     }
     call!(library, cuMemAddressFree(address => u64, size => usize));
     done.map(|()| size as u64)
-}
-
-/// The driver's management library.
-struct Nvml(Library);
-
-/// `nvmlProcessInfo_t` since version 2.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct ProcessInfo {
-    process: u32,
-    bytes: u64,
-    instances: [u32; 2],
-}
-
-const MOST_PROCESSES: usize = 512;
-/// In the place of bytes: not told.
-const NOT_AVAILABLE: u64 = u64::MAX;
-
-impl Nvml {
-    fn open() -> Option<Nvml> {
-        let library = Library::open(c"libnvidia-ml.so.1").ok()?;
-        (call!(library, nvmlInit_v2()) == 0).then_some(Nvml(library))
-    }
-
-    fn uuids(&self) -> Vec<String> {
-        let mut count = 0;
-        call!(self.0, nvmlDeviceGetCount_v2(&mut count => *mut u32));
-        let uuid = |index: u32| {
-            let mut device: *mut c_void = ptr::null_mut();
-            let mut text = [0u8; 96];
-            let found = call!(self.0, nvmlDeviceGetHandleByIndex_v2(index => u32, &mut device => *mut *mut c_void))
-                == 0
-                && call!(self.0, nvmlDeviceGetUUID(
-                    device => *mut c_void, text.as_mut_ptr() => *mut u8, text.len() as u32 => u32
-                )) == 0;
-            let text = CStr::from_bytes_until_nul(&text).ok()?;
-            found.then(|| text.to_string_lossy().into_owned())
-        };
-        (0..count).filter_map(uuid).collect()
-    }
-
-    fn holdings(&self, uuid: &str) -> Vec<Holding> {
-        let mut device: *mut c_void = ptr::null_mut();
-        let Ok(name) = std::ffi::CString::new(uuid) else {
-            return Vec::new();
-        };
-        if call!(self.0, nvmlDeviceGetHandleByUUID(name.as_ptr() => *const c_char, &mut device => *mut *mut c_void))
-            != 0
-        {
-            return Vec::new();
-        }
-        let mut found = [ProcessInfo::default(); MOST_PROCESSES];
-        let mut count = found.len() as u32;
-        let mut result = call!(self.0, nvmlDeviceGetComputeRunningProcesses_v3(
-            device => *mut c_void, &mut count => *mut u32, found.as_mut_ptr() => *mut ProcessInfo
-        ));
-        if result == NOT_FOUND {
-            result = call!(self.0, nvmlDeviceGetComputeRunningProcesses_v2(
-                device => *mut c_void, &mut count => *mut u32, found.as_mut_ptr() => *mut ProcessInfo
-            ));
-        }
-        if result != 0 {
-            return Vec::new();
-        }
-        let found = found
-            .iter()
-            .take(count as usize)
-            .filter(|info| info.bytes != NOT_AVAILABLE);
-        found
-            .map(|info| Holding {
-                uuid: uuid.to_owned(),
-                process: info.process,
-                bytes: info.bytes,
-            })
-            .collect()
-    }
 }
 
 /// How often `watch_memory` looks.
