@@ -37,6 +37,7 @@ use super::run::{Setting, find_library};
 use super::words;
 pub use probe::{COMMAND as PROBE, Probe};
 
+// A paragraph is one line: it is broken to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
@@ -45,7 +46,7 @@ Examples:
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
-The command is run under the library, with its journals in a temporary folder, and ended after a while with everything it
+The command is run under the library, with its journals in a temporary folder, and ended after a while with everything it \
 started; its standard input is empty. It does what it always does meanwhile: give it a job that may be broken off.
 
 Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 the doctor itself failed, 2 wrong usage.";
