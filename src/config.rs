@@ -161,12 +161,7 @@ impl Config {
             &mut settings.free_when_no_cache_hit,
         );
         reader.set("VRAMSHIM_JOURNAL_MAX", SIZE, parse_size, &mut config.journal_max);
-        reader.set(
-            "VRAMSHIM_IDLE_RELEASE",
-            DURATION,
-            parse_duration,
-            &mut config.idle_release,
-        );
+        reader.set("VRAMSHIM_IDLE_RELEASE", DURATION, idle_bound, &mut config.idle_release);
         reader.set(
             "VRAMSHIM_LOG",
             "off, error, warn, info, debug, trace",
@@ -355,8 +350,13 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
+/// A duration of at least a millisecond, with a unit (ms, s, min).
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    idle_bound(text.trim()).flatten()
+}
+
 /// A duration of at least a millisecond, or 0 for never.
-pub fn parse_duration(text: &str) -> Option<Option<Duration>> {
+fn idle_bound(text: &str) -> Option<Option<Duration>> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..unit_at].trim().parse().ok().filter(|number| *number >= 0.0)?;
     let milliseconds = match text[unit_at..].trim() {
@@ -484,11 +484,11 @@ mod tests {
 
     #[test]
     fn an_idle_bound_has_a_unit() {
-        assert_eq!(parse_duration("30s"), Some(Some(Duration::from_secs(30))));
-        assert_eq!(parse_duration("1.5 min"), Some(Some(Duration::from_secs(90))));
-        assert_eq!(parse_duration("0"), Some(None));
+        assert_eq!(idle_bound("30s"), Some(Some(Duration::from_secs(30))));
+        assert_eq!(idle_bound("1.5 min"), Some(Some(Duration::from_secs(90))));
+        assert_eq!(idle_bound("0"), Some(None));
         for bad in ["30", "-1s", "s", "1h", "nan", "infs", "0.1ms", "1e30min"] {
-            assert_eq!(parse_duration(bad), None, "{bad}");
+            assert_eq!(idle_bound(bad), None, "{bad}");
         }
     }
 }

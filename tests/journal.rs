@@ -5,9 +5,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use vramshim::journal::format::{HEADER_SIZE, RECORD_SIZE, Record};
+use vramshim::api::Api;
+use vramshim::journal::format::{FIRST_RUNTIME_API, HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, RouteEntry};
 use vramshim::journal::reader::{self, State};
 use vramshim::journal::writer::{Journal, Options, Outcome};
 
@@ -130,6 +132,46 @@ fn finish(mut child: Child) {
     drop(child.stdin.take());
     let status = child.wait().unwrap();
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn it_shows_how_functions_were_looked_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), 1 << 20);
+    let read = || open(journal.path()).header().clone();
+    assert!(
+        read()
+            .routes
+            .iter()
+            .all(|handed_out| *handed_out == reader::HandedOut::default())
+    );
+
+    let counted: [RouteEntry; MAX_ROUTES] = std::array::from_fn(|_| RouteEntry {
+        handed_out: 0.into(),
+        driver: 0.into(),
+        runtime: 0.into(),
+    });
+    let entry = &counted[Route::GetProcAddress as usize];
+    entry.handed_out.store(7, Relaxed);
+    entry.driver.store(1 << Api::cuMemAlloc.number(), Relaxed);
+    entry
+        .runtime
+        .store(1 << (Api::cudaFree.number() - FIRST_RUNTIME_API), Relaxed);
+    journal.routes(&counted);
+    journal.unknown_free();
+    journal.unknown_free();
+
+    let header = read();
+    assert_eq!(header.unknown_frees, 2);
+    for route in Route::ALL {
+        let shown = header.routes[route as usize];
+        let this = route == Route::GetProcAddress;
+        assert_eq!(shown.times, if this { 7 } else { 0 }, "{route:?}");
+        for &api in Api::ALL {
+            let handed_out = this && matches!(api, Api::cuMemAlloc | Api::cudaFree);
+            assert_eq!(shown.has(api.number()), handed_out, "{route:?} {api:?}");
+        }
+    }
 }
 
 /// Not a test of its own: the second process starts here.

@@ -27,7 +27,9 @@ use std::ptr;
 
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
-use crate::real::elf::{self, Place};
+use super::Entry;
+use crate::journal::format::Route;
+use crate::real::elf::{self, Object, Place};
 use crate::real::next;
 
 /// Where `go_on` is null (there may be no next function), `value` is what the caller gets. Two words come back in registers on both architectures.
@@ -44,6 +46,14 @@ impl Decision {
             go_on: ptr::null_mut(),
         }
     }
+}
+
+/// What we answer with.
+#[derive(Clone, Copy)]
+enum Ours {
+    Hooked(&'static Entry),
+    /// `dlsym` or `dlvsym` itself.
+    LookUp(*const c_void),
 }
 
 /// What was asked, by whom, and who is to be asked next.
@@ -80,8 +90,16 @@ impl Question {
         if !self.versioned && (self.handle == RTLD_DEFAULT || self.handle == RTLD_NEXT) {
             return match exists_besides_us(name) {
                 false => Decision::answer(next::behind_us(name)),
-                true if self.handle == RTLD_NEXT && behind_us => Decision::answer(ours),
-                true => go_on,
+                true if self.handle == RTLD_NEXT && behind_us => self.hand_out(ours),
+                true => {
+                    // The real search finds ours, unless somebody in front has the function too.
+                    let found_before_ours =
+                        |object: &Object| (object.place() == Place::BeforeOurs && object.exports(name)).then_some(());
+                    if !next::in_forked_child() && elf::find(found_before_ours).is_none() {
+                        self.hand_out(ours);
+                    }
+                    go_on
+                }
             };
         }
         let found = ask(name);
@@ -92,22 +110,30 @@ impl Question {
             Some(Place::BeforeOurs) => go_on,
             // The handle of the whole program, or our own.
             Some(Place::Ours) if !exists_besides_us(name) => Decision::answer(next::behind_us(name)),
-            Some(Place::Ours) => Decision::answer(ours),
+            Some(Place::Ours) => self.hand_out(ours),
             Some(Place::BehindOurs) | None => {
                 next::saw(name, found);
-                Decision::answer(ours)
+                self.hand_out(ours)
             }
         }
     }
 
     /// Our function of this name, if it is one that we answer for. Nearly every question ends here.
-    fn ours(&self, name: &CStr) -> Option<*const c_void> {
+    fn ours(&self, name: &CStr) -> Option<Ours> {
         match name.to_bytes() {
-            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::lookup(bytes),
-            b"dlsym" if self.is_from_a_layer_in_front() => Some(dlsym as *const c_void),
-            b"dlvsym" if self.is_from_a_layer_in_front() => Some(dlvsym as *const c_void),
+            bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::entry(bytes).map(Ours::Hooked),
+            b"dlsym" if self.is_from_a_layer_in_front() => Some(Ours::LookUp(dlsym as *const c_void)),
+            b"dlvsym" if self.is_from_a_layer_in_front() => Some(Ours::LookUp(dlvsym as *const c_void)),
             _ => None,
         }
+    }
+
+    fn hand_out(&self, ours: Ours) -> Decision {
+        let route = if self.versioned { Route::Dlvsym } else { Route::Dlsym };
+        Decision::answer(match ours {
+            Ours::Hooked(entry) => entry.hand_out(route),
+            Ours::LookUp(function) => function,
+        })
     }
 
     fn is_from_a_layer_in_front(&self) -> bool {

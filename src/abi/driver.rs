@@ -11,6 +11,7 @@ use std::ffi::{c_char, c_void};
 use super::route::route;
 use crate::api::{Api, Class};
 use crate::engine::{ArrayShape, Place, enter, enter_if_limited, enter_running};
+use crate::journal::format::Route;
 use crate::ledger::Key;
 use crate::real::{self, *};
 
@@ -453,7 +454,7 @@ pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_
     unsafe {
         let result = real::cuGetProcAddress(name, out, version, flags);
         if result == SUCCESS && !out.is_null() {
-            *out = route(name, *out, version, flags);
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
         result
     }
@@ -473,7 +474,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     unsafe {
         let result = real::cuGetProcAddress_v2(name, out, version, flags, status);
         if result == SUCCESS && !out.is_null() {
-            *out = route(name, *out, version, flags);
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
         }
         result
     }

@@ -13,7 +13,10 @@ mod torch;
 
 use std::ffi::c_void;
 
+use crate::api::Api;
+use crate::engine;
 use crate::hooked_driver_functions;
+use crate::journal::format::Route;
 use crate::real::{self, Slot};
 
 /// One hooked function.
@@ -70,8 +73,24 @@ management_table! {
 }
 
 impl Entry {
-    pub fn ours(&self) -> *mut c_void {
+    /// Our function, for a job that looks it up by `route`.
+    fn hand_out(&self, route: Route) -> *mut c_void {
+        engine::handed_out(route, self.api());
         self.ours.cast_mut()
+    }
+
+    /// What calls of it are recorded under, if they are.
+    fn api(&self) -> Option<Api> {
+        let variant = route::variant(self.name);
+        let called = |name: &str| Api::ALL.iter().find(|api| api.name() == name).copied();
+        match variant.base {
+            "cuGraphAddNode" => Some(Api::cuGraphAddMemAllocNode),
+            "cuExternalMemoryGetMappedBuffer" => Some(Api::cuImportExternalMemory),
+            "cudaExternalMemoryGetMappedBuffer" => Some(Api::cudaImportExternalMemory),
+            "cuMemAlloc" if variant.generation == 1 => Some(Api::cuMemAlloc_v1),
+            "cuMemFree" if variant.generation == 1 => Some(Api::cuMemFree_v1),
+            base => called(base),
+        }
     }
 }
 
@@ -83,9 +102,4 @@ pub fn entry(name: &[u8]) -> Option<&'static Entry> {
         _ => DRIVER,
     };
     table.iter().find(|entry| entry.name.as_bytes() == name)
-}
-
-/// Our function of this name, for the exported `dlsym`.
-pub fn lookup(name: &[u8]) -> Option<*const c_void> {
-    entry(name).map(|entry| entry.ours)
 }

@@ -7,19 +7,20 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use super::{DRIVER, Entry};
+use crate::journal::format::Route;
 use crate::real::next;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 /// A table name taken apart: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
-struct Variant<'a> {
-    base: &'a str,
-    generation: u32,
+pub(super) struct Variant<'a> {
+    pub(super) base: &'a str,
+    pub(super) generation: u32,
     per_thread: bool,
 }
 
-fn variant(name: &str) -> Variant<'_> {
+pub(super) fn variant(name: &str) -> Variant<'_> {
     let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
         Some(rest) => (rest, true),
         None => (name, false),
@@ -52,12 +53,17 @@ fn second_generation_since(base: &str) -> i32 {
 }
 
 /// Our function for what the real look-up of `name` answered, or that answer itself where it is not ours to touch.
+/// `way` is how the job asked.
 ///
 /// # Safety
 /// `name` is null or a C string.
-pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flags: u64) -> *mut c_void {
-    if name.is_null() || answer.is_null() || next::is_ours(answer) {
+pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, version: i32, flags: u64) -> *mut c_void {
+    if name.is_null() || answer.is_null() {
         return answer;
+    }
+    if next::is_ours(answer) {
+        let same = DRIVER.iter().find(|entry| std::ptr::eq(entry.ours, answer));
+        return same.map_or(answer, |entry| entry.hand_out(way));
     }
     // SAFETY: not null, and the caller's contract makes it a C string.
     let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
@@ -66,7 +72,7 @@ pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flag
     let asked = variant(name).base;
     let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == asked);
     if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
-        return same.ours();
+        return same.hand_out(way);
     }
     match family()
         .filter(|entry| suits(entry, version, flags))
@@ -76,7 +82,7 @@ pub unsafe fn route(name: *const c_char, answer: *mut c_void, version: i32, flag
             if let Some(slot) = chosen.slot {
                 slot.adopt(answer);
             }
-            chosen.ours()
+            chosen.hand_out(way)
         }
         None => answer,
     }

@@ -10,6 +10,7 @@ use std::ffi::{c_char, c_void};
 use super::route::route;
 use crate::api::Api;
 use crate::engine;
+use crate::journal::format::Route;
 use crate::real::c_name;
 use crate::real::next::RuntimeFunction;
 
@@ -124,7 +125,7 @@ macro_rules! export_entry_point {
                 ) -> i32 = std::mem::transmute(real);
                 let result = real(symbol, out, $($extra,)* flags, status);
                 if result == 0 && !out.is_null() {
-                    *out = route(symbol, *out, $version, flags);
+                    *out = route(Route::EntryPoint, symbol, *out, $version, flags);
                 }
                 result
             }

@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and how an answer or an error leaves the program.
 
+mod doctor;
 mod inspect;
 mod reconcile;
 mod replay;
@@ -30,7 +31,8 @@ every allocation under the API it was made through, and for each device how much
 // A paragraph is one line: it is broken to the width of the terminal.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used). `run` becomes the job, so its exit \
-code is the job's; 127 the command was not found, 126 it cannot be executed.";
+code is the job's; 127 the command was not found, 126 it cannot be executed. `doctor` tells what it found: 0 nothing worse \
+than a note, 3 warnings, 4 problems.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -38,6 +40,10 @@ enum Command {
     Run(run::Run),
     /// Show what jobs did with GPU memory
     Inspect(inspect::Inspect),
+    /// Tell what would go wrong with a job here, before it is lost
+    Doctor(doctor::Doctor),
+    #[command(name = doctor::PROBE, hide = true)]
+    Probe(doctor::Probe),
     /// Tell what other strategies would have reserved for the same requests
     Replay(replay::Replay),
     /// Put ledger, driver and NVML side by side and name every byte of difference
@@ -62,6 +68,18 @@ impl Failure {
             code: 1,
             message: message.to_string(),
         }
+    }
+
+    /// What was asked for was done, and this is its answer to scripts; there is nothing to say.
+    fn found(code: u8) -> Self {
+        Self {
+            code,
+            message: String::new(),
+        }
+    }
+
+    fn message(&self) -> &str {
+        &self.message
     }
 
     fn unwritten(error: std::io::Error) -> Self {
@@ -93,6 +111,8 @@ pub fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
+        Command::Doctor(doctor) => doctor.examine(),
+        Command::Probe(probe) => probe.answer(),
         Command::Replay(replay) => replay.play(),
         Command::Reconcile(reconcile) => reconcile.show(),
         Command::AskNvml(question) => question.answer(),

@@ -18,6 +18,9 @@ use super::simulator::Simulator;
 const LIBRARY: &str = "libvramshim.so";
 const STRATEGY: &str = "VRAMSHIM_STRATEGY";
 
+/// Names and values that a job's environment gets.
+pub type Variables = Vec<(&'static str, OsString)>;
+
 const EXAMPLES: &str = "\
 Examples:
   vramshim run -- python train.py
@@ -27,6 +30,17 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Run {
+    #[command(flatten)]
+    setting: Setting,
+
+    /// The command to run; everything after it is its own
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What a job is started with.
+#[derive(Args)]
+pub struct Setting {
     #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
     strategy: Option<OsString>,
 
@@ -44,15 +58,11 @@ pub struct Run {
 
     /// The library to preload [default: $VRAMSHIM_LIBRARY, or libvramshim.so beside this program or in ../lib]
     #[arg(long, value_name = "FILE")]
-    library: Option<PathBuf>,
+    pub library: Option<PathBuf>,
 
     /// Let the library report errors only
     #[arg(long, short)]
     quiet: bool,
-
-    /// The command to run; everything after it is its own
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
 const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fit, auto_growth (also spelt autogrow) \
@@ -60,7 +70,7 @@ const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fi
 
 impl Run {
     pub fn start(self) -> Result<(), Failure> {
-        let environment = self.environment()?;
+        let environment = self.setting.environment()?;
         let own = |name: &str| {
             environment
                 .iter()
@@ -68,7 +78,7 @@ impl Run {
                 .map(|(_, value)| value.clone())
         };
         Config::from_lookup(|name| own(name).or_else(|| std::env::var_os(name))).map_err(|errors| {
-            let lines: Vec<String> = errors.iter().map(|error| self.as_given(error)).collect();
+            let lines: Vec<String> = errors.iter().map(|error| self.setting.as_given(error)).collect();
             Failure::refused(lines.join("\n"))
         })?;
         for (name, value) in &environment {
@@ -77,9 +87,11 @@ impl Run {
         }
         Err(become_command(&self.command))
     }
+}
 
+impl Setting {
     /// An error that names what the user wrote: the option, where it became the variable.
-    fn as_given(&self, error: &ConfigError) -> String {
+    pub fn as_given(&self, error: &ConfigError) -> String {
         match &self.strategy {
             Some(_) if error.variable == STRATEGY => {
                 format!(
@@ -92,7 +104,19 @@ impl Run {
     }
 
     /// The variables that differ for the job.
-    fn environment(&self) -> Result<Vec<(&'static str, OsString)>, Failure> {
+    fn environment(&self) -> Result<Variables, Failure> {
+        let mut environment = self.variables()?;
+        let mut preloads = vec![find_library(self.library.as_deref())?];
+        if let Some((simulator, variables)) = self.simulator()? {
+            preloads.extend(simulator.preloads());
+            environment.extend(variables);
+        }
+        environment.push(("LD_PRELOAD", preload(&preloads)?));
+        Ok(environment)
+    }
+
+    /// Those that an option stands for.
+    pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
             // As a variable it would be one that is not set.
@@ -109,19 +133,20 @@ impl Run {
         if self.quiet {
             environment.push(("VRAMSHIM_LOG", "error".into()));
         }
-        let mut preloads = vec![find_library(self.library.as_deref())?];
-        if let Some(size) = &self.sim {
-            let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
-                Failure::refused(format!(
-                    "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
-                ))
-            })?;
-            let simulator = Simulator::find()?;
-            preloads.extend(simulator.preloads());
-            environment.extend(simulator.environment(bytes, self.sim_devices)?);
-        }
-        environment.push(("LD_PRELOAD", preload(&preloads)?));
         Ok(environment)
+    }
+
+    /// The simulated GPU, if it is asked for, and how a job is pointed at it.
+    pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
+        let Some(size) = &self.sim else { return Ok(None) };
+        let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
+            Failure::refused(format!(
+                "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
+            ))
+        })?;
+        let simulator = Simulator::find()?;
+        let variables = simulator.environment(bytes, self.sim_devices)?;
+        Ok(Some((simulator, variables)))
     }
 }
 
@@ -135,7 +160,7 @@ fn absolute_folder(folder: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(folder).map_err(|error| Failure::refused(format!("--dir {}: {error}", folder.display())))
 }
 
-fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let from_environment = std::env::var_os("VRAMSHIM_LIBRARY")
         .filter(|value| !value.is_empty())
         .map(PathBuf::from);
@@ -183,7 +208,7 @@ pub fn own_folder() -> PathBuf {
 }
 
 /// `LD_PRELOAD` with these in front of what was there.
-fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
+pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
     let mut items: Vec<Vec<u8>> = Vec::new();
     for library in libraries {
         let bytes = library.as_os_str().as_bytes();

@@ -29,6 +29,15 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// How often.
+pub fn times(number: u64) -> String {
+    match number {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{} times", count(number)),
+    }
+}
+
 pub fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".into(), |share| format!("{:.1} %", share * 100.0))
 }

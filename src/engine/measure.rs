@@ -74,6 +74,7 @@ impl Engine {
     #[cold]
     fn look_at(&self, device: i16, state: &AtomicU8) {
         if state.swap(SEEN, Relaxed) == UNSEEN {
+            self.show_routes();
             self.name_device(device);
             self.measure(device);
             return;

@@ -20,6 +20,7 @@ mod peers;
 mod physical;
 mod pools;
 mod query;
+mod routes;
 mod scope;
 mod sharing;
 mod start;
@@ -43,6 +44,7 @@ use crate::real::{self, NOT_PERMITTED, SUCCESS};
 
 pub use control::Stats;
 pub use linear::ArrayShape;
+pub use routes::handed_out;
 pub use scope::runtime;
 pub use start::{process_ends, running};
 
@@ -263,6 +265,11 @@ impl Call {
         let claim = claim.or_else(|| removed.and_then(|_| self.engine.claim()));
         let Some(allocation) = removed else {
             let result = ask();
+            if let (SUCCESS, Some(journal)) = (result, &self.engine.journal)
+                && key.value() != 0
+            {
+                journal.unknown_free();
+            }
             // A place once taken is filled.
             if result != SUCCESS || claim.is_some() {
                 self.free_failed(claim, key, result);

@@ -98,7 +98,7 @@ fn start() -> Option<Box<Engine>> {
     super::announce(&config);
     let journal = journal(&config);
     at_fork_and_exit();
-    Some(Box::new(Engine {
+    let engine = Engine {
         refuses: config.strict && !errors.is_empty(),
         pid: std::process::id(),
         ledger: Ledger::default(),
@@ -116,7 +116,9 @@ fn start() -> Option<Box<Engine>> {
         quota: state().quota.get_or_init(|| Quota::new(config.quota.clone())),
         refusals: [const { AtomicU64::new(0) }; MAX_DEVICES],
         config,
-    }))
+    };
+    engine.show_routes();
+    Some(Box::new(engine))
 }
 
 fn journal(config: &Config) -> Option<Journal> {
@@ -179,6 +181,7 @@ pub fn process_ends(status: i32) {
         && engine.pid == std::process::id()
     {
         engine.sharing.process_ends();
+        engine.show_routes();
         if let Some(journal) = &engine.journal {
             journal.ended(status & 0xff);
         }

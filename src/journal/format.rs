@@ -154,6 +154,39 @@ pub enum Ended {
     Exit = 1,
 }
 
+/// A way in which a job looks up functions that it was not linked with. The number is the place in `Header::routes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    Dlsym = 0,
+    Dlvsym = 1,
+    /// `cuGetProcAddress`
+    GetProcAddress = 2,
+    /// `cudaGetDriverEntryPoint`
+    EntryPoint = 3,
+}
+
+impl Route {
+    pub const ALL: [Route; 4] = [Route::Dlsym, Route::Dlvsym, Route::GetProcAddress, Route::EntryPoint];
+}
+
+/// More than there are, so that a new one changes no offset.
+pub const MAX_ROUTES: usize = 8;
+
+/// What one way of looking up has handed out of our functions.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RouteEntry {
+    /// How often it did.
+    pub handed_out: AtomicU64,
+    /// Which: bit N is the driver function whose calls are recorded under the `Api` of number N, ...
+    pub driver: AtomicU64,
+    /// ... and here the runtime function of number `FIRST_RUNTIME_API` + N.
+    pub runtime: AtomicU64,
+}
+
+/// Where the numbers of the runtime's functions begin in `Api`.
+pub const FIRST_RUNTIME_API: u16 = 200;
+
 /// The head of the file. Fields that change while the job runs are atomics; the rest is written before `ready` is set.
 #[repr(C)]
 pub struct Header {
@@ -197,6 +230,10 @@ pub struct Header {
     pub environment: [u8; 4096],
     /// Bytes that the process may have of each device, in the order of `devices`; 0 where there is no limit.
     pub limits: [AtomicU64; MAX_DEVICES],
+    /// How the job came by our functions, in the order of `Route`.
+    pub routes: [RouteEntry; MAX_ROUTES],
+    /// Frees that succeeded of addresses that were never ours to know: allocated past us.
+    pub unknown_frees: AtomicU64,
 }
 
 const _: () = {

@@ -16,7 +16,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::format::{
-    self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_DEVICES, OLDEST_VERSION, RECORD_SIZE, Record, VERSION,
+    self, DeviceEntry, Ended, FIRST_RUNTIME_API, HEADER_SIZE, MAGIC, MAX_DEVICES, OLDEST_VERSION, RECORD_SIZE, Record,
+    Route, RouteEntry, VERSION,
 };
 use super::identity;
 pub use events::Events;
@@ -98,6 +99,10 @@ pub struct Header {
     /// `(name, value)`
     pub environment: Vec<(String, String)>,
     pub devices: Vec<Device>,
+    /// How the job came by our functions, in the order of `format::Route`.
+    pub routes: Vec<HandedOut>,
+    /// Frees that succeeded of addresses that were allocated past the library.
+    pub unknown_frees: u64,
     pub lost_first_ns: u64,
     pub lost_errno: i32,
     ended: bool,
@@ -115,6 +120,26 @@ pub struct Device {
     pub limit: Option<u64>,
     pub uuid: [u8; 16],
     pub name: String,
+}
+
+/// What one way of looking up handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedOut {
+    pub times: u64,
+    /// As in `format::RouteEntry`.
+    driver: u64,
+    runtime: u64,
+}
+
+impl HandedOut {
+    /// Whether it handed out a function whose calls are recorded under this number.
+    pub fn has(&self, api: u16) -> bool {
+        let bit = |word: u64, number: u16| number < 64 && word >> number & 1 == 1;
+        match api.checked_sub(FIRST_RUNTIME_API) {
+            Some(number) => bit(self.runtime, number),
+            None => bit(self.driver, api),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,6 +332,14 @@ fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
             name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
         })
         .collect();
+    let routes = Route::ALL.map(|route| {
+        let entry = offset_of!(H, routes) + route as usize * size_of::<RouteEntry>();
+        HandedOut {
+            times: u64_of(entry + offset_of!(RouteEntry, handed_out)),
+            driver: u64_of(entry + offset_of!(RouteEntry, driver)),
+            runtime: u64_of(entry + offset_of!(RouteEntry, runtime)),
+        }
+    });
     let header = Header {
         pid: u32_of(offset_of!(H, pid)),
         parent_pid: u32_of(offset_of!(H, parent_pid)),
@@ -324,6 +357,8 @@ fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
         devices,
+        routes: routes.to_vec(),
+        unknown_frees: u64_of(offset_of!(H, unknown_frees)),
         lost_first_ns: u64_of(offset_of!(H, lost_first_ns)),
         lost_errno: u32_of(offset_of!(H, lost_errno)) as i32,
         ended: u32_of(offset_of!(H, ended)) == Ended::Exit as u32,

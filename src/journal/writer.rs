@@ -23,7 +23,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 
 pub use super::file::CreateError;
 use super::file::{FileId, create_file, lock, page_down, page_up, reserve};
-use super::format::{Ended, HEADER_SIZE, Header, MAGIC, MAX_DEVICES, RECORD_SIZE, Record, Slot, UNDER_WAY, VERSION};
+use super::format::{
+    Ended, HEADER_SIZE, Header, MAGIC, MAX_DEVICES, MAX_ROUTES, RECORD_SIZE, Record, RouteEntry, Slot, UNDER_WAY,
+    VERSION,
+};
 use super::identity;
 use growth::Growth;
 
@@ -363,6 +366,26 @@ impl Journal {
             }
             return;
         }
+    }
+
+    /// Shows how the job came by our functions so far. Touches nothing but the header's own words: it is called while a
+    /// job looks functions up.
+    pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
+        let header: *mut Header = self.base.cast();
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        let shown = unsafe { &(*header).routes };
+        for (shown, counted) in shown.iter().zip(routes) {
+            shown.handed_out.store(counted.handed_out.load(Relaxed), Relaxed);
+            shown.driver.store(counted.driver.load(Relaxed), Relaxed);
+            shown.runtime.store(counted.runtime.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// The layer below freed an address that we knew nothing of.
+    pub fn unknown_free(&self) {
+        let header: *mut Header = self.base.cast();
+        // SAFETY: as above.
+        unsafe { (*header).unknown_frees.fetch_add(1, Relaxed) };
     }
 
     /// The process exits by itself with `status`.

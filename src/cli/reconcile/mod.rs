@@ -89,7 +89,7 @@ impl Reconcile {
             ))
         })?;
         let interval = self.watch.as_deref().map(|text| {
-            parse_duration(text).flatten().ok_or_else(|| {
+            parse_duration(text).ok_or_else(|| {
                 Failure::refused(format!(
                     "--watch {text:?} is no interval; give a number with a unit, such as 500ms, 5s or 1min"
                 ))

@@ -1,0 +1,172 @@
+//! The command: whether the loader will put the library in front of it.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::binary::{self, Binary, Kind, OUR_MACHINE, machine_name};
+use super::environment::Environment;
+use super::report::Findings;
+
+const CHECK: &str = "command";
+/// `#!` lines may name scripts again, but not for ever.
+const MOST_SCRIPTS: usize = 4;
+
+/// True if it can be run here.
+pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -> bool {
+    let mut name = name.to_owned();
+    let mut shown = String::new();
+    for _ in 0..=MOST_SCRIPTS {
+        let Some(path) = find(environment, &name) else {
+            findings
+                .problem(
+                    CHECK,
+                    format!("{}{}: not found, or not executable", shown, name.to_string_lossy()),
+                    "Check its name, its #! line and PATH.",
+                )
+                .at(name.to_string_lossy());
+            return false;
+        };
+        let place = path.display().to_string();
+        privileged(findings, &path);
+        match binary::read(&path) {
+            Ok(Kind::Elf(elf)) => return program(findings, &elf, &place, &shown),
+            Ok(Kind::Elf32 { machine }) => {
+                findings
+                    .problem(
+                        CHECK,
+                        format!("{shown}it is a program for {}", machine_name(machine)),
+                        "The library is of 64 bits, and CUDA has no driver for others: take a 64-bit build.",
+                    )
+                    .at(place);
+                return true;
+            }
+            Ok(Kind::Script(line)) => {
+                let mut words = line.split_ascii_whitespace();
+                let Some(interpreter) = words.next() else { break };
+                shown = format!("a script for {line}: ");
+                // `env` looks the program up that comes first behind its options.
+                let asked = words.find(|word| !word.starts_with('-') && !word.contains('='));
+                name = match asked {
+                    Some(program) if interpreter.ends_with("/env") => program.into(),
+                    _ => interpreter.into(),
+                };
+            }
+            Ok(Kind::Other) => {
+                findings
+                    .note(
+                        CHECK,
+                        "it is neither an ELF program nor a script with a #! line: a shell runs it",
+                        "",
+                    )
+                    .at(place);
+                return true;
+            }
+            Err(error) => {
+                findings
+                    .note(CHECK, format!("it cannot be read: {error}"), "It is run all the same.")
+                    .at(place);
+                return true;
+            }
+        }
+    }
+    findings
+        .note(CHECK, "its #! line leads nowhere", "")
+        .at(name.to_string_lossy());
+    true
+}
+
+/// As a shell finds it.
+fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
+    let runs = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+    };
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name)).filter(|path| runs(path));
+    }
+    let folders = environment.get("PATH").unwrap_or_default();
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| runs(path))
+}
+
+/// A program that gains rights is loaded without `LD_PRELOAD`.
+fn privileged(findings: &mut Findings, path: &Path) {
+    let Ok(about) = path.metadata() else { return };
+    // SAFETY: these have no preconditions.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mode = about.permissions().mode();
+    let gains = mode & libc::S_ISUID != 0 && about.uid() != user || mode & libc::S_ISGID != 0 && about.gid() != group;
+    let place = path.display().to_string();
+    let advice = "Nothing of it is recorded. Run what it starts under vramshim run instead, or give the rights to the \
+                  user.";
+    if gains {
+        findings
+            .problem(CHECK, "it is setuid or setgid: the loader drops LD_PRELOAD", advice)
+            .at(place);
+    } else if mode & (libc::S_ISUID | libc::S_ISGID) != 0 {
+        findings
+            .warning(
+                CHECK,
+                "it is setuid or setgid: for everybody but its owner the loader drops LD_PRELOAD",
+                advice,
+            )
+            .at(place);
+    } else if has_capabilities(path) {
+        findings
+            .problem(CHECK, "it has file capabilities: the loader drops LD_PRELOAD", advice)
+            .at(place);
+    }
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    // SAFETY: two C strings; with no buffer the call only says how long the value is.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+fn program(findings: &mut Findings, elf: &Binary, place: &str, shown: &str) -> bool {
+    if elf.machine != OUR_MACHINE {
+        findings
+            .problem(
+                CHECK,
+                format!("{shown}it is a program for {}", machine_name(elf.machine)),
+                format!("This machine is {}.", machine_name(OUR_MACHINE)),
+            )
+            .at(place);
+        return true;
+    }
+    let Some(loader) = &elf.interpreter else {
+        findings
+            .warning(
+                CHECK,
+                format!("{shown}it is linked statically: LD_PRELOAD has no effect in it"),
+                "Nothing that it does itself is recorded; programs that it starts are, if they are not static.",
+            )
+            .at(place);
+        return true;
+    };
+    if loader.contains("musl") {
+        findings
+            .problem(
+                CHECK,
+                format!("{shown}it runs on musl, whose loader cannot load the library"),
+                "Take a program built for glibc.",
+            )
+            .at(place);
+        return true;
+    }
+    let runtime = elf.needed.iter().find(|needed| needed.starts_with("libcudart.so"));
+    let driver = elf.needed.iter().find(|needed| needed.starts_with("libcuda.so"));
+    let linked: Vec<&str> = runtime.into_iter().chain(driver).map(String::as_str).collect();
+    let about = match linked.as_slice() {
+        [] => "a dynamic program".to_owned(),
+        linked => format!("a dynamic program, linked to {}", linked.join(" and ")),
+    };
+    findings.ok(CHECK, format!("{shown}{about}")).at(place);
+    true
+}

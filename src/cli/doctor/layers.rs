@@ -1,0 +1,208 @@
+//! Other libraries between the job and the driver: what is preloaded, what it is known as, and in which order.
+
+use std::path::{Path, PathBuf};
+
+use super::binary::{self, Binary, Kind};
+use super::environment::Environment;
+use super::report::Findings;
+
+const CHECK: &str = "preload";
+pub const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
+
+/// File names of layers that projects publish, and what they do.
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("libvgpu.so", "HAMi-core", "limits memory and cores"),
+    ("libvgpu-control.so", "vgpu-manager", "limits memory and cores"),
+    ("libcuda-control.so", "vcuda (gpu-manager)", "limits memory and cores"),
+    (
+        "libnvshare.so",
+        "nvshare",
+        "turns device memory into managed memory and takes turns on the device",
+    ),
+    (
+        "libgemhook.so",
+        "Gemini (KubeShare)",
+        "limits memory and takes turns on the device",
+    ),
+    (
+        "libcuda_limiter.so",
+        "Tensor Fusion (vgpu.rs)",
+        "limits memory and cores",
+    ),
+];
+
+fn known(path: &Path) -> Option<(&'static str, &'static str)> {
+    let name = path.file_name()?.to_string_lossy();
+    let entry = KNOWN.iter().find(|(file, _, _)| name.starts_with(file))?;
+    Some((entry.1, entry.2))
+}
+
+/// The project that a library of this name comes from.
+pub fn project(path: &Path) -> Option<&'static str> {
+    // HAMi mounts its library as the driver below this folder.
+    let folder = path.starts_with("/usr/local/vgpu").then_some("HAMi-core");
+    known(path).map(|(project, _)| project).or(folder)
+}
+
+/// What a library hooks, in words; empty where that is nothing of ours.
+fn hooks(elf: &Binary) -> String {
+    let mut hooks = Vec::new();
+    if elf.exports("dlsym") {
+        hooks.push("dlsym".to_owned());
+    }
+    // A library's own functions do not begin like that: CUDA's names go on with a capital letter.
+    for (start, what) in [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")] {
+        match elf.count(start) {
+            0 => {}
+            1 => hooks.push(format!("1 {what} function")),
+            count => hooks.push(format!("{count} {what} functions")),
+        }
+    }
+    hooks.join(", ")
+}
+
+/// What stands in `/etc/ld.so.preload`.
+pub fn system_preloads() -> Vec<PathBuf> {
+    let text = std::fs::read_to_string(SYSTEM_PRELOADS).unwrap_or_default();
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let items = lines.flat_map(|line| line.split([' ', '\t', ':']));
+    items.filter(|item| !item.is_empty()).map(PathBuf::from).collect()
+}
+
+pub fn check(findings: &mut Findings, environment: &Environment) {
+    let mut in_front = Vec::new();
+    let mut ours_seen = false;
+    for path in environment.preloads() {
+        if environment.is_library(&path) {
+            if ours_seen {
+                continue;
+            }
+            ours_seen = true;
+            place(findings, &in_front);
+        } else if !environment.is_stand_in(&path) {
+            let hooks_dlsym = layer(findings, &path, "LD_PRELOAD");
+            if hooks_dlsym && !ours_seen {
+                in_front.push(path);
+            }
+        }
+    }
+    for path in system_preloads() {
+        match environment.is_library(&path) {
+            true => {
+                findings
+                    .note(
+                        CHECK,
+                        "the library is preloaded into every program of this machine",
+                        "It does nothing without CUDA; VRAMSHIM_JOURNAL_MAX=0 keeps journals away where none are wanted.",
+                    )
+                    .at(SYSTEM_PRELOADS);
+            }
+            false => {
+                layer(findings, &path, SYSTEM_PRELOADS);
+            }
+        }
+    }
+    if let Some(tool) = environment.text("CUDA_INJECTION64_PATH") {
+        findings
+            .note(
+                CHECK,
+                "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
+                "A profiler's own memory is on the device too, and not in the journal.",
+            )
+            .at(tool);
+    }
+}
+
+/// Tells of a preloaded library; true if it answers `dlsym` itself.
+fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
+    let shown = path.display();
+    // A name without a slash is looked for by the loader.
+    let elf = match binary::read(path) {
+        Ok(Kind::Elf(elf)) => elf,
+        Ok(_) => {
+            findings
+                .warning(
+                    CHECK,
+                    format!("{place} names {shown}, which is no library of this machine"),
+                    "The loader complains and goes on: take it out.",
+                )
+                .at(place);
+            return false;
+        }
+        Err(_) if !path.to_string_lossy().contains('/') => {
+            let found = known(path).map_or_else(
+                || format!("{shown} is preloaded"),
+                |(project, does)| format!("{shown} is preloaded: {project}, {does}"),
+            );
+            findings.note(CHECK, found, "").at(place);
+            return false;
+        }
+        Err(error) => {
+            findings
+                .warning(
+                    CHECK,
+                    format!("{place} names {shown}, which cannot be read: {error}"),
+                    "The loader complains and goes on without it: mount the file, or take the entry out.",
+                )
+                .at(place);
+            return false;
+        }
+    };
+    if elf.exports("vramshim_version") {
+        findings
+            .warning(
+                CHECK,
+                format!("{shown} is another copy of the library"),
+                "Two would account for each other's memory: name one of them.",
+            )
+            .at(place);
+        return true;
+    }
+    let hooks = hooks(&elf);
+    match known(path) {
+        Some((project, does)) => {
+            findings
+                .note(
+                    CHECK,
+                    format!("{shown} is preloaded: {project}, {does}"),
+                    "The library calls it as the next layer; its limits hold.",
+                )
+                .at(place);
+        }
+        None if hooks.is_empty() => {
+            findings
+                .ok(CHECK, format!("{shown} is preloaded, and exports nothing of CUDA"))
+                .at(place);
+        }
+        None => {
+            findings
+                .note(
+                    CHECK,
+                    format!("{shown} is preloaded and exports {hooks}: a layer of its own"),
+                    "The library works with such layers; run the command here (vramshim doctor -- CMD) to see its calls arrive.",
+                )
+                .at(place);
+        }
+    }
+    elf.exports("dlsym")
+}
+
+/// Our own place among what answers `dlsym`.
+fn place(findings: &mut Findings, in_front: &[PathBuf]) {
+    match in_front.first() {
+        None => {
+            findings.ok("order", "the library is the first that answers dlsym");
+        }
+        Some(front) => {
+            findings
+                .note(
+                    "order",
+                    format!("{} answers dlsym before the library", front.display()),
+                    "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
+                     look for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as \
+                     vramshim run does.",
+                )
+                .at("LD_PRELOAD");
+        }
+    }
+}

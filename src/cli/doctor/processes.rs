@@ -1,0 +1,215 @@
+//! Children of ours: each leads a process group, is waited for no longer than said, and ends with all that it started,
+//! also when we are told to end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a child may take to end after it was asked to.
+const GRACE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long a child is looked at without a rest.
+const OFTEN: Duration = Duration::from_millis(500);
+
+/// The signal that told us to end; 0 while none did.
+static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn interrupted_by(signal: libc::c_int) {
+    INTERRUPTED.store(signal, Ordering::Relaxed);
+}
+
+/// From here on signals are noted instead of ending us, and what our children leave behind becomes ours.
+pub fn take_charge() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores a number. One that was ignored stays so (`nohup`, a shell's background job).
+        unsafe {
+            let handler = interrupted_by as extern "C" fn(libc::c_int) as libc::sighandler_t;
+            if libc::signal(signal, handler) == libc::SIG_IGN {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+        }
+    }
+    // SAFETY: numbers only. Where the kernel refuses, orphans go elsewhere and are found no more.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
+}
+
+/// The signal that we were told to end by.
+pub fn interrupted() -> Option<i32> {
+    Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
+}
+
+/// Ends as if nobody had caught the signal.
+pub fn end_by(signal: i32) -> ! {
+    // SAFETY: numbers only.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+    std::process::exit(128 + signal)
+}
+
+/// How a child ended, or did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    By(ExitStatus),
+    /// Its time was over.
+    TooLong,
+    /// We were told to end.
+    Interrupted,
+}
+
+/// A child at the head of its own process group.
+pub struct Group {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl Group {
+    pub fn start(command: &mut Command) -> io::Result<Group> {
+        command.process_group(0);
+        // SAFETY: one system call, which is allowed between fork and exec. Should we be killed outright, so is the child.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let child = command.spawn()?;
+        leaders().push(child.id());
+        Ok(Group { child, ended: None })
+    }
+
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits until the child ends, but not beyond `limit`; calls `meanwhile` again and again.
+    pub fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut(&Group)) -> io::Result<End> {
+        let begun = Instant::now();
+        let deadline = begun + limit;
+        loop {
+            if let Some(status) = self.look()? {
+                return Ok(End::By(status));
+            }
+            if interrupted().is_some() {
+                return Ok(End::Interrupted);
+            }
+            if Instant::now() >= deadline {
+                return Ok(End::TooLong);
+            }
+            let looked = Instant::now();
+            meanwhile(self);
+            // Short lives are seen only by who looks often. Later on, looking may take a fifth of the time, no more.
+            let pause = match begun.elapsed() < OFTEN {
+                true => PAUSE,
+                false => PAUSE.max(looked.elapsed() * 4),
+            };
+            std::thread::sleep(pause);
+        }
+    }
+
+    fn look(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Asks the group, and whatever else the child has started, to end; kills what has not soon.
+    pub fn end(&mut self) {
+        let deadline = Instant::now() + GRACE;
+        let mut asked = Vec::new();
+        let asked_by = interrupted();
+        loop {
+            let alive = self.alive();
+            if alive.is_empty() {
+                return;
+            }
+            // Whoever asks twice does not want to wait.
+            let late = Instant::now() >= deadline || interrupted() != asked_by;
+            for process in alive {
+                if late {
+                    signal(process, libc::SIGKILL);
+                } else if !asked.contains(&process) {
+                    signal(process, libc::SIGTERM);
+                    // A stopped process hears nothing before it goes on.
+                    signal(process, libc::SIGCONT);
+                    asked.push(process);
+                }
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// What of the child's family is alive; the dead are reaped.
+    fn alive(&mut self) -> Vec<u32> {
+        let leader = self.child.id();
+        let mut alive = Vec::new();
+        if matches!(self.look(), Ok(None)) {
+            alive.push(leader);
+        }
+        let us = std::process::id();
+        for (process, parent) in self.family().into_iter().filter(|&(process, _)| process != leader) {
+            // SAFETY: an orphan that came to us, and that nobody else waits for.
+            let reaped = parent == us
+                && unsafe { libc::waitpid(process as i32, std::ptr::null_mut(), libc::WNOHANG) } == process as i32;
+            if !reaped {
+                alive.push(process);
+            }
+        }
+        alive
+    }
+
+    /// The child, all that descends from it, and orphans that came to us; each with its parent.
+    pub fn family(&self) -> Vec<(u32, u32)> {
+        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let process = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(process) = process
+                && let Some(parent) = parent_of(process)
+            {
+                children.entry(parent).or_default().push(process);
+            }
+        }
+        let us = std::process::id();
+        let others = leaders();
+        let ours = children.remove(&us).unwrap_or_default();
+        let of_this = |process: &u32| *process == self.child.id() || !others.contains(process);
+        let mut family: Vec<(u32, u32)> = ours.into_iter().filter(of_this).map(|process| (process, us)).collect();
+        let mut seen = 0;
+        while let Some(&(parent, _)) = family.get(seen) {
+            let children = children.get(&parent).into_iter().flatten();
+            family.extend(children.map(|&process| (process, parent)));
+            seen += 1;
+        }
+        family
+    }
+}
+
+/// The children that we started ourselves.
+fn leaders() -> MutexGuard<'static, Vec<u32>> {
+    static LEADERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn signal(process: u32, signal: libc::c_int) {
+    // SAFETY: numbers only. The process is a descendant of ours that was not reaped, so the number is still its own.
+    unsafe { libc::kill(process as libc::pid_t, signal) };
+}
+
+fn parent_of(process: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name in parentheses may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,691 @@
+//! `vramshim doctor` over machines that are well and machines that are not: what it finds, how bad it says that is, and
+//! that nothing of what it started stays behind.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::layer::{FORMS, Form};
+use common::{Finished, Job, client, left_out, library, program};
+use serde_json::Value;
+
+/// `vramshim doctor --json` where the simulated driver is to be found, as the loader finds a real one.
+fn doctor(arguments: &[&str]) -> Job {
+    Job::new(program()).alone().args(["doctor", "--json"]).args(arguments)
+}
+
+/// A command under it, for a moment.
+fn doctor_of(command: &Path, arguments: &[&str]) -> Job {
+    doctor(&["--for", "2s", "--"]).args([command]).args(arguments)
+}
+
+struct Report {
+    page: Value,
+    code: Option<i32>,
+}
+
+impl Report {
+    /// The report of a doctor that did its work: the exit code is that of the worst finding.
+    fn of(finished: &Finished) -> Report {
+        let page: Value =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
+        let code = finished.status.code();
+        let rank = |severity: &Value| {
+            ["ok", "note", "warning", "problem"]
+                .iter()
+                .position(|name| severity == name)
+        };
+        let worst = page["findings"].as_array().expect("findings").iter();
+        let worst = worst
+            .map(|finding| rank(&finding["severity"]).expect("a severity"))
+            .max();
+        assert_eq!(rank(&page["worst"]), worst, "{page}");
+        assert_eq!(code, worst.map(|worst| [0, 0, 3, 4][worst]), "{page}");
+        Report { page, code }
+    }
+
+    fn run(job: Job) -> Report {
+        Self::of(&job.run())
+    }
+
+    fn all(&self, check: &str) -> Vec<&Value> {
+        let findings = self.page["findings"].as_array().unwrap().iter();
+        findings.filter(|finding| finding["check"] == check).collect()
+    }
+
+    /// The finding of this check whose words include these.
+    fn find(&self, check: &str, words: &str) -> &Value {
+        let found = self
+            .all(check)
+            .into_iter()
+            .find(|finding| finding["found"].as_str().unwrap().contains(words));
+        found.unwrap_or_else(|| panic!("no {check} with {words:?}: {:#}", self.page["findings"]))
+    }
+
+    /// It is there, as bad as that, and says what to do.
+    fn has(&self, check: &str, severity: &str, words: &str) -> &Report {
+        let finding = self.find(check, words);
+        assert_eq!(finding["severity"], severity, "{finding}");
+        let advice = finding["advice"].as_str().unwrap();
+        assert!(
+            !advice.is_empty() || matches!(severity, "ok" | "note"),
+            "no advice: {finding}"
+        );
+        self
+    }
+
+    fn nothing_worse_than_notes(&self) -> &Report {
+        assert_eq!(self.code, Some(0), "{:#}", self.page["findings"]);
+        self
+    }
+
+    /// The client frees what it does not have, to see what comes back. That is all there is to warn of.
+    fn only_frees_that_failed(&self) {
+        let findings = self.page["findings"].as_array().unwrap().iter();
+        let bad: Vec<_> = findings
+            .filter(|finding| finding["severity"] != "ok" && finding["severity"] != "note")
+            .collect();
+        let expected = |finding: &&Value| {
+            finding["found"]
+                .as_str()
+                .unwrap()
+                .contains("failed with CUDA_ERROR_INVALID_VALUE")
+        };
+        assert!(!bad.is_empty() && bad.iter().all(expected), "{bad:#?}");
+    }
+
+    /// The one process of the command that wrote a journal.
+    fn process(&self) -> &Value {
+        let processes = self.page["trial"]["processes"].as_array().expect("a trial");
+        let with_journal: Vec<_> = processes.iter().filter(|process| process["journal"] == true).collect();
+        assert_eq!(with_journal.len(), 1, "{:#}", self.page["trial"]);
+        with_journal[0]
+    }
+}
+
+/// A library called `libcuda.so.1` in a folder of its own.
+fn bad_driver(how: &str) -> PathBuf {
+    let name = format!("bad-driver-{}", how.replace(['-', '='], ""));
+    let built = client(
+        "bad_driver.c",
+        &name,
+        &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", how],
+    );
+    let folder = built.with_file_name(format!("{name}-folder"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    // Another test process may do the same at this moment.
+    let fresh = folder.join(format!("fresh-{}", std::process::id()));
+    std::fs::copy(built, &fresh).expect("a copy");
+    std::fs::rename(fresh, folder.join("libcuda.so.1")).expect("a driver");
+    folder
+}
+
+fn bypass(scene: &str) -> Job {
+    // With --sim all processes are on one simulated host, so that NVML knows of each of them.
+    let path = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    doctor(&["--sim", "4GiB", "--for", "2s", "--"])
+        .args([path])
+        .args([scene])
+}
+
+// ---- the machine
+
+#[test]
+fn a_healthy_machine_has_nothing_worse_than_notes() {
+    let report = Report::run(doctor(&[]));
+    report
+        .nothing_worse_than_notes()
+        .has("library", "ok", "the loader takes it")
+        .has("order", "ok", "first")
+        .has("settings", "ok", "passthrough")
+        .has("journal", "ok", "can be made")
+        .has("driver", "ok", "the simulated driver of CUDA 13.0")
+        .has("device", "ok", "device 1: Simulated GPU, 4.00 GiB")
+        .has("vmm", "ok", "device 1: a granule of 2.00 MiB");
+    let devices = report.page["driver"]["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2, "{devices:?}");
+    assert_eq!(devices[0]["total_memory"], 4u64 << 30);
+    assert!(devices[1]["uuid"].as_str().unwrap().starts_with("GPU-"), "{devices:?}");
+    assert_eq!(report.page["trial"], Value::Null);
+}
+
+#[test]
+fn the_simulated_gpu_can_be_asked_for() {
+    let job = doctor(&["--sim", "24GiB", "--sim-devices", "3"]).without("LD_LIBRARY_PATH");
+    Report::run(job)
+        .nothing_worse_than_notes()
+        .has("device", "ok", "device 2: Simulated GPU, 24.0 GiB");
+}
+
+#[test]
+fn people_get_a_table_and_the_same_exit_codes() {
+    let table = |job: Job| {
+        let finished = job.run();
+        assert!(
+            !finished.stdout.contains('\x1b'),
+            "no escapes in a pipe: {}",
+            finished.stdout
+        );
+        (finished.status.code(), finished.stdout)
+    };
+    let new = || Job::new(program()).alone().args(["doctor"]);
+    let (code, text) = table(new());
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.ends_with("Nothing stands in a job's way.\n"), "{text}");
+    let (code, text) = table(new().env("SIMGPU_VMM", "0").env("VRAMSHIM_STRATEGY", "auto_growth"));
+    assert_eq!(code, Some(3), "{text}");
+    assert!(
+        text.contains(" warning ") && text.contains("-> auto_growth grows in chunks"),
+        "{text}"
+    );
+    let (code, text) = table(new().args(["--", "no-such-program"]));
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("problem  command"), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_refused() {
+    for arguments in [
+        &["--for", "10"][..],
+        &["--sim", "much"],
+        &["--timeout", "0"],
+        &["--no-such"],
+    ] {
+        let finished = doctor(arguments).run();
+        assert_eq!(finished.status.code(), Some(2), "{arguments:?}: {}", finished.stderr);
+        assert!(
+            finished.stdout.is_empty() && !finished.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+}
+
+#[test]
+fn no_driver_is_a_problem() {
+    let report = Report::run(doctor(&[]).without("LD_LIBRARY_PATH"));
+    if report.page["driver"]["path"] != Value::Null {
+        return left_out("this machine has a driver, so none cannot be tried");
+    }
+    report.has("driver", "problem", "libcuda.so.1 cannot be loaded");
+    assert!(report.all("device").is_empty() && report.all("vmm").is_empty());
+}
+
+#[test]
+fn a_driver_that_fails_is_explained() {
+    let over = |how: &str| Report::run(doctor(&["--timeout", "2s"]).env("LD_LIBRARY_PATH", bad_driver(how)));
+    over("-DHANGS").has("driver", "problem", "did not come back from cuInit within 2.0 s");
+    over("-DCRASHES").has("driver", "problem", "crashed with signal 6 in cuInit");
+    over("-DLEAVES").has("driver", "problem", "ended the process in cuInit");
+    for (code, name, advice) in [
+        (100, "CUDA_ERROR_NO_DEVICE", "device"),
+        (803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"),
+        (804, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", "cuda-compat"),
+        (999, "CUDA_ERROR_UNKNOWN", "nvidia"),
+    ] {
+        let report = over(&format!("-DANSWERS={code}"));
+        let finding = report.find("driver", name);
+        assert!(
+            finding["found"].as_str().unwrap().contains(&format!("({code})")),
+            "{finding}"
+        );
+        assert!(finding["advice"].as_str().unwrap().contains(advice), "{finding}");
+        assert_eq!(finding["severity"], "problem", "{finding}");
+        assert_eq!(report.page["driver"]["init"], code);
+    }
+}
+
+/// A layer that crashes is told from a driver that does.
+#[test]
+fn a_preloaded_library_that_breaks_the_driver_is_named() {
+    let layer = client(
+        "bad_driver.c",
+        "bad-layer",
+        &["-shared", "-fPIC", "-DCRASHES", DLSYM_VERSION],
+    );
+    let report = Report::run(doctor(&[]).preload(layer));
+    report.has("driver", "problem", "without what LD_PRELOAD names it answers");
+}
+
+#[test]
+fn without_virtual_memory_management_granules_are_not_to_be_had() {
+    let over = |strategy: &str| {
+        let job = doctor(&["--strategy", strategy]).env("SIMGPU_VMM", "0");
+        Report::run(job)
+    };
+    over("auto_growth").has("vmm", "warning", "no virtual memory management");
+    over("passthrough")
+        .nothing_worse_than_notes()
+        .has("vmm", "note", "no virtual memory management");
+    // What the device claims is not believed.
+    let broken = doctor(&["--strategy", "auto_growth"]).env("SIMGPU_FAULTS", "cuMemMap:1+=801");
+    Report::run(broken).has("vmm", "warning", "cuMemMap failed with CUDA_ERROR_NOT_SUPPORTED");
+}
+
+#[test]
+fn a_full_device_is_told() {
+    let job = doctor(&[]).env("SIMGPU_FAULTS", "cuDevicePrimaryCtxRetain:1+=2");
+    Report::run(job).has(
+        "device",
+        "problem",
+        "cuDevicePrimaryCtxRetain failed with CUDA_ERROR_OUT_OF_MEMORY",
+    );
+}
+
+// ---- layers
+
+#[test]
+fn a_layer_is_noticed_in_both_forms() {
+    for form in FORMS {
+        let report = Report::run(doctor(&[]).over(form, "1GiB", &[]));
+        report.nothing_worse_than_notes();
+        match form {
+            Form::Preloaded => report.has("preload", "note", "liblayer.so is preloaded and exports dlsym"),
+            Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
+        };
+        // The layer's own figures: what the job will have.
+        assert_eq!(
+            report.page["driver"]["devices"][0]["free_memory"],
+            1u64 << 30,
+            "{form:?}"
+        );
+    }
+}
+
+#[test]
+fn layers_of_known_projects_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let known = folder.path().join("libvgpu.so");
+    std::fs::copy(client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]), &known).unwrap();
+    let report = Report::run(doctor(&[]).preload(known));
+    report.nothing_worse_than_notes().has("preload", "note", "HAMi-core");
+    let copy = folder.path().join("copy.so");
+    std::fs::copy(library(), &copy).unwrap();
+    Report::run(doctor(&[]).preload(copy)).has("preload", "warning", "another copy of the library");
+    let missing = folder.path().join("gone.so");
+    Report::run(doctor(&[]).preload(missing)).has("preload", "warning", "cannot be read");
+}
+
+const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
+    "-DDLSYM_VERSION=\"GLIBC_2.17\""
+} else {
+    "-DDLSYM_VERSION=\"GLIBC_2.2.5\""
+};
+
+/// Both orders are told, and calls arrive in both.
+#[test]
+fn the_librarys_place_among_layers_is_told() {
+    let layer = client(
+        "dlsym_layer.c",
+        "dlsym-layer.so",
+        &["-shared", "-fPIC", DLSYM_VERSION, "-DBY_HANDLE", "-U_GNU_SOURCE"],
+    );
+    let job = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    for ours_first in [true, false] {
+        let mut order = [layer.display().to_string(), library().display().to_string()];
+        if ours_first {
+            order.reverse();
+        }
+        let report = Report::run(doctor_of(&job, &["plain"]).env("LD_PRELOAD", order.join(":")));
+        match ours_first {
+            true => report.has("order", "ok", "first that answers dlsym"),
+            false => report.has("order", "note", "answers dlsym before the library"),
+        };
+        report.nothing_worse_than_notes();
+        assert_eq!(report.process()["driver_calls"], 1, "{:#}", report.page);
+    }
+}
+
+// ---- settings, folder, limits
+
+#[test]
+fn settings_that_fight_with_the_strategy_are_told() {
+    let with = |strategy: &str, variable: &str, value: &str| {
+        Report::run(doctor(&["--strategy", strategy]).env(variable, value))
+    };
+    for (variable, value, words) in [
+        (
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "max_split_size_mb:64,expandable_segments:True",
+            "expandable_segments:True",
+        ),
+        (
+            "PYTORCH_ALLOC_CONF",
+            "backend:cudaMallocAsync",
+            "backend:cudaMallocAsync",
+        ),
+        (
+            "FLAGS_use_virtual_memory_auto_growth",
+            "true",
+            "FLAGS_use_virtual_memory_auto_growth",
+        ),
+        (
+            "FLAGS_use_cuda_malloc_async_allocator",
+            "1",
+            "FLAGS_use_cuda_malloc_async_allocator",
+        ),
+        ("TF_GPU_ALLOCATOR", "cuda_malloc_async", "TF_GPU_ALLOCATOR"),
+    ] {
+        let report = with("auto_growth", variable, value);
+        report.has("settings", "warning", words);
+        assert_eq!(report.find("settings", words)["where"], variable);
+        with("passthrough", variable, value)
+            .nothing_worse_than_notes()
+            .has("settings", "note", words);
+    }
+    with("auto_growth", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False").nothing_worse_than_notes();
+    with("auto_growth", "FLAGS_allocator_strategy", "naive_best_fit").has("settings", "warning", "on top of it");
+    with("auto_growth", "XLA_PYTHON_CLIENT_MEM_FRACTION", ".9").has("settings", "warning", "JAX takes .9");
+    with("auto_growth", "CUDA_DEVICE_MEMORY_LIMIT", "1g").has("settings", "note", "CUDA_DEVICE_MEMORY_LIMIT=1g");
+}
+
+#[test]
+fn variables_that_cannot_be_used_are_named() {
+    let report = Report::run(doctor(&["--strategy", "best"]).env("VRAMSHIM_IDLE_RELEASE", "soon"));
+    report
+        .has("settings", "problem", "--strategy \"best\" is not accepted")
+        .has("settings", "problem", "VRAMSHIM_IDLE_RELEASE=\"soon\" is not accepted");
+}
+
+#[test]
+fn a_reservation_of_nearly_all_is_warned_of_where_others_hold_memory() {
+    let holder = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    let state = tempfile::tempdir().unwrap();
+    let shared = state.path().join("state");
+    let on = |job: Job| job.sim("256MiB", 1).env("SIMGPU_STATE", &shared);
+    let alone = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
+    alone.nothing_worse_than_notes();
+    let (mut child, _folder) = on(Job::new(holder).alone().args(["plain"])).start();
+    let end = Instant::now() + Duration::from_secs(20);
+    let warned = loop {
+        let report = Report::run(on(doctor(&["--strategy", "naive_best_fit"])));
+        if report.code == Some(3) || Instant::now() > end {
+            break report;
+        }
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    warned.has("settings", "warning", "others have 64.0 MiB");
+}
+
+#[test]
+fn a_folder_that_cannot_hold_journals_is_a_problem() {
+    let report = Report::run(doctor(&[]).env("VRAMSHIM_DIR", "/proc/journals"));
+    report.has("journal", "problem", "/proc");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let below = file.path().join("journals");
+    Report::run(doctor(&[]).env("VRAMSHIM_DIR", below)).has("journal", "problem", "not a folder");
+    Report::run(doctor(&[]).env("VRAMSHIM_JOURNAL_MAX", "0"))
+        .nothing_worse_than_notes()
+        .has("journal", "note", "no journals are kept");
+}
+
+/// What is tried in the folder is gone afterwards, and the folder is not made.
+#[test]
+fn nothing_is_left_in_the_folder() {
+    let job = doctor(&[]);
+    let folder = job.folder().to_owned();
+    std::fs::create_dir(folder.join("kept")).unwrap();
+    let finished = job.run();
+    Report::of(&finished).nothing_worse_than_notes();
+    let names: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert_eq!(names, ["kept"]);
+}
+
+#[test]
+fn limited_address_space_is_warned_of() {
+    let limited = |limit: &str| {
+        let script = format!("ulimit {limit} && exec \"$0\" doctor --json");
+        Report::run(Job::new("bash").alone().args(["-c", &script]).args([program()]))
+    };
+    limited("-v 33554432").has("limits", "warning", "address space is limited to 32.0 GiB");
+    limited("-f 1048576").has("limits", "note", "files may grow to 1.00 GiB only");
+}
+
+// ---- the library and the command
+
+#[test]
+fn a_library_that_cannot_be_preloaded_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |path: &Path| Report::run(doctor(&["--library"]).args([path]).args(["--", "true"]));
+    with(&folder.path().join("none.so")).has("library", "problem", "none.so");
+    let text = folder.path().join("text.so");
+    std::fs::write(&text, "not a library").unwrap();
+    with(&text).has("library", "problem", "no library");
+    let spaced = folder.path().join("a b.so");
+    std::fs::copy(library(), &spaced).unwrap();
+    with(&spaced).has("library", "problem", "LD_PRELOAD cannot hold a path");
+    let other = client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
+    let report = with(&other);
+    report.has("library", "problem", "another library");
+    assert_eq!(report.page["trial"], Value::Null, "no command without the library");
+}
+
+#[test]
+fn commands_that_the_library_does_not_get_into_are_told() {
+    doctor_true(&["no-such-program"]).has("command", "problem", "not found");
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+
+    let static_one = client("sleeper.c", "static", &["-static"]);
+    doctor_true(&[&static_one.display().to_string()]).has("command", "warning", "linked statically");
+
+    let setuid = place("setuid");
+    std::fs::copy(client("sleeper.c", "dynamic", &[]), &setuid).unwrap();
+    // SAFETY: has no preconditions.
+    let root = unsafe { libc::getuid() } == 0;
+    if root {
+        std::os::unix::fs::chown(&setuid, Some(65534), None).unwrap();
+    }
+    std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
+    let severity = if root { "problem" } else { "warning" };
+    doctor_true(&[&setuid.display().to_string()]).has("command", severity, "setuid");
+
+    let script = place("script");
+    std::fs::write(&script, "#!/usr/bin/env bash\nexit 0\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    doctor_true(&[&script.display().to_string()])
+        .nothing_worse_than_notes()
+        .has("command", "ok", "a script for /usr/bin/env bash: a dynamic program");
+
+    let foreign = place("foreign");
+    std::fs::write(&foreign, b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0\x01\0\0\0").unwrap();
+    std::fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).unwrap();
+    doctor_true(&[&foreign.display().to_string()]).has("command", "problem", "32-bit x86");
+}
+
+fn doctor_true(command: &[&str]) -> Report {
+    Report::run(doctor(&["--for", "5s", "--"]).args(command))
+}
+
+#[test]
+fn a_command_that_fails_says_why() {
+    let report = doctor_true(&["bash", "-c", "echo some; echo the reason >&2; exit 9"]);
+    report
+        .has("trial", "warning", "exit 9")
+        .has("trial", "warning", "the reason");
+    assert_eq!(report.page["trial"]["exit_status"], 9);
+    doctor_true(&["bash", "-c", "kill -SEGV $$"]).has("trial", "problem", "signal 11");
+    doctor_true(&["true"])
+        .nothing_worse_than_notes()
+        .has("routes", "note", "did not load the driver");
+}
+
+/// What the command prints never gets among the JSON; on request it is on stderr.
+#[test]
+fn output_of_the_command_is_shown_on_request_only() {
+    let command = ["--", "bash", "-c", "echo to-stdout; echo to-stderr >&2"];
+    let quiet = doctor(&command).run();
+    Report::of(&quiet);
+    assert_eq!(quiet.stderr, "");
+    let shown = doctor(&["--show-output"]).args(command).run();
+    Report::of(&shown);
+    assert!(
+        shown.stderr.contains("to-stdout\n") && shown.stderr.contains("to-stderr\n"),
+        "{}",
+        shown.stderr
+    );
+}
+
+// ---- ways
+
+#[test]
+fn the_ways_of_calls_are_told() {
+    let exercise = |name: &str, flags: &[&str]| {
+        let path = client("exercise.c", name, flags);
+        let report = Report::run(doctor_of(&path, &["1", "200", "1"]));
+        report.has("routes", "ok", "of the driver");
+        report.only_frees_that_failed();
+        report.process().clone()
+    };
+    let holds = |list: &Value, name: &str| list.as_array().unwrap().iter().any(|one| one == name);
+
+    let linked = exercise("linked", &["libcuda.so.1"]);
+    assert!(
+        holds(&linked["direct"], "cuMemAlloc") && holds(&linked["direct"], "cuMemAlloc_v1"),
+        "{linked}"
+    );
+    assert_eq!(linked["handed_out"], serde_json::json!({}), "{linked}");
+
+    let dlopen = exercise("dlopen", &["-DDLOPEN"]);
+    assert_eq!(dlopen["direct"], serde_json::json!([]), "{dlopen}");
+    assert!(dlopen["handed_out"]["dlsym"].as_u64() > Some(10), "{dlopen}");
+    assert_eq!(dlopen["handed_out"]["cuGetProcAddress"], Value::Null, "{dlopen}");
+
+    let proc = exercise("proc", &["-DPROC"]);
+    assert_eq!(proc["direct"], serde_json::json!([]), "{proc}");
+    assert!(proc["handed_out"]["cuGetProcAddress"].as_u64() > Some(10), "{proc}");
+
+    for one in [linked, dlopen, proc] {
+        assert!(
+            one["driver_calls"].as_u64() > Some(50) && one["runtime_calls"] == 0,
+            "{one}"
+        );
+    }
+}
+
+#[test]
+fn the_runtime_is_told_from_the_driver() {
+    let path = client("runtime.c", "runtime12", &["libcudart.so.12"]);
+    let report = Report::run(doctor_of(&path, &["1", "20000"]));
+    report.only_frees_that_failed();
+    report
+        .has("command", "ok", "linked to libcudart.so.12")
+        .has("routes", "ok", "of the runtime");
+    let process = report.process();
+    assert_eq!(process["driver_calls"], 0, "each call is the runtime's: {process}");
+    assert!(process["runtime_calls"].as_u64() > Some(100), "{process}");
+    assert!(
+        process["direct"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|api| api == "cudaMalloc"),
+        "{process}"
+    );
+    // The runtime's own way to the driver.
+    assert!(
+        process["handed_out"]["cuGetProcAddress"].as_u64() > Some(10),
+        "{process}"
+    );
+    let runtimes = process["runtimes"].as_array().unwrap();
+    assert!(
+        runtimes
+            .iter()
+            .any(|path| path.as_str().unwrap().ends_with("libcudart.so.12")),
+        "{process}"
+    );
+}
+
+#[test]
+fn what_goes_past_the_library_is_found() {
+    bypass_has("tables", "64.0 MiB of device memory and never asked the library");
+    bypass_has("mixed", "2.00 GiB came past the library");
+    bypass_has("mixed", "was freed through it, once");
+    bypass_has("twice", "is loaded twice in one process");
+    bypass_has("stranger", "cuMemFree failed with CUDA_ERROR_INVALID_VALUE, once");
+    bypass_has("child", "the library is not in it");
+    Report::run(bypass("plain")).nothing_worse_than_notes();
+}
+
+fn bypass_has(scene: &str, words: &str) {
+    let report = Report::run(bypass(scene));
+    report.has("bypass", "warning", words);
+}
+
+// ---- nothing stays behind
+
+fn alive(process: i32) -> bool {
+    // A zombie that nobody reaps (an init that does not) is dead all the same.
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn an_interrupted_doctor_leaves_no_process_behind() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("pids");
+        // One child in the job's group, one in a session of its own, one that does not want to go.
+        let script = "sleep 1000 & echo $!; setsid sleep 1000 & sleep 0.2; pgrep -P $$ -f 'sleep 1000'; \
+                      (trap '' TERM; exec sleep 1000) & echo $!; echo $$; echo done; wait";
+        let script = format!("exec > {}; {script}", list.display());
+        let mut command = Command::new(program());
+        command.args([
+            "doctor", "--json", "--sim", "1GiB", "--for", "100s", "--", "bash", "-c", &script,
+        ]);
+        command
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let text = loop {
+            let text = std::fs::read_to_string(&list).unwrap_or_default();
+            if text.ends_with("done\n") {
+                break text;
+            }
+            assert!(Instant::now() < end, "the command did not start: {text}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let processes: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        assert!(
+            processes.len() >= 3 && processes.iter().all(|process| alive(*process)),
+            "{text}"
+        );
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        let output = child.wait_with_output().unwrap();
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(output.status.signal(), Some(signal), "as if nobody had caught it");
+        assert!(output.stdout.is_empty(), "half a report");
+        let left: Vec<_> = processes.into_iter().filter(|process| alive(*process)).collect();
+        assert!(left.is_empty(), "{left:?} of {text}");
+        let names: Vec<_> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
+        assert_eq!(names, ["pids"], "the temporary folder is gone");
+    }
+}
+
+#[test]
+fn what_the_command_started_ends_with_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("pids");
+    let script = format!(
+        "setsid sleep 1000 & echo $! > {0}; echo $$ >> {0}; wait",
+        list.display()
+    );
+    Report::run(doctor(&["--for", "1s", "--", "bash", "-c", &script])).has("trial", "ok", "was ended");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let left: Vec<&str> = text.lines().filter(|line| alive(line.parse().unwrap())).collect();
+    assert!(text.lines().count() == 2 && left.is_empty(), "{left:?} of {text}");
+}
