@@ -39,6 +39,11 @@ fn script(name: &str) -> PathBuf {
 
 /// Runs a job with `vramshim run --sim`, as a user would; every process that left a journal ended well.
 fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
+    run_with(&[job], strategy, memory, least_agreements)
+}
+
+/// As `run`, with arguments for the job.
+fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize) -> Finished {
     let under = Job::new(program())
         .alone()
         .without("LD_LIBRARY_PATH")
@@ -57,7 +62,9 @@ fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Fini
             "2",
             "--",
         ])
-        .args([python(), script(job)])
+        .args([python(), script(job[0])])
+        .args(&job[1..])
+        .env("VRAMSHIM_PROGRAM", program())
         .run()
         .ok();
     let agreed = finished
@@ -67,7 +74,7 @@ fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Fini
         .count();
     assert!(
         agreed >= least_agreements,
-        "{job} {strategy}: {agreed} checkpoints compared\n{}",
+        "{job:?} {strategy}: {agreed} checkpoints compared\n{}",
         finished.stdout
     );
     for told in finished.inspect_all() {
@@ -338,6 +345,15 @@ fn the_real_runtimes_look_everything_up_through_us() {
             let found = asked.iter().any(|look_up| look_up[0] == name && look_up[3] == "0");
             assert!(found, "runtime {major} did not ask for {name}");
         }
+    }
+}
+
+/// Three processes under one limit: nvidia-ml-py, torch.cuda.mem_get_info, `vramshim top` and the simulator agree.
+#[test]
+fn everybody_is_told_the_same_in_a_group() {
+    let limit = (2u64 << 30).to_string();
+    for (strategy, moments) in [("passthrough", 100), ("naive_best_fit", 20), ("auto_growth", 100)] {
+        run_with(&["group.py", &limit, &moments.to_string()], strategy, "16GiB", moments);
     }
 }
 

@@ -286,8 +286,8 @@ fn what_names_nothing_is_refused() {
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
     let without = stranger.id().to_string();
     let cases: [(&[&str], &str); 9] = [
-        (&["999999999"], "process 999999999: there is none"),
-        (&[&without], "keeps no journal"),
+        (&["999999999"], "process 999999999: there is no such process"),
+        (&[&without], "writes no journal"),
         (&[text], "no journals"),
         (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
         (&["/dev/null"], "/dev/null"),

@@ -43,6 +43,14 @@ impl LoadError {
             })
         )
     }
+
+    /// There is no such file (any more).
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(OpenError { problem: Problem::Io(error), .. }) if error.kind() == io::ErrorKind::NotFound
+        )
+    }
 }
 
 impl fmt::Display for LoadError {

@@ -101,6 +101,8 @@ pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError
                 Ok(job) => devices.extend(as_of(&job, None, None)),
                 Err(error) => problems.push(error),
             },
+            // Found by its process, which has ended since.
+            Err(error) if target.pid.is_some() && error.is_missing() => {}
             Err(error) => problems.push(error),
         }
     }

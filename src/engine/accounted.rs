@@ -35,8 +35,11 @@ impl Accounted<'_> {
 
 impl Segments for Accounted<'_> {
     fn charge(&self, size: u64) -> bool {
-        let quota = self.engine.quota(self.pool.place.device);
-        quota.is_none_or(|quota| quota.take(size).is_ok())
+        let device = self.pool.place.device;
+        let Some(quota) = self.engine.quota(device) else {
+            return true;
+        };
+        quota.take(size).is_ok()
     }
 
     fn uncharge(&self, size: u64) {

@@ -68,6 +68,8 @@ impl Engine {
         let Some(quota) = quota else {
             return Ok(Grant { quota: None, bytes: 0 });
         };
+        // What contexts take comes first.
+        self.saw_device(device);
         let taken = quota.take(bytes).or_else(|refusal| match self.release_idle(device) {
             0 => Err(refusal),
             _ => quota.take(bytes),

@@ -47,12 +47,13 @@ impl Call {
 
     /// A block of `size` bytes, on the books.
     pub(super) fn allocate_in(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> Result<u64, i32> {
-        let allocated = self.engine.block_from(pool, size, stream);
         let device = pool.place.device;
+        // What contexts take comes first.
+        self.engine.saw_device(device);
+        let allocated = self.engine.block_from(pool, size, stream);
         match allocated {
             Ok(block) => {
                 self.engine.write(block_record(Kind::Alloc, self.api(), device, &block));
-                self.engine.saw_device(device);
                 Ok(block.address)
             }
             Err(DriverError(problem)) => {

@@ -1,0 +1,131 @@
+"""Three PyTorch processes on one device, under one limit: what nvidia-ml-py, torch.cuda.mem_get_info, torch's device
+properties, `vramshim top` and the simulator's truth say agrees to the byte at every moment.
+
+    group.py LIMIT_BYTES MOMENTS
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+MEMBERS = 3
+CONTEXT = 300 << 20
+
+
+def member():
+    import pynvml
+    import torch
+    from account import truth
+
+    pynvml.nvmlInit()
+    device = torch.device("cuda", 0)
+    uuid = "GPU-" + str(torch.cuda.get_device_properties(0).uuid)
+    tensors = []
+    for line in sys.stdin:
+        order, seed = line.split()
+        if order == "step":
+            chance = random.Random(int(seed))
+            for _ in range(chance.randrange(1, 12)):
+                if tensors and chance.random() < 0.45:
+                    tensors.pop(chance.randrange(len(tensors)))
+                elif chance.random() < 0.1:
+                    torch.cuda.empty_cache()
+                else:
+                    try:
+                        tensors.append(torch.empty(chance.randrange(1, 96 << 20), dtype=torch.uint8, device=device))
+                    except torch.OutOfMemoryError:
+                        tensors.clear()
+            print("done", flush=True)
+            continue
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        v1 = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        v2 = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        free, total = torch.cuda.mem_get_info(0)
+        told = {
+            "pid": os.getpid(),
+            "mem_get_info": [free, total],
+            "total_memory": torch.cuda.get_device_properties(0).total_memory,
+            "nvml": [v1.used, v1.free, v1.total],
+            "nvml_v2": [v2.used, v2.free, v2.total],
+            "processes": {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)},
+            "truth": truth()["devices"][0],
+        }
+        print(json.dumps(told), flush=True)
+
+
+def same(name, values):
+    values = list(values)
+    assert all(value == values[0] for value in values), f"{name}: {values}"
+
+
+def compare(told, top, limit):
+    truth = told[0]["truth"]
+    used = truth["total"] - truth["free"]
+    of_process = {one["pid"]: one["truth"]["used_by_process"] for one in told}
+    on_top = {
+        process["pid"]: next(device for device in process["devices"] if device["uuid"] == truth["uuid"])
+        for process in top["processes"]
+    }
+    for one in told:
+        inside = on_top[one["pid"]]["free_inside"]
+        same("NVML", [one["nvml"], one["nvml_v2"], [used, limit - used, limit]])
+        same("mem_get_info", [one["mem_get_info"], [limit - used + inside, limit]])
+        same("total_memory", [one["total_memory"], limit])
+        same("processes", [{int(pid): used for pid, used in one["processes"].items()}, of_process])
+        same("top", [on_top[one["pid"]]["reserved"] + CONTEXT, of_process[one["pid"]]])
+        same("limit", [on_top[one["pid"]]["limit"], limit])
+    device = next(device for device in top["devices"] if device["uuid"] == truth["uuid"])
+    same("top's device", [device["reserved"] + MEMBERS * CONTEXT, used])
+    return used
+
+
+def main(limit, moments):
+    with tempfile.TemporaryDirectory() as accounts:
+        environment = dict(
+            os.environ,
+            VRAMSHIM_MEMORY_LIMIT=str(limit),
+            VRAMSHIM_ACCOUNTS=accounts,
+            SIMGPU_CONTEXT_BYTES=str(CONTEXT),
+            # naive_best_fit would leave nothing for the others
+            FLAGS_initial_gpu_memory_in_mb="256",
+            FLAGS_reallocate_gpu_memory_in_mb="64",
+        )
+        start = lambda: subprocess.Popen(
+            [sys.executable, __file__, "member"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        members = [start() for _ in range(MEMBERS)]
+
+        def ask(one, order):
+            one.stdin.write(order + "\n")
+            one.stdin.flush()
+            answer = one.stdout.readline()
+            assert answer, f"a member ended: {one.wait()}"
+            return answer
+
+        for one in members:
+            ask(one, "step 0")
+        chance = random.Random(1)
+        pids = [str(one.pid) for one in members]
+        most = 0
+        for moment in range(moments):
+            for one in chance.sample(members, chance.randrange(1, MEMBERS + 1)):
+                ask(one, f"step {chance.randrange(1 << 30)}")
+            told = [json.loads(ask(one, "look 0")) for one in members]
+            top = subprocess.run([os.environ["VRAMSHIM_PROGRAM"], "top", "--once", "--json", *pids], stdout=subprocess.PIPE, check=True)
+            used = compare(told, json.loads(top.stdout), limit)
+            assert used <= limit
+            most = max(most, used)
+            print(f"agreed: moment {moment}, {used} bytes used")
+        assert most > limit // 2, f"the limit was never near: {most}"
+        for one in members:
+            one.stdin.close()
+            assert one.wait() == 0
+
+
+if sys.argv[1:] == ["member"]:
+    member()
+else:
+    main(int(sys.argv[1]), int(sys.argv[2]))
