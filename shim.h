@@ -41,6 +41,18 @@ int vramshim_stats(int device, struct vramshim_stats *out);
  * "vmm", "array", "mipmap", "imported", "graph", "address_range". -1 for an unknown class as well. */
 int vramshim_class_stats(int device, const char *class_name, struct vramshim_stats *out);
 
+/* What this process may have of a device, in bytes. "limit": the limit, 0 where there is none; "used": what counts towards
+ * it, by this process or by its whole group (VRAMSHIM_ACCOUNTS); "available": what may be taken yet, UINT64_MAX where
+ * there is no limit; "context": what the driver has for this process beside its allocations, as far as it was measured.
+ * "group" is 1 where the limit is that of a group. */
+struct vramshim_limit {
+    uint64_t limit, used, available, context, group;
+};
+
+/* The limit of one device. 0 on success; -1 where device is out of range or out is NULL (nothing is written). All is 0 but
+ * "available" where there is neither a limit nor a shared account, or nothing was asked of the device yet. */
+int vramshim_limit(int device, struct vramshim_limit *out);
+
 /* The whole account as JSON, by device and class:
  *   {"pid":N,"strategy":"...","events_lost":N,"totals":[{"device":N,"class":"...",
  *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}

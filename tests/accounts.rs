@@ -18,14 +18,7 @@ const OUT_OF_MEMORY: i32 = 2;
 
 /// The account of the host's one device, as an onlooker has it.
 fn look(host: &Host) -> SharedAccount {
-    let path = host.account_file();
-    let text = path.file_stem().unwrap().to_str().unwrap();
-    let digits: String = text["GPU-".len()..].chars().filter(|letter| *letter != '-').collect();
-    let mut uuid = [0; 16];
-    for (place, byte) in uuid.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&digits[2 * place..2 * place + 2], 16).unwrap();
-    }
-    SharedAccount::look(&host.accounts(), text, uuid).expect("an account")
+    SharedAccount::look_at(&host.account_file()).expect("an account")
 }
 
 /// What all together have, the dead left out.

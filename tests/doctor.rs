@@ -422,6 +422,47 @@ fn a_folder_that_cannot_hold_journals_is_a_problem() {
         .has("journal", "note", "no journals are kept");
 }
 
+#[test]
+fn limits_and_accounts_are_looked_at() {
+    let accounts = tempfile::tempdir().unwrap();
+    let limited = |limit: &str, folder: &std::path::Path| {
+        doctor(&[])
+            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+            .env("VRAMSHIM_ACCOUNTS", folder)
+    };
+    let told = Report::run(limited("0=1GiB,7=2GiB", accounts.path()));
+    told.has(
+        "limit",
+        "ok",
+        "device 0: 1.00 GiB of 4.00 GiB for all processes together",
+    );
+    told.has("limit", "warning", "a limit for device 7");
+    told.has("accounts", "ok", "there are none yet");
+    assert_eq!(
+        std::fs::read_dir(accounts.path()).unwrap().count(),
+        0,
+        "something was left there"
+    );
+    Report::run(limited("8GiB", accounts.path())).has("limit", "note", "more than there is");
+    Report::run(limited("1GiB", "/dev/null".as_ref())).has("accounts", "problem", "not a folder");
+    let inherited = doctor(&[])
+        .env("CUDA_DEVICE_MEMORY_LIMIT", "1g")
+        .env("VRAMSHIM_MEMORY_LIMIT", "inherit");
+    Report::run(inherited).has("limit", "ok", "device 0: 1.00 GiB of 4.00 GiB for each process");
+
+    let job = Job::new(common::member::member_client()).input("a 1\n");
+    job.env("VRAMSHIM_ACCOUNTS", accounts.path()).run().ok();
+    let account = std::fs::read_dir(accounts.path())
+        .unwrap()
+        .next()
+        .expect("an account")
+        .unwrap()
+        .path();
+    Report::run(limited("1GiB", accounts.path())).has("accounts", "ok", "0 B used by 0 processes");
+    std::fs::write(&account, "nothing of the kind").unwrap();
+    Report::run(limited("1GiB", accounts.path())).has("accounts", "warning", "wrong size");
+}
+
 /// What is tried in the folder is gone afterwards, and the folder is not made.
 #[test]
 fn nothing_is_left_in_the_folder() {

@@ -271,6 +271,10 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
         (&(624 * MIB).into(), &(400 * MIB).into())
     );
     assert_eq!(told["nvml"]["processes"][0]["used"], 400 * MIB);
+    let own = serde_json::json!({
+        "limit": GIB, "used": 400 * MIB, "available": 624 * MIB, "context": 300 * MIB, "group": 0
+    });
+    assert_eq!(told["limit"], own);
     assert_eq!(told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"]);
     // Another context, noticed with the next look; both go.
     member.ask("c");
@@ -321,6 +325,39 @@ fn a_limit_that_cannot_be_read_is_named() {
             .iter()
             .any(|(level, words)| *level == 'E' && words.contains(variable) && words.contains(value));
         assert!(named, "{said:?}");
+    }
+}
+
+#[test]
+fn the_limit_may_be_given_to_the_program() {
+    use common::program;
+    let accounts = tempfile::tempdir().unwrap();
+    let start = |arguments: &[&str]| {
+        let driver = common::simulated("libcuda.so.1");
+        let job = Job::new(program()).alone().without("LD_LIBRARY_PATH");
+        let job = job
+            .env("VRAMSHIM_SIMGPU", driver.parent().unwrap())
+            .args(["run"])
+            .args(arguments);
+        job.args(["--sim", "4GiB", "--"])
+            .args([common::member::member_client()])
+    };
+    let folder = accounts.path().join("new").to_str().unwrap().to_owned();
+    let mut member = Member::start(start(&["--limit", "0=1GiB", "--accounts", &folder]));
+    assert_eq!((member.allocate(2 * GIB), member.allocate(GIB)), (OUT_OF_MEMORY, 0));
+    let told = member.information();
+    assert_eq!(
+        (&told["limit"]["limit"], &told["limit"]["group"]),
+        (&GIB.into(), &1.into())
+    );
+    member.end();
+    for (arguments, words) in [
+        (["--limit", "lots"], "--limit \"lots\" is not accepted"),
+        (["--accounts", "/dev/null"], "--accounts /dev/null: not a folder"),
+    ] {
+        let finished = start(&arguments).run();
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{}", finished.stderr);
     }
 }
 

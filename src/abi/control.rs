@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::api::Class;
-use crate::engine::{self, Stats};
+use crate::engine::{self, Limit, Stats};
 
 /// Copies `text` and a NUL into `buffer`, cut to `capacity`; returns the bytes the whole text needs, NUL included.
 ///
@@ -64,7 +64,20 @@ pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char,
 
 /// # Safety
 /// `out` is null or writable.
-unsafe fn give(out: *mut Stats, stats: Option<Stats>) -> i32 {
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device)),
+        )
+    }
+}
+
+/// # Safety
+/// `out` is null or writable.
+unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
     match stats {
         Some(stats) if !out.is_null() => {
             // SAFETY: not null, and writable by contract.

@@ -17,6 +17,7 @@ use super::simulator::Simulator;
 
 const LIBRARY: &str = "libvramshim.so";
 const STRATEGY: &str = "VRAMSHIM_STRATEGY";
+const LIMIT: &str = "VRAMSHIM_MEMORY_LIMIT";
 
 /// Names and values that a job's environment gets.
 pub type Variables = Vec<(&'static str, OsString)>;
@@ -25,6 +26,7 @@ const EXAMPLES: &str = "\
 Examples:
   vramshim run -- python train.py
   vramshim run --strategy auto_growth --dir /data/journals -- torchrun --nproc-per-node 8 train.py
+  vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
   vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed";
 
 #[derive(Args)]
@@ -47,6 +49,14 @@ pub struct Setting {
     /// Folder for the journals, one file a process [default: ./vramshim-<job>]
     #[arg(long, short, value_name = "FOLDER")]
     dir: Option<PathBuf>,
+
+    /// Memory the job may have of each device: 8GiB, 50%, or by number or UUID: 0=8GiB,1=50%
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<OsString>,
+
+    /// Folder of the accounts that processes share; the limit holds for all of them together
+    #[arg(long, value_name = "FOLDER")]
+    accounts: Option<PathBuf>,
 
     /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB
     #[arg(long, value_name = "SIZE")]
@@ -92,15 +102,15 @@ impl Run {
 impl Setting {
     /// An error that names what the user wrote: the option, where it became the variable.
     pub fn as_given(&self, error: &ConfigError) -> String {
-        match &self.strategy {
-            Some(_) if error.variable == STRATEGY => {
-                format!(
-                    "--strategy {:?} is not accepted; accepted: {}",
-                    error.value, error.accepted
-                )
-            }
-            _ => error.to_string(),
-        }
+        let option = match error.variable {
+            STRATEGY if self.strategy.is_some() => "--strategy",
+            LIMIT if self.limit.is_some() => "--limit",
+            _ => return error.to_string(),
+        };
+        format!(
+            "{option} {:?} is not accepted; accepted: {}",
+            error.value, error.accepted
+        )
     }
 
     /// The variables that differ for the job.
@@ -128,7 +138,13 @@ impl Setting {
             environment.push((STRATEGY, strategy.clone()));
         }
         if let Some(folder) = &self.dir {
-            environment.push(("VRAMSHIM_DIR", absolute_folder(folder)?.into()));
+            environment.push(("VRAMSHIM_DIR", absolute_folder("--dir", folder)?.into()));
+        }
+        if let Some(limit) = &self.limit {
+            environment.push((LIMIT, limit.clone()));
+        }
+        if let Some(folder) = &self.accounts {
+            environment.push(("VRAMSHIM_ACCOUNTS", absolute_folder("--accounts", folder)?.into()));
         }
         if self.quiet {
             environment.push(("VRAMSHIM_LOG", "error".into()));
@@ -150,14 +166,14 @@ impl Setting {
     }
 }
 
-fn absolute_folder(folder: &Path) -> Result<PathBuf, Failure> {
+fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {
     if folder.exists() && !folder.is_dir() {
         return Err(Failure::refused(format!(
-            "--dir {}: not a folder; give one, it need not exist yet",
+            "{option} {}: not a folder; give one, it need not exist yet",
             folder.display()
         )));
     }
-    std::path::absolute(folder).map_err(|error| Failure::refused(format!("--dir {}: {error}", folder.display())))
+    std::path::absolute(folder).map_err(|error| Failure::refused(format!("{option} {}: {error}", folder.display())))
 }
 
 pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {

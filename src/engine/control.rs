@@ -6,6 +6,7 @@ use super::Engine;
 use crate::api::{Api, Class};
 use crate::journal::format::{HOST_DEVICE, MAX_DEVICES};
 use crate::ledger::{Reading, Readings};
+use crate::quota::Scope;
 
 /// `struct vramshim_stats`: one device (or, as device -1, the host). Bytes, but for the counts.
 #[repr(C)]
@@ -22,6 +23,30 @@ pub struct Stats {
     pub largest_free_block: u64,
     pub live: u64,
     pub failures: u64,
+}
+
+/// `struct vramshim_limit`. Bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub limit: u64,
+    pub used: u64,
+    pub available: u64,
+    pub context: u64,
+    /// 1 where the limit is that of a group.
+    pub group: u64,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Limit {
+            limit: 0,
+            used: 0,
+            available: u64::MAX,
+            context: 0,
+            group: 0,
+        }
+    }
 }
 
 impl From<Readings> for Stats {
@@ -65,6 +90,28 @@ impl Engine {
             free_inside,
             largest_free_block,
             ..stats
+        })
+    }
+
+    /// The limit of a device. `None` for a device number out of range.
+    pub fn limit(&self, device: i32) -> Option<Limit> {
+        let device = i16::try_from(device)
+            .ok()
+            .filter(|&device| (0..MAX_DEVICES as i16).contains(&device))?;
+        let quota = if self.sightings.has(device) {
+            self.quota(device)
+        } else {
+            None
+        };
+        let Some(quota) = quota else {
+            return Some(Limit::default());
+        };
+        Some(Limit {
+            limit: quota.limit.unwrap_or(0),
+            used: quota.used(),
+            available: quota.available().unwrap_or(u64::MAX),
+            context: quota.context(),
+            group: u64::from(quota.scope == Scope::Group),
         })
     }
 

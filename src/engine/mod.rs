@@ -42,7 +42,7 @@ use crate::ledger::{Allocation, Key, Ledger};
 use crate::quota::Quota;
 use crate::real::{self, NOT_PERMITTED, SUCCESS};
 
-pub use control::Stats;
+pub use control::{Limit, Stats};
 pub use linear::ArrayShape;
 pub use routes::handed_out;
 pub use scope::runtime;

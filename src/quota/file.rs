@@ -112,6 +112,16 @@ impl SharedAccount {
         Self::open_existing(&Self::path(folder, uuid_text), uuid).ok()
     }
 
+    /// Opens the account in this file, or says why it cannot be trusted; for onlookers.
+    pub fn look_at(path: &Path) -> Result<SharedAccount, String> {
+        let name = path.file_stem().and_then(|stem| stem.to_str());
+        let uuid = name.and_then(super::parse_uuid).ok_or("its name is none of a device")?;
+        Self::open_existing(path, uuid).map_err(|unusable| match unusable {
+            Unusable::Missing => "it is gone".to_owned(),
+            Unusable::Distrusted(why) | Unusable::Broken(why) => why,
+        })
+    }
+
     fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
         let name = c_path(path).map_err(Unusable::Broken)?;
         // Not waiting for the writer of a FIFO.

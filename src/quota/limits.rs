@@ -3,6 +3,8 @@
 //! `8GiB` and `50%` hold for every device, `0=8GiB,1=50%` for the ones named, by the number that the job sees or by
 //! UUID; the more particular wins. 0 is no limit.
 
+use std::fmt;
+
 use crate::units::parse_size;
 
 /// How much of a device.
@@ -95,18 +97,20 @@ impl Limits {
         *self == Limits::default()
     }
 
+    /// The devices that are named.
+    pub fn names(&self) -> Vec<Name<'_>> {
+        let numbers = self.by_number.iter().map(|(number, _)| Name::Number(*number));
+        let uuids = self.by_uuid.iter().map(|(uuid, _)| Name::Uuid(uuid));
+        numbers.chain(uuids).collect()
+    }
+
     /// Bytes that may be had of a device. `number` is `None` where nobody knows which number the job would see it under.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
-        // Which kind of device it is, the UUID alone does not say.
-        let begins = |wanted: &str| {
-            uuid.get(4..wanted.len())
-                .is_some_and(|own| own.eq_ignore_ascii_case(&wanted[4..]))
-        };
-        let by_uuid = self.by_uuid.iter().find(|(wanted, _)| begins(wanted));
+        let by_uuid = self.by_uuid.iter().find(|(name, _)| Name::Uuid(name).means(None, uuid));
         let by_number = || {
-            self.by_number
-                .iter()
-                .find(|(wanted, _)| Some(*wanted) == number)
+            let mut by_number = self.by_number.iter();
+            by_number
+                .find(|(name, _)| Name::Number(*name).means(number, uuid))
                 .map(|(_, amount)| *amount)
         };
         by_uuid
@@ -114,6 +118,34 @@ impl Limits {
             .or_else(by_number)
             .or(self.every)?
             .of(total)
+    }
+}
+
+/// How a limit names a device.
+pub enum Name<'a> {
+    Number(u32),
+    Uuid(&'a str),
+}
+
+impl Name<'_> {
+    /// Whether it names the device of this number and UUID (`GPU-` in front).
+    pub fn means(&self, number: Option<u32>, uuid: &str) -> bool {
+        match self {
+            Name::Number(name) => Some(*name) == number,
+            // Which kind of device it is, the UUID alone does not say.
+            Name::Uuid(name) => uuid
+                .get(4..name.len())
+                .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
+        }
+    }
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Name::Number(number) => number.fmt(f),
+            Name::Uuid(uuid) => uuid.fmt(f),
+        }
     }
 }
 

@@ -265,6 +265,20 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
+/// The bytes of a UUID as NVML writes it (`GPU-...`, `MIG-...`); `None` for anything else.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let (_, digits) = text.split_once('-')?;
+    let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 2 * uuid.len() {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}
+
 /// What a device's account says to one who asks about the device, whether or not he uses it.
 pub struct View {
     pub limit: Option<u64>,

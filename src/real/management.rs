@@ -2,12 +2,12 @@
 //!
 //! Its result codes are its own. Types are those of the public header `nvml.h`.
 
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 
 use once_cell::sync::OnceCell;
 
 use super::Slot;
-use crate::quota::uuid_text;
+use crate::quota::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;
 pub const INSUFFICIENT_SIZE: i32 = 7;
@@ -99,16 +99,8 @@ pub fn uuid(device: Device) -> Option<[u8; 16]> {
     let mut text = [0u8; 96];
     // SAFETY: the buffer is this frame's own, of the size that the call is told.
     let asked = unsafe { nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), text.len() as u32) };
-    let digits = text.iter().skip_while(|&&byte| byte != b'-');
-    let digits: Vec<u8> = digits.copied().filter(u8::is_ascii_hexdigit).collect();
-    let mut uuid = [0; 16];
-    if asked != OK || digits.len() != 2 * uuid.len() {
-        return None;
-    }
-    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(uuid)
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
 }
 
 /// Whether a device is divided into parts (MIG), which are the devices that CUDA uses then.

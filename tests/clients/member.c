@@ -10,6 +10,7 @@
  *   member forked: the same in a forked child, of a parent that only asked NVML.
  *   member storm SEED LIMIT: allocates and frees at random until it is told to end (SIGTERM), holding up to LIMIT bytes. */
 #include "client.h"
+#include "shim.h"
 #include <errno.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -115,6 +116,15 @@ static void information(void)
     size_t (*account)(char *, size_t) = dlsym(RTLD_DEFAULT, "vramshim_account");
     if (truth) truth(buffer, sizeof buffer), printf(",\"truth\":%s", buffer);
     if (account) account(buffer, sizeof buffer), printf(",\"account\":%s", buffer);
+    struct { struct vramshim_limit l; uint64_t after; } out = {.after = 42};
+    __typeof__(&vramshim_limit) limit = (__typeof__(limit))dlsym(RTLD_DEFAULT, "vramshim_limit");
+    if (limit) {
+        THAT(limit(0, &out.l) == 0 && limit(-1, &out.l) == -1 && limit(99, &out.l) == -1 && limit(0, NULL) == -1);
+        THAT(out.after == 42);
+        printf(",\"limit\":{\"limit\":%llu,\"used\":%llu,\"available\":%llu,\"context\":%llu,\"group\":%llu}",
+               (unsigned long long)out.l.limit, (unsigned long long)out.l.used, (unsigned long long)out.l.available,
+               (unsigned long long)out.l.context, (unsigned long long)out.l.group);
+    }
     printf("}\n");
 }
 

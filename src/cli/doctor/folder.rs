@@ -92,13 +92,13 @@ pub fn check(findings: &mut Findings, config: &Config) {
     findings.ok(CHECK, made).at(place);
 }
 
-struct Trial {
+pub struct Trial {
     no_blocks: Option<io::Error>,
-    no_locks: Option<io::Error>,
+    pub no_locks: Option<io::Error>,
 }
 
 /// Makes a folder, a file in it, blocks, a lock and a shared mapping; takes all of it away again.
-fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
+pub fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
     let inside = tempfile::Builder::new().prefix(".vramshim-doctor-").tempdir_in(folder);
     let inside = inside.map_err(|error| ("make a folder", error))?;
     let file = File::options()

@@ -4,6 +4,7 @@
 //! (`probe` in them, `ask` and `processes` here). A command is run for a moment (`trial`); `routes` and `bypass` tell what
 //! that showed.
 
+mod accounts;
 mod ask;
 mod binary;
 mod bypass;
@@ -149,8 +150,8 @@ impl Doctor {
         });
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
-        // The accounts that the processes of a shared GPU keep together belong here: `accounts::check`.
         let driver = driver::check(findings, environment, config.strategy, self.timeout);
+        accounts::check(findings, &config, driver.as_ref());
         if let Some(driver) = &driver {
             settings::check_shared(findings, &config, driver);
         }

@@ -40,13 +40,14 @@ pub fn check(
     job.pytorch(findings);
     job.paddle(findings);
     job.tensorflow_and_jax(findings);
-    for variable in ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"] {
-        if let Some(value) = environment.text(variable) {
+    let inherited = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"];
+    for variable in inherited {
+        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited[0]) {
             findings
                 .note(
                     CHECK,
-                    format!("{variable}={value} limits the memory of each process on a device"),
-                    "Requests beyond it are out of memory, whatever is free on the device.",
+                    format!("{variable}={value} is the limit of a layer below, and none of ours"),
+                    "VRAMSHIM_MEMORY_LIMIT=inherit makes it ours as well, with a report where it refuses.",
                 )
                 .at(variable);
         }
@@ -174,16 +175,6 @@ impl Job<'_> {
                 "the driver's stream-ordered pool",
                 "Leave the flag out, or take --strategy passthrough.",
             );
-        }
-        let limit = self.environment.text("FLAGS_gpu_memory_limit_mb");
-        if let Some(limit) = limit.filter(|limit| limit.parse() != Ok(0u64)) {
-            findings
-                .note(
-                    CHECK,
-                    format!("Paddle limits itself to {limit} MiB of each device"),
-                    "Other libraries of the job are not held by it.",
-                )
-                .at("FLAGS_gpu_memory_limit_mb");
         }
     }
 
