@@ -23,7 +23,7 @@ fn look(host: &Host) -> SharedAccount {
 
 /// What all together have, the dead left out.
 fn used(account: &SharedAccount) -> u64 {
-    account.reap(None);
+    account.reap();
     account.account().used()
 }
 
@@ -181,7 +181,7 @@ fn forks_neither_give_up_a_seat_nor_share_one() {
         (child.allocate(400 * MIB), child.allocate(200 * MIB)),
         (OUT_OF_MEMORY, 0)
     );
-    assert_eq!(account.holders(None).len(), 2);
+    assert_eq!(account.holders().len(), 2);
     let told = child.information();
     assert_eq!(
         (&told["nvml"]["used"], &told["free"]),
@@ -207,7 +207,7 @@ fn many_processes_start_at_once() {
         assert_eq!(member.answer(), "0 0");
     }
     let account = look(&host);
-    let holders = account.holders(None);
+    let holders = account.holders();
     assert_eq!((holders.len(), used(&account)), (COUNT, COUNT as u64 * MIB));
     for member in &members {
         let pid = member.child.id();
@@ -218,6 +218,51 @@ fn many_processes_start_at_once() {
     }
     members.into_iter().for_each(Member::kill);
     assert_eq!(used(&account), 0);
+}
+
+/// Record locks keep processes apart and not the threads of one: what a dead process had goes back once, and nobody takes
+/// the living for dead.
+#[test]
+fn threads_that_look_at_once_give_back_once() {
+    const THREADS: usize = 8;
+    let host = Host::new("4GiB");
+    let mut living = Member::start(host.member("4GiB"));
+    assert_eq!(living.allocate(2 * GIB), 0);
+    let account = look(&host);
+    for round in 0..30 {
+        let mut dead = Member::start(host.member("4GiB"));
+        assert_eq!(dead.allocate(100 * MIB), 0);
+        dead.kill();
+        let start = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    account.reap();
+                });
+            }
+        });
+        assert_eq!(used(&account), 2 * GIB, "round {round}");
+    }
+    living.end();
+}
+
+/// A process that sits twice, or sits down while another of its threads looks, is alive all the same.
+#[test]
+fn a_process_never_takes_itself_for_dead() {
+    let host = Host::new("4GiB");
+    let mut other = Member::start(host.member("4GiB"));
+    assert_eq!(other.allocate(MIB), 0);
+    let account = look(&host);
+    let mut places = [(); 2].map(|()| account.sit().expect("a seat"));
+    for place in &mut places {
+        account.account().take(place, 10 * MIB, GIB).unwrap();
+    }
+    account.reap();
+    assert_eq!(account.account().used(), 21 * MIB);
+    // Nor does anybody else: the locks are still there.
+    assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
+    other.end();
 }
 
 /// 64 processes at the limit, one killed every 100 ms and replaced. VRAMSHIM_TEST_STORM says for how many seconds.
@@ -273,7 +318,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
     }
     assert!(refused > 0, "nobody was ever refused");
     assert_eq!(used(&account), 0);
-    assert!(account.holders(None).is_empty());
+    assert!(account.holders().is_empty());
 }
 
 /// What lies where the account should, and how it came there.

@@ -298,6 +298,43 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     member.end();
 }
 
+/// What a reset context had is gone from the account, and what the next one has is on it from its first use.
+#[test]
+fn a_context_that_is_reset_takes_its_share_with_it() {
+    for strategy in THREE {
+        let host = Host::new("4GiB");
+        let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
+        let mut member = Member::start(job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB").strategy(strategy));
+        for round in 0..3 {
+            assert_eq!(member.allocate(100 * MIB), 0, "{} round {round}", strategy.name);
+            assert_eq!(
+                member.allocate(700 * MIB),
+                OUT_OF_MEMORY,
+                "{} round {round}",
+                strategy.name
+            );
+            let told = member.information();
+            assert_eq!(
+                told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"],
+                "{} round {round}: {told}",
+                strategy.name
+            );
+            member.ask("p");
+        }
+        member.end();
+    }
+}
+
+/// As the strategy may be: set by the program itself, after it looked at the device and before it used it.
+#[test]
+fn a_program_may_limit_itself_before_it_begins() {
+    let host = Host::new("4GiB");
+    let mut member = Member::start(host.job().args(["late"]));
+    assert_eq!(member.allocate(2 * GIB), OUT_OF_MEMORY);
+    assert_eq!(member.information()["total"], GIB);
+    member.end();
+}
+
 #[test]
 fn the_journal_tells_the_limit_and_what_it_refused() {
     let host = Host::new("4GiB");

@@ -3,7 +3,7 @@
 use super::departure::DetachedPool;
 use super::{BLANK, Call, Engine};
 use crate::api::{Api, Class};
-use crate::journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use crate::journal::format::{FLAG_CONTEXT_GONE, HOST_DEVICE, Kind, Record};
 use crate::ledger::{Allocation, Key};
 use crate::real::{self, CUcontext, SUCCESS};
 
@@ -63,14 +63,13 @@ impl Engine {
     }
 
     /// The context is gone, and with it what was booked for it.
-    fn bury(&self, departed: Departed, device: i16) {
+    fn bury(&self, departed: Departed) {
         if let Some(pool) = departed.pool {
             self.bury_pool(pool);
         }
         for (_, allocation) in &departed.allocations {
             self.refund_allocation(allocation);
         }
-        self.measure(device);
     }
 
     /// The context is still there: puts everything back.
@@ -102,7 +101,12 @@ impl Call {
             return result;
         }
         self.engine.context_gone(context);
-        self.engine.bury(departed, device);
+        self.engine.bury(departed);
+        match device {
+            // One that never had memory, of any device.
+            HOST_DEVICE => self.engine.measure_all(),
+            device => self.engine.measure(device),
+        }
         result
     }
 
@@ -117,9 +121,11 @@ impl Call {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
             self.engine.context_gone(context);
-            self.engine.bury(departed, device);
+            self.engine.bury(departed);
             self.engine.forget_stream_pools(device, self.api());
             self.engine.refresh_graphs(device, self.api());
+            // Last: it asks the pools that are known, and those of the device are no more.
+            self.engine.measure_last(device);
         }
         result
     }

@@ -15,8 +15,8 @@ use crate::real::{
 const LAYERED: u32 = 0x01;
 const CUBEMAP: u32 = 0x04;
 
-/// Bytes: more than any driver adds to a row to align the next one.
-const MOST_PADDING: u64 = 512;
+/// Bytes: no driver was seen to align rows to more.
+const ROW_ALIGNMENT: u64 = 512;
 
 /// The extent of an array, whatever descriptor it came in.
 #[derive(Clone, Copy)]
@@ -192,8 +192,10 @@ impl Call {
     ) -> i32 {
         let place = Place::current();
         let size = width.saturating_mul(rows);
-        // No row is padded by more.
-        let most = width.saturating_add(MOST_PADDING).saturating_mul(rows);
+        let most = width
+            .checked_next_multiple_of(ROW_ALIGNMENT)
+            .unwrap_or(width)
+            .saturating_mul(rows);
         self.obtain_at_most(Class::Pitched, place, size, most, ask, || {
             let (address, pitch) = answer();
             let reserved = pitch.saturating_mul(rows);

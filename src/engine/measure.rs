@@ -24,7 +24,7 @@ const SELDOM_MS: u64 = 1000;
 /// Which devices were used, and when they were measured.
 pub struct Sightings {
     states: [AtomicU8; MAX_DEVICES],
-    /// Milliseconds since `began`, plus one.
+    /// Milliseconds since `began`, plus one; 0 where the next look is to measure in any case.
     measured: [AtomicU64; MAX_DEVICES],
     began: Instant,
 }
@@ -80,7 +80,7 @@ impl Engine {
             return;
         }
         let last = self.sightings.measured[device as usize].load(Relaxed);
-        if self.sightings.now() < last + SELDOM_MS || self.capturing() {
+        if last > 0 && self.sightings.now() < last + SELDOM_MS || self.capturing() {
             // Not yet, and not forgotten.
             state.store(GREW, Relaxed);
             return;
@@ -142,6 +142,25 @@ impl Engine {
         });
     }
 
+    /// Measures every device that was used.
+    pub(super) fn measure_all(&self) {
+        (0..MAX_DEVICES as i16)
+            .filter(|&device| self.sightings.has(device))
+            .for_each(|device| self.measure(device));
+    }
+
+    /// Measures a device whose context is gone. The next one is measured when it is used first.
+    pub(super) fn measure_last(&self, device: i16) {
+        self.measure(device);
+        if let Some(measured) = usize::try_from(device)
+            .ok()
+            .and_then(|index| self.sightings.measured.get(index))
+        {
+            measured.store(0, Relaxed);
+        }
+        self.grew(device);
+    }
+
     fn reserved(&self, device: i16) -> u64 {
         self.ledger.readings(device, None).reserved.current
     }
@@ -151,16 +170,22 @@ impl Engine {
     fn measure_context(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
         for _ in 0..4 {
             let before = self.reserved(device);
-            // Memory that another thread is obtaining is on one side of the comparison only.
-            let in_flight = quota.held().saturating_sub(quota.context()) != before;
+            let place = quota.place();
+            // Memory that another thread is obtaining or giving back is on one side of the comparison only.
+            let in_flight = place.held().saturating_sub(quota.context()) != before;
             let Some(of_process) = management::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
-            if !in_flight && self.reserved(device) == before {
+            // Pools give memory back when somebody waits for a stream.
+            self.refresh_pools(Api::Policy);
+            // What came and went while the library was asked left its number with our place.
+            if !in_flight && quota.place() == place && self.reserved(device) == before {
                 quota.context_takes(of_process.saturating_sub(before));
                 return (before, of_process);
             }
         }
+        // The other threads are busy: at the next look.
+        self.grew(device);
         (self.reserved(device), 0)
     }
 }

@@ -64,11 +64,17 @@ pub fn running() -> Option<&'static Engine> {
 
 /// The limits and accounts of this process, for one who only asks: where no engine runs, none is started.
 pub fn quota() -> Option<&'static Quota> {
+    let cell = &state().quota;
+    if let Some(known) = cell.get() {
+        return Some(known);
+    }
     if is_setuid() {
         return None;
     }
-    let settings = || Config::read(|name| std::env::var_os(name)).0.quota;
-    Some(state().quota.get_or_init(|| Quota::new(settings())))
+    let settings = Config::read(|name| std::env::var_os(name)).0.quota;
+    // Until the engine starts, a program that has no limits may choose them yet.
+    let asked = settings.ask_for_anything();
+    asked.then(|| cell.get_or_init(|| Quota::new(settings)))
 }
 
 fn is_setuid() -> bool {

@@ -4,7 +4,9 @@
 //! process ends, works across pid namespaces, and hands it on to no child, so a seat that can be locked is nobody's: who
 //! locks it may give back what its last process had, and sit down.
 //!
-//! Record locks go when the process closes *any* descriptor of the file. So a process opens a file once, and keeps it.
+//! Record locks go when the process closes *any* descriptor of the file. So a process opens a file once, and keeps it. And
+//! they are the whole process's: its threads would all be granted one that it has. So it remembers where it sits itself,
+//! and one of its threads at a time looks for the dead.
 
 use std::ffi::CString;
 use std::fmt;
@@ -12,9 +14,11 @@ use std::mem::offset_of;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, Place, SEATS};
+use super::lock;
 use crate::journal::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
@@ -53,6 +57,8 @@ impl std::error::Error for AccountError {}
 pub struct SharedAccount {
     layout: *const Layout,
     fd: libc::c_int,
+    /// The seats of this process; locked by the thread that locks seats.
+    own: Mutex<Vec<usize>>,
 }
 
 // SAFETY: what is mapped lives as long as the process, and all that changes in it is atomic.
@@ -185,6 +191,7 @@ impl SharedAccount {
         let account = SharedAccount {
             layout: base.cast(),
             fd,
+            own: Mutex::default(),
         };
         let layout = account.layout();
         let why = if layout.magic != MAGIC {
@@ -248,8 +255,9 @@ impl SharedAccount {
         &self.layout().account
     }
 
-    /// Sits this process down; it has one seat of an account at most.
-    pub fn sit(&self) -> Result<(usize, Place), String> {
+    /// Sits this process down; once for each number that it knows the device by.
+    pub fn sit(&self) -> Result<Place, String> {
+        let mut own = lock(&self.own);
         // SAFETY: has no preconditions.
         let pid = unsafe { libc::getpid() } as u64;
         let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.nearby();
@@ -262,9 +270,12 @@ impl SharedAccount {
                     first + step - SEATS
                 }
             });
-            let found = seats.find(|&seat| self.account().seat(seat).taken.load(SeqCst) == taken && self.lock(seat));
+            let found = seats.find(|&seat| {
+                self.account().seat(seat).taken.load(SeqCst) == taken && !own.contains(&seat) && self.lock(seat)
+            });
             if let Some(seat) = found {
-                return Ok((seat, self.begin(seat, pid)));
+                own.push(seat);
+                return Ok(self.begin(seat, pid));
             }
         }
         Err(format!("all {SEATS} seats are taken"))
@@ -302,9 +313,10 @@ impl SharedAccount {
         place
     }
 
-    /// Gives back what dead processes had. `own` is the seat of this process: its lock would be granted again.
-    pub fn reap(&self, own: Option<usize>) {
-        for seat in (0..self.seats_used()).filter(|&seat| Some(seat) != own) {
+    /// Gives back what dead processes had.
+    pub fn reap(&self) {
+        let own = lock(&self.own);
+        for seat in (0..self.seats_used()).filter(|seat| !own.contains(seat)) {
             let state = self.account().seat(seat);
             if state.taken.load(SeqCst) == 0 || !self.lock(seat) {
                 continue;
@@ -319,8 +331,8 @@ impl SharedAccount {
     }
 
     /// The processes that hold something, as far as they are alive.
-    pub fn holders(&self, own: Option<usize>) -> Vec<Holder> {
-        self.reap(own);
+    pub fn holders(&self) -> Vec<Holder> {
+        self.reap();
         (0..self.seats_used())
             .filter_map(|seat| {
                 let state = self.account().seat(seat);

@@ -52,7 +52,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    fn asks_for_anything(&self) -> bool {
+    pub fn ask_for_anything(&self) -> bool {
         !self.limits.is_empty() || self.accounts.is_some()
     }
 }
@@ -68,15 +68,15 @@ pub struct Device {
 enum Book {
     /// In memory of this process.
     Own(Box<Account>),
-    /// In a file, where this process has this seat.
-    Shared(&'static SharedAccount, usize),
+    /// In a file.
+    Shared(&'static SharedAccount),
 }
 
 impl Book {
     fn account(&self) -> &Account {
         match self {
             Book::Own(account) => account,
-            Book::Shared(shared, _) => shared.account(),
+            Book::Shared(shared) => shared.account(),
         }
     }
 }
@@ -121,7 +121,7 @@ impl DeviceQuota {
             Scope::Process
         };
         let (book, place) = match shared {
-            Some((account, seat, place)) => (Book::Shared(account, seat), place),
+            Some((account, place)) => (Book::Shared(account), place),
             None => {
                 let account = own_account();
                 let place = account.sit(0);
@@ -191,9 +191,12 @@ impl DeviceQuota {
 
     /// What the driver has for this process beside its allocations changed to `bytes`.
     pub fn context_takes(&self, bytes: u64) {
+        // Two threads that measured do not book across each other: nothing is given back before it is there.
+        let mut place = lock(&self.place);
         let before = self.context.swap(bytes, Ordering::SeqCst);
-        self.add(bytes.saturating_sub(before));
-        self.give(before.saturating_sub(bytes));
+        // More than can be counted is no limit's business.
+        let _ = self.book.account().add(&mut place, bytes.saturating_sub(before));
+        self.book.account().give(&mut place, before.saturating_sub(bytes));
     }
 
     pub fn context(&self) -> u64 {
@@ -203,6 +206,11 @@ impl DeviceQuota {
     /// What this process has, its contexts included.
     pub fn held(&self) -> u64 {
         lock(&self.place).held()
+    }
+
+    /// Where this process stands: not the same after anything was taken or given back, though it be as much.
+    pub fn place(&self) -> Place {
+        *lock(&self.place)
     }
 
     /// What those have whose memory counts towards the limit.
@@ -222,15 +230,15 @@ impl DeviceQuota {
     }
 
     fn reap(&self) {
-        if let Book::Shared(shared, seat) = &self.book {
-            shared.reap(Some(*seat));
+        if let Book::Shared(shared) = &self.book {
+            shared.reap();
         }
     }
 
     /// The living processes on this device's account.
     fn holders(&self) -> Vec<Holder> {
         match &self.book {
-            Book::Shared(shared, seat) => shared.holders(Some(*seat)),
+            Book::Shared(shared) => shared.holders(),
             Book::Own(_) => vec![Holder {
                 pid: std::process::id(),
                 namespace: identity::pid_namespace(),
@@ -307,12 +315,12 @@ impl Quota {
 
     /// Whether any device may have a limit or a shared account.
     pub fn is_in_force(&self) -> bool {
-        self.settings.asks_for_anything()
+        self.settings.ask_for_anything()
     }
 
     /// The quota of a device; `find` tells what device it is.
     pub fn device(&self, ordinal: i16, find: impl FnOnce() -> Option<Device>) -> Option<&DeviceQuota> {
-        if !self.settings.asks_for_anything() {
+        if !self.settings.ask_for_anything() {
             return None;
         }
         let cell = self.devices.get(usize::try_from(ordinal).ok()?)?;
@@ -335,7 +343,7 @@ impl Quota {
 
     /// What is to be said of the device with this UUID and total; `None` where nobody limits it or keeps an account.
     pub fn view(&self, uuid: [u8; 16], total: u64) -> Option<View> {
-        if !self.settings.asks_for_anything() {
+        if !self.settings.ask_for_anything() {
             return None;
         }
         if let Some((_, quota)) = self.in_use().find(|(_, quota)| quota.uuid == uuid) {
@@ -353,7 +361,7 @@ impl Quota {
                 holders: Vec::new(),
             });
         };
-        let holders = shared.holders(None);
+        let holders = shared.holders();
         let of_group = shared.account().limit.load(Ordering::SeqCst);
         match self.settings.scope {
             Scope::Group => Some(View {
@@ -387,7 +395,7 @@ impl Quota {
     }
 
     /// A seat in the account of a device; `None` where accounts are not shared.
-    fn sit(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, usize, Place)>, String> {
+    fn sit(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, Place)>, String> {
         let mut problem = None;
         let open = |folder: &Path, text: &str, uuid| {
             SharedAccount::open(folder, text, uuid)
@@ -397,8 +405,8 @@ impl Quota {
         let Some(account) = self.account(uuid, open) else {
             return problem.map_or(Ok(None), Err);
         };
-        let (seat, place) = account.sit()?;
-        Ok(Some((account, seat, place)))
+        let place = account.sit()?;
+        Ok(Some((account, place)))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Its result codes are its own. Types are those of the public header `nvml.h`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
@@ -155,10 +156,16 @@ pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
     if !found {
         return None;
     }
+    /// Set once this process was listed: its process id is one that the library knows, and not to be listed is to have
+    /// nothing.
+    static LISTED: AtomicBool = AtomicBool::new(false);
     let own = std::process::id();
     let used = processes(device)?
         .into_iter()
         .filter(|process| process.pid == own)
         .map(|process| process.used);
-    used.reduce(u64::saturating_add).filter(|&bytes| bytes != NOT_AVAILABLE)
+    let sum = used.reduce(u64::saturating_add);
+    LISTED.fetch_or(sum.is_some(), Relaxed);
+    sum.or_else(|| LISTED.load(Relaxed).then_some(0))
+        .filter(|&bytes| bytes != NOT_AVAILABLE)
 }

@@ -3,11 +3,13 @@
  *   a BYTES          allocates; the CUDA result and which block it is
  *   f BLOCK          frees; the CUDA result
  *   c                makes another context, which becomes current; d destroys it
+ *   p                resets the primary context, which takes all memory with it, and makes it current again
  *   r SEED STEPS     allocates and frees at random; how many requests were refused
  *   i                what everybody says: cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator, our account
  *   k                forks a child that asks NVML, and waits for it; its exit status
  *
  *   member forked: the same in a forked child, of a parent that only asked NVML.
+ *   member late: the same, with a limit of 1GiB that the program itself sets after it asked NVML.
  *   member storm SEED LIMIT: allocates and frees at random until it is told to end (SIGTERM), holding up to LIMIT bytes. */
 #include "client.h"
 #include "shim.h"
@@ -194,6 +196,7 @@ int main(int argc, char **argv)
         pid_t child = fork();
         if (child) return status_of(child) != 0;
     }
+    if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
     CHECK(cu(cuInit)(0));
     CHECK(cu(cuDevicePrimaryCtxRetain)(&primary, 0));
     CHECK(cu(cuCtxSetCurrent)(primary));
@@ -210,6 +213,14 @@ int main(int argc, char **argv)
         case 'f': printf("%d\n", release((int)a)); break;
         case 'c': CHECK(cu(cuCtxCreate_v2)(&context, 0, 0)); printf("0\n"); break;
         case 'd': CHECK(cu(cuCtxDestroy_v2)(context)); CHECK(cu(cuCtxSetCurrent)(primary)); printf("0\n"); break;
+        case 'p':
+            CHECK(cu(cuDevicePrimaryCtxReset_v2)(0));
+            CHECK(cu(cuDevicePrimaryCtxRetain)(&primary, 0));
+            CHECK(cu(cuCtxSetCurrent)(primary));
+            memset(blocks, 0, sizeof blocks);
+            *count_of(0, LINEAR) = 0;
+            printf("0\n");
+            break;
         case 'r': seed = a; printf("%d\n", steps((int)b, ~(size_t)0, 64 << 20)); break;
         case 'i': information(); break;
         case 'k': printf("%d\n", in_child()); break;

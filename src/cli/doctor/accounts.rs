@@ -143,7 +143,7 @@ fn account(findings: &mut Findings, file: &Path) {
             return;
         }
     };
-    let holders = account.holders(None);
+    let holders = account.holders();
     let (used, held) = (
         account.account().used(),
         holders.iter().map(|holder| holder.held).sum::<u64>(),
@@ -156,7 +156,7 @@ fn account(findings: &mut Findings, file: &Path) {
     // It may have been on the move.
     let (again, held) = (
         account.account().used(),
-        account.holders(None).iter().map(|holder| holder.held).sum::<u64>(),
+        account.holders().iter().map(|holder| holder.held).sum::<u64>(),
     );
     if again == held || again != used {
         findings.ok(ACCOUNTS, text).at(place);
