@@ -110,7 +110,7 @@ impl Engine {
         }
     }
 
-    /// Tells why a request failed for lack of memory; `limited`: not the device but the limit has none.
+    /// Tells on stderr why a request failed for lack of memory.
     pub(super) fn tell_out_of_memory(&self, place: Place, requested: u64) {
         let device = place.device;
         let Some(refusals) = usize::try_from(device).ok().and_then(|index| self.refusals.get(index)) else {

@@ -92,7 +92,6 @@ pub struct DeviceQuota {
     place: Mutex<Place>,
     /// What the driver has for this process beside its allocations, as far as that was measured.
     context: AtomicU64,
-    refusals: AtomicU64,
 }
 
 /// Why memory was refused. Bytes.
@@ -139,7 +138,6 @@ impl DeviceQuota {
             book,
             place: Mutex::new(place),
             context: AtomicU64::new(0),
-            refusals: AtomicU64::new(0),
         }
     }
 
@@ -246,11 +244,6 @@ impl DeviceQuota {
                 held: self.held(),
             }],
         }
-    }
-
-    /// Counts a refusal; whether it is one to tell: the first, the second, the fourth...
-    pub fn refused(&self) -> bool {
-        (self.refusals.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
     }
 }
 
