@@ -4,18 +4,13 @@
 mod common;
 
 use common::{
-    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree,
-    assert_journal_agrees, client,
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy,
+    assert_agree, assert_journal_agrees, client,
 };
 use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
 
-/// As Paddle sizes it: one reservation of nearly all there is.
-const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
-    environment: &[],
-    ..NAIVE_BEST_FIT
-};
 const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0")],
     ..AUTO_GROWTH

@@ -6,19 +6,12 @@ mod common;
 
 use common::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
 use common::{
-    AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree,
+    AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE, assert_agree,
     assert_journal_agrees, client,
 };
 use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
-
-/// As Paddle sizes it: one reservation of nearly all there is.
-const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
-    environment: &[],
-    ..NAIVE_BEST_FIT
-};
-const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 
 const WELL_BEHAVED: Habits = &[];
 const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];

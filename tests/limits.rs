@@ -5,18 +5,10 @@ mod common;
 
 use common::layer::FORMS;
 use common::member::{Host, Member};
-use common::{
-    AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, assert_journal_agrees,
-    client,
-};
+use common::{Job, MIB, STRATEGIES, THREE, assert_agree, assert_journal_agrees, client};
 use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
-const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
-    environment: &[],
-    ..NAIVE_BEST_FIT
-};
-const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 const OUT_OF_MEMORY: i32 = 2;
 
 fn limited(scene: &str, limit: &str) -> Job {

@@ -49,9 +49,26 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut Me
     }
 }
 
-/// As NVML hands out lists: `count` says how much room there is, and then how many there are.
-unsafe fn hand_out<T>(list: Vec<T>, count: *mut u32, out: *mut T) -> i32 {
-    // SAFETY: the caller's own arguments: `count` is readable, and there is room for as many.
+/// Our list, as NVML hands one out: `count` says how much room there is, and then how many there are. Where we have none
+/// to tell, `below` answers.
+///
+/// # Safety
+/// `count` is null or readable and writable, and `out` null or with room for as many.
+unsafe fn list<T>(
+    device: Device,
+    count: *mut u32,
+    out: *mut T,
+    entry: impl Fn(Process) -> T,
+    below: impl FnOnce() -> i32,
+) -> i32 {
+    if count.is_null() {
+        return below();
+    }
+    let Some(list) = answers::processes(device) else {
+        return below();
+    };
+    let list: Vec<T> = list.into_iter().map(entry).collect();
+    // SAFETY: by contract.
     unsafe {
         let room = std::mem::replace(&mut *count, list.len() as u32);
         if list.is_empty() {
@@ -65,68 +82,18 @@ unsafe fn hand_out<T>(list: Vec<T>, count: *mut u32, out: *mut T) -> i32 {
     OK
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses(
-    device: Device,
-    count: *mut u32,
-    out: *mut ProcessV1,
-) -> i32 {
-    let list = if count.is_null() {
-        None
-    } else {
-        answers::processes(device)
-    };
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        match list {
-            Some(list) => {
-                let short = |process: Process| ProcessV1 {
-                    pid: process.pid,
-                    used: process.used,
-                };
-                hand_out(list.into_iter().map(short).collect(), count, out)
-            }
-            None => real::nvmlDeviceGetComputeRunningProcesses(device, count, out),
+macro_rules! export_list {
+    ($($name:ident of $entry:ty: $make:expr;)+) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(device: Device, count: *mut u32, out: *mut $entry) -> i32 {
+            // SAFETY: the caller's own arguments.
+            unsafe { list(device, count, out, $make, || real::$name(device, count, out)) }
         }
-    }
+    )+};
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v2(
-    device: Device,
-    count: *mut u32,
-    out: *mut Process,
-) -> i32 {
-    let list = if count.is_null() {
-        None
-    } else {
-        answers::processes(device)
-    };
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        match list {
-            Some(list) => hand_out(list, count, out),
-            None => real::nvmlDeviceGetComputeRunningProcesses_v2(device, count, out),
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
-    device: Device,
-    count: *mut u32,
-    out: *mut Process,
-) -> i32 {
-    let list = if count.is_null() {
-        None
-    } else {
-        answers::processes(device)
-    };
-    // SAFETY: the caller's own arguments.
-    unsafe {
-        match list {
-            Some(list) => hand_out(list, count, out),
-            None => real::nvmlDeviceGetComputeRunningProcesses_v3(device, count, out),
-        }
-    }
+export_list! {
+    nvmlDeviceGetComputeRunningProcesses of ProcessV1: |process| ProcessV1 { pid: process.pid, used: process.used };
+    nvmlDeviceGetComputeRunningProcesses_v2 of Process: |process| process;
+    nvmlDeviceGetComputeRunningProcesses_v3 of Process: |process| process;
 }

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, Place, SEATS};
-use super::lock;
+use super::{lock, parse_uuid, uuid_text};
 use crate::journal::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
@@ -77,14 +77,14 @@ pub struct Holder {
 }
 
 impl SharedAccount {
-    pub fn path(folder: &Path, uuid: &str) -> PathBuf {
-        folder.join(format!("{uuid}.{EXTENSION}"))
+    fn path(folder: &Path, uuid: [u8; 16]) -> PathBuf {
+        folder.join(format!("{}.{EXTENSION}", uuid_text(uuid)))
     }
 
     /// Opens the account of a device in `folder`, which is made where it is missing, as is the file. A file that cannot
     /// be trusted is removed, and a new one takes its place.
-    pub fn open(folder: &Path, uuid_text: &str, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
-        let path = Self::path(folder, uuid_text);
+    pub fn open(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
+        let path = Self::path(folder, uuid);
         // Many processes may start at once, and nearly all of them find a file.
         if let Ok(account) = Self::open_existing(&path, uuid) {
             return Ok(account);
@@ -114,14 +114,14 @@ impl SharedAccount {
     }
 
     /// Opens the account of a device where there is one; for onlookers.
-    pub fn look(folder: &Path, uuid_text: &str, uuid: [u8; 16]) -> Option<SharedAccount> {
-        Self::open_existing(&Self::path(folder, uuid_text), uuid).ok()
+    pub fn look(folder: &Path, uuid: [u8; 16]) -> Option<SharedAccount> {
+        Self::open_existing(&Self::path(folder, uuid), uuid).ok()
     }
 
     /// Opens the account in this file, or says why it cannot be trusted; for onlookers.
     pub fn look_at(path: &Path) -> Result<SharedAccount, String> {
         let name = path.file_stem().and_then(|stem| stem.to_str());
-        let uuid = name.and_then(super::parse_uuid).ok_or("its name is none of a device")?;
+        let uuid = name.and_then(parse_uuid).ok_or("its name is none of a device")?;
         Self::open_existing(path, uuid).map_err(|unusable| match unusable {
             Unusable::Missing => "it is gone".to_owned(),
             Unusable::Distrusted(why) | Unusable::Broken(why) => why,

@@ -375,14 +375,14 @@ impl Quota {
     fn account(
         &self,
         uuid: [u8; 16],
-        open: impl FnOnce(&Path, &str, [u8; 16]) -> Option<SharedAccount>,
+        open: impl FnOnce(&Path, [u8; 16]) -> Option<SharedAccount>,
     ) -> Option<&'static SharedAccount> {
         let folder = self.settings.accounts.as_deref()?;
         let mut opened = lock(&self.opened);
         if let Some(account) = opened.get(&uuid) {
             return Some(account);
         }
-        let account: &'static SharedAccount = Box::leak(Box::new(open(folder, &uuid_text(uuid), uuid)?));
+        let account: &'static SharedAccount = Box::leak(Box::new(open(folder, uuid)?));
         opened.insert(uuid, account);
         Some(account)
     }
@@ -390,8 +390,8 @@ impl Quota {
     /// A seat in the account of a device; `None` where accounts are not shared.
     fn sit(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, Place)>, String> {
         let mut problem = None;
-        let open = |folder: &Path, text: &str, uuid| {
-            SharedAccount::open(folder, text, uuid)
+        let open = |folder: &Path, uuid| {
+            SharedAccount::open(folder, uuid)
                 .map_err(|error| problem = Some(error.to_string()))
                 .ok()
         };

@@ -113,7 +113,8 @@ pub fn is_divided(device: Device) -> bool {
 
 /// The processes that compute on a device, by whichever function there is.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
-    let mut list: Vec<Process> = Vec::new();
+    // Room for as many as there usually are, so that it is asked once.
+    let mut list: Vec<Process> = Vec::with_capacity(64);
     for _ in 0..8 {
         let mut count = list.capacity() as u32;
         let room = list.as_mut_ptr();

@@ -109,6 +109,11 @@ pub const NAIVE_BEST_FIT: Strategy = Strategy {
         ("FLAGS_reallocate_gpu_memory_in_mb", "16"),
     ],
 };
+/// As Paddle sizes it: one reservation of nearly all there is.
+pub const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
+    environment: &[],
+    ..NAIVE_BEST_FIT
+};
 pub const AUTO_GROWTH: Strategy = Strategy {
     name: "auto_growth",
     environment: &[],
@@ -117,6 +122,8 @@ pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
 };
+/// One of each, as they are where nobody sets them up.
+pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
 /// A command on a simulated GPU with the library in front of it, in a folder of its own.

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use vramshim::config::Config;
-use vramshim::quota::file::{EXTENSION, SharedAccount};
+use vramshim::quota::file::{EXTENSION, Holder, SharedAccount};
 use vramshim::quota::{Scope, Settings, parse_uuid, uuid_text};
 
-use super::folder::try_out;
-use super::probe::Driver;
+use super::folder::try_nearest;
+use super::probe::{Device, Driver};
 use super::report::Findings;
 use crate::cli::words::size;
 
@@ -31,13 +31,9 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
         Scope::Group => "all processes together",
     };
     for device in devices {
-        let uuid = device
-            .uuid
-            .as_deref()
-            .and_then(parse_uuid)
-            .map_or_else(String::new, uuid_text);
+        let (number, uuid) = names(device);
         let total = device.total_memory;
-        let Some(limit) = quota.limits.of(u32::try_from(device.ordinal).ok(), &uuid, total) else {
+        let Some(limit) = quota.limits.of(number, &uuid, total) else {
             findings
                 .note(LIMIT, format!("device {} has no limit", device.ordinal), "")
                 .at(quota.from);
@@ -69,12 +65,8 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
     }
     for name in quota.limits.names() {
         let is_there = devices.iter().any(|device| {
-            let uuid = device
-                .uuid
-                .as_deref()
-                .and_then(parse_uuid)
-                .map_or_else(String::new, uuid_text);
-            name.means(u32::try_from(device.ordinal).ok(), &uuid)
+            let (number, uuid) = names(device);
+            name.means(number, &uuid)
         });
         if driver.is_some() && !is_there {
             findings
@@ -88,33 +80,26 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
     }
 }
 
+/// What limits know a device by.
+fn names(device: &Device) -> (Option<u32>, String) {
+    let uuid = device.uuid.as_deref().and_then(parse_uuid);
+    (
+        u32::try_from(device.ordinal).ok(),
+        uuid.map_or_else(String::new, uuid_text),
+    )
+}
+
 fn accounts(findings: &mut Findings, folder: &Path) {
     let place = folder.display().to_string();
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let alone = "Without accounts a limit holds for each process alone; VRAMSHIM_ACCOUNTS chooses another folder.";
-    let Some(existing) = absolute.ancestors().find(|path| path.exists()) else {
+    let Some((_, trial)) = try_nearest(findings, ACCOUNTS, &absolute, &place, alone) else {
         return;
     };
-    if !existing.is_dir() {
-        findings
-            .problem(ACCOUNTS, format!("{} is not a folder", existing.display()), alone)
-            .at(place);
+    if let Some(error) = trial.no_locks {
+        let found = format!("record locks do not work there ({error})");
+        findings.problem(ACCOUNTS, found, alone).at(place);
         return;
-    }
-    match try_out(existing) {
-        Err((doing, error)) => {
-            let found = format!("cannot {doing} in {}: {error}", existing.display());
-            findings.problem(ACCOUNTS, found, alone).at(place);
-            return;
-        }
-        Ok(trial) => {
-            if let Some(error) = trial.no_locks {
-                findings
-                    .problem(ACCOUNTS, format!("record locks do not work there ({error})"), alone)
-                    .at(place);
-                return;
-            }
-        }
     }
     let files = std::fs::read_dir(folder)
         .into_iter()
@@ -144,20 +129,15 @@ fn account(findings: &mut Findings, file: &Path) {
         }
     };
     let holders = account.holders();
-    let (used, held) = (
-        account.account().used(),
-        holders.iter().map(|holder| holder.held).sum::<u64>(),
-    );
+    let together = |holders: &[Holder]| holders.iter().map(|holder| holder.held).sum::<u64>();
+    let (used, held) = (account.account().used(), together(&holders));
     let text = format!("{} used by {} processes", size(used), holders.len());
     if used == held {
         findings.ok(ACCOUNTS, text).at(place);
         return;
     }
     // It may have been on the move.
-    let (again, held) = (
-        account.account().used(),
-        account.holders().iter().map(|holder| holder.held).sum::<u64>(),
-    );
+    let (again, held) = (account.account().used(), together(&account.holders()));
     if again == held || again != used {
         findings.ok(ACCOUNTS, text).at(place);
     } else {

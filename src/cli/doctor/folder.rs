@@ -31,28 +31,8 @@ pub fn check(findings: &mut Findings, config: &Config) {
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
     let place = wanted.display().to_string();
     let advice = "VRAMSHIM_DIR (vramshim run --dir) chooses another folder; the job goes on without a journal.";
-    // What does not exist yet is made in the nearest folder that does.
-    let Some(existing) = wanted.ancestors().find(|path| path.exists()) else {
+    let Some((existing, trial)) = try_nearest(findings, CHECK, &wanted, &place, advice) else {
         return;
-    };
-    if !existing.is_dir() {
-        findings
-            .problem(CHECK, format!("{} is not a folder", existing.display()), advice)
-            .at(place);
-        return;
-    }
-    let trial = match try_out(existing) {
-        Ok(trial) => trial,
-        Err((doing, error)) => {
-            findings
-                .problem(
-                    CHECK,
-                    format!("cannot {doing} in {}: {error}", existing.display()),
-                    advice,
-                )
-                .at(place);
-            return;
-        }
     };
     let kind = kind_of(existing);
     let on = kind.map_or_else(String::new, |kind| format!(" on {kind}"));
@@ -97,8 +77,29 @@ pub struct Trial {
     pub no_locks: Option<io::Error>,
 }
 
+/// Tries out where a folder is or can be made: what does not exist yet is made in the nearest one that does. Where that
+/// cannot be, the problem is told and nothing returned.
+pub fn try_nearest<'a>(
+    findings: &mut Findings,
+    check: &'static str,
+    wanted: &'a Path,
+    place: &str,
+    advice: &str,
+) -> Option<(&'a Path, Trial)> {
+    let existing = wanted.ancestors().find(|path| path.exists())?;
+    let problem = match existing.is_dir() {
+        false => format!("{} is not a folder", existing.display()),
+        true => match try_out(existing) {
+            Ok(trial) => return Some((existing, trial)),
+            Err((doing, error)) => format!("cannot {doing} in {}: {error}", existing.display()),
+        },
+    };
+    findings.problem(check, problem, advice).at(place);
+    None
+}
+
 /// Makes a folder, a file in it, blocks, a lock and a shared mapping; takes all of it away again.
-pub fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
+fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
     let inside = tempfile::Builder::new().prefix(".vramshim-doctor-").tempdir_in(folder);
     let inside = inside.map_err(|error| ("make a folder", error))?;
     let file = File::options()
