@@ -29,11 +29,13 @@ pub enum Region {
     Small = 1,
 }
 
-/// Which end of a free block a request gets.
+/// Which part of a free block a request gets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Head,
     Tail,
+    /// So many units from its beginning.
+    At(u32),
 }
 
 /// A request on its way through a plan.
@@ -139,12 +141,9 @@ impl Arena {
         self.reserved - self.allocated
     }
 
-    /// The smallest hole of at least `units`, the lowest of several.
-    pub fn hole(&self, region: Region, units: u32) -> Option<Id> {
-        self.holes[region as usize]
-            .range((units, 0, 0)..)
-            .next()
-            .map(|&(_, _, id)| id)
+    /// Holes of at least `units`, smallest first, the lowest first of several.
+    pub fn holes(&self, region: Region, units: u32) -> impl Iterator<Item = Id> + '_ {
+        self.holes[region as usize].range((units, 0, 0)..).map(|&(_, _, id)| id)
     }
 
     /// Asks the layer below for a segment, which is one free, clean block.
@@ -260,7 +259,7 @@ impl Arena {
         Ok(true)
     }
 
-    fn all_clean(&self) -> bool {
+    pub fn all_clean(&self) -> bool {
         self.lists[2 * DEVICE as usize..].iter().all(FreeIndex::is_empty)
     }
 
@@ -273,15 +272,19 @@ impl Arena {
     pub fn carve(&mut self, id: Id, request: &Request, end: End) -> Block {
         let dirt = self.unlist(id);
         let rest = self.blocks.units(id) - request.units;
+        let skip = match end {
+            End::Head => 0,
+            End::Tail => rest,
+            End::At(skip) => skip,
+        };
         let mut live = id;
-        if rest > 0 {
-            if end == End::Head {
-                let rest = self.blocks.split(id, request.units);
-                self.list(rest, dirt);
-            } else {
-                live = self.blocks.split(id, rest);
-                self.list(id, dirt);
-            }
+        if skip > 0 {
+            live = self.blocks.split(id, skip);
+            self.list(id, dirt);
+        }
+        if skip < rest {
+            let after = self.blocks.split(live, request.units);
+            self.list(after, dirt);
         }
         self.blocks.make_live(live, request.bytes);
         self.allocated += request.rounded();

@@ -1,20 +1,21 @@
 //! `auto_growth`: grows with demand and stays contiguous.
 //!
 //! Address space is reserved once, far more than the device has memory; physical memory is created in granules and mapped
-//! where it is needed. Best fit over all of it. Where no free block is long enough, the longest one beside unmapped
-//! addresses is extended: first by granules that lie wholly free elsewhere, taken from the shortest free blocks and
-//! mapped again (no copy, no new memory), then by new ones. So a request fails only where the free granules and the free
-//! memory of the device together are less than it needs.
+//! where it is needed. Best fit over all of it. A large request that no free block fits exactly goes where it costs least
+//! (see `placement`), and where no free block is long enough one is made: of granules that lie wholly free elsewhere,
+//! and of what is free of others, mapped side by side (no copy, no new memory), and of new ones. So a request fails only
+//! where the free granules and the free memory of the device together are less than it needs.
 //!
 //! Small requests have address space of their own, or take what a granule in use has left, so that none of them holds
 //! a granule that a large request could have had.
 //!
 //! Where the layer below has no virtual memory management, or it fails there: `chunks`.
 
-use super::arena::{Arena, Region, Request};
+use super::arena::{Arena, End, Region, Request};
 use super::blocks::{Id, UNIT};
 use super::chunks::Chunks;
 use super::granules::{Granules, Source};
+use super::placement::{Placement, Survey};
 use super::{Backing, Block, Plan, Remains, Settings, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
 
@@ -23,6 +24,20 @@ const SMALL_UNITS: u32 = (64 << 10) / UNIT as u32;
 
 /// They have address space of their own once this much is reserved: a granule is little then.
 const APART_FROM: u64 = 512 << 20;
+
+/// Requests from this many units on are large: looking for their place costs less than what they may waste.
+const LARGE_UNITS: u32 = (1 << 20) / UNIT as u32;
+
+/// A free block fits a large request where it is longer by at most this part of it.
+const NEARLY: u32 = 256;
+
+/// Where more than this part of what is reserved lies in free granules, a free block is taken as it is: there is memory
+/// enough, and mapping takes time.
+const PLENTY: u64 = 3;
+
+/// So it is once this many large requests were served without new memory: a job that does the same again and again is
+/// to find its blocks as it left them.
+const SETTLED: u32 = 500;
 
 enum Growth {
     /// Nothing was asked for yet.
@@ -35,6 +50,8 @@ pub struct AutoGrowth {
     growth: Growth,
     chunks: Chunks,
     least_step: u64,
+    /// Large requests since there was new memory.
+    since_growth: u32,
 }
 
 impl AutoGrowth {
@@ -42,6 +59,7 @@ impl AutoGrowth {
         AutoGrowth {
             growth: Growth::Unknown,
             least_step: settings.chunk_bytes,
+            since_growth: 0,
             chunks: Chunks::new(settings),
         }
     }
@@ -61,55 +79,106 @@ impl AutoGrowth {
     }
 }
 
-fn in_granules(
-    arena: &mut Arena,
-    granules: &mut Granules,
-    memory: &dyn DeviceMemory,
-    request: &Request,
-) -> Result<Block, DriverError> {
-    let small = request.units <= SMALL_UNITS && arena.reserved() >= APART_FROM;
-    let region = if small { Region::Small } else { Region::Main };
-    let mut found = arena.best(memory, region, request)?;
-    if found.is_none() && small {
-        let rest_of_a_granule = |&id: &Id| granules.whole_in(arena, id).is_empty();
-        found = arena.best_now(memory, Region::Main, request).filter(rest_of_a_granule);
-    }
-    let run = match found {
-        Some(run) => run,
-        None => extend(arena, granules, memory, region, request)?,
-    };
-    Ok(arena.carve(run, request, granules.end_for(arena, run)))
+/// A request on its way, and what it goes through.
+struct Search<'a> {
+    arena: &'a mut Arena,
+    granules: &'a mut Granules,
+    memory: &'a dyn DeviceMemory,
+    request: &'a Request,
+    since_growth: &'a mut u32,
 }
 
-/// Makes a free block of the request's size of free memory elsewhere, and of new memory where that is not enough.
-fn extend(
-    arena: &mut Arena,
-    granules: &mut Granules,
-    memory: &dyn DeviceMemory,
-    region: Region,
-    request: &Request,
-) -> Result<Id, DriverError> {
-    // Only clean memory may be unmapped, and none while a capture is open.
-    let may_move = arena.synchronise(memory)? && memory.may_synchronise();
-    let mut from = if may_move { Source::Spared } else { Source::New };
-    loop {
-        let target = match granules.target(arena, region, request.units, from) {
-            Some(target) => target,
-            None => {
-                granules.reserve(arena, memory, region, request.rounded())?;
-                let target = granules.target(arena, region, request.units, from);
-                target.ok_or(DriverError::OUT_OF_MEMORY)?
+impl Search<'_> {
+    fn serve(mut self) -> Result<Block, DriverError> {
+        let request = self.request;
+        let small = request.units <= SMALL_UNITS && self.arena.reserved() >= APART_FROM;
+        let region = if small { Region::Small } else { Region::Main };
+        let mut found = self.arena.best(self.memory, region, request)?;
+        if found.is_none() && small {
+            let rest_of_a_granule = |&id: &Id| self.granules.whole_in(self.arena, id).is_empty();
+            found = self.best_now(Region::Main).filter(rest_of_a_granule);
+        }
+        match found {
+            Some(run) if request.units < LARGE_UNITS || self.fits(run) => Ok(self.cut(run)),
+            // A stream is not made to wait for a better place.
+            Some(run) if request.stream.is_some() && !self.arena.all_clean() => Ok(self.cut(run)),
+            _ => self.place(region),
+        }
+    }
+
+    fn best_now(&self, region: Region) -> Option<Id> {
+        self.arena.best_now(self.memory, region, self.request)
+    }
+
+    fn fits(&self, run: Id) -> bool {
+        self.arena.blocks.units(run) - self.request.units <= self.request.units / NEARLY
+    }
+
+    fn cut(&mut self, run: Id) -> Block {
+        self.arena
+            .carve(run, self.request, self.granules.end_for(self.arena, run))
+    }
+
+    /// Looks at all free memory, and makes a free block of it, and of new memory, where that is better.
+    fn place(&mut self, region: Region) -> Result<Block, DriverError> {
+        // Only clean memory may be unmapped, and none while a capture is open.
+        let may_move = self.arena.synchronise(self.memory)? && self.memory.may_synchronise();
+        if may_move {
+            self.granules.gather(self.arena, self.memory);
+        }
+        let found = self.best_now(region);
+        if let Some(run) = found.filter(|&run| !may_move || self.fits(run)) {
+            return Ok(self.cut(run));
+        }
+        let mut from = if may_move { Source::Spared } else { Source::New };
+        loop {
+            let aliases = may_move && self.granules.aliases();
+            let whole = self.granules.free_granules(self.arena, region, from);
+            let free = whole as u64 * u64::from(self.granules.units()) * UNIT;
+            let enough = free >= self.arena.reserved() / PLENTY + self.request.rounded();
+            let as_it_is = enough || *self.since_growth > SETTLED;
+            let survey = Survey::new(self.arena, self.granules, region, whole, aliases);
+            let composition = match survey.choose(self.request.units, as_it_is) {
+                Some(Placement::Within(run, skip)) => {
+                    *self.since_growth = self.since_growth.saturating_add(1);
+                    return Ok(self.arena.carve(run, self.request, End::At(skip)));
+                }
+                Some(Placement::Composed(composition)) => composition,
+                None => return Err(DriverError::OUT_OF_MEMORY),
+            };
+            if composition.new > 0
+                && let Some(run) = self.best_now(other(region))
+            {
+                return Ok(self.cut(run));
             }
-        };
-        if target.new > 0
-            && let Some(found) = arena.best_now(memory, other(region), request)
-        {
-            return Ok(found);
+            let units = self.request.units;
+            match self
+                .granules
+                .compose(self.arena, self.memory, region, &composition, units)
+            {
+                Ok(address) => {
+                    *self.since_growth = match composition.new {
+                        0 => self.since_growth.saturating_add(1),
+                        _ => 0,
+                    };
+                    return self.cut_at(address);
+                }
+                // What lies below maps nothing twice.
+                Err(_) if aliases && !self.granules.aliases() => {}
+                Err(DriverError::OUT_OF_MEMORY) if from == Source::Spared => from = Source::Any,
+                Err(problem) => {
+                    let found = self.best_now(region).or_else(|| self.best_now(other(region)));
+                    return found.map(|run| self.cut(run)).ok_or(problem);
+                }
+            }
         }
-        match granules.fill(arena, memory, &target) {
-            Err(DriverError::OUT_OF_MEMORY) if from == Source::Spared => from = Source::Any,
-            result => return result,
-        }
+    }
+
+    /// From `address` on, in the free block that was composed there.
+    fn cut_at(&mut self, address: u64) -> Result<Block, DriverError> {
+        let run = self.arena.blocks.holding(address).ok_or(DriverError::OUT_OF_MEMORY)?;
+        let skip = ((address - self.arena.blocks.address(run)) / UNIT) as u32;
+        Ok(self.arena.carve(run, self.request, End::At(skip)))
     }
 }
 
@@ -127,10 +196,20 @@ impl Plan for AutoGrowth {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        let Some(granules) = self.granules(memory) else {
+        if self.granules(memory).is_none() {
             return self.chunks.allocate(arena, memory, request);
+        }
+        let Growth::Mapped(granules) = &mut self.growth else {
+            return Err(DriverError::OUT_OF_MEMORY);
         };
-        match in_granules(arena, granules, memory, request) {
+        let search = Search {
+            arena,
+            granules,
+            memory,
+            request,
+            since_growth: &mut self.since_growth,
+        };
+        match search.serve() {
             Err(problem) if problem != DriverError::OUT_OF_MEMORY => {
                 // Where chunks work, it is virtual memory that does not.
                 let block = self.chunks.allocate(arena, memory, request).map_err(|_| problem)?;
@@ -145,8 +224,9 @@ impl Plan for AutoGrowth {
     }
 
     fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) {
-        if !matches!(self.growth, Growth::Mapped(_)) {
-            self.chunks.freed(arena, memory, run);
+        match &mut self.growth {
+            Growth::Mapped(granules) => granules.freed(arena, run),
+            _ => self.chunks.freed(arena, memory, run),
         }
     }
 

@@ -1,29 +1,29 @@
 //! Physical memory in granules, and the reserved address space that they are mapped into.
 //!
 //! Each granule is a handle of its own, so that a granule that is wholly free can be mapped elsewhere or be given back.
-//! One that is partly in use cannot move; but once its neighbours did, what is free of it lies beside a hole, and can be
-//! continued there.
+//! One that is partly in use cannot move, but it can be mapped a second time (see `views`), and what is free of it be used
+//! there.
 //!
 //! Any call to the layer below may fail at any point; what was done until then stays on the books.
+
+mod views;
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::arena::{Arena, End, Region};
-use super::blocks::{Id, Kind, NONE, UNIT};
+use super::blocks::{Id, Kind, UNIT};
+use super::placement::{Composition, Site};
 use super::{Backing, Block, Remains, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
+use views::Views;
 
 /// Address space, as a multiple of the device's memory: room for blocks that cannot move.
 const RESERVE_FACTOR: u64 = 8;
 /// Units are counted in 32 bits, and two sizes are added now and then.
 const LARGEST_RANGE: u64 = 1 << 40;
-/// Free blocks shorter than this, in units, are not continued.
-const SHORTEST: u32 = (16 << 10) / UNIT as u32;
 /// New granules from which on the device is asked whether it has them.
 const WORTH_ASKING: usize = 16;
-/// Free blocks looked at, so that one request never takes long however many there are.
-const MOST_RUNS: usize = 1024;
 
 /// Which granules a block may be made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,25 +36,13 @@ pub enum Source {
     Any,
 }
 
-/// A hole to map granules into, so that a long enough free block lies there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Where to map.
-    pub address: u64,
-    pub granules: usize,
-    /// How many of them are new; the others lie free somewhere.
-    pub new: usize,
-    pub from: Source,
-    /// The free blocks that are continued, if any: their granules stay where they are.
-    pub keep: [Id; 2],
-}
-
 pub struct Granules {
     size: u64,
     /// Handles by segment and granule; 0 where nothing is mapped.
     handles: HashMap<u32, Vec<u64>>,
     /// Created or unmapped, and not mapped anywhere.
     spare: Vec<u64>,
+    views: Views,
     given_up: bool,
     remapped: u64,
 }
@@ -66,6 +54,7 @@ impl Granules {
             size: least_step.clamp(granularity, LARGEST_RANGE / 8).next_power_of_two(),
             handles: HashMap::new(),
             spare: Vec::new(),
+            views: Views::default(),
             given_up: false,
             remapped: 0,
         }
@@ -109,7 +98,7 @@ impl Granules {
     }
 
     /// Granules that could be taken from free blocks for a block of `region`.
-    fn free_granules(&self, arena: &Arena, region: Region, from: Source) -> usize {
+    pub fn free_granules(&self, arena: &Arena, region: Region, from: Source) -> usize {
         let of = |region: Region| -> usize {
             arena
                 .clean(region, self.units())
@@ -156,96 +145,130 @@ impl Granules {
         Ok(())
     }
 
-    /// Where a block of `units` costs the fewest new granules, and of those the fewest calls: beside a free block that it
-    /// continues, or in a hole by itself.
-    pub fn target(&self, arena: &Arena, region: Region, units: u32, from: Source) -> Option<Target> {
-        let granule = self.units();
-        let all_free = self.free_granules(arena, region, from);
-        let inside = |id: Id| if id == NONE { 0 } else { self.whole_in(arena, id).len() };
-        let target = |address: u64, granules: usize, keep: [Id; 2]| {
-            let elsewhere = all_free.saturating_sub(keep.into_iter().map(inside).sum());
-            Target {
-                address,
-                granules,
-                new: granules - elsewhere.min(granules),
-                from,
-                keep,
-            }
-        };
-        let alone = arena.hole(region, units.next_multiple_of(granule));
-        let all_of_it = units.div_ceil(granule) as usize;
-        let mut best = alone.map(|hole| target(arena.blocks.address(hole), all_of_it, [NONE; 2]));
-        let runs = arena
-            .clean(region, SHORTEST)
-            .take(MOST_RUNS)
-            .filter(|&id| self.hold(arena, id));
-        for run in runs.filter(|&id| arena.blocks.units(id) < units) {
-            let missing = (units - arena.blocks.units(run)).next_multiple_of(granule);
-            let room = |id: Id| match id != NONE && arena.blocks.kind(id) == Kind::Hole {
-                true => arena.blocks.units(id),
-                false => 0,
-            };
-            let (before, after) = (arena.blocks.prev(run), arena.blocks.next(run));
-            let start = arena.blocks.address(run);
-            let granules = (missing / granule) as usize;
-            let candidate = if room(after) >= missing {
-                target(arena.blocks.address(after), granules, [run, NONE])
-            } else if room(before) >= missing {
-                target(start - u64::from(missing) * UNIT, granules, [run, NONE])
-            } else if room(after) > 0 {
-                // All of the hole, so that the free block beyond it counts as well.
-                let beyond = arena.blocks.next(after);
-                let enough = |beyond: u32| room(after) + beyond >= units - arena.blocks.units(run);
-                if !arena.is_clean(beyond) || !enough(arena.blocks.units(beyond)) {
-                    continue;
-                }
-                let granules = (room(after) / granule) as usize;
-                target(arena.blocks.address(after), granules, [run, beyond])
-            } else {
-                continue;
-            };
-            // What is left over is worth less than what is used up: the longest run of equals comes first.
-            if best.is_none_or(|best| (candidate.new, candidate.granules) < (best.new, best.granules)) {
-                best = Some(candidate);
-            }
-        }
-        best
+    /// A hole of `granules` in which nothing is mapped: its segment, and the first of them.
+    fn hole(&self, arena: &Arena, region: Region, granules: u32) -> Option<(u32, u32)> {
+        arena.holes(region, granules * self.units()).find_map(|hole| {
+            let (segment, start) = (arena.blocks.segment_of(hole), arena.blocks.offset(hole));
+            let first = start.div_ceil(self.units());
+            let end = (start + arena.blocks.units(hole)) / self.units();
+            let slots = self
+                .handles
+                .get(&segment)?
+                .get(first as usize..(first + granules) as usize)?;
+            (first + granules <= end && slots.iter().all(|&handle| handle == 0)).then_some((segment, first))
+        })
     }
 
-    /// Maps granules as the target says; returns the free block that they are part of then.
-    pub fn fill(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, target: &Target) -> Result<Id, DriverError> {
+    fn address(&self, arena: &Arena, segment: u32, granule: u32) -> u64 {
+        arena.blocks.base(segment) + u64::from(granule) * self.size
+    }
+
+    /// Makes a free block as it was composed; returns where in it the request of `units` begins: its address.
+    pub fn compose(
+        &mut self,
+        arena: &mut Arena,
+        memory: &dyn DeviceMemory,
+        region: Region,
+        composition: &Composition,
+        units: u32,
+    ) -> Result<u64, DriverError> {
+        let Composition {
+            opening,
+            closing,
+            site,
+            granules,
+            new,
+            at_end,
+        } = *composition;
         // A request that cannot be served must not take what others could have meanwhile.
-        if target.new >= WORTH_ASKING
+        if new as usize >= WORTH_ASKING
             && let Ok(available) = memory.available()
-            && target.new as u64 > available.free / self.size
+            && u64::from(new) > available.free / self.size
         {
             return Err(DriverError::OUT_OF_MEMORY);
         }
-        // New ones first: where the device has none, nothing was moved for nothing.
-        let new = self.create(memory, target.new)?;
-        let created = new.len() as u64 * self.size;
-        let mut handles = self.take_free(arena, memory, target.granules - target.new, &target.keep);
-        let moved = handles.len() as u64 * self.size;
-        handles.extend(new);
-        let mapped = match arena.blocks.holding(target.address) {
-            Some(hole) if handles.len() == target.granules => {
-                self.map_all(memory, target.address, &handles).map(|()| hole)
+        let (segment, first) = match site {
+            Site::Anew => {
+                let wanted = granules + u32::from(opening.is_some()) + u32::from(closing.is_some());
+                if self.hole(arena, region, wanted).is_none() {
+                    self.reserve(arena, memory, region, u64::from(wanted) * self.size)?;
+                }
+                let hole = self.hole(arena, region, wanted).ok_or(DriverError::OUT_OF_MEMORY)?;
+                (hole.0, hole.1 + u32::from(opening.is_some()))
             }
+            Site::After(run) => {
+                let end = arena.blocks.offset(run) + arena.blocks.units(run);
+                (arena.blocks.segment_of(run), end / self.units())
+            }
+            Site::Before(run) => {
+                let start = arena.blocks.offset(run) / self.units();
+                (arena.blocks.segment_of(run), start - granules)
+            }
+        };
+        let middle = self.address(arena, segment, first);
+        let after = middle + u64::from(granules) * self.size;
+        // New ones first: where the device has none, nothing was moved for nothing.
+        let created = self.create(memory, new as usize)?;
+        let ends = match site {
+            Site::Anew => [
+                opening.map(|piece| (piece, first.wrapping_sub(1))),
+                closing.map(|piece| (piece, first + granules)),
+            ],
+            _ => [None, None],
+        };
+        for (piece, slot) in ends.into_iter().flatten() {
+            let moved = self.view(arena, memory, piece.address, piece.units, (segment, slot));
+            moved.inspect_err(|_| self.discard(memory, &created))?;
+        }
+        let keep = match site {
+            Site::After(run) | Site::Before(run) => Some(run),
+            Site::Anew => None,
+        };
+        if granules > 0 {
+            self.fill(arena, memory, (segment, first, granules), created, keep)?;
+        }
+        Ok(match (site, opening, closing) {
+            (Site::After(_), Some(piece), _) => piece.address,
+            (_, Some(piece), _) if !at_end => middle - u64::from(piece.units) * UNIT,
+            (_, _, Some(piece)) => {
+                let end = if site == Site::Anew { after } else { piece.address };
+                end + u64::from(piece.units) * UNIT - u64::from(units) * UNIT
+            }
+            _ => middle,
+        })
+    }
+
+    /// Maps `created` and as many free granules as are missing into a hole: segment, first granule, number of them.
+    fn fill(
+        &mut self,
+        arena: &mut Arena,
+        memory: &dyn DeviceMemory,
+        (segment, first, granules): (u32, u32, u32),
+        created: Vec<u64>,
+        keep: Option<Id>,
+    ) -> Result<(), DriverError> {
+        let address = self.address(arena, segment, first);
+        let new = created.len() as u64 * self.size;
+        let mut handles = self.take_free(arena, memory, granules as usize - created.len(), keep);
+        let moved = handles.len() as u64 * self.size;
+        handles.extend(created);
+        let mapped = match arena.blocks.holding(address) {
+            Some(hole) if handles.len() == granules as usize => self.map_all(memory, address, &handles).map(|()| hole),
             // A granule that was free could not be unmapped.
             _ => Err(DriverError::OUT_OF_MEMORY),
         };
         let hole = mapped.inspect_err(|_| self.discard(memory, &handles))?;
-        let segment = arena.blocks.segment_of(hole);
-        let first = ((target.address - arena.blocks.base(segment)) / self.size) as usize;
-        self.handles.entry(segment).or_default()[first..first + handles.len()].copy_from_slice(&handles);
+        let slots = first as usize..(first + granules) as usize;
+        self.handles.entry(segment).or_default()[slots].copy_from_slice(&handles);
         self.remapped += moved;
         if moved > 0 {
-            memory.mapped(target.address, moved, true);
+            memory.mapped(address, moved, true);
         }
-        if created > 0 {
-            memory.mapped(target.address + moved, created, false);
+        if new > 0 {
+            memory.mapped(address + moved, new, false);
         }
-        Ok(arena.fill(hole, target.address, target.granules as u32 * self.units()))
+        arena.fill(hole, address, granules * self.units());
+        Ok(())
     }
 
     /// Maps granules one after the other from `address` on, accessible; all of them or none.
@@ -283,12 +306,12 @@ impl Granules {
     }
 
     /// Unmaps up to `wanted` granules that lie wholly free, from the smallest free blocks, but for `keep`.
-    fn take_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, wanted: usize, keep: &[Id]) -> Vec<u64> {
+    fn take_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, wanted: usize, keep: Option<Id>) -> Vec<u64> {
         let mut taken = Vec::with_capacity(wanted);
         if wanted == 0 {
             return taken;
         }
-        let may_give = |&id: &Id| !keep.contains(&id) && !self.whole_in(arena, id).is_empty();
+        let may_give = |&id: &Id| keep != Some(id) && !self.whole_in(arena, id).is_empty();
         let mut donors: Vec<Id> = self.free_runs(arena).filter(may_give).collect();
         // Those of the small region last: see `Source::Spared`.
         donors.sort_by_key(|&id| (arena.region(id) == Region::Small, arena.blocks.units(id)));
@@ -315,7 +338,7 @@ impl Granules {
         let segment = arena.blocks.segment_of(block);
         let address = arena.blocks.base(segment) + u64::from(granules.start) * self.size;
         let size = granules.len() as u64 * self.size;
-        if memory.unmap(address, size).is_err() {
+        if !self.seen_once(arena, memory, segment, granules.clone()) || memory.unmap(address, size).is_err() {
             return Vec::new();
         }
         memory.unmapped(address, size, moved);
@@ -350,6 +373,7 @@ impl Granules {
         if !matches!(arena.synchronise(memory), Ok(true)) {
             return 0;
         }
+        self.gather(arena, memory);
         let runs: Vec<Id> = self.free_runs(arena).collect();
         let mut handles = self.take_spare(memory, usize::MAX);
         for run in runs {
@@ -391,6 +415,9 @@ impl Granules {
                 remains.handles.push(handle);
             }
         }
+        // A granule can be mapped more than once.
+        remains.handles.sort_unstable();
+        remains.handles.dedup();
         remains
     }
 

@@ -11,6 +11,7 @@ mod chunks;
 mod free_index;
 mod granules;
 mod naive_best_fit;
+mod placement;
 pub mod slabs;
 
 use arena::{Arena, Request};
