@@ -3,6 +3,7 @@
 
 mod common;
 
+use common::layer::FORMS;
 use common::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy,
     assert_agree, assert_journal_agrees, client,
@@ -101,6 +102,43 @@ fn scattered_memory_that_stays_where_it_is_runs_out() {
             "{strategy:?}: {device}"
         );
         assert!(device.get("remapped_bytes").is_none(), "{strategy:?}: {device}");
+    }
+}
+
+/// Two halves of granules that are partly in use, on a device that has nothing else: what the job says of a request for
+/// as much, and what `inspect --json` says of the device.
+fn halves(job: Job) -> (String, Value) {
+    let finished = job.sim("6MiB", 1).run().ok();
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    let said = said
+        .expect("an answer")
+        .rsplit(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let last = checkpoints(&finished, AUTO_GROWTH).pop().expect("a checkpoint");
+    let mut job = finished.inspect();
+    assert_journal_agrees(&job, &last, &said);
+    assert_eq!(job["anomalies"], 0);
+    (said, job["devices"][0].take())
+}
+
+#[test]
+fn auto_growth_maps_free_halves_of_granules_side_by_side() {
+    let (said, device) = halves(scene(AUTO_GROWTH, &["ends"]));
+    assert_eq!(said, "served");
+    assert_eq!(device["reserved"]["peak"], 6 * MIB, "{device}");
+    assert!(device["remapped_bytes"].as_u64() >= Some(2 * MIB), "{device}");
+}
+
+/// What the test above is worth, and what a layer sees that maps nothing twice: no failure but out of memory.
+#[test]
+fn halves_of_granules_stay_where_they_are_over_a_layer_that_maps_nothing_twice() {
+    for form in FORMS {
+        let job = scene(AUTO_GROWTH, &["ends"]).over(form, "6MiB", &[("LAYER_VMM", "once")]);
+        let (said, device) = halves(job);
+        assert_eq!(said, "memory", "{form:?}: {device}");
+        assert!(device.get("remapped_bytes").is_none(), "{form:?}: {device}");
     }
 }
 

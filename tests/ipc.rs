@@ -179,11 +179,11 @@ fn both_processes_see_the_same_bytes() {
 fn more_granules_than_one_message_carries() {
     let (mut owner, mut user) = pair(AUTO_GROWTH);
     owner.well("alloc small 5000");
-    owner.well(&format!("alloc large {}", 1200 * MIB));
+    owner.well(&format!("alloc large {}", 1201 * MIB));
     owner.well("fill large 3");
     let handle = owner.well("get large");
     user.well(&format!("open large {handle}"));
-    // It begins inside the granule that holds the small one.
+    // Its first half granule is one with the small one.
     assert_eq!(user.truth("imported"), 601);
     assert_eq!(user.tell("check large 3"), "right");
     user.well("fill large 4");

@@ -19,7 +19,9 @@ impl Accounted<'_> {
         let device = self.pool.place.device;
         self.engine.pools.add_range(address, size, self.pool);
         self.engine.ledger.segment_obtained(device, size);
-        self.engine.grew(device);
+        if flags & FLAG_MOVED == 0 {
+            self.engine.grew(device);
+        }
         let record = segment_record(Kind::SegmentAlloc, device, address, size);
         self.engine.write(Record { flags, ..record });
     }

@@ -187,15 +187,12 @@ impl Engine {
     /// Gives the devices that may use memory of this one access to what its policies have mapped.
     pub(super) fn allow_peers(&self, device: i16) {
         for pool in self.pools.all_of(device) {
-            let allowed = self.with_policy(pool, |_, memory| {
-                for (address, size) in self.pools.segments_of(pool) {
-                    match memory.allow_access(address, size) {
-                        // Not mapped but allocated: the driver gave access itself.
-                        Ok(()) | Err(DriverError::INVALID_VALUE) => {}
-                        problem => return problem,
-                    }
-                }
-                Ok(())
+            // To what is mapped; to what was allocated the driver gives access itself.
+            let allowed = self.with_policy(pool, |policy, memory| {
+                let mapped = policy.remains().mapped;
+                mapped
+                    .into_iter()
+                    .try_for_each(|(address, size)| memory.allow_access(address, size))
             });
             if let Err(DriverError(problem)) = allowed {
                 tracing::warn!(

@@ -25,7 +25,7 @@ const SMALL_UNITS: u32 = (64 << 10) / UNIT as u32;
 /// They have address space of their own once this much is reserved: a granule is little then.
 const APART_FROM: u64 = 512 << 20;
 
-/// Requests from this many units on are large: looking for their place costs less than what they may waste.
+/// Requests of more units are large: looking for their place costs less than what they may waste.
 const LARGE_UNITS: u32 = (1 << 20) / UNIT as u32;
 
 /// A free block fits a large request where it is longer by at most this part of it.
@@ -42,7 +42,7 @@ const SETTLED: u32 = 500;
 enum Growth {
     /// Nothing was asked for yet.
     Unknown,
-    Mapped(Granules),
+    Mapped(Box<Granules>),
     Chunks,
 }
 
@@ -68,7 +68,7 @@ impl AutoGrowth {
     fn granules(&mut self, memory: &dyn DeviceMemory) -> Option<&mut Granules> {
         if matches!(self.growth, Growth::Unknown) {
             self.growth = match memory.granularity() {
-                Some(granularity) => Growth::Mapped(Granules::new(granularity, self.least_step)),
+                Some(granularity) => Growth::Mapped(Box::new(Granules::new(granularity, self.least_step))),
                 None => Growth::Chunks,
             };
         }
@@ -99,7 +99,7 @@ impl Search<'_> {
             found = self.best_now(Region::Main).filter(rest_of_a_granule);
         }
         match found {
-            Some(run) if request.units < LARGE_UNITS || self.fits(run) => Ok(self.cut(run)),
+            Some(run) if request.units <= LARGE_UNITS || self.fits(run) => Ok(self.cut(run)),
             // A stream is not made to wait for a better place.
             Some(run) if request.stream.is_some() && !self.arena.all_clean() => Ok(self.cut(run)),
             _ => self.place(region),

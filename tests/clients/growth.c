@@ -2,6 +2,7 @@
  * were written to it, or where a request fails that must not.
  *
  *   growth textbook        1, 2 and 1 GiB, the 2 freed, 3 asked for; says what became of it
+ *   growth ends            two halves of granules freed, a whole one asked for; says what became of it
  *   growth trim            a block stays, one is freed; vramshim_trim is called
  *   growth idle SECONDS    the same, but waits so long at most for the driver to have its memory back
  *   growth others          memory of every other kind, on a device that is full of freed memory
@@ -88,6 +89,34 @@ static void textbook(void)
     if (result == CUDA_SUCCESS) printf("served\n");
     else if (result == CUDA_ERROR_OUT_OF_MEMORY) printf("out of memory\n");
     else printf("CUDA error %d\n", result);
+}
+
+/* A request of 2 MiB on a device of 6 that has two halves of a granule free, one at the end of its granule and one at the
+ * beginning of another. */
+static void ends(void)
+{
+    struct block head = allocate(MIB), opening = allocate(MIB), whole = allocate(2 * MIB), closing = allocate(MIB);
+    struct block tail = allocate(MIB), made;
+    release(opening);
+    release(closing);
+    checkpoint();
+    CUresult result = ask(&made, 2 * MIB);
+    find_words(head);
+    find_words(whole);
+    find_words(tail);
+    checkpoint();
+    printf("two halves free, a whole asked for: %s\n", result == CUDA_SUCCESS ? "served" : "out of memory");
+    if (result != CUDA_SUCCESS) return;
+    find_words(made);
+    /* Everything back, in another order, and all of it in one piece. */
+    release(whole);
+    release(made);
+    release(tail);
+    release(head);
+    checkpoint();
+    CHECK(ask(&made, 6 * MIB));
+    find_words(made);
+    checkpoint();
 }
 
 /* Free memory goes back: at once where that is asked for, by itself where seconds are given. */
@@ -192,6 +221,7 @@ int main(int argc, char **argv)
     CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
     CHECK(cu(cuCtxSetCurrent)(context));
     if (!strcmp(scene, "textbook")) textbook();
+    else if (!strcmp(scene, "ends")) ends();
     else if (!strcmp(scene, "trim")) give_back(0);
     else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
     else if (!strcmp(scene, "others")) others();

@@ -3,7 +3,7 @@
  *   LAYER_LIMIT        device memory that a process may have of each device (8GiB)
  *   LAYER_SLOW         how long each accounting call takes, under the book's lock: 200us (0us)
  *   LAYER_VMM          0: no virtual memory management, and it says so; broken: it says yes, and creates nothing;
- *                      broken-map: creates, and maps nothing (1)
+ *                      broken-map: creates, and maps nothing; once: maps nothing a second time (1)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
  *   LAYER_CONTIGUOUS   1: the device below has its memory in one piece for each request (0)
  *   LAYER_FORGETFUL    1: dlsym answers NULL where a thread asks RTLD_NEXT for the same symbol again (0) */
@@ -43,6 +43,7 @@ __attribute__((constructor)) static void read_habits(void)
     if (is("LAYER_VMM", "0")) habits.vmm = VMM_REFUSED;
     else if (is("LAYER_VMM", "broken")) habits.vmm = VMM_CREATES_NOTHING;
     else if (is("LAYER_VMM", "broken-map")) habits.vmm = VMM_MAPS_NOTHING;
+    else if (is("LAYER_VMM", "once")) habits.vmm = VMM_MAPS_ONCE;
     else if (vmm && !is("LAYER_VMM", "1")) refuse("LAYER_VMM");
     habits.pools = !is("LAYER_POOLS", "0");
     habits.forgetful = is("LAYER_FORGETFUL", "1");

@@ -1,8 +1,12 @@
 /* Virtual memory management: physical memory is charged where it is created and debited with the last release of its
- * handle, mapped or not, as layers in the field do. Or it does not work, in one of three ways. */
+ * handle, mapped or not, as layers in the field do. Or it does not work, or not
+ * wholly, in one of four ways. */
 #include "layer.h"
 
-enum { UNKNOWN = 999 };
+enum { UNKNOWN = 999, MAPPINGS = 1 << 14 };
+
+static struct { CUdeviceptr address; CUmemGenericAllocationHandle handle; } mappings[MAPPINGS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
@@ -38,7 +42,33 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
 API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     if (habits.vmm == VMM_MAPS_NOTHING) return UNKNOWN;
-    return driver()->cuMemMap(address, size, offset, handle, flags);
+    if (habits.vmm != VMM_MAPS_ONCE) return driver()->cuMemMap(address, size, offset, handle, flags);
+    pthread_mutex_lock(&lock);
+    int place = -1;
+    bool mapped = false;
+    for (int i = 0; i < MAPPINGS; i++) {
+        if (!mappings[i].address) place = i;
+        else if (mappings[i].handle == handle) mapped = true;
+    }
+    bool may = place >= 0 && !mapped;
+    CUresult result = may ? driver()->cuMemMap(address, size, offset, handle, flags) : UNKNOWN;
+    if (result == CUDA_SUCCESS) {
+        mappings[place].address = address;
+        mappings[place].handle = handle;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    CUresult result = driver()->cuMemUnmap(address, size);
+    if (habits.vmm != VMM_MAPS_ONCE || result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MAPPINGS; i++)
+        if (mappings[i].address >= address && mappings[i].address < address + size) mappings[i].address = 0;
+    pthread_mutex_unlock(&lock);
+    return result;
 }
 
 API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr address, unsigned long long flags)

@@ -304,3 +304,45 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
         "refilled by the later size"
     );
 }
+
+/// The second half of one granule and the first of another are free, and all else is in use.
+fn two_halves() -> Vec<Step> {
+    let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
+    // The last one takes the place of the one that was freed.
+    allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
+}
+
+#[test]
+fn what_is_free_of_two_granules_serves_one_request() {
+    let model = Model::default();
+    model.virtual_memory.set(true);
+    let mut run = Run {
+        kind: Kind::AutoGrowth,
+        model,
+        policy: create(Kind::AutoGrowth, &Settings::default()).expect("a policy"),
+        live: Vec::new(),
+    };
+    for step in two_halves().into_iter().chain([Step::Allocate(2 << 20)]) {
+        run.take(step);
+    }
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two places");
+    // Both halves of both granules are side by side again, in whichever place.
+    for _ in 0..3 {
+        run.take(Step::Free(0));
+    }
+    run.take(Step::Allocate(5 << 20));
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    run.end();
+}
+
+#[test]
+fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
+    let mut steps = two_halves();
+    steps.push(Step::Allocate(2 << 20));
+    steps.extend((0..2).flat_map(|_| [Step::Free(0), Step::Allocate(3 << 20), Step::ReleaseIdle]));
+    let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
+    for fault_at in 1..=calls {
+        run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
+    }
+}

@@ -8,7 +8,7 @@
 //! Each view of a granule is address space of its own to the caches of the GPU. That is no matter to us: what changes its
 //! view is free, work that used it has ended, and no two blocks share one of the bytes that a granule consists of.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::super::arena::Arena;
@@ -23,8 +23,10 @@ pub type Slot = (u32, u32);
 pub struct Views {
     /// Every place of the granules that are mapped more than once, by handle.
     slots: HashMap<u64, Vec<Slot>>,
-    /// Granules of which something was freed since they were last gathered.
-    touched: BTreeSet<u64>,
+    /// Where something was freed of a granule with several views, since it was last gathered.
+    touched: Vec<Slot>,
+    /// By segment a bit for each granule that is to be noted there. This is on the way of every free.
+    watched: Vec<Vec<u64>>,
     /// Places where nothing belongs any more, that could not be unmapped.
     stale: Vec<Slot>,
     /// The layer below maps nothing twice.
@@ -65,17 +67,37 @@ impl Granules {
 
     /// Notes that `run` is free now.
     pub fn freed(&mut self, arena: &Arena, run: Id) {
-        if self.views.slots.is_empty() {
-            return;
-        }
-        let (start, units) = (arena.blocks.offset(run), arena.blocks.units(run));
         let segment = arena.blocks.segment_of(run);
+        let Some(watched) = self
+            .views
+            .watched
+            .get_mut(segment as usize)
+            .filter(|words| !words.is_empty())
+        else {
+            return;
+        };
+        let (start, units) = (arena.blocks.offset(run), arena.blocks.units(run));
+        // A power of two.
+        let shift = (self.size / UNIT).trailing_zeros();
         // Of a granule with several views no block has all: it is at an end of the free block.
-        for granule in [start / self.units(), (start + units - 1) / self.units()] {
-            let handle = self.handle((segment, granule));
-            if self.views.slots.contains_key(&handle) {
-                self.views.touched.insert(handle);
+        for unit in [start, start + units - 1] {
+            let granule = unit >> shift;
+            let (word, bit) = (&mut watched[granule as usize / 64], 1 << (granule % 64));
+            if *word & bit != 0 {
+                *word &= !bit;
+                self.views.touched.push((segment, granule));
             }
+        }
+    }
+
+    fn watch(&mut self, handle: u64) {
+        for &(segment, granule) in self.views.slots.get(&handle).into_iter().flatten() {
+            let granules = self.handles.get(&segment).map_or(0, Vec::len);
+            let known = self.views.watched.len().max(segment as usize + 1);
+            self.views.watched.resize(known, Vec::new());
+            let words = &mut self.views.watched[segment as usize];
+            words.resize(granules.div_ceil(64), 0);
+            words[granule as usize / 64] |= 1 << (granule % 64);
         }
     }
 
@@ -95,6 +117,7 @@ impl Granules {
         mapped.inspect_err(|_| self.views.refused = true)?;
         self.handles.entry(to.0).or_default()[to.1 as usize] = handle;
         self.views.slots.entry(handle).or_insert_with(|| vec![from]).push(to);
+        self.watch(handle);
         self.pass_on(arena, memory, address, units, start + address % self.size);
         self.unmap_unused(arena, memory, from);
         Ok(())
@@ -162,7 +185,9 @@ impl Granules {
         for slot in std::mem::take(&mut self.views.stale) {
             self.unmap_unused(arena, memory, slot);
         }
-        for handle in std::mem::take(&mut self.views.touched) {
+        for slot in std::mem::take(&mut self.views.touched) {
+            let handle = self.handle(slot);
+            self.watch(handle);
             let fragments = self.fragments(arena, handle);
             for together in fragments.chunk_by(|one, next| one.start + one.units == next.start) {
                 let Some(target) = self.best_view(arena, together) else {
