@@ -142,6 +142,23 @@ fn halves_of_granules_stay_where_they_are_over_a_layer_that_maps_nothing_twice()
     }
 }
 
+#[test]
+fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
+    for (strategy, seed) in KEEPING
+        .into_iter()
+        .flat_map(|strategy| ["1", "2"].map(|seed| (strategy, seed)))
+    {
+        let finished = scene(strategy, &["random", seed]).sim("160MiB", 1).run().ok();
+        let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
+        let job = finished.inspect();
+        assert_journal_agrees(&job, &last, &format!("{strategy:?} {seed}"));
+        assert_eq!(job["anomalies"], 0);
+        let remapped = job["devices"][0].get("remapped_bytes").is_some();
+        let in_granules = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
+        assert_eq!(remapped, in_granules, "{strategy:?} {seed}");
+    }
+}
+
 /// What a policy keeps in one reservation stays where it is, whatever lies below.
 #[test]
 fn pages_below_do_not_help_who_keeps_what_was_freed() {

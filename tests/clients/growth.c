@@ -3,6 +3,7 @@
  *
  *   growth textbook        1, 2 and 1 GiB, the 2 freed, 3 asked for; says what became of it
  *   growth ends            two halves of granules freed, a whole one asked for; says what became of it
+ *   growth random SEED     blocks of random sizes come and go, and every one keeps its bytes
  *   growth trim            a block stays, one is freed; vramshim_trim is called
  *   growth idle SECONDS    the same, but waits so long at most for the driver to have its memory back
  *   growth others          memory of every other kind, on a device that is full of freed memory
@@ -119,6 +120,37 @@ static void ends(void)
     checkpoint();
 }
 
+static uint64_t seed;
+
+static uint64_t draw(uint64_t below)
+{
+    seed = seed * 6364136223846793005 + 1442695040888963407;
+    return (seed >> 33) % below;
+}
+
+static void come_and_go(void)
+{
+    enum { BLOCKS = 48, STEPS = 4000 };
+    struct block blocks[BLOCKS] = {0};
+    for (int step = 0; step < STEPS; step++) {
+        struct block *block = &blocks[draw(BLOCKS)];
+        if (block->size) {
+            find_words(*block);
+            release(*block);
+            block->size = 0;
+        } else {
+            size_t most = draw(4) ? 4 * MIB : 24 * MIB;
+            CUresult result = ask(block, 512 * (1 + draw(most / 512)));
+            THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
+            if (result != CUDA_SUCCESS) block->size = 0;
+        }
+        if (step % 500 == 0) checkpoint();
+    }
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].size) find_words(blocks[i]);
+    checkpoint();
+}
+
 /* Free memory goes back: at once where that is asked for, by itself where seconds are given. */
 static void give_back(double seconds)
 {
@@ -222,6 +254,10 @@ int main(int argc, char **argv)
     CHECK(cu(cuCtxSetCurrent)(context));
     if (!strcmp(scene, "textbook")) textbook();
     else if (!strcmp(scene, "ends")) ends();
+    else if (!strcmp(scene, "random") && argc > 2) {
+        seed = strtoull(argv[2], NULL, 10);
+        come_and_go();
+    }
     else if (!strcmp(scene, "trim")) give_back(0);
     else if (!strcmp(scene, "idle") && argc > 2) give_back(atof(argv[2]));
     else if (!strcmp(scene, "others")) others();
