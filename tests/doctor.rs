@@ -265,6 +265,16 @@ fn without_virtual_memory_management_granules_are_not_to_be_had() {
 }
 
 #[test]
+fn granules_that_can_be_mapped_but_once_are_told() {
+    for (strategy, status) in [("auto_growth", "warning"), ("passthrough", "note")] {
+        let job = doctor(&["--strategy", strategy]).env("SIMGPU_FAULTS", "cuMemMap:2=801");
+        Report::run(job)
+            .has("vmm", "ok", "a granule of 2.00 MiB")
+            .has("vmm", status, "device 0 maps no granule twice");
+    }
+}
+
+#[test]
 fn a_full_device_is_told() {
     let job = doctor(&[]).env("SIMGPU_FAULTS", "cuDevicePrimaryCtxRetain:1+=2");
     Report::run(job).has(

@@ -64,6 +64,7 @@ pub enum Outcome {
 pub struct Claim {
     index: u64,
     time_ns: u64,
+    tid: u32,
 }
 
 /// What a thread keeps of the journal it wrote to last. A forked child starts with a copy of its parent's; the journal's
@@ -81,8 +82,15 @@ struct Hand {
 
 thread_local! {
     // Constant and without a destructor: using it never allocates, and works in a thread that is ending.
-    static HAND: Cell<Hand> = const { Cell::new(Hand { journal: 0, tid: 0, next: 0, end: 0 }) };
+    static HAND: Cell<Hand> = const { Cell::new(EMPTY_HAND) };
 }
+
+const EMPTY_HAND: Hand = Hand {
+    journal: 0,
+    tid: 0,
+    next: 0,
+    end: 0,
+};
 
 impl Claim {
     /// The claim was made while the file could not grow; `commit` tries once more.
@@ -226,7 +234,7 @@ impl Journal {
     /// allocation of the same address could come first.
     #[inline]
     pub fn claim(&self) -> Claim {
-        let index = self.take_slot();
+        let (index, tid) = self.take_slot();
         if index != Claim::NO_SLOT {
             // From here on the slot stands for an event; a kill before this line leaves it as one kept in hand.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
@@ -236,22 +244,27 @@ impl Journal {
         Claim {
             index,
             time_ns: self.now(),
+            tid,
         }
     }
 
-    /// Writes `record` in the place that was claimed; its time is the claim's.
+    /// Writes `record` in the place that was claimed by this thread; its time is the claim's.
     #[inline]
     pub fn commit(&self, claim: Claim, mut record: Record) -> Outcome {
-        let Claim { mut index, time_ns } = claim;
+        let Claim {
+            mut index,
+            time_ns,
+            tid,
+        } = claim;
         if index == Claim::NO_SLOT {
-            index = self.take_slot();
+            index = self.take_slot().0;
         }
         // Slots that are handed out are always mapped; what else is looked for here is a claim of another journal.
         if index >= self.mapped.load(Acquire) {
             return self.lose(time_ns);
         }
         record.time_ns = time_ns;
-        record.tid = self.hand().tid;
+        record.tid = tid;
         let offset = HEADER_SIZE + index as usize * RECORD_SIZE;
         // SAFETY: `index < mapped`, so the slot is backed and mapped; the claim makes it this thread's alone.
         unsafe {
@@ -262,21 +275,31 @@ impl Journal {
         Outcome::Written
     }
 
-    /// A slot for this thread alone, mapped; `NO_SLOT` where the file cannot grow.
+    /// A slot for this thread alone, mapped, and the thread's id; `NO_SLOT` where the file cannot grow.
     #[inline]
-    fn take_slot(&self) -> u64 {
-        let hand = self.hand();
-        if hand.next < hand.end {
-            keep(Hand {
-                next: hand.next + 1,
-                ..hand
-            });
-            return hand.next;
-        }
-        self.take_from_counter(hand)
+    fn take_slot(&self) -> (u64, u32) {
+        // A thread whose locals are gone takes one slot at a time and asks for its id each time.
+        let taken = HAND.try_with(|kept| self.take_slot_into(kept));
+        taken.unwrap_or_else(|_| self.take_slot_into(&Cell::new(EMPTY_HAND)))
     }
 
-    fn take_from_counter(&self, hand: Hand) -> u64 {
+    /// As `take_slot`, of a thread that keeps this in hand.
+    #[inline]
+    fn take_slot_into(&self, kept: &Cell<Hand>) -> (u64, u32) {
+        let mut hand = kept.get();
+        if hand.journal != self.id {
+            hand = self.new_hand();
+            kept.set(hand);
+        }
+        if hand.next < hand.end {
+            let next = hand.next + 1;
+            kept.set(Hand { next, ..hand });
+            return (hand.next, hand.tid);
+        }
+        (self.take_from_counter(kept, hand), hand.tid)
+    }
+
+    fn take_from_counter(&self, kept: &Cell<Hand>, hand: Hand) -> u64 {
         let claimed = self.state().claimed;
         let mut next = claimed.load(Relaxed);
         loop {
@@ -299,7 +322,7 @@ impl Journal {
             };
             match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
                 Ok(_) => {
-                    keep(Hand {
+                    kept.set(Hand {
                         next: next + 1,
                         end: next + count,
                         ..hand
@@ -311,25 +334,13 @@ impl Journal {
         }
     }
 
-    /// What this thread keeps of this journal; empty if it kept something of another one, or cannot keep anything.
-    #[inline]
-    fn hand(&self) -> Hand {
-        match HAND.try_with(Cell::get) {
-            Ok(hand) if hand.journal == self.id => hand,
-            _ => self.new_hand(),
-        }
-    }
-
     #[cold]
     fn new_hand(&self) -> Hand {
-        let hand = Hand {
+        Hand {
             journal: self.id,
             tid: identity::thread_id(),
-            next: 0,
-            end: 0,
-        };
-        keep(hand);
-        hand
+            ..EMPTY_HAND
+        }
     }
 
     /// The commit word of a slot that was handed out.
@@ -473,12 +484,6 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     (time.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(time.tv_nsec as u64)
-}
-
-/// A thread whose locals are gone takes one slot at a time and asks for its id each time.
-#[inline]
-fn keep(hand: Hand) {
-    let _ = HAND.try_with(|kept| kept.set(hand));
 }
 
 /// Copies what fits; the rest of the field stays zero.

@@ -373,6 +373,15 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
             false => findings.note("vmm", found, advice),
         };
     }
+    if device.granularity.is_some() && !device.mapped_twice {
+        let found = format!("device {ordinal} maps no granule twice");
+        let advice =
+            "What is free of a granule in use serves small requests alone there: auto_growth wastes a little more.";
+        match wanted {
+            true => findings.warning("vmm", found, advice),
+            false => findings.note("vmm", found, advice),
+        };
+    }
     if device.vmm && !device.descriptors {
         let found = format!("device {ordinal} cannot share memory by file descriptor");
         let advice = "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \

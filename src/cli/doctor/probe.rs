@@ -85,6 +85,8 @@ pub struct Device {
     pub descriptors: bool,
     pub pools: bool,
     pub granularity: Option<u64>,
+    /// Whether a granule that is mapped can be mapped elsewhere as well.
+    pub mapped_twice: bool,
     /// Function and result that a context, or a granule, failed with.
     pub context_error: Option<(String, i32)>,
     pub granule_error: Option<(String, i32)>,
@@ -224,7 +226,7 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step:
         step(told, "cuMemCreate");
         let Some(device) = told.devices.last_mut() else { return };
         match map_granule(library, ordinal) {
-            Ok(granularity) => device.granularity = Some(granularity),
+            Ok((granularity, twice)) => (device.granularity, device.mapped_twice) = (Some(granularity), twice),
             Err((function, result)) => device.granule_error = Some((function.into(), result)),
         }
     }
@@ -257,8 +259,9 @@ struct Access {
     rights: c_int,
 }
 
-/// Creates and maps one granule as `auto_growth` would, and takes it apart again.
-fn map_granule(library: &Library, ordinal: c_int) -> Result<u64, (&'static str, i32)> {
+/// Creates and maps one granule as `auto_growth` would, and takes it apart again; its size, and whether it could be mapped
+/// twice.
+fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'static str, i32)> {
     let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
     let location = Location { kind: 1, id: ordinal };
     let properties = Properties {
@@ -273,27 +276,40 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<u64, (&'static str, 
     ));
     checked("cuMemGetAllocationGranularity", result)?;
     let result = call!(library, cuMemAddressReserve(
-        &mut address => *mut u64, size => usize, 0 => usize, 0 => u64, 0 => u64
+        &mut address => *mut u64, 2 * size => usize, 0 => usize, 0 => u64, 0 => u64
     ));
     checked("cuMemAddressReserve", result)?;
     let result = call!(library, cuMemCreate(
         &mut handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
     ));
-    let mut done = checked("cuMemCreate", result);
-    if done.is_ok() {
+    let map = |address: u64| {
         let result = call!(library, cuMemMap(address => u64, size => usize, 0 => usize, handle => u64, 0 => u64));
-        done = checked("cuMemMap", result);
+        checked("cuMemMap", result)?;
+        let result = call!(library, cuMemSetAccess(
+            address => u64, size => usize, &access => *const Access, 1 => usize
+        ));
+        let allowed = checked("cuMemSetAccess", result);
+        if allowed.is_err() {
+            call!(library, cuMemUnmap(address => u64, size => usize));
+        }
+        allowed
+    };
+    let mut done = checked("cuMemCreate", result);
+    let mut twice = false;
+    if done.is_ok() {
+        done = map(address);
         if done.is_ok() {
-            let result = call!(library, cuMemSetAccess(
-                address => u64, size => usize, &access => *const Access, 1 => usize
-            ));
-            done = checked("cuMemSetAccess", result);
+            let second = address + size as u64;
+            twice = map(second).is_ok();
+            if twice {
+                call!(library, cuMemUnmap(second => u64, size => usize));
+            }
             call!(library, cuMemUnmap(address => u64, size => usize));
         }
         call!(library, cuMemRelease(handle => u64));
     }
-    call!(library, cuMemAddressFree(address => u64, size => usize));
-    done.map(|()| size as u64)
+    call!(library, cuMemAddressFree(address => u64, 2 * size => usize));
+    done.map(|()| (size as u64, twice))
 }
 
 /// How often `watch_memory` looks.
