@@ -36,7 +36,7 @@ const NEARLY: u32 = 256;
 const PLENTY: u64 = 3;
 
 /// So it is once this many large requests were served without new memory: a job that does the same again and again is
-/// to find its blocks as it left them.
+/// not to pay for it each time.
 const SETTLED: u32 = 500;
 
 enum Growth {
