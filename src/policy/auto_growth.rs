@@ -165,6 +165,8 @@ impl Search<'_> {
                 }
                 // What lies below maps nothing twice.
                 Err(_) if aliases && !self.granules.aliases() => {}
+                // What lies below unmaps nothing now: then new memory alone.
+                Err(_) if self.granules.stuck() && from != Source::New => from = Source::New,
                 Err(DriverError::OUT_OF_MEMORY) if from == Source::Spared => from = Source::Any,
                 Err(problem) => {
                     let found = self.best_now(region).or_else(|| self.best_now(other(region)));

@@ -43,6 +43,8 @@ pub struct Granules {
     /// Created or unmapped, and not mapped anywhere.
     spare: Vec<u64>,
     views: Views,
+    /// Free granules were wanted last that could not be unmapped.
+    stuck: bool,
     given_up: bool,
     remapped: u64,
 }
@@ -55,6 +57,7 @@ impl Granules {
             handles: HashMap::new(),
             spare: Vec::new(),
             views: Views::default(),
+            stuck: false,
             given_up: false,
             remapped: 0,
         }
@@ -71,6 +74,11 @@ impl Granules {
 
     pub fn given_up(&self) -> bool {
         self.given_up
+    }
+
+    /// Whether the last block was not composed because free granules could not be unmapped.
+    pub fn stuck(&self) -> bool {
+        self.stuck
     }
 
     /// Whether the block lies where granules are mapped, and not in a chunk.
@@ -180,6 +188,7 @@ impl Granules {
             new,
             at_end,
         } = *composition;
+        self.stuck = false;
         // A request that cannot be served must not take what others could have meanwhile.
         if new as usize >= WORTH_ASKING
             && let Ok(available) = memory.available()
@@ -252,9 +261,9 @@ impl Granules {
         let mut handles = self.take_free(arena, memory, granules as usize - created.len(), keep);
         let moved = handles.len() as u64 * self.size;
         handles.extend(created);
+        self.stuck = handles.len() < granules as usize;
         let mapped = match arena.blocks.holding(address) {
-            Some(hole) if handles.len() == granules as usize => self.map_all(memory, address, &handles).map(|()| hole),
-            // A granule that was free could not be unmapped.
+            Some(hole) if !self.stuck => self.map_all(memory, address, &handles).map(|()| hole),
             _ => Err(DriverError::OUT_OF_MEMORY),
         };
         let hole = mapped.inspect_err(|_| self.discard(memory, &handles))?;

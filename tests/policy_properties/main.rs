@@ -107,6 +107,14 @@ impl Run {
                 if size > 0 && self.model.fault_at.get() == 0 && !self.model.capturing.get() =>
             {
                 let rounded = size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+                if self.model.keeps_mappings.get() {
+                    let new = room / GRANULARITY;
+                    assert!(
+                        rounded.div_ceil(GRANULARITY) > new,
+                        "{new} new granules would have served {size}"
+                    );
+                    return;
+                }
                 assert!(rounded > largest, "a free block of {largest} would have served {size}");
                 if self.model.virtual_memory.get() && self.kind == Kind::AutoGrowth {
                     let granules = self.free_granules() + room / GRANULARITY;
@@ -143,6 +151,7 @@ impl Run {
         let mut blocks = self.live.clone();
         blocks.sort_unstable();
         model.assert_apart(blocks.iter().map(|&(address, size, _)| (address, size)));
+        self.check_remains();
         if model.physical.borrow().is_empty() {
             self.check_chunks(&blocks);
         }
@@ -157,6 +166,20 @@ impl Run {
     }
 
     /// With chunks alone it is known what the largest free block must be.
+    /// What is left for its owner to give back is what the device knows of.
+    fn check_remains(&self) {
+        let mut remains = self.policy.remains();
+        remains.mapped.sort_unstable();
+        remains.ranges.sort_unstable();
+        let mapped = self.model.mappings.borrow();
+        let mapped: Vec<_> = mapped.iter().map(|(&start, &(bytes, ..))| (start, bytes)).collect();
+        assert_eq!(remains.mapped, mapped, "mapped");
+        let handles: Vec<u64> = self.model.physical.borrow().keys().copied().collect();
+        assert_eq!(remains.handles, handles, "handles");
+        let ranges: Vec<_> = self.model.ranges.borrow().clone().into_iter().collect();
+        assert_eq!(remains.ranges, ranges, "reserved address space");
+    }
+
     fn check_chunks(&self, blocks: &[(u64, u64, u64)]) {
         let told = self.policy.statistics();
         let segments = self.model.segments.borrow();
@@ -180,6 +203,7 @@ impl Run {
     fn end(mut self) {
         self.model.capturing.set(false);
         self.model.fault_at.set(0);
+        self.model.keeps_mappings.set(false);
         for (address, ..) in std::mem::take(&mut self.live) {
             assert!(self.policy.free(&self.model, address, None).is_some());
         }
@@ -312,16 +336,20 @@ fn two_halves() -> Vec<Step> {
     allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
 }
 
-#[test]
-fn what_is_free_of_two_granules_serves_one_request() {
+fn growing() -> Run {
     let model = Model::default();
     model.virtual_memory.set(true);
-    let mut run = Run {
+    Run {
         kind: Kind::AutoGrowth,
         model,
         policy: create(Kind::AutoGrowth, &Settings::default()).expect("a policy"),
         live: Vec::new(),
-    };
+    }
+}
+
+#[test]
+fn what_is_free_of_two_granules_serves_one_request() {
+    let mut run = growing();
     for step in two_halves().into_iter().chain([Step::Allocate(2 << 20)]) {
         run.take(step);
     }
@@ -344,5 +372,52 @@ fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
     let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
     for fault_at in 1..=calls {
         run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
+    }
+}
+
+#[test]
+fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
+    let mut run = growing();
+    for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
+        run.take(step);
+    }
+    run.take(Step::Free(1));
+    run.model.keeps_mappings.set(true);
+    run.take(Step::Allocate(4 << 20));
+    assert_eq!(run.live.len(), 3, "the device had memory");
+    run.end();
+}
+
+#[test]
+fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
+    let mut run = growing();
+    run.model.keeps_mappings.set(true);
+    let mut state = 1u64;
+    for _ in 0..2000 {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let drawn = state >> 33;
+        run.take(match run.live.len() > 25 {
+            true => Step::Free(drawn as usize),
+            false => Step::Allocate(512 * (1 + drawn % 8192)),
+        });
+    }
+    let places = run.model.mappings.borrow().len() as u64;
+    assert!(places <= 2 * TOTAL / GRANULARITY, "{places} places");
+    run.end();
+}
+
+#[test]
+fn a_second_place_that_is_neither_accessible_nor_unmapped_stays_on_the_books() {
+    for fault_after in 1..6 {
+        let mut run = growing();
+        for step in two_halves() {
+            run.take(step);
+        }
+        run.model.keeps_mappings.set(true);
+        run.model.fault_at.set(run.model.calls.get() + fault_after);
+        run.take(Step::Allocate(2 << 20));
+        run.end();
     }
 }

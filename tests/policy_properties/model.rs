@@ -17,7 +17,7 @@ pub struct Model {
     /// First address -> (bytes, handle, accessible).
     pub mappings: RefCell<BTreeMap<u64, (u64, u64, bool)>>,
     /// Reserved address space.
-    ranges: RefCell<BTreeMap<u64, u64>>,
+    pub ranges: RefCell<BTreeMap<u64, u64>>,
     /// What the policy said is usable: first address -> bytes.
     told: RefCell<BTreeMap<u64, u64>>,
     pub virtual_memory: Cell<bool>,
@@ -25,6 +25,8 @@ pub struct Model {
     handles: Cell<u64>,
     pub calls: Cell<u64>,
     pub fault_at: Cell<u64>,
+    /// Nothing is unmapped.
+    pub keeps_mappings: Cell<bool>,
     pub capturing: Cell<bool>,
     /// Blocks freed since the last synchronisation, as pieces of memory: work may still touch them.
     busy: RefCell<Vec<Bytes>>,
@@ -220,7 +222,7 @@ impl DeviceMemory for Model {
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.fails_now() {
+        if self.fails_now() || self.keeps_mappings.get() {
             return Err(DriverError(700));
         }
         let mut mappings = self.mappings.borrow_mut();

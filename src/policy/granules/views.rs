@@ -41,9 +41,10 @@ struct Fragment {
 }
 
 impl Granules {
-    /// Whether granules can be mapped more than once.
+    /// Whether granules can be mapped more than once. Not while a place that is empty stays mapped: where the layer below
+    /// does not unmap, every view would leave one more behind.
     pub fn aliases(&self) -> bool {
-        !self.views.refused
+        !self.views.refused && self.holes_are_empty()
     }
 
     /// Whether every hole is unmapped.
@@ -113,10 +114,15 @@ impl Granules {
         let from = self.slot_of(arena, address).ok_or(DriverError::INVALID_VALUE)?;
         let handle = self.handle(from);
         let start = self.address(arena, to.0, to.1);
-        let mapped = self.map_all(memory, start, &[handle]);
+        let mapped = memory.map(start, self.size, handle);
         mapped.inspect_err(|_| self.views.refused = true)?;
         self.handles.entry(to.0).or_default()[to.1 as usize] = handle;
         self.views.slots.entry(handle).or_insert_with(|| vec![from]).push(to);
+        if let Err(problem) = memory.allow_access(start, self.size) {
+            self.views.refused = true;
+            self.unmap_unused(arena, memory, to);
+            return Err(problem);
+        }
         self.watch(handle);
         self.pass_on(arena, memory, address, units, start + address % self.size);
         self.unmap_unused(arena, memory, from);
@@ -148,7 +154,9 @@ impl Granules {
             return;
         }
         if memory.unmap(address, self.size).is_err() {
-            self.views.stale.push(slot);
+            if !self.views.stale.contains(&slot) {
+                self.views.stale.push(slot);
+            }
             return;
         }
         let handle = std::mem::take(&mut self.handles.entry(slot.0).or_default()[slot.1 as usize]);
