@@ -5,8 +5,9 @@
 //! it is part of a block, and in the others it is a hole. Bytes change their view while they are free and clean. Free
 //! bytes that lie side by side in the granule are gathered in one view, or they would be fragments for good.
 //!
-//! Each view of a granule is address space of its own to the caches of the GPU. That is no matter to us: what changes its
-//! view is free, work that used it has ended, and no two blocks share one of the bytes that a granule consists of.
+//! What is written through one address of a granule is seen through another only once the work that wrote it has ended
+//! (CUDA C++ Programming Guide, Virtual Memory Management, Virtual Aliasing Support). That is so here: bytes change their
+//! view after the context was synchronised, and no two blocks share any.
 
 use std::collections::HashMap;
 use std::ops::Range;
