@@ -695,7 +695,15 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
             .env("TMPDIR", folder.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
+        use std::os::unix::process::{CommandExt, ExitStatusExt};
+        // Tests that run in the background of a script are started with SIGINT ignored, and the doctor keeps to that.
+        let heed = move || {
+            // SAFETY: one system call, which is allowed between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: as above.
+        let child = unsafe { command.pre_exec(heed) }.spawn().unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         let text = loop {
             let text = std::fs::read_to_string(&list).unwrap_or_default();
@@ -713,7 +721,6 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
         // SAFETY: a child of ours that was not waited for.
         unsafe { libc::kill(child.id() as i32, signal) };
         let output = child.wait_with_output().unwrap();
-        use std::os::unix::process::ExitStatusExt;
         assert_eq!(output.status.signal(), Some(signal), "as if nobody had caught it");
         assert!(output.stdout.is_empty(), "half a report");
         let left: Vec<_> = processes.into_iter().filter(|process| alive(*process)).collect();
