@@ -8,6 +8,7 @@
 
 mod ranges;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NONE, UNIT};
@@ -193,14 +194,17 @@ impl Arena {
             .min_by_key(|&id| self.blocks.units(id))
     }
 
+    /// What blocks wait for that were freed on a stream; nothing where it has freed none.
+    fn own(&self, stream: Option<u64>) -> Dirt {
+        let known = stream.and_then(|stream| self.streams.iter().position(|&known| known == stream));
+        known.map_or(CLEAN, |known| FIRST_STREAM + known as Dirt)
+    }
+
     /// The best fit that may be used at once, and the best of those that first need a synchronisation.
     fn candidates(&self, memory: &dyn DeviceMemory, region: Region, request: &Request) -> (Option<Id>, Option<Id>) {
-        let known = |stream| self.streams.iter().position(|&known| known == stream);
-        let own = match request.stream.and_then(known) {
-            // What is captured now runs later, perhaps on another stream.
-            Some(known) if memory.may_synchronise() => FIRST_STREAM + known as Dirt,
-            _ => CLEAN,
-        };
+        // What is captured now runs later, perhaps on another stream.
+        let stream = request.stream.filter(|_| memory.may_synchronise());
+        let own = self.own(stream);
         let all = FIRST_STREAM + self.streams.len() as Dirt;
         let usable = self.smallest_of(region, request.units, [own, CLEAN].into_iter());
         let others = (DEVICE..all).filter(|&dirt| dirt != own);
@@ -217,15 +221,15 @@ impl Arena {
     ) -> Result<Option<Id>, DriverError> {
         let (usable, dirty) = self.candidates(memory, region, request);
         let good_enough = match (usable, dirty) {
-            (None, _) => false,
-            (Some(_), None) => true,
+            // A synchronisation would not make any long enough.
+            (_, None) => true,
+            (None, Some(_)) => false,
             (Some(usable), Some(dirty)) => {
                 let (found, better) = (self.blocks.units(usable), self.blocks.units(dirty));
                 found <= better || found - request.units <= request.units / NEAR_ENOUGH
             }
         };
-        // Without a fit as well: blocks that wait for different things are joined once they are clean.
-        if good_enough || self.all_clean() || !self.synchronise(memory)? {
+        if good_enough || !self.synchronise(memory)? {
             return Ok(usable);
         }
         Ok(self.candidates(memory, region, request).0)
@@ -266,6 +270,18 @@ impl Arena {
     /// Clean free blocks of at least `least` units, longest first.
     pub fn clean(&self, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
         self.lists[region as usize].descending(&self.blocks, least)
+    }
+
+    /// Free blocks of at least `least` units that are clean, or were freed on `stream`, longest first.
+    pub fn usable(&self, region: Region, least: u32, stream: Option<u64>) -> Vec<Id> {
+        let mut usable: Vec<Id> = self.clean(region, least).collect();
+        let own = self.own(stream);
+        if own != CLEAN {
+            let list = &self.lists[region as usize + 2 * own as usize];
+            usable.extend(list.descending(&self.blocks, least));
+            usable.sort_by_key(|&id| Reverse(self.blocks.units(id)));
+        }
+        usable
     }
 
     /// Cuts a free block for the request.

@@ -6,8 +6,8 @@
 //! and of what is free of others, mapped side by side (no copy, no new memory), and of new ones. So a request fails only
 //! where the free granules and the free memory of the device together are less than it needs.
 //!
-//! Small requests have address space of their own, or take what a granule in use has left, so that none of them holds
-//! a granule that a large request could have had.
+//! Small requests have address space of their own, or take scraps, so that none of them holds a granule that a large
+//! request could have had.
 //!
 //! Where the layer below has no virtual memory management, or it fails there: `chunks`.
 
@@ -15,7 +15,7 @@ use super::arena::{Arena, End, Region, Request};
 use super::blocks::{Id, UNIT};
 use super::chunks::Chunks;
 use super::granules::{Granules, Source};
-use super::placement::{Placement, Survey};
+use super::placement::{Movable, Placement, Survey};
 use super::{Backing, Block, Plan, Remains, Settings, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
 
@@ -25,8 +25,12 @@ const SMALL_UNITS: u32 = (64 << 10) / UNIT as u32;
 /// They have address space of their own once this much is reserved: a granule is little then.
 const APART_FROM: u64 = 512 << 20;
 
+/// A small request takes what a granule in use has left only where that is no longer than this: what is longer serves
+/// larger requests, and may be part of a free granule soon.
+const SCRAP_UNITS: u32 = (256 << 10) / UNIT as u32;
+
 /// Requests of more units are large: looking for their place costs less than what they may waste.
-const LARGE_UNITS: u32 = (1 << 20) / UNIT as u32;
+const LARGE_UNITS: u32 = (512 << 10) / UNIT as u32;
 
 /// A free block fits a large request where it is longer by at most this part of it.
 const NEARLY: u32 = 256;
@@ -35,9 +39,9 @@ const NEARLY: u32 = 256;
 /// enough, and mapping takes time.
 const PLENTY: u64 = 3;
 
-/// So it is once this many large requests were served without new memory: a job that does the same again and again is
-/// not to pay for it each time.
-const SETTLED: u32 = 500;
+/// The best fit is good enough once this many large requests were placed without new memory: a job that does the same
+/// again and again is not to pay for it each time.
+const SETTLED: u32 = 4000;
 
 enum Growth {
     /// Nothing was asked for yet.
@@ -95,13 +99,14 @@ impl Search<'_> {
         let region = if small { Region::Small } else { Region::Main };
         let mut found = self.arena.best(self.memory, region, request)?;
         if found.is_none() && small {
-            let rest_of_a_granule = |&id: &Id| self.granules.whole_in(self.arena, id).is_empty();
-            found = self.best_now(Region::Main).filter(rest_of_a_granule);
+            let scrap = |&id: &Id| {
+                self.arena.blocks.units(id) <= SCRAP_UNITS && self.granules.whole_in(self.arena, id).is_empty()
+            };
+            found = self.best_now(Region::Main).filter(scrap);
         }
         match found {
-            Some(run) if request.units <= LARGE_UNITS || self.fits(run) => Ok(self.cut(run)),
-            // A stream is not made to wait for a better place.
-            Some(run) if request.stream.is_some() && !self.arena.all_clean() => Ok(self.cut(run)),
+            Some(run) if request.units <= LARGE_UNITS || self.settled() || self.fits(run) => Ok(self.cut(run)),
+            Some(run) if request.stream.is_some() && !self.arena.all_clean() => self.place_now(region, run),
             _ => self.place(region),
         }
     }
@@ -114,9 +119,37 @@ impl Search<'_> {
         self.arena.blocks.units(run) - self.request.units <= self.request.units / NEARLY
     }
 
+    fn settled(&self) -> bool {
+        *self.since_growth > SETTLED
+    }
+
     fn cut(&mut self, run: Id) -> Block {
         self.arena
             .carve(run, self.request, self.granules.end_for(self.arena, run))
+    }
+
+    /// Looks at what the request's stream may use at once, of which `run` is the best fit. The stream waits only where
+    /// that is better.
+    fn place_now(mut self, region: Region, run: Id) -> Result<Block, DriverError> {
+        if !self.memory.may_synchronise() {
+            return Ok(self.cut(run));
+        }
+        match self.choose(region, Source::Spared, self.request.stream, self.granules.aliases()) {
+            Some(Placement::Within(run, skip)) => Ok(self.cut_within(run, skip)),
+            _ => self.place(region),
+        }
+    }
+
+    /// The best place in clean memory and in what was freed on `stream`.
+    fn choose(&self, region: Region, from: Source, stream: Option<u64>, pieces: bool) -> Option<Placement> {
+        let whole = self.granules.free_granules(self.arena, region, from, stream);
+        let free = whole as u64 * u64::from(self.granules.units()) * UNIT;
+        let enough = free >= self.arena.reserved() / PLENTY + self.request.rounded();
+        let movable = Movable {
+            granules: whole,
+            pieces,
+        };
+        Survey::new(self.arena, self.granules, region, stream, movable).choose(self.request.units, enough)
     }
 
     /// Looks at all free memory, and makes a free block of it, and of new memory, where that is better.
@@ -133,16 +166,8 @@ impl Search<'_> {
         let mut from = if may_move { Source::Spared } else { Source::New };
         loop {
             let aliases = may_move && self.granules.aliases();
-            let whole = self.granules.free_granules(self.arena, region, from);
-            let free = whole as u64 * u64::from(self.granules.units()) * UNIT;
-            let enough = free >= self.arena.reserved() / PLENTY + self.request.rounded();
-            let as_it_is = enough || *self.since_growth > SETTLED;
-            let survey = Survey::new(self.arena, self.granules, region, whole, aliases);
-            let composition = match survey.choose(self.request.units, as_it_is) {
-                Some(Placement::Within(run, skip)) => {
-                    *self.since_growth = self.since_growth.saturating_add(1);
-                    return Ok(self.arena.carve(run, self.request, End::At(skip)));
-                }
+            let composition = match self.choose(region, from, None, aliases) {
+                Some(Placement::Within(run, skip)) => return Ok(self.cut_within(run, skip)),
                 Some(Placement::Composed(composition)) => composition,
                 None => return Err(DriverError::OUT_OF_MEMORY),
             };
@@ -174,6 +199,11 @@ impl Search<'_> {
                 }
             }
         }
+    }
+
+    fn cut_within(&mut self, run: Id, skip: u32) -> Block {
+        *self.since_growth = self.since_growth.saturating_add(1);
+        self.arena.carve(run, self.request, End::At(skip))
     }
 
     /// From `address` on, in the free block that was composed there.

@@ -105,13 +105,12 @@ impl Granules {
         if head == 0 && tail != 0 { End::Tail } else { End::Head }
     }
 
-    /// Granules that could be taken from free blocks for a block of `region`.
-    pub fn free_granules(&self, arena: &Arena, region: Region, from: Source) -> usize {
+    /// Granules that could be taken for a block of `region` from free blocks: clean ones, and those that were freed on
+    /// `stream`.
+    pub fn free_granules(&self, arena: &Arena, region: Region, from: Source, stream: Option<u64>) -> usize {
         let of = |region: Region| -> usize {
-            arena
-                .clean(region, self.units())
-                .map(|id| self.whole_in(arena, id).len())
-                .sum()
+            let usable = arena.usable(region, self.units(), stream);
+            usable.into_iter().map(|id| self.whole_in(arena, id).len()).sum()
         };
         match from {
             Source::New => 0,

@@ -25,7 +25,9 @@ const NEW: f64 = 2.0;
 /// A piece between two live blocks, that neither begins nor ends its granule, relative to one that does.
 const BETWEEN: f64 = 0.5;
 /// Cost of mapping one granule: decides between equals, and spares calls where little is lost.
-const CALL: f64 = 0.003;
+const CALL: f64 = 0.01;
+/// Cost of making a stream wait, which only blocks that are composed need.
+const WAIT: f64 = 0.2;
 
 /// The free part of a granule that is partly in use, at one end of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +73,15 @@ pub enum Placement {
     Composed(Composition),
 }
 
+/// What blocks can be composed of.
+#[derive(Clone, Copy, Debug)]
+pub struct Movable {
+    /// Granules that are wholly free, of any region.
+    pub granules: usize,
+    /// Whether pieces may be mapped elsewhere.
+    pub pieces: bool,
+}
+
 /// The free memory of a region.
 pub struct Survey<'a> {
     arena: &'a Arena,
@@ -79,10 +90,9 @@ pub struct Survey<'a> {
     /// Shortest first.
     openings: Vec<Piece>,
     closings: Vec<Piece>,
-    /// Free granules that may be moved.
-    whole: u32,
-    /// Whether pieces may be mapped elsewhere.
-    aliases: bool,
+    movable: Movable,
+    /// What composing a block costs besides.
+    wait: f64,
     /// Whether holes beside free blocks can be used.
     holes: bool,
 }
@@ -102,11 +112,12 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// `whole` granules of any region may be moved; pieces only if `aliases`.
-    pub fn new(arena: &'a Arena, granules: &Granules, region: Region, whole: usize, aliases: bool) -> Self {
+    /// Of clean memory, and of what was freed on `stream`, which has to wait before any of it is moved.
+    pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
         let granule = granules.units();
         let runs: Vec<Id> = arena
-            .clean(region, SHORTEST)
+            .usable(region, SHORTEST, stream)
+            .into_iter()
             .take(MOST_RUNS)
             .filter(|&id| granules.hold(arena, id))
             .collect();
@@ -115,8 +126,8 @@ impl<'a> Survey<'a> {
             granule,
             openings: Vec::new(),
             closings: Vec::new(),
-            whole: whole as u32,
-            aliases,
+            movable,
+            wait: if stream.is_some() { WAIT } else { 0.0 },
             holes: granules.holes_are_empty(),
             runs: Vec::new(),
         };
@@ -228,8 +239,8 @@ impl<'a> Survey<'a> {
 
     /// Of `granules` whole ones and an end or two.
     fn composed(&self, units: u32, granules: u32, cheapest: &mut Cheapest) {
-        let new = granules.saturating_sub(self.whole);
-        let base = WHOLE * f64::from(granules) + NEW * f64::from(new);
+        let new = granules.saturating_sub(self.movable.granules as u32);
+        let base = WHOLE * f64::from(granules) + NEW * f64::from(new) + self.wait;
         let whole = granules * self.granule;
         if whole >= units {
             let alone = Composition {
@@ -253,7 +264,10 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        if let Some(missing) = units.checked_sub(whole).filter(|&missing| missing > 0 && self.aliases) {
+        if let Some(missing) = units
+            .checked_sub(whole)
+            .filter(|&missing| missing > 0 && self.movable.pieces)
+        {
             self.between(missing, granules, new, base, cheapest);
         }
     }
@@ -262,7 +276,7 @@ impl<'a> Survey<'a> {
     fn beside(&self, piece: &Piece, is_opening: bool, granules: u32, cost: f64, cheapest: &mut Cheapest) {
         let missing = granules.saturating_sub(piece.whole);
         let in_place = piece.room >= missing;
-        if !in_place && (!self.aliases || piece.units == 0) {
+        if !in_place && (!self.movable.pieces || piece.units == 0) {
             return;
         }
         let (site, to_map, calls) = match in_place {
@@ -276,7 +290,7 @@ impl<'a> Survey<'a> {
             site,
             granules: to_map,
             // Those that are in place already are among the free ones.
-            new: granules.saturating_sub(self.whole).min(to_map),
+            new: granules.saturating_sub(self.movable.granules as u32).min(to_map),
             at_end: !is_opening,
         };
         cheapest.consider(cost + CALL * f64::from(calls), Placement::Composed(composition));

@@ -48,9 +48,9 @@ const TICK: usize = 1 << 16;
 
 /// What serves the requests of a trace.
 trait Allocator {
-    /// A handle for `size` bytes.
-    fn allocate(&mut self, size: u64, stream: u64) -> Result<u64, DriverError>;
-    fn free(&mut self, handle: u64);
+    /// A handle for `size` bytes, used on `stream` where the trace names it.
+    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError>;
+    fn free(&mut self, handle: u64, stream: Option<u64>);
 }
 
 /// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
@@ -151,12 +151,12 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
         for request in requests {
             match *request {
                 Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
-                    Ok(handle) => drop(handles.insert(id, handle)),
+                    Ok(handle) => drop(handles.insert(id, (handle, stream))),
                     Err(_) => failed += 1,
                 },
                 Request::Free { id } => {
-                    if let Some(handle) = handles.remove(&id) {
-                        allocator.free(handle);
+                    if let Some((handle, stream)) = handles.remove(&id) {
+                        allocator.free(handle, stream);
                     }
                 }
             }
@@ -169,19 +169,20 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our own policies.
+/// One of our own policies. Requests that name a stream are those of `vramshim_torch_alloc`, others those of `cuMemAlloc`.
 struct Ours<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
 }
 
 impl Allocator for Ours<'_> {
-    fn allocate(&mut self, size: u64, _stream: u64) -> Result<u64, DriverError> {
-        self.policy.allocate(self.device, size, None).map(|block| block.address)
+    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
+        let block = self.policy.allocate(self.device, size, stream)?;
+        Ok(block.address)
     }
 
-    fn free(&mut self, handle: u64) {
-        self.policy.free(self.device, handle, None);
+    fn free(&mut self, handle: u64, stream: Option<u64>) {
+        self.policy.free(self.device, handle, stream);
     }
 }
 
@@ -191,11 +192,11 @@ struct Direct<'a> {
 }
 
 impl Allocator for Direct<'_> {
-    fn allocate(&mut self, size: u64, _stream: u64) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
         self.device.allocate(size)
     }
 
-    fn free(&mut self, handle: u64) {
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
         // A segment of the model's own is always taken back.
         let _ = self.device.free(handle);
     }

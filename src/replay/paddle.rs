@@ -168,7 +168,7 @@ impl<'a> AutoGrowth<'a> {
 }
 
 impl Allocator for AutoGrowth<'_> {
-    fn allocate(&mut self, size: u64, _stream: u64) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
         let size = granules(size, 0)?;
         if let Some(address) = self.blocks.take(size, End::Tail) {
             return Ok(address);
@@ -182,7 +182,7 @@ impl Allocator for AutoGrowth<'_> {
         self.blocks.take(size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
-    fn free(&mut self, handle: u64) {
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
         self.blocks.put_back(handle);
     }
 }
@@ -223,7 +223,7 @@ impl<'a> NaiveBestFit<'a> {
 }
 
 impl Allocator for NaiveBestFit<'_> {
-    fn allocate(&mut self, size: u64, _stream: u64) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
         let size = granules(size, DESCRIPTOR)?;
         let largest = match self.largest {
             Some(largest) => largest,
@@ -248,7 +248,7 @@ impl Allocator for NaiveBestFit<'_> {
         self.blocks.take(size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
-    fn free(&mut self, handle: u64) {
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
         if self.alone.remove(&handle) {
             let _ = self.device.free(handle);
         } else {
@@ -276,18 +276,18 @@ mod tests {
     fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
         let device = ModelDevice::new(100 * MIB);
         let mut allocator = AutoGrowth::new(&device, Flags { chunk: MIB, ..flags() });
-        let first = allocator.allocate(1000, 0).expect("memory");
-        let second = allocator.allocate(256, 0).expect("memory");
+        let first = allocator.allocate(1000, Some(0)).expect("memory");
+        let second = allocator.allocate(256, Some(0)).expect("memory");
         assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
         let chunk = first + 1024 - MIB;
-        let other = allocator.allocate(2 * MIB, 0).expect("memory");
+        let other = allocator.allocate(2 * MIB, Some(0)).expect("memory");
         assert_eq!((device.calls(), device.peak()), (2, 3 * MIB));
-        allocator.free(other);
-        allocator.free(first);
+        allocator.free(other, None);
+        allocator.free(first, None);
         // 1024 bytes free behind the second, MIB - 1280 in front of it, 2 MiB in the other chunk
-        assert_eq!(allocator.allocate(1025, 0), Ok(chunk + MIB - 1280 - 1280));
-        assert_eq!(allocator.allocate(512, 0), Ok(first + 512));
-        assert_eq!(allocator.allocate(MIB, 0), Ok(other + MIB));
+        assert_eq!(allocator.allocate(1025, Some(0)), Ok(chunk + MIB - 1280 - 1280));
+        assert_eq!(allocator.allocate(512, Some(0)), Ok(first + 512));
+        assert_eq!(allocator.allocate(MIB, Some(0)), Ok(other + MIB));
         assert_eq!(device.calls(), 2);
     }
 
@@ -300,40 +300,44 @@ mod tests {
             ..flags()
         };
         let mut allocator = NaiveBestFit::new(&device, sizes);
-        let first = allocator.allocate(192, 0).expect("memory");
-        let second = allocator.allocate(193, 0).expect("memory");
-        let third = allocator.allocate(1, 0).expect("memory");
+        let first = allocator.allocate(192, Some(0)).expect("memory");
+        let second = allocator.allocate(193, Some(0)).expect("memory");
+        let third = allocator.allocate(1, Some(0)).expect("memory");
         assert_eq!((second - first, third - second), (256, 512));
-        allocator.free(second);
-        assert_eq!(allocator.allocate(400, 0), Ok(second), "the tightest block");
-        allocator.free(first);
-        allocator.free(second);
-        assert_eq!(allocator.allocate(700, 0), Ok(first), "both joined");
+        allocator.free(second, None);
+        assert_eq!(allocator.allocate(400, Some(0)), Ok(second), "the tightest block");
+        allocator.free(first, None);
+        allocator.free(second, None);
+        assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
         // the rest of 8 MiB is too small for 8 MiB with a descriptor, and that is above the largest chunk
-        let alone = allocator.allocate(8 * MIB, 0).expect("memory");
+        let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
         assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
-        allocator.free(alone);
+        allocator.free(alone, None);
         assert_eq!(device.calls(), 3);
         allocator
-            .allocate(8 * MIB - 64, 0)
+            .allocate(8 * MIB - 64, Some(0))
             .expect("a later chunk as large as the request");
         assert_eq!((device.calls(), device.peak()), (4, 16 * MIB + 256));
-        allocator.allocate(MIB, 0).expect("in the rest of the first chunk");
         allocator
-            .allocate(7 * MIB, 0)
+            .allocate(MIB, Some(0))
+            .expect("in the rest of the first chunk");
+        allocator
+            .allocate(7 * MIB, Some(0))
             .expect("a later chunk as large as the request");
-        allocator.allocate(2 * MIB, 0).expect("in the rest of the first chunk");
+        allocator
+            .allocate(2 * MIB, Some(0))
+            .expect("in the rest of the first chunk");
         assert_eq!(device.calls(), 5);
         assert_eq!((device.calls(), device.peak()), (5, 23 * MIB + 256));
         // 5 MiB less 1536 bytes of the first chunk are left, and nothing else
         allocator
-            .allocate(5 * MIB - 64, 0)
+            .allocate(5 * MIB - 64, Some(0))
             .expect("a later chunk as large as the request");
         allocator
-            .allocate(5 * MIB - 1536 - 64, 0)
+            .allocate(5 * MIB - 1536 - 64, Some(0))
             .expect("the rest of the first chunk");
         assert_eq!((device.calls(), device.peak()), (6, 28 * MIB + 256));
-        allocator.allocate(1, 0).expect("a later chunk");
+        allocator.allocate(1, Some(0)).expect("a later chunk");
         assert_eq!((device.calls(), device.peak()), (7, 32 * MIB + 256));
     }
 
@@ -346,8 +350,10 @@ mod tests {
             ..flags()
         };
         let mut allocator = NaiveBestFit::new(&device, sizes);
-        allocator.allocate(6 * MIB - 64, 0).expect("the whole first chunk");
+        allocator
+            .allocate(6 * MIB - 64, Some(0))
+            .expect("the whole first chunk");
         // 4 MiB are left, of which 5% are left alone: no chunk of 4 MiB, though 1 MiB was asked for
-        assert!(allocator.allocate(MIB, 0).is_err());
+        assert!(allocator.allocate(MIB, Some(0)).is_err());
     }
 }

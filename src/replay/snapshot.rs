@@ -42,10 +42,7 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<Source, String> 
         match action {
             "alloc" => drop(seen.insert(address)),
             "free_completed" if seen.insert(address) => {
-                before.insert(
-                    address,
-                    (number(event, "size").unwrap_or(0), number(event, "stream").unwrap_or(0)),
-                );
+                before.insert(address, (number(event, "size").unwrap_or(0), number(event, "stream")));
             }
             _ => {}
         }
@@ -54,7 +51,7 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<Source, String> 
         if number(segment, "device") != Some(device as u64) {
             continue;
         }
-        let stream = number(segment, "stream").unwrap_or(0);
+        let stream = number(segment, "stream");
         for block in list(field(segment, "blocks")).unwrap_or_default() {
             let address = number(block, "address");
             let active = text(block, "state") == Some("active_allocated");
@@ -80,7 +77,7 @@ pub fn gather(path: &Path, gathering: &mut Gathering) -> Result<Source, String> 
                 gathering.allocate(
                     address,
                     number(event, "size").ok_or_else(unusable)?,
-                    number(event, "stream").unwrap_or(0),
+                    number(event, "stream"),
                 );
             }
             "free_completed" => gathering.free(address),

@@ -154,12 +154,12 @@ impl<'a> CachingAllocator<'a> {
 }
 
 impl Allocator for CachingAllocator<'_> {
-    fn allocate(&mut self, size: u64, stream: u64) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
         let size = size
             .max(1)
             .checked_next_multiple_of(ROUND)
             .ok_or(DriverError::OUT_OF_MEMORY)?;
-        let pool = (stream, size <= SMALL);
+        let pool = (stream.unwrap_or(0), size <= SMALL);
         let fitting = |free: &HashMap<PoolName, BTreeSet<(u64, u64)>>| {
             free.get(&pool).and_then(|free| free.range((size, 0)..).next().copied())
         };
@@ -190,7 +190,7 @@ impl Allocator for CachingAllocator<'_> {
         Ok(address)
     }
 
-    fn free(&mut self, handle: u64) {
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
         let Some(block) = self.blocks.remove(&handle) else {
             return;
         };

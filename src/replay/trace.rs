@@ -15,11 +15,12 @@ use super::snapshot;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `id` names the allocation until it is freed. `size` is bytes.
+    /// `id` names the allocation until it is freed. `size` is bytes. `stream` is the one that it is used on, where the
+    /// request names it.
     Allocate {
         id: u64,
         size: u64,
-        stream: u64,
+        stream: Option<u64>,
     },
     Free {
         id: u64,
@@ -73,7 +74,7 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    pub(super) fn allocate(&mut self, address: u64, size: u64, stream: u64) {
+    pub(super) fn allocate(&mut self, address: u64, size: u64, stream: Option<u64>) {
         if self.live.contains_key(&address) {
             // Its free is missing: nothing can be in the same place twice.
             self.unmatched += 1;
@@ -186,7 +187,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     }
     for record in chosen.and_then(|chosen| devices.remove(&chosen)).unwrap_or_default() {
         match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, 0),
+            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, None),
             Some(Kind::Free) => gathering.free(record.address),
             _ => {}
         }
@@ -256,7 +257,7 @@ fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), S
             "allocate" => gathering.allocate(
                 number(pointer, "Pointer")?,
                 number(size, "Size")?,
-                number(stream, "Stream")?,
+                Some(number(stream, "Stream")?),
             ),
             // A null pointer, as printf writes it.
             "free" if field(pointer, "Pointer")? == "(nil)" => {}
