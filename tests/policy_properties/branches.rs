@@ -99,7 +99,7 @@ impl Run {
             Step::Allocate(of, size) => self.allocate(of, size),
             Step::Free(which) if !self.live.is_empty() => {
                 let (of, address, size) = self.live.swap_remove(which % self.live.len());
-                self.model.in_use(address, size);
+                self.model.in_use(address, size, None);
                 let freed = self.with(of, |policy, memory| policy.free(memory, address, None));
                 assert_eq!(
                     freed.map(|block| (block.address, block.allocated)),
@@ -125,7 +125,7 @@ impl Run {
         match self.with(of, |policy, memory| policy.allocate(memory, size, None)) {
             Ok(block) => {
                 assert!(block.requested == size && block.allocated >= size);
-                let dirty = self.model.is_busy(block.address, block.allocated);
+                let dirty = self.model.is_busy(block.address, block.allocated, None);
                 assert!(!dirty, "a block was handed out while earlier work could still touch it");
                 self.live.push((of, block.address, block.allocated));
             }

@@ -11,19 +11,32 @@ use model::{GRANULARITY, Model, TOTAL};
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
+    /// Bytes, used on the stream of this number.
+    AllocateOn(u64, u64),
+    /// On the stream that it was allocated for.
     Free(usize),
+    /// Nobody knows which streams have used it.
+    FreeUsedAnywhere(usize),
     FreeUnknown(u64),
     Capture(bool),
     ReleaseIdle,
 }
 
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        6 => 1u64..200_000,
+        4 => 1u64..8 << 20,
+        1 => 1u64..40 << 20,
+        1 => prop_oneof![Just(0), Just(u64::MAX), Just(1 << 50), Just(TOTAL)],
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (1u64..200_000).prop_map(Step::Allocate),
-        4 => (1u64..8 << 20).prop_map(Step::Allocate),
-        1 => (1u64..40 << 20).prop_map(Step::Allocate),
-        1 => prop_oneof![Just(0), Just(u64::MAX), Just(1 << 50), Just(TOTAL)].prop_map(Step::Allocate),
+        6 => size().prop_map(Step::Allocate),
+        6 => (size(), 0u64..3).prop_map(|(size, stream)| Step::AllocateOn(size, stream)),
         7 => any::<usize>().prop_map(Step::Free),
+        1 => any::<usize>().prop_map(Step::FreeUsedAnywhere),
         1 => any::<u64>().prop_map(Step::FreeUnknown),
         1 => any::<bool>().prop_map(Step::Capture),
         1 => Just(Step::ReleaseIdle),
@@ -61,27 +74,42 @@ struct Run {
     kind: Kind,
     model: Model,
     policy: Box<dyn Policy>,
-    live: Vec<(u64, u64, u64)>,
+    live: Vec<Live>,
+}
+
+#[derive(Clone, Copy)]
+struct Live {
+    address: u64,
+    allocated: u64,
+    requested: u64,
+    stream: Option<u64>,
 }
 
 impl Run {
     fn take(&mut self, step: Step) {
         match step {
-            Step::Allocate(size) => self.allocate(size),
-            Step::Free(which) if !self.live.is_empty() => {
-                let (address, size, _) = self.live.swap_remove(which % self.live.len());
-                self.model.in_use(address, size);
-                let freed = self.policy.free(&self.model, address, None).expect("a live block");
-                assert_eq!((freed.address, freed.allocated), (address, size));
-                assert_eq!(self.policy.free(&self.model, address, None), None, "freed twice");
+            Step::Allocate(size) => self.allocate(size, None),
+            Step::AllocateOn(size, stream) => self.allocate(size, Some(stream)),
+            Step::Free(which) | Step::FreeUsedAnywhere(which) if !self.live.is_empty() => {
+                let block = self.live.swap_remove(which % self.live.len());
+                let stream = block.stream.filter(|_| matches!(step, Step::Free(_)));
+                self.model.in_use(block.address, block.allocated, stream);
+                let freed = self.policy.free(&self.model, block.address, stream);
+                let freed = freed.expect("a live block");
+                assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
+                assert_eq!(
+                    self.policy.free(&self.model, block.address, stream),
+                    None,
+                    "freed twice"
+                );
             }
-            Step::Free(_) => {}
+            Step::Free(_) | Step::FreeUsedAnywhere(_) => {}
             Step::FreeUnknown(address) => {
                 let before = self.policy.statistics();
                 let inside = self
                     .live
                     .first()
-                    .map_or(address, |(block, size, _)| block + 1 + address % (size - 1));
+                    .map_or(address, |block| block.address + 1 + address % (block.allocated - 1));
                 assert_eq!(self.policy.free(&self.model, inside, None), None);
                 assert_eq!(self.policy.statistics(), before);
             }
@@ -92,16 +120,23 @@ impl Run {
         self.check();
     }
 
-    fn allocate(&mut self, size: u64) {
+    fn allocate(&mut self, size: u64, stream: Option<u64>) {
         let largest = self.policy.statistics().largest_free_block;
         let room = TOTAL - self.model.outstanding();
-        match self.policy.allocate(&self.model, size, None) {
+        match self.policy.allocate(&self.model, size, stream) {
             Ok(block) => {
                 assert!(size > 0 && block.requested == size && block.allocated >= size);
                 assert_eq!(block.address % 256, 0);
-                let dirty = self.model.is_busy(block.address, block.allocated);
+                // What is captured runs later, whatever stream it is captured from.
+                let in_order = stream.filter(|_| !self.model.capturing.get());
+                let dirty = self.model.is_busy(block.address, block.allocated, in_order);
                 assert!(!dirty, "a block was handed out while earlier work could still touch it");
-                self.live.push((block.address, block.allocated, size));
+                self.live.push(Live {
+                    address: block.address,
+                    allocated: block.allocated,
+                    requested: size,
+                    stream,
+                });
             }
             Err(DriverError::OUT_OF_MEMORY)
                 if size > 0 && self.model.fault_at.get() == 0 && !self.model.capturing.get() =>
@@ -130,7 +165,7 @@ impl Run {
 
     /// Granules that no live block has a byte of.
     fn free_granules(&self) -> u64 {
-        let live = self.live.iter().map(|&(address, size, _)| (address, size));
+        let live = self.live.iter().map(|block| (block.address, block.allocated));
         self.model.free_granules(live)
     }
 
@@ -144,28 +179,27 @@ impl Run {
             model.outstanding(),
             "what the account was told"
         );
-        let allocated = self.live.iter().map(|(_, size, _)| size).sum::<u64>();
+        let allocated = self.live.iter().map(|block| block.allocated).sum::<u64>();
         assert_eq!(told.allocated, allocated, "allocated");
         assert_eq!(told.free, told.reserved - told.allocated);
         assert_eq!(told.live_blocks, self.live.len());
         let mut blocks = self.live.clone();
-        blocks.sort_unstable();
-        model.assert_apart(blocks.iter().map(|&(address, size, _)| (address, size)));
+        blocks.sort_unstable_by_key(|block| block.address);
+        model.assert_apart(blocks.iter().map(|block| (block.address, block.allocated)));
         self.check_remains();
         if model.physical.borrow().is_empty() {
             self.check_chunks(&blocks);
         }
-        for (address, size, requested) in &blocks {
+        for block in &blocks {
             let found = self
                 .policy
-                .find(address + size / 2)
+                .find(block.address + block.allocated / 2)
                 .expect("an interior address leads to its block");
-            assert_eq!((found.address, found.requested), (*address, *requested));
-            assert!(self.policy.owns(*address));
+            assert_eq!((found.address, found.requested), (block.address, block.requested));
+            assert!(self.policy.owns(block.address));
         }
     }
 
-    /// With chunks alone it is known what the largest free block must be.
     /// What is left for its owner to give back is what the device knows of.
     fn check_remains(&self) {
         let mut remains = self.policy.remains();
@@ -180,18 +214,19 @@ impl Run {
         assert_eq!(remains.ranges, ranges, "reserved address space");
     }
 
-    fn check_chunks(&self, blocks: &[(u64, u64, u64)]) {
+    /// With chunks alone it is known what the largest free block must be.
+    fn check_chunks(&self, blocks: &[Live]) {
         let told = self.policy.statistics();
         let segments = self.model.segments.borrow();
         let mut free_runs = Vec::new();
         for (&start, &size) in segments.iter() {
             let mut at = start;
-            for (address, length, _) in blocks
+            for block in blocks
                 .iter()
-                .filter(|(address, ..)| (start..start + size).contains(address))
+                .filter(|block| (start..start + size).contains(&block.address))
             {
-                free_runs.push(address - at);
-                at = address + length;
+                free_runs.push(block.address - at);
+                at = block.address + block.allocated;
             }
             assert!(at <= start + size, "a block reaches out of its segment");
             free_runs.push(start + size - at);
@@ -204,8 +239,8 @@ impl Run {
         self.model.capturing.set(false);
         self.model.fault_at.set(0);
         self.model.keeps_mappings.set(false);
-        for (address, ..) in std::mem::take(&mut self.live) {
-            assert!(self.policy.free(&self.model, address, None).is_some());
+        for block in std::mem::take(&mut self.live) {
+            assert!(self.policy.free(&self.model, block.address, block.stream).is_some());
         }
         self.policy.release_idle(&self.model);
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
@@ -288,6 +323,31 @@ fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_free
 }
 
 #[test]
+fn nothing_waits_where_no_free_block_would_be_long_enough() {
+    let settings = Settings {
+        initial_bytes: 8 << 20,
+        ..Settings::default()
+    };
+    for (kind, stream) in [
+        (Kind::NaiveBestFit, None),
+        (Kind::AutoGrowth, None),
+        (Kind::AutoGrowth, Some(0)),
+    ] {
+        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let allocate = |policy: &mut dyn Policy, mebibytes: u64| {
+            let block = policy.allocate(&model, mebibytes << 20, stream);
+            block.expect("a block").address
+        };
+        let blocks: Vec<u64> = (0..8).map(|_| allocate(policy.as_mut(), 1)).collect();
+        for &block in blocks.iter().step_by(2) {
+            policy.free(&model, block, stream);
+        }
+        allocate(policy.as_mut(), 2);
+        assert_eq!(model.synchronisations.get(), 0, "{kind:?}, stream {stream:?}");
+    }
+}
+
+#[test]
 fn naive_best_fit_hands_out_heads_and_chunks_tails() {
     let settings = Settings {
         initial_bytes: 1 << 20,
@@ -361,6 +421,30 @@ fn what_is_free_of_two_granules_serves_one_request() {
     }
     run.take(Step::Allocate(5 << 20));
     assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    run.end();
+}
+
+#[test]
+fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
+    let mut run = growing();
+    for mebibytes in [6, 2, 6, 2] {
+        run.take(Step::AllocateOn(mebibytes << 20, 0));
+    }
+    run.take(Step::Free(0));
+    run.take(Step::AllocateOn(4 << 20, 0));
+    assert_eq!(run.model.synchronisations.get(), 0, "its own memory serves it");
+    run.take(Step::Free(2));
+    run.take(Step::AllocateOn(5 << 20, 1));
+    assert_eq!(run.model.synchronisations.get(), 1, "another stream may use it still");
+    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
+    run.take(Step::Free(3));
+    run.take(Step::AllocateOn(8 << 20, 1));
+    assert_eq!(
+        run.model.synchronisations.get(),
+        2,
+        "nothing is moved while work may use it"
+    );
+    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
     run.end();
 }
 

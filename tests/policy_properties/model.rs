@@ -28,14 +28,21 @@ pub struct Model {
     /// Nothing is unmapped.
     pub keeps_mappings: Cell<bool>,
     pub capturing: Cell<bool>,
-    /// Blocks freed since the last synchronisation, as pieces of memory: work may still touch them.
-    busy: RefCell<Vec<Bytes>>,
+    /// Blocks freed since the last synchronisation: work may still touch them.
+    busy: RefCell<Vec<Busy>>,
     pub synchronisations: Cell<u64>,
     pub fell_back: Cell<bool>,
 }
 
 /// Bytes of a chunk (handle 0, by address) or of a handle (by offset): first and one past the last.
 type Bytes = (u64, u64, u64);
+
+/// What earlier work may use: at these addresses (first, one past the last), on this stream or on any.
+struct Busy {
+    place: (u64, u64),
+    memory: Vec<Bytes>,
+    stream: Option<u64>,
+}
 
 fn overlap(one: &Bytes, other: &Bytes) -> bool {
     one.0 == other.0 && one.1 < other.2 && other.1 < one.2
@@ -73,15 +80,25 @@ impl Model {
         pieces
     }
 
-    /// Work may use the block until the next synchronisation.
-    pub fn in_use(&self, address: u64, size: u64) {
-        self.busy.borrow_mut().extend(self.behind(address, size));
+    /// Work on this stream, or on any, may use the block until the next synchronisation.
+    pub fn in_use(&self, address: u64, size: u64, stream: Option<u64>) {
+        self.busy.borrow_mut().push(Busy {
+            place: (address, address + size),
+            memory: self.behind(address, size),
+            stream,
+        });
     }
 
-    pub fn is_busy(&self, address: u64, size: u64) -> bool {
-        let busy = self.busy.borrow();
-        let touched = |piece: &Bytes| busy.iter().any(|other| overlap(piece, other));
-        self.behind(address, size).iter().any(touched)
+    /// Whether work may use any of it that would not have ended before what comes next on this stream.
+    pub fn is_busy(&self, address: u64, size: u64, stream: Option<u64>) -> bool {
+        let memory = self.behind(address, size);
+        let in_order = |busy: &Busy| stream.is_some() && busy.stream == stream;
+        let touches = |busy: &Busy| {
+            busy.memory
+                .iter()
+                .any(|one| memory.iter().any(|other| overlap(one, other)))
+        };
+        self.busy.borrow().iter().any(|busy| !in_order(busy) && touches(busy))
     }
 
     /// Granules created that no live block (first address, bytes) has a byte of.
@@ -131,7 +148,9 @@ impl DeviceMemory for Model {
         }
         let size = self.segments.borrow_mut().remove(&address).expect("a segment of ours");
         let gone = (0, address, address + size);
-        self.busy.borrow_mut().retain(|piece| !overlap(piece, &gone));
+        self.busy
+            .borrow_mut()
+            .retain(|busy| !busy.memory.iter().any(|piece| overlap(piece, &gone)));
         Ok(())
     }
 
@@ -225,6 +244,11 @@ impl DeviceMemory for Model {
         if self.fails_now() || self.keeps_mappings.get() {
             return Err(DriverError(700));
         }
+        let is_there = |busy: &Busy| busy.place.0 < address + size && address < busy.place.1;
+        assert!(
+            !self.busy.borrow().iter().any(is_there),
+            "unmapped while work may use it"
+        );
         let mut mappings = self.mappings.borrow_mut();
         let gone: Vec<u64> = mappings
             .range(address..address + size)
@@ -232,20 +256,13 @@ impl DeviceMemory for Model {
             .collect();
         let mut at = address;
         for start in gone {
-            let (bytes, handle, accessible) = mappings.remove(&start).expect("just seen");
+            let (bytes, _, accessible) = mappings.remove(&start).expect("just seen");
             assert!(
                 !self.capturing.get() || !accessible,
                 "unmapping while a capture is open"
             );
             assert_eq!(start, at, "a gap, or half a mapping");
             at += bytes;
-            let whole = (handle, 0, bytes);
-            let busy = self.busy.borrow();
-            let others = mappings.values().any(|&(_, other, _)| other == handle);
-            assert!(
-                others || !busy.iter().any(|piece| overlap(piece, &whole)),
-                "unmapped while work may use it"
-            );
         }
         assert_eq!(at, address + size, "half a mapping");
         Ok(())
