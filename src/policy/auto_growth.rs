@@ -29,8 +29,10 @@ const APART_FROM: u64 = 512 << 20;
 /// larger requests, and may be part of a free granule soon.
 const SCRAP_UNITS: u32 = (256 << 10) / UNIT as u32;
 
-/// Requests of more units are large: looking for their place costs less than what they may waste.
-const LARGE_UNITS: u32 = (512 << 10) / UNIT as u32;
+/// Requests of more units are large, and those of more than this part of what is reserved: looking for their place costs
+/// less than what they may waste.
+const LARGE_UNITS: u32 = (1 << 20) / UNIT as u32;
+const LARGE_PART: u64 = 128;
 
 /// A free block fits a large request where it is longer by at most this part of it.
 const NEARLY: u32 = 256;
@@ -105,7 +107,7 @@ impl Search<'_> {
             found = self.best_now(Region::Main).filter(scrap);
         }
         match found {
-            Some(run) if request.units <= LARGE_UNITS || self.settled() || self.fits(run) => Ok(self.cut(run)),
+            Some(run) if !self.is_large() || self.settled() || self.fits(run) => Ok(self.cut(run)),
             Some(run) if request.stream.is_some() && !self.arena.all_clean() => self.place_now(region, run),
             _ => self.place(region),
         }
@@ -117,6 +119,10 @@ impl Search<'_> {
 
     fn fits(&self, run: Id) -> bool {
         self.arena.blocks.units(run) - self.request.units <= self.request.units / NEARLY
+    }
+
+    fn is_large(&self) -> bool {
+        self.request.units > LARGE_UNITS || self.request.rounded() > self.arena.reserved() / LARGE_PART
     }
 
     fn settled(&self) -> bool {
