@@ -41,9 +41,12 @@ const NEARLY: u32 = 256;
 /// enough, and mapping takes time.
 const PLENTY: u64 = 3;
 
-/// The best fit is good enough once this many large requests were placed without new memory: a job that does the same
-/// again and again is not to pay for it each time.
-const SETTLED: u32 = 4000;
+/// Large requests that get the best place after memory has grown; then the best fit is good enough: a job that does the
+/// same again and again is not to pay for it each time.
+const CAREFUL: u32 = 4000;
+
+/// As many again where it grew by this part of what is reserved; fewer where it grew by less.
+const GROWN: u64 = 50;
 
 enum Growth {
     /// Nothing was asked for yet.
@@ -56,8 +59,8 @@ pub struct AutoGrowth {
     growth: Growth,
     chunks: Chunks,
     least_step: u64,
-    /// Large requests since there was new memory.
-    since_growth: u32,
+    /// Large requests that get the best place still.
+    careful: u32,
 }
 
 impl AutoGrowth {
@@ -65,7 +68,7 @@ impl AutoGrowth {
         AutoGrowth {
             growth: Growth::Unknown,
             least_step: settings.chunk_bytes,
-            since_growth: 0,
+            careful: 0,
             chunks: Chunks::new(settings),
         }
     }
@@ -91,7 +94,7 @@ struct Search<'a> {
     granules: &'a mut Granules,
     memory: &'a dyn DeviceMemory,
     request: &'a Request,
-    since_growth: &'a mut u32,
+    careful: &'a mut u32,
 }
 
 impl Search<'_> {
@@ -126,7 +129,7 @@ impl Search<'_> {
     }
 
     fn settled(&self) -> bool {
-        *self.since_growth > SETTLED
+        *self.careful == 0
     }
 
     fn cut(&mut self, run: Id) -> Block {
@@ -188,10 +191,7 @@ impl Search<'_> {
                 .compose(self.arena, self.memory, region, &composition, units)
             {
                 Ok(address) => {
-                    *self.since_growth = match composition.new {
-                        0 => self.since_growth.saturating_add(1),
-                        _ => 0,
-                    };
+                    self.placed(composition.new);
                     return self.cut_at(address);
                 }
                 // What lies below maps nothing twice.
@@ -207,8 +207,15 @@ impl Search<'_> {
         }
     }
 
+    /// A request got the best place, with so many new granules.
+    fn placed(&mut self, new: u32) {
+        let grown = u64::from(new) * u64::from(self.granules.units()) * UNIT;
+        let more = u64::from(CAREFUL) * (grown * GROWN).min(self.arena.reserved()) / self.arena.reserved().max(1);
+        *self.careful = (self.careful.saturating_sub(1) + more as u32).min(CAREFUL);
+    }
+
     fn cut_within(&mut self, run: Id, skip: u32) -> Block {
-        *self.since_growth = self.since_growth.saturating_add(1);
+        self.placed(0);
         self.arena.carve(run, self.request, End::At(skip))
     }
 
@@ -245,7 +252,7 @@ impl Plan for AutoGrowth {
             granules,
             memory,
             request,
-            since_growth: &mut self.since_growth,
+            careful: &mut self.careful,
         };
         match search.serve() {
             Err(problem) if problem != DriverError::OUT_OF_MEMORY => {
