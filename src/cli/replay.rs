@@ -70,7 +70,9 @@ Examples:
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
-Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved.
+Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved. \
+Logs and snapshots name streams, and the library's strategies are told of them, as by vramshim_torch_alloc; the requests of \
+a journal are played as those of cuMemAlloc.
 
 utilisation = peak live / peak reserved; the smallest device is the one on which the strategy, giving back what is idle, \
 still serves every request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely \
