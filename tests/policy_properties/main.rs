@@ -449,6 +449,36 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
 }
 
 #[test]
+fn a_job_that_grows_no_more_seldom_waits() {
+    let (model, mut policy) = (
+        Model::default(),
+        create(Kind::AutoGrowth, &Settings::default()).expect("a policy"),
+    );
+    model.virtual_memory.set(true);
+    let (mut live, mut state, mut waited) = (Vec::new(), 1u64, Vec::new());
+    for _ in 0..20 {
+        let before = model.synchronisations.get();
+        for _ in 0..1000 {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            let drawn = (state >> 33) as usize;
+            if live.len() == 16 {
+                policy.free(&model, live.swap_remove(drawn % 16), Some(0));
+            }
+            let block = policy.allocate(&model, 512 * (2048 + drawn as u64 % 4096), Some(0));
+            live.push(block.expect("a block").address);
+        }
+        waited.push(model.synchronisations.get() - before);
+    }
+    println!("{waited:?}");
+    assert!(
+        waited[19] * 4 < waited[0],
+        "synchronisations in each thousand: {waited:?}"
+    );
+}
+
+#[test]
 fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
     let mut steps = two_halves();
     steps.push(Step::Allocate(2 << 20));
