@@ -103,6 +103,23 @@ fn one(text: &str, name: &str, arguments: &[&str]) -> (u64, u64, u64) {
 }
 
 #[test]
+fn a_stream_waits_for_what_another_freed() {
+    for (second, waits) in [(7, 0), (8, 1)] {
+        let text = format!(
+            "Thread,Time,Action,Pointer,Size,Stream\n\
+             0,0,allocate,0x1,{size},7\n\
+             0,0,free,0x1,{size},7\n\
+             0,0,allocate,0x2,{size},{second}\n",
+            size = 2 * MIB
+        );
+        let (page, _) = peaks(&text, &["--strategy", "auto_growth"]);
+        let row = &page["strategies"][0];
+        assert_eq!(row["synchronisations"], waits, "{page}");
+        assert_eq!(row["peak_reserved"], 2 * MIB, "{page}");
+    }
+}
+
+#[test]
 fn paddle_auto_growth_by_hand() {
     let split = csv(&[
         ("allocate", 1, 3 * MIB),
@@ -253,7 +270,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     assert_eq!(
         torch,
         &serde_json::json!({"name": "torch", "peak_reserved": 20 * MIB, "utilisation": 0.1, "driver_calls": 1,
-            "smallest_device": 20 * MIB, "fits": true, "failed": 0})
+            "synchronisations": null, "smallest_device": 20 * MIB, "fits": true, "failed": 0})
     );
 }
 

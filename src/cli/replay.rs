@@ -74,9 +74,10 @@ Paddle's own; passthrough gives each request to the driver as it is, which is al
 Logs and snapshots name streams, and the library's strategies are told of them, as by vramshim_torch_alloc; the requests of \
 a journal are played as those of cuMemAlloc.
 
-utilisation = peak live / peak reserved; the smallest device is the one on which the strategy, giving back what is idle, \
-still serves every request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely \
-runs now: the strategy in force for a journal, PyTorch's allocator for the others.";
+utilisation = peak live / peak reserved; waits are synchronisations that the library asks for before memory is used again \
+or mapped elsewhere; the smallest device is the one on which the strategy, giving back what is idle, still serves every \
+request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely runs now: the \
+strategy in force for a journal, PyTorch's allocator for the others.";
 
 /// How a strategy fared, and the smallest device it fits.
 pub struct Row {
@@ -191,6 +192,7 @@ impl Replay {
                     "peak_reserved": row.outcome.peak_reserved,
                     "utilisation": row.utilisation(trace),
                     "driver_calls": row.outcome.driver_calls,
+                    "synchronisations": row.outcome.synchronisations,
                     "smallest_device": row.smallest,
                     "fits": row.outcome.failed == 0,
                     "failed": row.outcome.failed,
@@ -252,6 +254,7 @@ impl Replay {
             "peak reserved",
             "utilisation",
             "driver calls",
+            "waits",
             "smallest device",
             "fits",
         ]);
@@ -271,11 +274,12 @@ impl Replay {
                     "-".to_owned()
                 },
                 words::count(row.outcome.driver_calls),
+                row.outcome.synchronisations.map_or("-".to_owned(), words::count),
                 row.smallest.map_or("-".to_owned(), words::size),
                 fits,
             ]);
         }
-        for column in table.column_iter_mut().skip(1).take(4) {
+        for column in table.column_iter_mut().skip(1).take(5) {
             column.set_cell_alignment(CellAlignment::Right);
         }
         for line in table.lines() {

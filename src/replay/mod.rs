@@ -28,6 +28,9 @@ pub struct Outcome {
     pub peak_reserved: u64,
     /// Calls that reached the driver for device memory.
     pub driver_calls: u64,
+    /// How often the job waited for the device, so that memory could be reused or mapped elsewhere; `None` where nobody
+    /// counts: those that the driver makes itself.
+    pub synchronisations: Option<u64>,
     /// Requests that the device had no memory for.
     pub failed: u64,
 }
@@ -51,6 +54,9 @@ trait Allocator {
     /// A handle for `size` bytes, used on `stream` where the trace names it.
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError>;
     fn free(&mut self, handle: u64, stream: Option<u64>);
+    fn synchronisations(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
@@ -94,6 +100,7 @@ fn attempt(
         name,
         peak_reserved: device.peak(),
         driver_calls: device.calls(),
+        synchronisations: allocator.synchronisations(),
         failed,
     })
 }
@@ -183,6 +190,10 @@ impl Allocator for Ours<'_> {
 
     fn free(&mut self, handle: u64, stream: Option<u64>) {
         self.policy.free(self.device, handle, stream);
+    }
+
+    fn synchronisations(&self) -> Option<u64> {
+        Some(self.policy.statistics().synchronisations)
     }
 }
 

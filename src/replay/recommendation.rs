@@ -124,6 +124,7 @@ mod tests {
             name,
             peak_reserved,
             driver_calls,
+            synchronisations: None,
             failed,
         }
     }
