@@ -8,7 +8,6 @@
 
 mod ranges;
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NONE, UNIT};
@@ -272,16 +271,12 @@ impl Arena {
         self.lists[region as usize].descending(&self.blocks, least)
     }
 
-    /// Free blocks of at least `least` units that are clean, or were freed on `stream`, longest first.
-    pub fn usable(&self, region: Region, least: u32, stream: Option<u64>) -> Vec<Id> {
-        let mut usable: Vec<Id> = self.clean(region, least).collect();
-        let own = self.own(stream);
-        if own != CLEAN {
-            let list = &self.lists[region as usize + 2 * own as usize];
-            usable.extend(list.descending(&self.blocks, least));
-            usable.sort_by_key(|&id| Reverse(self.blocks.units(id)));
-        }
-        usable
+    /// Free blocks of at least `least` units that wait for work on `stream` alone, longest first.
+    pub fn freed_on(&self, stream: Option<u64>, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
+        let own = Some(self.own(stream)).filter(|&own| own != CLEAN);
+        let list = own.map(|own| &self.lists[region as usize + 2 * own as usize]);
+        list.into_iter()
+            .flat_map(move |list| list.descending(&self.blocks, least))
     }
 
     /// Cuts a free block for the request.

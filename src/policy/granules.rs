@@ -109,8 +109,10 @@ impl Granules {
     /// `stream`.
     pub fn free_granules(&self, arena: &Arena, region: Region, from: Source, stream: Option<u64>) -> usize {
         let of = |region: Region| -> usize {
-            let usable = arena.usable(region, self.units(), stream);
-            usable.into_iter().map(|id| self.whole_in(arena, id).len()).sum()
+            let usable = arena
+                .clean(region, self.units())
+                .chain(arena.freed_on(stream, region, self.units()));
+            usable.map(|id| self.whole_in(arena, id).len()).sum()
         };
         match from {
             Source::New => 0,

@@ -9,13 +9,15 @@
 //! A whole granule is worth most, and a piece the more for its bytes the longer it is: so few pieces are made, slivers
 //! are used up, and long pieces stay long.
 
+use std::cmp::Reverse;
+
 use super::arena::{Arena, Region};
 use super::blocks::{Id, Kind, NONE, UNIT};
 use super::granules::Granules;
 
 /// Free blocks shorter than this, in units, are left to small requests.
 const SHORTEST: u32 = (16 << 10) / UNIT as u32;
-/// Free blocks looked at, so that one request never takes long however many there are.
+/// Free blocks of each kind looked at, so that one request never takes long however many there are.
 const MOST_RUNS: usize = 1024;
 
 /// Worth of a whole granule; a piece is worth at most 1.
@@ -115,12 +117,14 @@ impl<'a> Survey<'a> {
     /// Of clean memory, and of what was freed on `stream`, which has to wait before any of it is moved.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
         let granule = granules.units();
-        let runs: Vec<Id> = arena
-            .usable(region, SHORTEST, stream)
-            .into_iter()
+        let freed = arena.freed_on(stream, region, SHORTEST).take(MOST_RUNS);
+        let mut runs: Vec<Id> = arena
+            .clean(region, SHORTEST)
             .take(MOST_RUNS)
+            .chain(freed)
             .filter(|&id| granules.hold(arena, id))
             .collect();
+        runs.sort_by_key(|&id| Reverse(arena.blocks.units(id)));
         let mut survey = Survey {
             arena,
             granule,
