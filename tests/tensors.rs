@@ -72,3 +72,29 @@ fn what_a_graph_may_use_is_nobody_elses() {
         assert!(warnings.len() == 1 && warnings[0].0 == 'W', "{strategy:?}: {said:?}");
     }
 }
+
+#[test]
+fn replay_foretells_what_the_library_does() {
+    let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
+    let waited: u64 = finished.stdout.trim().strip_prefix("waited ").unwrap().parse().unwrap();
+    let journal = finished.journals().remove(0);
+    let played = std::process::Command::new(common::program())
+        .args([
+            "replay",
+            "--json",
+            "--strategy",
+            "auto_growth",
+            "--device-memory",
+            "1GiB",
+        ])
+        .arg(journal)
+        .output()
+        .unwrap();
+    let page: serde_json::Value = serde_json::from_slice(&played.stdout).unwrap();
+    let told = &page["strategies"][0];
+    let job = finished.inspect();
+    let linear = &job["devices"][0]["classes"][0];
+    assert!(waited > 0, "nothing was mapped elsewhere");
+    assert_eq!(told["synchronisations"], waited, "{told:#}");
+    assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
+}

@@ -7,7 +7,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use vramshim::api::Class;
+use vramshim::api::{Api, Class};
 use vramshim::journal::format::{EXTENSION, Kind, Record};
 use vramshim::journal::reader::Journal;
 
@@ -187,7 +187,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     }
     for record in chosen.and_then(|chosen| devices.remove(&chosen)).unwrap_or_default() {
         match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, None),
+            // Which stream is not told: jobs mostly have one.
+            Some(Kind::Alloc) => {
+                let stream = (record.api == Api::vramshim_torch_alloc.number()).then_some(0);
+                gathering.allocate(record.address, record.size, stream);
+            }
             Some(Kind::Free) => gathering.free(record.address),
             _ => {}
         }

@@ -5,7 +5,8 @@
  *   tensors told        it records it; prints what a second use on the same stream cost
  *   tensors crossing    many blocks from one stream to the other and back, which fill the device; prints what that cost
  *   tensors namesake    a stream has the handle of one that was destroyed
- *   tensors captured    blocks freed during captures */
+ *   tensors captured    blocks freed during captures
+ *   tensors steps       blocks of all sizes on one stream; prints what that cost */
 #include "delayed.h"
 #include <pthread.h>
 
@@ -182,10 +183,33 @@ static void captured(void)
     }
 }
 
+/* ---- steps */
+
+static void steps(void)
+{
+    enum { LIVE = 40, REQUESTS = 4000 };
+    CUdeviceptr tensors[LIVE] = {0};
+    size_t sizes[LIVE];
+    uint64_t random = 1;
+    begin();
+    uint64_t before = synchronisations();
+    for (int i = 0; i < REQUESTS; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        size_t place = (random >> 33) % LIVE;
+        if (tensors[place]) give_back(tensors[place], sizes[place], NULL);
+        sizes[place] = 512 * (1 + (random >> 40) % 8192);
+        tensors[place] = obtain(sizes[place], NULL);
+        CHECK(cuMemsetD8Async(tensors[place], 1, sizes[place], NULL));
+    }
+    printf("waited %d\n", (int)(synchronisations() - before));
+    THAT(simgpu_hazards() == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"first", first},       {"untold", untold},     {"told", told},
-                                          {"crossing", crossing}, {"namesake", namesake}, {"captured", captured}};
+                                          {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
+                                          {"steps", steps}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
