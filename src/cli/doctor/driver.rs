@@ -12,7 +12,7 @@ use super::environment::Environment;
 use super::layers;
 use super::probe::{Device, Driver, What};
 use super::processes::End;
-use super::report::Findings;
+use super::report::{Findings, Severity};
 use crate::analysis::codes;
 use crate::cli::words::{self, duration};
 
@@ -343,6 +343,10 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
     }
     let ordinal = device.ordinal;
     let wanted = strategy == Strategy::AutoGrowth;
+    let severity = match wanted {
+        true => Severity::Warning,
+        false => Severity::Note,
+    };
     let advice = match wanted {
         true => {
             "auto_growth grows in chunks here: FLAGS_auto_growth_chunk_size_in_mb sets their size; naive_best_fit \
@@ -368,28 +372,19 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
     };
     if let Some(found) = found {
-        match wanted {
-            true => findings.warning("vmm", found, advice),
-            false => findings.note("vmm", found, advice),
-        };
+        findings.add("vmm", severity, found, advice);
     }
     if device.granularity.is_some() && !device.mapped_twice {
         let found = format!("device {ordinal} maps no granule twice");
         let advice =
             "What is free of a granule in use serves small requests alone there: auto_growth wastes a little more.";
-        match wanted {
-            true => findings.warning("vmm", found, advice),
-            false => findings.note("vmm", found, advice),
-        };
+        findings.add("vmm", severity, found, advice);
     }
     if device.vmm && !device.descriptors {
         let found = format!("device {ordinal} cannot share memory by file descriptor");
         let advice = "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \
                       passthrough can.";
-        match wanted {
-            true => findings.warning("vmm", found, advice),
-            false => findings.note("vmm", found, advice),
-        };
+        findings.add("vmm", severity, found, advice);
     }
     if !device.pools {
         findings.note(
