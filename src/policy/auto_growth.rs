@@ -151,8 +151,8 @@ impl Search<'_> {
 
     /// The best place in clean memory and in what was freed on `stream`.
     fn choose(&self, region: Region, from: Source, stream: Option<u64>, pieces: bool) -> Option<Placement> {
-        let whole = self.granules.free_granules(self.arena, region, from, stream);
-        let free = whole as u64 * u64::from(self.granules.units()) * UNIT;
+        let whole = self.granules.free_granules(self.arena, region, from, stream) as u32;
+        let free = u64::from(whole) * u64::from(self.granules.units()) * UNIT;
         let enough = free >= self.arena.reserved() / PLENTY + self.request.rounded();
         let movable = Movable {
             granules: whole,

@@ -79,7 +79,7 @@ pub enum Placement {
 #[derive(Clone, Copy, Debug)]
 pub struct Movable {
     /// Granules that are wholly free, of any region.
-    pub granules: usize,
+    pub granules: u32,
     /// Whether pieces may be mapped elsewhere.
     pub pieces: bool,
 }
@@ -243,7 +243,7 @@ impl<'a> Survey<'a> {
 
     /// Of `granules` whole ones and an end or two.
     fn composed(&self, units: u32, granules: u32, cheapest: &mut Cheapest) {
-        let new = granules.saturating_sub(self.movable.granules as u32);
+        let new = granules.saturating_sub(self.movable.granules);
         let base = WHOLE * f64::from(granules) + NEW * f64::from(new) + self.wait;
         let whole = granules * self.granule;
         if whole >= units {
@@ -294,7 +294,7 @@ impl<'a> Survey<'a> {
             site,
             granules: to_map,
             // Those that are in place already are among the free ones.
-            new: granules.saturating_sub(self.movable.granules as u32).min(to_map),
+            new: granules.saturating_sub(self.movable.granules).min(to_map),
             at_end: !is_opening,
         };
         cheapest.consider(cost + CALL * f64::from(calls), Placement::Composed(composition));
