@@ -15,6 +15,12 @@ fn in_all(name: &str) -> [(common::Strategy, Finished); 4] {
     STRATEGIES.map(|strategy| (strategy, scene(name).strategy(strategy).run().ok()))
 }
 
+/// Synchronisations that a scene has printed.
+fn waited(finished: &Finished) -> u64 {
+    let count = finished.stdout.trim().strip_prefix("waited ").expect("a count");
+    count.parse().unwrap()
+}
+
 /// PyTorch asks before anybody has retained the primary context, which goes with its memory when nobody does.
 #[test]
 fn the_first_tensor_outlives_the_call_that_made_it() {
@@ -49,8 +55,7 @@ fn from_one_stream_to_another_memory_goes_only_after_a_wait() {
     for strategy in POLICIES {
         // Not enough for both streams at the same time.
         let finished = scene("crossing").sim("160MiB", 1).strategy(strategy).run().ok();
-        let count = finished.stdout.trim().strip_prefix("waited ").expect("a count");
-        assert!(count.parse::<u32>().unwrap() > 0, "{strategy:?}: {count}");
+        assert!(waited(&finished) > 0, "{strategy:?}");
     }
 }
 
@@ -76,7 +81,7 @@ fn what_a_graph_may_use_is_nobody_elses() {
 #[test]
 fn replay_foretells_what_the_library_does() {
     let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
-    let waited: u64 = finished.stdout.trim().strip_prefix("waited ").unwrap().parse().unwrap();
+    let waited = waited(&finished);
     let journal = finished.journals().remove(0);
     let played = std::process::Command::new(common::program())
         .args([

@@ -448,21 +448,22 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
     run.end();
 }
 
+/// The next of a sequence of numbers that is the same each time.
+fn draw(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    *state >> 33
+}
+
 #[test]
 fn a_job_that_grows_no_more_seldom_waits() {
-    let (model, mut policy) = (
-        Model::default(),
-        create(Kind::AutoGrowth, &Settings::default()).expect("a policy"),
-    );
-    model.virtual_memory.set(true);
+    let Run { model, mut policy, .. } = growing();
     let (mut live, mut state, mut waited) = (Vec::new(), 1u64, Vec::new());
     for _ in 0..20 {
         let before = model.synchronisations.get();
         for _ in 0..1000 {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let drawn = (state >> 33) as usize;
+            let drawn = draw(&mut state) as usize;
             if live.len() == 16 {
                 policy.free(&model, live.swap_remove(drawn % 16), Some(0));
             }
@@ -471,7 +472,6 @@ fn a_job_that_grows_no_more_seldom_waits() {
         }
         waited.push(model.synchronisations.get() - before);
     }
-    println!("{waited:?}");
     assert!(
         waited[19] * 4 < waited[0],
         "synchronisations in each thousand: {waited:?}"
@@ -508,10 +508,7 @@ fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
     run.model.keeps_mappings.set(true);
     let mut state = 1u64;
     for _ in 0..2000 {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let drawn = state >> 33;
+        let drawn = draw(&mut state);
         run.take(match run.live.len() > 25 {
             true => Step::Free(drawn as usize),
             false => Step::Allocate(512 * (1 + drawn % 8192)),
