@@ -14,7 +14,7 @@
 use super::arena::{Arena, End, Region, Request};
 use super::blocks::{Id, UNIT};
 use super::chunks::Chunks;
-use super::granules::{Granules, Source};
+use super::granules::{Failure, Granules, Source};
 use super::placement::{Movable, Placement, Survey};
 use super::{Backing, Block, Plan, Remains, Settings, Statistics};
 use crate::device_memory::{DeviceMemory, DriverError};
@@ -111,7 +111,7 @@ impl Search<'_> {
         }
         match found {
             Some(run) if !self.is_large() || self.settled() || self.fits(run) => Ok(self.cut(run)),
-            Some(run) if request.stream.is_some() && !self.arena.all_clean() => self.place_now(region, run),
+            Some(_) if self.may_spare_waiting() => self.place_now(region),
             _ => self.place(region),
         }
     }
@@ -132,17 +132,18 @@ impl Search<'_> {
         *self.careful == 0
     }
 
+    /// Whether the stream that the request names could do with what it may use at once.
+    fn may_spare_waiting(&self) -> bool {
+        self.request.stream.is_some() && !self.arena.all_clean() && self.memory.may_synchronise()
+    }
+
     fn cut(&mut self, run: Id) -> Block {
         self.arena
             .carve(run, self.request, self.granules.end_for(self.arena, run))
     }
 
-    /// Looks at what the request's stream may use at once, of which `run` is the best fit. The stream waits only where
-    /// that is better.
-    fn place_now(mut self, region: Region, run: Id) -> Result<Block, DriverError> {
-        if !self.memory.may_synchronise() {
-            return Ok(self.cut(run));
-        }
+    /// Looks at what the request's stream may use at once. It waits only where that is better.
+    fn place_now(mut self, region: Region) -> Result<Block, DriverError> {
         match self.choose(region, Source::Spared, self.request.stream, self.granules.aliases()) {
             Some(Placement::Within(run, skip)) => Ok(self.cut_within(run, skip)),
             _ => self.place(region),
@@ -197,11 +198,11 @@ impl Search<'_> {
                 // What lies below maps nothing twice.
                 Err(_) if aliases && !self.granules.aliases() => {}
                 // What lies below unmaps nothing now: then new memory alone.
-                Err(_) if self.granules.stuck() && from != Source::New => from = Source::New,
-                Err(DriverError::OUT_OF_MEMORY) if from == Source::Spared => from = Source::Any,
-                Err(problem) => {
+                Err(Failure::Stuck) if from != Source::New => from = Source::New,
+                Err(Failure::Driver(DriverError::OUT_OF_MEMORY)) if from == Source::Spared => from = Source::Any,
+                Err(failure) => {
                     let found = self.best_now(region).or_else(|| self.best_now(other(region)));
-                    return found.map(|run| self.cut(run)).ok_or(problem);
+                    return found.map(|run| self.cut(run)).ok_or(failure.into());
                 }
             }
         }

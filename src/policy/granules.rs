@@ -25,6 +25,29 @@ const LARGEST_RANGE: u64 = 1 << 40;
 /// New granules from which on the device is asked whether it has them.
 const WORTH_ASKING: usize = 16;
 
+/// Why a block was not composed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Granules that lie free could not be unmapped.
+    Stuck,
+    Driver(DriverError),
+}
+
+impl From<DriverError> for Failure {
+    fn from(problem: DriverError) -> Self {
+        Failure::Driver(problem)
+    }
+}
+
+impl From<Failure> for DriverError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Stuck => DriverError::OUT_OF_MEMORY,
+            Failure::Driver(problem) => problem,
+        }
+    }
+}
+
 /// Which granules a block may be made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -43,8 +66,6 @@ pub struct Granules {
     /// Created or unmapped, and not mapped anywhere.
     spare: Vec<u64>,
     views: Views,
-    /// Free granules were wanted last that could not be unmapped.
-    stuck: bool,
     given_up: bool,
     remapped: u64,
 }
@@ -57,7 +78,6 @@ impl Granules {
             handles: HashMap::new(),
             spare: Vec::new(),
             views: Views::default(),
-            stuck: false,
             given_up: false,
             remapped: 0,
         }
@@ -74,11 +94,6 @@ impl Granules {
 
     pub fn given_up(&self) -> bool {
         self.given_up
-    }
-
-    /// Whether the last block was not composed because free granules could not be unmapped.
-    pub fn stuck(&self) -> bool {
-        self.stuck
     }
 
     /// Whether the block lies where granules are mapped, and not in a chunk.
@@ -180,7 +195,7 @@ impl Granules {
         region: Region,
         composition: &Composition,
         units: u32,
-    ) -> Result<u64, DriverError> {
+    ) -> Result<u64, Failure> {
         let Composition {
             opening,
             closing,
@@ -189,13 +204,12 @@ impl Granules {
             new,
             at_end,
         } = *composition;
-        self.stuck = false;
         // A request that cannot be served must not take what others could have meanwhile.
         if new as usize >= WORTH_ASKING
             && let Ok(available) = memory.available()
             && u64::from(new) > available.free / self.size
         {
-            return Err(DriverError::OUT_OF_MEMORY);
+            return Err(DriverError::OUT_OF_MEMORY.into());
         }
         let (segment, first) = match site {
             Site::Anew => {
@@ -256,16 +270,18 @@ impl Granules {
         (segment, first, granules): (u32, u32, u32),
         created: Vec<u64>,
         keep: Option<Id>,
-    ) -> Result<(), DriverError> {
+    ) -> Result<(), Failure> {
         let address = self.address(arena, segment, first);
         let new = created.len() as u64 * self.size;
         let mut handles = self.take_free(arena, memory, granules as usize - created.len(), keep);
         let moved = handles.len() as u64 * self.size;
         handles.extend(created);
-        self.stuck = handles.len() < granules as usize;
         let mapped = match arena.blocks.holding(address) {
-            Some(hole) if !self.stuck => self.map_all(memory, address, &handles).map(|()| hole),
-            _ => Err(DriverError::OUT_OF_MEMORY),
+            Some(hole) if handles.len() == granules as usize => self
+                .map_all(memory, address, &handles)
+                .map(|()| hole)
+                .map_err(Failure::Driver),
+            _ => Err(Failure::Stuck),
         };
         let hole = mapped.inspect_err(|_| self.discard(memory, &handles))?;
         let slots = first as usize..(first + granules) as usize;

@@ -6,6 +6,7 @@
  * Prints a checkpoint while the last blocks are live; frees all but a few small ones, asks for LARGE MiB, and prints
  * "large RESULT", another checkpoint; resets the device and prints the last one. */
 #include "client.h"
+#include "random.h"
 #include <pthread.h>
 #include <unistd.h>
 
@@ -17,17 +18,11 @@ static _Atomic(struct block *) slots[SLOTS];
 static _Atomic long refused;
 static unsigned steps, seed;
 
-static unsigned long long random_number(unsigned long long *state)
+static struct block *obtain(uint64_t *state)
 {
-    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
-    return *state >> 33;
-}
-
-static struct block *obtain(unsigned long long *state)
-{
-    size_t size = random_number(state) % 64 ? 512 + random_number(state) % (1 << 20) : random_number(state) % (48 << 20) + 512;
+    size_t size = draw(state, 64) ? 512 + draw(state, 1 << 20) : draw(state, 48 << 20) + 512;
     struct block *block = malloc(sizeof *block);
-    *block = (struct block){.size = size, .mark = random_number(state)};
+    *block = (struct block){.size = size, .mark = draw(state, 1u << 31)};
     CUresult result = cuMemAlloc_v2(&block->address, size);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         refused++;
@@ -57,7 +52,7 @@ static void give_back(struct block *block)
 
 static void *work(void *number)
 {
-    unsigned long long state = seed * 7919ull + (unsigned long long)(size_t)number;
+    uint64_t state = seed * 7919ull + (unsigned long long)(size_t)number;
     CHECK(cuCtxSetCurrent(context));
     /* A block that was just freed can be used again only after the context was waited for: the crowd is at the door. */
     for (int i = 0; i < CROWDED; i++) {
@@ -67,7 +62,7 @@ static void *work(void *number)
         usleep(50);
     }
     for (unsigned i = 0; i < steps; i++) {
-        _Atomic(struct block *) *slot = &slots[random_number(&state) % SLOTS];
+        _Atomic(struct block *) *slot = &slots[draw(&state, SLOTS)];
         struct block *before = atomic_exchange(slot, NULL);
         struct block *next = before ? NULL : obtain(&state);
         if (before) give_back(before);

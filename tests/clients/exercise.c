@@ -3,6 +3,7 @@
  *
  *   exercise SEED STEPS THREADS */
 #include "client.h"
+#include "random.h"
 #include <pthread.h>
 #include <stdbool.h>
 #include <unistd.h>
@@ -13,17 +14,11 @@ enum kind {
     K_ARRAY, K_ARRAY_3D, K_MIPMAP, K_GRAPH, K_CAPTURE, KINDS
 };
 struct item { bool live; enum kind kind; int device, class, home; unsigned long long address, handle, bytes; size_t span; void *more; };
-struct worker { unsigned long long seed; int number, steps; struct item items[ITEMS]; };
+struct worker { uint64_t seed; int number, steps; struct item items[ITEMS]; };
 
 static CUcontext contexts[DEVICES];
 static CUmemoryPool pools[DEVICES];
 static pthread_barrier_t barrier;
-
-static unsigned long long random_number(struct worker *w, unsigned long long below)
-{
-    w->seed = w->seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (w->seed >> 33) % below;
-}
 
 static CUmemAllocationProp properties_on(int type, int id)
 {
@@ -61,9 +56,9 @@ static bool launch(CUgraph graph, struct item *i)
 
 static void allocate(struct worker *w, struct item *i)
 {
-    size_t size = 1 + random_number(w, random_number(w, 4) ? 1 << 16 : 8 << 20);
-    int device = (int)random_number(w, DEVICES);
-    *i = (struct item){.live = true, .kind = (enum kind)random_number(w, KINDS), .device = device, .home = device, .bytes = size};
+    size_t size = 1 + draw(&w->seed, draw(&w->seed, 4) ? 1 << 16 : 8 << 20);
+    int device = (int)draw(&w->seed, DEVICES);
+    *i = (struct item){.live = true, .kind = (enum kind)draw(&w->seed, KINDS), .device = device, .home = device, .bytes = size};
     CHECK(cu(cuCtxSetCurrent)(contexts[device]));
     switch (i->kind) {
     case K_LINEAR:
@@ -79,7 +74,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_PITCHED: {
-        size_t pitch, width = size % 4000 + 1, height = random_number(w, 64) + 1;
+        size_t pitch, width = size % 4000 + 1, height = draw(&w->seed, 64) + 1;
         i->class = PITCHED;
         i->bytes = width * height;
         TRY(cu(cuMemAllocPitch_v2)(&i->address, &pitch, width, height, 4));
@@ -133,7 +128,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_ARRAY: {
-        CUDA_ARRAY_DESCRIPTOR d = {size % 512 + 1, random_number(w, 64), CU_AD_FORMAT_FLOAT, 4};
+        CUDA_ARRAY_DESCRIPTOR d = {size % 512 + 1, draw(&w->seed, 64), CU_AD_FORMAT_FLOAT, 4};
         CUarray array;
         i->class = ARRAY;
         i->bytes = d.Width * (d.Height ? d.Height : 1) * 16;
@@ -142,7 +137,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_ARRAY_3D: {
-        CUDA_ARRAY3D_DESCRIPTOR d = {size % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, random_number(w, 2) ? CUDA_ARRAY3D_LAYERED : 0};
+        CUDA_ARRAY3D_DESCRIPTOR d = {size % 64 + 1, 8, 6, CU_AD_FORMAT_HALF, 2, draw(&w->seed, 2) ? CUDA_ARRAY3D_LAYERED : 0};
         CUarray array;
         i->class = ARRAY;
         i->bytes = d.Width * 8 * 6 * 4;
@@ -191,19 +186,19 @@ static void allocate(struct worker *w, struct item *i)
 static void release(struct worker *w, struct item *i)
 {
     /* from whichever device is current: what is freed says where it belongs */
-    CHECK(cu(cuCtxSetCurrent)(contexts[random_number(w, DEVICES)]));
+    CHECK(cu(cuCtxSetCurrent)(contexts[draw(&w->seed, DEVICES)]));
     switch (i->kind) {
     case K_LINEAR: case K_PITCHED: case K_MANAGED: CHECK(cu(cuMemFree_v2)(i->address)); break;
     case K_LINEAR_V1: CHECK(cu(cuMemFree)((CUdeviceptr_v1)i->address)); break;
     case K_HOST: case K_HOST_ALLOC: CHECK(cu(cuMemFreeHost)((void *)i->address)); break;
     case K_REGISTERED: CHECK(cu(cuMemHostUnregister)(i->more)); free(i->more); break;
     case K_ASYNC: case K_POOL:
-        if (random_number(w, 4)) CHECK(cu(cuMemFreeAsync)(i->address, NULL));
+        if (draw(&w->seed, 4)) CHECK(cu(cuMemFreeAsync)(i->address, NULL));
         else CHECK(cu(cuMemFree_v2)(i->address));
         break;
     case K_VMM: case K_VMM_HOST: {
         CUmemGenericAllocationHandle again = 0;
-        bool retained = random_number(w, 2), release_first = random_number(w, 2);
+        bool retained = draw(&w->seed, 2), release_first = draw(&w->seed, 2);
         if (retained) CHECK(cu(cuMemRetainAllocationHandle)(&again, (void *)i->address));
         if (release_first) CHECK(cu(cuMemRelease)(i->handle));
         CHECK(cu(cuMemUnmap)(i->address, i->span));
@@ -238,7 +233,7 @@ static void failures(struct worker *w)
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, 0);
     CHECK(cu(cuCtxSetCurrent)(contexts[0]));
-    switch (random_number(w, 7)) {
+    switch (draw(&w->seed, 7)) {
     case 0: refused(cu(cuMemAlloc_v2)(&address, 0), CUDA_ERROR_INVALID_VALUE); break;
     case 1: EXPECT(cu(cuMemAlloc_v2)(&address, 1ull << 50), CUDA_ERROR_OUT_OF_MEMORY); break;
     case 2: EXPECT(cu(cuMemAlloc_v2)(&address, ~0ull), CUDA_ERROR_OUT_OF_MEMORY); break;
@@ -262,8 +257,8 @@ static void context_with_memory(struct worker *w)
     CUarray array;
     void *host;
     CUDA_ARRAY_DESCRIPTOR d = {64, 64, CU_AD_FORMAT_FLOAT, 1};
-    CHECK(cu(cuCtxCreate_v2)(&context, 0, (int)random_number(w, DEVICES)));
-    for (int n = 0; n < 5; n++) obtained(cu(cuMemAlloc_v2)(&address, 1000 + random_number(w, 100000)), &(struct item){0});
+    CHECK(cu(cuCtxCreate_v2)(&context, 0, (int)draw(&w->seed, DEVICES)));
+    for (int n = 0; n < 5; n++) obtained(cu(cuMemAlloc_v2)(&address, 1000 + draw(&w->seed, 100000)), &(struct item){0});
     obtained(cu(cuArrayCreate_v2)(&array, &d), &(struct item){0});
     CHECK(cu(cuMemAllocHost_v2)(&host, 4096));
     CHECK(cu(cuCtxDestroy_v2)(context));
@@ -273,7 +268,7 @@ static void *work(void *data)
 {
     struct worker *w = data;
     for (int step = 1; step <= w->steps; step++) {
-        struct item *i = &w->items[random_number(w, ITEMS)];
+        struct item *i = &w->items[draw(&w->seed, ITEMS)];
         if (i->live) release(w, i);
         else allocate(w, i);
         if (step % 16 == 0) failures(w);
@@ -333,7 +328,7 @@ static void after_the_reset(struct worker *w)
     CHECK(cu(cuCtxSetCurrent)(contexts[1]));
     CHECK(cu(cuMemPoolCreate)(&pools[1], &properties));
     for (int step = 0; step < 100; step++) {
-        struct item *i = &w->items[random_number(w, ITEMS)];
+        struct item *i = &w->items[draw(&w->seed, ITEMS)];
         if (i->live) release(w, i);
         else allocate(w, i);
     }

@@ -9,6 +9,7 @@
  *   growth others          memory of every other kind, on a device that is full of freed memory
  *   growth between         small blocks between large ones; the large ones freed, everything else asked for at once */
 #include "client.h"
+#include "random.h"
 #include "shim.h"
 #include <time.h>
 
@@ -122,25 +123,19 @@ static void ends(void)
 
 static uint64_t seed;
 
-static uint64_t draw(uint64_t below)
-{
-    seed = seed * 6364136223846793005 + 1442695040888963407;
-    return (seed >> 33) % below;
-}
-
 static void come_and_go(void)
 {
     enum { BLOCKS = 48, STEPS = 4000 };
     struct block blocks[BLOCKS] = {0};
     for (int step = 0; step < STEPS; step++) {
-        struct block *block = &blocks[draw(BLOCKS)];
+        struct block *block = &blocks[draw(&seed, BLOCKS)];
         if (block->size) {
             find_words(*block);
             release(*block);
             block->size = 0;
         } else {
-            size_t most = draw(4) ? 4 * MIB : 24 * MIB;
-            CUresult result = ask(block, 512 * (1 + draw(most / 512)));
+            size_t most = draw(&seed, 4) ? 4 * MIB : 24 * MIB;
+            CUresult result = ask(block, 512 * (1 + draw(&seed, most / 512)));
             THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY);
             if (result != CUDA_SUCCESS) block->size = 0;
         }

@@ -12,6 +12,7 @@
  *   member late: the same, with a limit of 1GiB that the program itself sets after it asked NVML.
  *   member storm SEED LIMIT: allocates and frees at random until it is told to end (SIGTERM), holding up to LIMIT bytes. */
 #include "client.h"
+#include "random.h"
 #include "shim.h"
 #include <errno.h>
 #include <signal.h>
@@ -21,12 +22,6 @@
 enum { BLOCKS = 4096, INSUFFICIENT_SIZE = 7 };
 static struct { CUdeviceptr address; size_t size; } blocks[BLOCKS];
 static uint64_t seed = 1;
-
-static uint64_t random_number(uint64_t below)
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (seed >> 33) % below;
-}
 
 static CUresult allocate(int block, size_t size)
 {
@@ -134,12 +129,12 @@ static int steps(int count, size_t most, size_t largest)
 {
     int refused = 0;
     for (int step = 0; step < count; step++) {
-        int block = (int)random_number(64);
+        int block = (int)draw(&seed, 64);
         if (blocks[block].size) {
             CHECK(release(block));
             continue;
         }
-        size_t size = 1 + random_number(random_number(8) ? largest / 16 : largest);
+        size_t size = 1 + draw(&seed, draw(&seed, 8) ? largest / 16 : largest);
         if ((size_t)*count_of(0, LINEAR) + size > most) continue;
         CUresult result = allocate(block, size);
         if (result == CUDA_ERROR_OUT_OF_MEMORY) refused++;

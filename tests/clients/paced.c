@@ -7,6 +7,7 @@
  *                             +N     N allocations and frees in a row in each thread
  *   {"stats":[{"device":0,"requested":...,...},...]} */
 #include "client.h"
+#include "random.h"
 #include "shim.h"
 #include <pthread.h>
 #include <signal.h>
@@ -15,16 +16,10 @@
 
 enum { DEVICES = 2, ITEMS = 40, MOST = 8 };
 struct item { int device, class; unsigned long long address, bytes; };
-struct worker { unsigned long long seed; long steps; int churn; struct item items[ITEMS]; };
+struct worker { uint64_t seed; long steps; int churn; struct item items[ITEMS]; };
 
 static CUcontext contexts[DEVICES];
 static int devices;
-
-static unsigned long long random_number(struct worker *w, unsigned long long below)
-{
-    w->seed = w->seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (w->seed >> 33) % below;
-}
 
 static void give_back(struct item *i)
 {
@@ -40,18 +35,18 @@ static void give_back(struct item *i)
 
 static void step(struct worker *w)
 {
-    struct item *i = &w->items[random_number(w, ITEMS)];
-    CHECK(cuCtxSetCurrent(contexts[i->address ? i->device : (int)random_number(w, (unsigned)devices)]));
+    struct item *i = &w->items[draw(&w->seed, ITEMS)];
+    CHECK(cuCtxSetCurrent(contexts[i->address ? i->device : (int)draw(&w->seed, (unsigned)devices)]));
     if (i->address) {
         give_back(i);
         return;
     }
     CUdevice device;
     CHECK(cuCtxGetDevice(&device));
-    size_t size = 1 + random_number(w, random_number(w, 4) ? 1 << 16 : 4 << 20), pitch;
+    size_t size = 1 + draw(&w->seed, draw(&w->seed, 4) ? 1 << 16 : 4 << 20), pitch;
     *i = (struct item){.device = device, .bytes = size};
     void *host;
-    switch (random_number(w, 8)) {
+    switch (draw(&w->seed, 8)) {
     case 0:
         i->class = HOST;
         CHECK(cuMemAllocHost_v2(&host, size));

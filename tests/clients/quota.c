@@ -7,6 +7,7 @@
  *                           became of them
  *   quota next              asks the loader twice what comes next */
 #include "client.h"
+#include "random.h"
 #include "shim.h"
 #include <stdbool.h>
 
@@ -15,15 +16,9 @@ enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
 
 struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
 
-static unsigned long long seed;
+static uint64_t seed;
 static size_t granularity; /* of physical memory; 0 where there is none */
 static bool pools;
-
-static unsigned long long random_number(unsigned long long below)
-{
-    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (seed >> 33) % below;
-}
 
 /* Words at both ends, so that blocks which lie over each other are seen. */
 static void write_words(struct block *block)
@@ -129,11 +124,11 @@ static void book(int steps)
     int served[CLASSES] = {0}, unusable_classes = 0;
     checkpoint();
     for (int step = 1; step <= steps; step++) {
-        struct block *block = &blocks[random_number(BLOCKS)];
-        int class = classes[random_number(KINDS)];
+        struct block *block = &blocks[draw(&seed, BLOCKS)];
+        int class = classes[draw(&seed, KINDS)];
         if (block->held) release(block);
         else if (is_there(class)) {
-            CUresult result = ask(block, class, 16 + random_number(random_number(4) ? 64 << 10 : 8 << 20));
+            CUresult result = ask(block, class, 16 + draw(&seed, draw(&seed, 4) ? 64 << 10 : 8 << 20));
             if (result == CUDA_SUCCESS) served[class]++;
             else block->held = 0, unusable_classes |= 1 << class;
             if (class != VMM || !unusable(result)) CHECK(result);
@@ -184,10 +179,10 @@ static void limit(void)
 
 static size_t mixed_size(void)
 {
-    switch (random_number(16)) {
-    case 0: return (16 + random_number(80)) * MIB;
-    case 1: case 2: return (1 + random_number(12)) * MIB + random_number(4096) * 16;
-    default: return 512 + random_number(256 << 10);
+    switch (draw(&seed, 16)) {
+    case 0: return (16 + draw(&seed, 80)) * MIB;
+    case 1: case 2: return (1 + draw(&seed, 12)) * MIB + draw(&seed, 4096) * 16;
+    default: return 512 + draw(&seed, 256 << 10);
     }
 }
 
@@ -218,7 +213,7 @@ static void mixed(int steps)
     size_t held = 0, free_bytes, total;
     CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
     for (int step = 1; step <= steps; step++) {
-        struct block *block = &blocks[random_number(BLOCKS)];
+        struct block *block = &blocks[draw(&seed, BLOCKS)];
         size_t size = mixed_size();
         if (block->held) {
             held -= block->held;

@@ -3,6 +3,7 @@
  *
  *   runtime SEED STEPS */
 #include "client.h"
+#include "random.h"
 #include <stdbool.h>
 
 typedef int cudaError_t;
@@ -34,14 +35,8 @@ struct item { bool live; enum kind kind; int device; void *memory; long long byt
 
 static struct item items[ITEMS];
 static void *pools[DEVICES];
-static unsigned long long seed;
+static uint64_t seed;
 static struct { const char *name; long count; } calls[64];
-
-static unsigned long long below(unsigned long long limit)
-{
-    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (seed >> 33) % limit;
-}
 
 static void called(const char *name)
 {
@@ -53,9 +48,9 @@ static void called(const char *name)
 
 static void allocate(struct item *i)
 {
-    size_t size = 1 + below(below(4) ? 1 << 16 : 8 << 20), pitch;
-    int device = (int)below(DEVICES);
-    *i = (struct item){.live = true, .kind = (enum kind)below(KINDS), .device = device, .bytes = (long long)size};
+    size_t size = 1 + draw(&seed, draw(&seed, 4) ? 1 << 16 : 8 << 20), pitch;
+    int device = (int)draw(&seed, DEVICES);
+    *i = (struct item){.live = true, .kind = (enum kind)draw(&seed, KINDS), .device = device, .bytes = (long long)size};
     cudaChannelFormatDesc floats = {32, 32, 0, 0, 2};
     CHECK(cudaSetDevice(device));
     called(apis[i->kind].obtain);
@@ -86,7 +81,7 @@ static void allocate(struct item *i)
     *count_of(i->device, apis[i->kind].class) += i->bytes;
     if (i->kind == MALLOC && size >= 4096) { /* real bytes */
         char there[4096], back[4096];
-        memset(there, (int)below(256), sizeof there);
+        memset(there, (int)draw(&seed, 256), sizeof there);
         CHECK(cudaMemcpy(i->memory, there, sizeof there, 1));
         CHECK(cudaMemcpy(back, i->memory, sizeof back, 2));
         if (memcmp(there, back, sizeof back)) exit((fprintf(stderr, "runtime: bytes changed\n"), 1));
@@ -95,7 +90,7 @@ static void allocate(struct item *i)
 
 static void release(struct item *i)
 {
-    CHECK(cudaSetDevice((int)below(DEVICES)));
+    CHECK(cudaSetDevice((int)draw(&seed, DEVICES)));
     called(apis[i->kind].give_back);
     switch (i->kind) {
     case MALLOC: case PITCH: case VOLUME: case MANAGED_: CHECK(cudaFree(i->memory)); break;
@@ -136,7 +131,7 @@ int main(int argc, char **argv)
     }
     checkpoint();
     for (int step = 1; step <= atoi(argv[2]); step++) {
-        struct item *i = &items[below(ITEMS)];
+        struct item *i = &items[draw(&seed, ITEMS)];
         if (i->live) release(i);
         else allocate(i);
         if (step % 50 == 0) failures();

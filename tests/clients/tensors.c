@@ -8,6 +8,7 @@
  *   tensors captured    blocks freed during captures
  *   tensors steps       blocks of all sizes on one stream; prints what that cost */
 #include "delayed.h"
+#include "random.h"
 #include <pthread.h>
 
 static __typeof__(&vramshim_torch_alloc) torch_alloc;
@@ -194,10 +195,9 @@ static void steps(void)
     begin();
     uint64_t before = synchronisations();
     for (int i = 0; i < REQUESTS; i++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        size_t place = (random >> 33) % LIVE;
+        size_t place = draw(&random, LIVE);
         if (tensors[place]) give_back(tensors[place], sizes[place], NULL);
-        sizes[place] = 512 * (1 + (random >> 40) % 8192);
+        sizes[place] = 512 * (1 + draw(&random, 8192));
         tensors[place] = obtain(sizes[place], NULL);
         CHECK(cuMemsetD8Async(tensors[place], 1, sizes[place], NULL));
     }

@@ -1,0 +1,238 @@
+//! What the policies promise, each in the fewest requests that show it.
+
+use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
+
+use crate::model::{GRANULARITY, Model, TOTAL};
+use crate::run::{Run, Step, run};
+
+fn block_of(policy: &mut dyn Policy, model: &Model, size: u64) -> u64 {
+    policy.allocate(model, size, None).expect("a block").address
+}
+
+#[test]
+fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_freed_before() {
+    let settings = Settings {
+        initial_bytes: 8 << 20,
+        ..Settings::default()
+    };
+    let (model, mut policy) = (
+        Model::default(),
+        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+    );
+    let blocks: Vec<u64> = (0..8).map(|_| block_of(policy.as_mut(), &model, 1 << 20)).collect();
+    assert_eq!(model.synchronisations.get(), 0, "memory never used is clean");
+    for &block in &blocks {
+        policy.free(&model, block, None);
+    }
+    assert_eq!(model.synchronisations.get(), 0, "freeing alone waits for nothing");
+    for _ in 0..8 {
+        block_of(policy.as_mut(), &model, 1 << 20);
+    }
+    assert_eq!(model.synchronisations.get(), 1);
+}
+
+#[test]
+fn nothing_waits_where_no_free_block_would_be_long_enough() {
+    let settings = Settings {
+        initial_bytes: 8 << 20,
+        ..Settings::default()
+    };
+    for (kind, stream) in [
+        (Kind::NaiveBestFit, None),
+        (Kind::AutoGrowth, None),
+        (Kind::AutoGrowth, Some(0)),
+    ] {
+        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let allocate = |policy: &mut dyn Policy, mebibytes: u64| {
+            let block = policy.allocate(&model, mebibytes << 20, stream);
+            block.expect("a block").address
+        };
+        let blocks: Vec<u64> = (0..8).map(|_| allocate(policy.as_mut(), 1)).collect();
+        for &block in blocks.iter().step_by(2) {
+            policy.free(&model, block, stream);
+        }
+        allocate(policy.as_mut(), 2);
+        assert_eq!(model.synchronisations.get(), 0, "{kind:?}, stream {stream:?}");
+    }
+}
+
+#[test]
+fn naive_best_fit_hands_out_heads_and_chunks_tails() {
+    let settings = Settings {
+        initial_bytes: 1 << 20,
+        chunk_bytes: 1 << 20,
+        ..Settings::default()
+    };
+    for (kind, rest_first) in [(Kind::NaiveBestFit, false), (Kind::AutoGrowth, true)] {
+        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let first = block_of(policy.as_mut(), &model, 1000);
+        let second = block_of(policy.as_mut(), &model, 1000);
+        assert_eq!(second < first, rest_first, "{kind:?}");
+    }
+}
+
+#[test]
+fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
+    let settings = Settings {
+        initial_bytes: 4 << 20,
+        reallocate_bytes: 2 << 20,
+        ..Settings::default()
+    };
+    let (model, mut policy) = (
+        Model::default(),
+        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+    );
+    for _ in 0..4 {
+        block_of(policy.as_mut(), &model, 1 << 20);
+    }
+    assert_eq!(policy.statistics().segments, 1, "one reservation serves them all");
+    let large = block_of(policy.as_mut(), &model, 5 << 20);
+    assert_eq!(policy.statistics().reserved, (4 << 20) + (5 << 20));
+    policy.free(&model, large, None);
+    assert_eq!(policy.statistics().reserved, 4 << 20, "given back at once");
+    block_of(policy.as_mut(), &model, 1 << 20);
+    assert_eq!(
+        policy.statistics().reserved,
+        (4 << 20) + (2 << 20),
+        "refilled by the later size"
+    );
+}
+
+/// The second half of one granule and the first of another are free, and all else is in use.
+fn two_halves() -> Vec<Step> {
+    let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
+    // The last one takes the place of the one that was freed.
+    allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
+}
+
+fn growing() -> Run {
+    let model = Model::default();
+    model.virtual_memory.set(true);
+    Run::new(Kind::AutoGrowth, &Settings::default(), model)
+}
+
+#[test]
+fn what_is_free_of_two_granules_serves_one_request() {
+    let mut run = growing();
+    for step in two_halves().into_iter().chain([Step::Allocate(2 << 20)]) {
+        run.take(step);
+    }
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two places");
+    // Both halves of both granules are side by side again, in whichever place.
+    for _ in 0..3 {
+        run.take(Step::Free(0));
+    }
+    run.take(Step::Allocate(5 << 20));
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    run.end();
+}
+
+#[test]
+fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
+    let mut run = growing();
+    for mebibytes in [6, 2, 6, 2] {
+        run.take(Step::AllocateOn(mebibytes << 20, 0));
+    }
+    run.take(Step::Free(0));
+    run.take(Step::AllocateOn(4 << 20, 0));
+    assert_eq!(run.model.synchronisations.get(), 0, "its own memory serves it");
+    run.take(Step::Free(2));
+    run.take(Step::AllocateOn(5 << 20, 1));
+    assert_eq!(run.model.synchronisations.get(), 1, "another stream may use it still");
+    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
+    run.take(Step::Free(3));
+    run.take(Step::AllocateOn(8 << 20, 1));
+    assert_eq!(
+        run.model.synchronisations.get(),
+        2,
+        "nothing is moved while work may use it"
+    );
+    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
+    run.end();
+}
+
+/// The next of a sequence of numbers that is the same each time.
+fn draw(state: &mut u64) -> u64 {
+    *state = state
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    *state >> 33
+}
+
+#[test]
+fn a_job_that_grows_no_more_seldom_waits() {
+    let Run { model, mut policy, .. } = growing();
+    let (mut live, mut state, mut waited) = (Vec::new(), 1u64, Vec::new());
+    for _ in 0..20 {
+        let before = model.synchronisations.get();
+        for _ in 0..1000 {
+            let drawn = draw(&mut state) as usize;
+            if live.len() == 16 {
+                policy.free(&model, live.swap_remove(drawn % 16), Some(0));
+            }
+            let block = policy.allocate(&model, 512 * (2048 + drawn as u64 % 4096), Some(0));
+            live.push(block.expect("a block").address);
+        }
+        waited.push(model.synchronisations.get() - before);
+    }
+    assert!(
+        waited[19] * 4 < waited[0],
+        "synchronisations in each thousand: {waited:?}"
+    );
+}
+
+#[test]
+fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
+    let mut steps = two_halves();
+    steps.push(Step::Allocate(2 << 20));
+    steps.extend((0..2).flat_map(|_| [Step::Free(0), Step::Allocate(3 << 20), Step::ReleaseIdle]));
+    let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
+    for fault_at in 1..=calls {
+        run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
+    }
+}
+
+#[test]
+fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
+    let mut run = growing();
+    for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
+        run.take(step);
+    }
+    run.take(Step::Free(1));
+    run.model.keeps_mappings.set(true);
+    run.take(Step::Allocate(4 << 20));
+    assert_eq!(run.live.len(), 3, "the device had memory");
+    run.end();
+}
+
+#[test]
+fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
+    let mut run = growing();
+    run.model.keeps_mappings.set(true);
+    let mut state = 1u64;
+    for _ in 0..2000 {
+        let drawn = draw(&mut state);
+        run.take(match run.live.len() > 25 {
+            true => Step::Free(drawn as usize),
+            false => Step::Allocate(512 * (1 + drawn % 8192)),
+        });
+    }
+    let places = run.model.mappings.borrow().len() as u64;
+    assert!(places <= 2 * TOTAL / GRANULARITY, "{places} places");
+    run.end();
+}
+
+#[test]
+fn a_second_place_that_is_neither_accessible_nor_unmapped_stays_on_the_books() {
+    for fault_after in 1..6 {
+        let mut run = growing();
+        for step in two_halves() {
+            run.take(step);
+        }
+        run.model.keeps_mappings.set(true);
+        run.model.fault_at.set(run.model.calls.get() + fault_after);
+        run.take(Step::Allocate(2 << 20));
+        run.end();
+    }
+}

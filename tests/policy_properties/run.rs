@@ -1,0 +1,226 @@
+//! A policy over a model device, step by step, all its books looked at after each.
+
+use vramshim::device_memory::DriverError;
+use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
+
+use crate::model::{GRANULARITY, Model, TOTAL};
+
+#[derive(Clone, Debug)]
+pub enum Step {
+    Allocate(u64),
+    /// Bytes, used on the stream of this number.
+    AllocateOn(u64, u64),
+    /// On the stream that it was allocated for.
+    Free(usize),
+    /// Nobody knows which streams have used it.
+    FreeUsedAnywhere(usize),
+    FreeUnknown(u64),
+    Capture(bool),
+    ReleaseIdle,
+}
+
+pub struct Run {
+    kind: Kind,
+    pub model: Model,
+    pub policy: Box<dyn Policy>,
+    pub live: Vec<Live>,
+}
+
+#[derive(Clone, Copy)]
+pub struct Live {
+    address: u64,
+    allocated: u64,
+    requested: u64,
+    stream: Option<u64>,
+}
+
+impl Run {
+    pub fn new(kind: Kind, settings: &Settings, model: Model) -> Run {
+        Run {
+            kind,
+            model,
+            policy: create(kind, settings).expect("a policy"),
+            live: Vec::new(),
+        }
+    }
+
+    pub fn take(&mut self, step: Step) {
+        match step {
+            Step::Allocate(size) => self.allocate(size, None),
+            Step::AllocateOn(size, stream) => self.allocate(size, Some(stream)),
+            Step::Free(which) | Step::FreeUsedAnywhere(which) if !self.live.is_empty() => {
+                let block = self.live.swap_remove(which % self.live.len());
+                let stream = block.stream.filter(|_| matches!(step, Step::Free(_)));
+                self.model.in_use(block.address, block.allocated, stream);
+                let freed = self.policy.free(&self.model, block.address, stream);
+                let freed = freed.expect("a live block");
+                assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
+                assert_eq!(
+                    self.policy.free(&self.model, block.address, stream),
+                    None,
+                    "freed twice"
+                );
+            }
+            Step::Free(_) | Step::FreeUsedAnywhere(_) => {}
+            Step::FreeUnknown(address) => {
+                let before = self.policy.statistics();
+                let inside = self
+                    .live
+                    .first()
+                    .map_or(address, |block| block.address + 1 + address % (block.allocated - 1));
+                assert_eq!(self.policy.free(&self.model, inside, None), None);
+                assert_eq!(self.policy.statistics(), before);
+            }
+            Step::Capture(open) => self.model.capturing.set(open),
+            Step::ReleaseIdle if self.model.capturing.get() => {}
+            Step::ReleaseIdle => drop(self.policy.release_idle(&self.model)),
+        }
+        self.check();
+    }
+
+    fn allocate(&mut self, size: u64, stream: Option<u64>) {
+        let largest = self.policy.statistics().largest_free_block;
+        let room = TOTAL - self.model.outstanding();
+        match self.policy.allocate(&self.model, size, stream) {
+            Ok(block) => {
+                assert!(size > 0 && block.requested == size && block.allocated >= size);
+                assert_eq!(block.address % 256, 0);
+                // What is captured runs later, whatever stream it is captured from.
+                let in_order = stream.filter(|_| !self.model.capturing.get());
+                let dirty = self.model.is_busy(block.address, block.allocated, in_order);
+                assert!(!dirty, "a block was handed out while earlier work could still touch it");
+                self.live.push(Live {
+                    address: block.address,
+                    allocated: block.allocated,
+                    requested: size,
+                    stream,
+                });
+            }
+            Err(DriverError::OUT_OF_MEMORY)
+                if size > 0 && self.model.fault_at.get() == 0 && !self.model.capturing.get() =>
+            {
+                let rounded = size.checked_next_multiple_of(512).unwrap_or(u64::MAX);
+                if self.model.keeps_mappings.get() {
+                    let new = room / GRANULARITY;
+                    assert!(
+                        rounded.div_ceil(GRANULARITY) > new,
+                        "{new} new granules would have served {size}"
+                    );
+                    return;
+                }
+                assert!(rounded > largest, "a free block of {largest} would have served {size}");
+                if self.model.virtual_memory.get() && self.kind == Kind::AutoGrowth {
+                    let granules = self.free_granules() + room / GRANULARITY;
+                    let needed = rounded.div_ceil(GRANULARITY);
+                    assert!(needed > granules, "{granules} free granules would have served {size}");
+                } else {
+                    assert!(rounded > room, "the device had {room} bytes for {size}");
+                }
+            }
+            Err(problem) => assert!(size > 0 || problem == DriverError::INVALID_VALUE),
+        }
+    }
+
+    /// Granules that no live block has a byte of.
+    fn free_granules(&self) -> u64 {
+        let live = self.live.iter().map(|block| (block.address, block.allocated));
+        self.model.free_granules(live)
+    }
+
+    fn check(&self) {
+        let told = self.policy.statistics();
+        let model = &self.model;
+        assert_eq!(told.reserved, model.outstanding(), "reserved");
+        let segments: u64 = model.segments.borrow().values().sum();
+        assert_eq!(
+            model.told() + segments,
+            model.outstanding(),
+            "what the account was told"
+        );
+        let allocated = self.live.iter().map(|block| block.allocated).sum::<u64>();
+        assert_eq!(told.allocated, allocated, "allocated");
+        assert_eq!(told.free, told.reserved - told.allocated);
+        assert_eq!(told.live_blocks, self.live.len());
+        let mut blocks = self.live.clone();
+        blocks.sort_unstable_by_key(|block| block.address);
+        model.assert_apart(blocks.iter().map(|block| (block.address, block.allocated)));
+        self.check_remains();
+        if model.physical.borrow().is_empty() {
+            self.check_chunks(&blocks);
+        }
+        for block in &blocks {
+            let found = self
+                .policy
+                .find(block.address + block.allocated / 2)
+                .expect("an interior address leads to its block");
+            assert_eq!((found.address, found.requested), (block.address, block.requested));
+            assert!(self.policy.owns(block.address));
+        }
+    }
+
+    /// What is left for its owner to give back is what the device knows of.
+    fn check_remains(&self) {
+        let mut remains = self.policy.remains();
+        remains.mapped.sort_unstable();
+        remains.ranges.sort_unstable();
+        let mapped = self.model.mappings.borrow();
+        let mapped: Vec<_> = mapped.iter().map(|(&start, &(bytes, ..))| (start, bytes)).collect();
+        assert_eq!(remains.mapped, mapped, "mapped");
+        let handles: Vec<u64> = self.model.physical.borrow().keys().copied().collect();
+        assert_eq!(remains.handles, handles, "handles");
+        let ranges: Vec<_> = self.model.ranges.borrow().clone().into_iter().collect();
+        assert_eq!(remains.ranges, ranges, "reserved address space");
+    }
+
+    /// With chunks alone it is known what the largest free block must be.
+    fn check_chunks(&self, blocks: &[Live]) {
+        let told = self.policy.statistics();
+        let segments = self.model.segments.borrow();
+        let mut free_runs = Vec::new();
+        for (&start, &size) in segments.iter() {
+            let mut at = start;
+            for block in blocks
+                .iter()
+                .filter(|block| (start..start + size).contains(&block.address))
+            {
+                free_runs.push(block.address - at);
+                at = block.address + block.allocated;
+            }
+            assert!(at <= start + size, "a block reaches out of its segment");
+            free_runs.push(start + size - at);
+        }
+        let largest = free_runs.into_iter().max().unwrap_or(0);
+        assert_eq!(told.largest_free_block, largest, "largest free block");
+    }
+
+    pub fn end(mut self) {
+        self.model.capturing.set(false);
+        self.model.fault_at.set(0);
+        self.model.keeps_mappings.set(false);
+        for block in std::mem::take(&mut self.live) {
+            assert!(self.policy.free(&self.model, block.address, block.stream).is_some());
+        }
+        self.policy.release_idle(&self.model);
+        assert_eq!(self.model.outstanding(), 0, "every byte goes back");
+        let left = self.policy.statistics();
+        assert_eq!(
+            (left.reserved, left.allocated, left.free, left.live_blocks),
+            (0, 0, 0, 0)
+        );
+        assert_eq!(left.synchronisations, self.model.synchronisations.get());
+    }
+}
+
+/// Plays the steps with a fault at this driver call (0: none), to the end; returns how many calls there were.
+pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
+    let model = Model::default();
+    model.virtual_memory.set(virtual_memory);
+    model.fault_at.set(fault_at);
+    let mut run = Run::new(kind, settings, model);
+    for step in steps {
+        run.take(step.clone());
+    }
+    let calls = run.model.calls.get();
+    run.end();
+    calls
+}
