@@ -181,7 +181,9 @@ fn print(
         Some(Ok(table)) => {
             println!();
             if options.traces.is_none() {
-                println!("No traces were given (--traces): these were generated.");
+                println!(
+                    "No traces were given (--traces): these were generated; real_* come from PyTorch jobs (--torch)."
+                );
             }
             table.print();
         }
@@ -201,7 +203,11 @@ fn as_json(
         .map(|(name, why)| json!({ "contender": name, "why": why }))
         .collect();
     let fragmentation = match fragmentation {
-        Some(Ok(table)) => json!({ "generated": options.traces.is_none(), "traces": table.json() }),
+        Some(Ok(table)) => {
+            let mut page = table.json();
+            page["generated"] = json!(options.traces.is_none());
+            page
+        }
         Some(Err(why)) => json!({ "why": why }),
         None => Value::Null,
     };

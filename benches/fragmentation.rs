@@ -105,7 +105,36 @@ fn waste_against_torch(replay: &Value) -> Option<f64> {
     }
 }
 
+/// How auto_growth did beside PyTorch's allocator, where both serve every request.
+struct Summary {
+    traces: usize,
+    mean_utilisation: f64,
+    /// Traces of which it wastes at most 1% of what it reserves, or a tenth of the share that torch wastes.
+    hardly_any_waste: usize,
+    /// Traces of which it reserves more than torch.
+    worse_than_torch: usize,
+}
+
 impl Fragmentation {
+    fn summary(&self) -> Option<Summary> {
+        let both: Vec<(f64, f64)> = self
+            .rows
+            .iter()
+            .filter_map(|row| row.replay.as_ref().ok())
+            .filter_map(|replay| {
+                let utilisation = |strategy| number(replay, strategy, "utilisation");
+                utilisation("auto_growth").zip(utilisation("torch"))
+            })
+            .collect();
+        let hardly_any = |&&(ours, torch): &&(f64, f64)| ours >= 0.99 || 1.0 - ours <= (1.0 - torch) / 10.0;
+        (!both.is_empty()).then(|| Summary {
+            traces: both.len(),
+            mean_utilisation: both.iter().map(|&(ours, _)| ours).sum::<f64>() / both.len() as f64,
+            hardly_any_waste: both.iter().filter(hardly_any).count(),
+            worse_than_torch: both.iter().filter(|&&(ours, torch)| ours < torch).count(),
+        })
+    }
+
     pub fn print(&self) {
         println!("Fragmentation: utilisation = peak live / peak reserved, on a device of 80 GiB");
         println!("waste = peak reserved - peak live; - where the strategy does not serve every request\n");
@@ -133,6 +162,13 @@ impl Fragmentation {
         }
         text::align(&mut table, 1);
         println!("{table}");
+        if let Some(summary) = self.summary() {
+            println!(
+                "auto_growth, {} traces: utilisation {:.3} on average; of {} it wastes at most 1%, or a tenth of what torch \
+                 does;\nof {} more than torch",
+                summary.traces, summary.mean_utilisation, summary.hardly_any_waste, summary.worse_than_torch
+            );
+        }
         for row in &self.rows {
             if let Err(why) = &row.replay {
                 println!("  {}: {why}", row.name);
@@ -164,7 +200,15 @@ impl Fragmentation {
                 Err(why) => json!({ "trace": row.name, "why": why }),
             })
             .collect();
-        json!(rows)
+        let summary = self.summary().map(|summary| {
+            json!({
+                "traces": summary.traces,
+                "mean_utilisation": summary.mean_utilisation,
+                "hardly_any_waste": summary.hardly_any_waste,
+                "worse_than_torch": summary.worse_than_torch,
+            })
+        });
+        json!({ "traces": rows, "auto_growth": summary })
     }
 
     pub fn complete(&self) -> bool {

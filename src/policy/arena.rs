@@ -8,6 +8,7 @@
 
 mod ranges;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use super::blocks::{Blocks, Id, Kind, MAX_LISTS, NONE, UNIT};
@@ -86,6 +87,8 @@ pub struct Arena {
     allocated: u64,
     /// Synchronisations so far.
     pub synchronisations: u64,
+    /// See `Statistics`.
+    surveyed: Cell<u64>,
 }
 
 impl Arena {
@@ -99,6 +102,7 @@ impl Arena {
             reserved: 0,
             allocated: 0,
             synchronisations: 0,
+            surveyed: Cell::new(0),
         }
     }
 
@@ -268,15 +272,19 @@ impl Arena {
 
     /// Clean free blocks of at least `least` units, longest first.
     pub fn clean(&self, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
-        self.lists[region as usize].descending(&self.blocks, least)
+        self.survey(&self.lists[region as usize], least)
+    }
+
+    fn survey<'a>(&'a self, list: &'a FreeIndex, least: u32) -> impl Iterator<Item = Id> + 'a {
+        let blocks = list.descending(&self.blocks, least);
+        blocks.inspect(|_| self.surveyed.set(self.surveyed.get() + 1))
     }
 
     /// Free blocks of at least `least` units that wait for work on `stream` alone, longest first.
     pub fn freed_on(&self, stream: Option<u64>, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
         let own = Some(self.own(stream)).filter(|&own| own != CLEAN);
         let list = own.map(|own| &self.lists[region as usize + 2 * own as usize]);
-        list.into_iter()
-            .flat_map(move |list| list.descending(&self.blocks, least))
+        list.into_iter().flat_map(move |list| self.survey(list, least))
     }
 
     /// Cuts a free block for the request.
@@ -459,6 +467,7 @@ impl Arena {
             segments: self.blocks.segment_count(),
             live_blocks: self.blocks.live_count(),
             synchronisations: self.synchronisations,
+            surveyed: self.surveyed.get(),
             ..Statistics::default()
         }
     }

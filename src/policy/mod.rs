@@ -121,6 +121,8 @@ pub struct Statistics {
     pub live_blocks: usize,
     /// Times that the context was synchronised so that freed blocks could be used, ever.
     pub synchronisations: u64,
+    /// Free blocks that were looked at one by one, for requests that no list of sizes answers, ever.
+    pub surveyed: u64,
 }
 
 pub trait Policy: Send {

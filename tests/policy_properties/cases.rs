@@ -2,6 +2,7 @@
 
 use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
 
+use crate::device::ModelDevice;
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
 
@@ -180,6 +181,35 @@ fn a_job_that_grows_no_more_seldom_waits() {
         waited[19] * 4 < waited[0],
         "synchronisations in each thousand: {waited:?}"
     );
+}
+
+/// What requests take where many blocks are free, and no clock can tell a test: how many of them are looked at.
+#[test]
+fn a_request_looks_at_few_of_many_free_blocks() {
+    const LIVE: u64 = 20_000;
+    const REQUESTS: u64 = 6 * LIVE;
+    for (kind, stream) in [
+        (Kind::NaiveBestFit, None),
+        (Kind::AutoGrowth, None),
+        (Kind::AutoGrowth, Some(0)),
+    ] {
+        let device = ModelDevice::new(1 << 40);
+        let mut policy = create(kind, &Settings::default()).expect("a policy");
+        let (mut live, mut state) = (Vec::new(), 1u64);
+        for _ in 0..REQUESTS {
+            if live.len() as u64 == LIVE {
+                let victim = live.swap_remove((draw(&mut state) % LIVE) as usize);
+                policy.free(&device, victim, stream);
+            }
+            let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
+            live.push(block.expect("a block").address);
+        }
+        let looked_at = policy.statistics().surveyed;
+        assert!(
+            looked_at < 8 * REQUESTS,
+            "{kind:?}, stream {stream:?}: {looked_at} for {REQUESTS} requests"
+        );
+    }
 }
 
 #[test]

@@ -5,6 +5,9 @@ use vramshim::policy::{Settings, Strategy as Kind};
 
 mod branches;
 mod cases;
+#[path = "../../src/replay/device.rs"]
+#[allow(dead_code)] // the test uses its own part
+mod device;
 mod model;
 mod run;
 use model::TOTAL;

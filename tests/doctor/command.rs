@@ -1,0 +1,268 @@
+//! What `vramshim doctor` says of the library and of the command that it is given, and that nothing of the command stays
+//! behind.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::{Job, client, library, program};
+use crate::report::Report;
+use crate::{doctor, doctor_of};
+
+#[test]
+fn a_library_that_cannot_be_preloaded_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |path: &Path| Report::run(doctor(&["--library"]).args([path]).args(["--", "true"]));
+    with(&folder.path().join("none.so")).has("library", "problem", "none.so");
+    let text = folder.path().join("text.so");
+    std::fs::write(&text, "not a library").unwrap();
+    with(&text).has("library", "problem", "no library");
+    let spaced = folder.path().join("a b.so");
+    std::fs::copy(library(), &spaced).unwrap();
+    with(&spaced).has("library", "problem", "LD_PRELOAD cannot hold a path");
+    let other = client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
+    let report = with(&other);
+    report.has("library", "problem", "another library");
+    assert_eq!(report.page["trial"], Value::Null, "no command without the library");
+}
+
+#[test]
+fn commands_that_the_library_does_not_get_into_are_told() {
+    doctor_true(&["no-such-program"]).has("command", "problem", "not found");
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| folder.path().join(name);
+
+    let static_one = client("sleeper.c", "static", &["-static"]);
+    doctor_true(&[&static_one.display().to_string()]).has("command", "warning", "linked statically");
+
+    let setuid = place("setuid");
+    std::fs::copy(client("sleeper.c", "dynamic", &[]), &setuid).unwrap();
+    // SAFETY: has no preconditions.
+    let root = unsafe { libc::getuid() } == 0;
+    if root {
+        std::os::unix::fs::chown(&setuid, Some(65534), None).unwrap();
+    }
+    std::fs::set_permissions(&setuid, PermissionsExt::from_mode(0o4755)).unwrap();
+    let severity = if root { "problem" } else { "warning" };
+    doctor_true(&[&setuid.display().to_string()]).has("command", severity, "setuid");
+
+    let script = place("script");
+    std::fs::write(&script, "#!/usr/bin/env bash\nexit 0\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    doctor_true(&[&script.display().to_string()])
+        .nothing_worse_than_notes()
+        .has("command", "ok", "a script for /usr/bin/env bash: a dynamic program");
+
+    let foreign = place("foreign");
+    std::fs::write(&foreign, b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0\x01\0\0\0").unwrap();
+    std::fs::set_permissions(&foreign, PermissionsExt::from_mode(0o755)).unwrap();
+    doctor_true(&[&foreign.display().to_string()]).has("command", "problem", "32-bit x86");
+}
+
+fn doctor_true(command: &[&str]) -> Report {
+    Report::run(doctor(&["--for", "5s", "--"]).args(command))
+}
+
+#[test]
+fn a_command_that_fails_says_why() {
+    let report = doctor_true(&["bash", "-c", "echo some; echo the reason >&2; exit 9"]);
+    report
+        .has("trial", "warning", "exit 9")
+        .has("trial", "warning", "the reason");
+    assert_eq!(report.page["trial"]["exit_status"], 9);
+    doctor_true(&["bash", "-c", "kill -SEGV $$"]).has("trial", "problem", "signal 11");
+    doctor_true(&["true"])
+        .nothing_worse_than_notes()
+        .has("routes", "note", "did not load the driver");
+}
+
+/// What the command prints never gets among the JSON; on request it is on stderr.
+#[test]
+fn output_of_the_command_is_shown_on_request_only() {
+    let command = ["--", "bash", "-c", "echo to-stdout; echo to-stderr >&2"];
+    let quiet = doctor(&command).run();
+    Report::of(&quiet);
+    assert_eq!(quiet.stderr, "");
+    let shown = doctor(&["--show-output"]).args(command).run();
+    Report::of(&shown);
+    assert!(
+        shown.stderr.contains("to-stdout\n") && shown.stderr.contains("to-stderr\n"),
+        "{}",
+        shown.stderr
+    );
+}
+
+// ---- ways
+
+#[test]
+fn the_ways_of_calls_are_told() {
+    let exercise = |name: &str, flags: &[&str]| {
+        let path = client("exercise.c", name, flags);
+        let report = Report::run(doctor_of(&path, &["1", "200", "1"]));
+        report.has("routes", "ok", "of the driver");
+        report.only_frees_that_failed();
+        report.process().clone()
+    };
+    let holds = |list: &Value, name: &str| list.as_array().unwrap().iter().any(|one| one == name);
+
+    let linked = exercise("linked", &["libcuda.so.1"]);
+    assert!(
+        holds(&linked["direct"], "cuMemAlloc") && holds(&linked["direct"], "cuMemAlloc_v1"),
+        "{linked}"
+    );
+    assert_eq!(linked["handed_out"], serde_json::json!({}), "{linked}");
+
+    let dlopen = exercise("dlopen", &["-DDLOPEN"]);
+    assert_eq!(dlopen["direct"], serde_json::json!([]), "{dlopen}");
+    assert!(dlopen["handed_out"]["dlsym"].as_u64() > Some(10), "{dlopen}");
+    assert_eq!(dlopen["handed_out"]["cuGetProcAddress"], Value::Null, "{dlopen}");
+
+    let proc = exercise("proc", &["-DPROC"]);
+    assert_eq!(proc["direct"], serde_json::json!([]), "{proc}");
+    assert!(proc["handed_out"]["cuGetProcAddress"].as_u64() > Some(10), "{proc}");
+
+    for one in [linked, dlopen, proc] {
+        assert!(
+            one["driver_calls"].as_u64() > Some(50) && one["runtime_calls"] == 0,
+            "{one}"
+        );
+    }
+}
+
+#[test]
+fn the_runtime_is_told_from_the_driver() {
+    let path = client("runtime.c", "runtime12", &["libcudart.so.12"]);
+    let report = Report::run(doctor_of(&path, &["1", "20000"]));
+    report.only_frees_that_failed();
+    report
+        .has("command", "ok", "linked to libcudart.so.12")
+        .has("routes", "ok", "of the runtime");
+    let process = report.process();
+    assert_eq!(process["driver_calls"], 0, "each call is the runtime's: {process}");
+    assert!(process["runtime_calls"].as_u64() > Some(100), "{process}");
+    assert!(
+        process["direct"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|api| api == "cudaMalloc"),
+        "{process}"
+    );
+    // The runtime's own way to the driver.
+    assert!(
+        process["handed_out"]["cuGetProcAddress"].as_u64() > Some(10),
+        "{process}"
+    );
+    let runtimes = process["runtimes"].as_array().unwrap();
+    assert!(
+        runtimes
+            .iter()
+            .any(|path| path.as_str().unwrap().ends_with("libcudart.so.12")),
+        "{process}"
+    );
+}
+
+#[test]
+fn what_goes_past_the_library_is_found() {
+    bypass_has("tables", "64.0 MiB of device memory and never asked the library");
+    bypass_has("mixed", "2.00 GiB came past the library");
+    bypass_has("mixed", "was freed through it, once");
+    bypass_has("twice", "is loaded twice in one process");
+    bypass_has("stranger", "cuMemFree failed with CUDA_ERROR_INVALID_VALUE, once");
+    bypass_has("child", "the library is not in it");
+    Report::run(bypass("plain")).nothing_worse_than_notes();
+}
+
+fn bypass(scene: &str) -> Job {
+    // With --sim all processes are on one simulated host, so that NVML knows of each of them.
+    let path = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    doctor(&["--sim", "4GiB", "--for", "2s", "--"])
+        .args([path])
+        .args([scene])
+}
+
+fn bypass_has(scene: &str, words: &str) {
+    let report = Report::run(bypass(scene));
+    report.has("bypass", "warning", words);
+}
+
+// ---- nothing stays behind
+
+fn alive(process: i32) -> bool {
+    // A zombie that nobody reaps (an init that does not) is dead all the same.
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn an_interrupted_doctor_leaves_no_process_behind() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let folder = tempfile::tempdir().unwrap();
+        let list = folder.path().join("pids");
+        // One child in the job's group, one in a session of its own, one that does not want to go.
+        let script = "sleep 1000 & echo $!; setsid sleep 1000 & sleep 0.2; pgrep -P $$ -f 'sleep 1000'; \
+                      (trap '' TERM; exec sleep 1000) & echo $!; echo $$; echo done; wait";
+        let script = format!("exec > {}; {script}", list.display());
+        let mut command = Command::new(program());
+        command.args([
+            "doctor", "--json", "--sim", "1GiB", "--for", "100s", "--", "bash", "-c", &script,
+        ]);
+        command
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        use std::os::unix::process::{CommandExt, ExitStatusExt};
+        // Tests that run in the background of a script are started with SIGINT ignored, and the doctor keeps to that.
+        let heed = move || {
+            // SAFETY: one system call, which is allowed between fork and exec.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            Ok(())
+        };
+        // SAFETY: as above.
+        let child = unsafe { command.pre_exec(heed) }.spawn().unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let text = loop {
+            let text = std::fs::read_to_string(&list).unwrap_or_default();
+            if text.ends_with("done\n") {
+                break text;
+            }
+            assert!(Instant::now() < end, "the command did not start: {text}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let processes: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        assert!(
+            processes.len() >= 3 && processes.iter().all(|process| alive(*process)),
+            "{text}"
+        );
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(signal), "as if nobody had caught it");
+        assert!(output.stdout.is_empty(), "half a report");
+        let left: Vec<_> = processes.into_iter().filter(|process| alive(*process)).collect();
+        assert!(left.is_empty(), "{left:?} of {text}");
+        let names: Vec<_> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.file_name())
+            .collect();
+        assert_eq!(names, ["pids"], "the temporary folder is gone");
+    }
+}
+
+#[test]
+fn what_the_command_started_ends_with_the_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("pids");
+    let script = format!(
+        "setsid sleep 1000 & echo $! > {0}; echo $$ >> {0}; wait",
+        list.display()
+    );
+    Report::run(doctor(&["--for", "1s", "--", "bash", "-c", &script])).has("trial", "ok", "was ended");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let left: Vec<&str> = text.lines().filter(|line| alive(line.parse().unwrap())).collect();
+    assert!(text.lines().count() == 2 && left.is_empty(), "{left:?} of {text}");
+}

@@ -1,0 +1,89 @@
+//! What a doctor said.
+
+use serde_json::Value;
+
+use crate::common::{Finished, Job};
+
+pub struct Report {
+    pub page: Value,
+    pub code: Option<i32>,
+}
+
+impl Report {
+    /// The report of a doctor that did its work: the exit code is that of the worst finding.
+    pub fn of(finished: &Finished) -> Report {
+        let page: Value =
+            serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
+        let code = finished.status.code();
+        let rank = |severity: &Value| {
+            ["ok", "note", "warning", "problem"]
+                .iter()
+                .position(|name| severity == name)
+        };
+        let worst = page["findings"].as_array().expect("findings").iter();
+        let worst = worst
+            .map(|finding| rank(&finding["severity"]).expect("a severity"))
+            .max();
+        assert_eq!(rank(&page["worst"]), worst, "{page}");
+        assert_eq!(code, worst.map(|worst| [0, 0, 3, 4][worst]), "{page}");
+        Report { page, code }
+    }
+
+    pub fn run(job: Job) -> Report {
+        Self::of(&job.run())
+    }
+
+    pub fn all(&self, check: &str) -> Vec<&Value> {
+        let findings = self.page["findings"].as_array().unwrap().iter();
+        findings.filter(|finding| finding["check"] == check).collect()
+    }
+
+    /// The finding of this check whose words include these.
+    pub fn find(&self, check: &str, words: &str) -> &Value {
+        let found = self
+            .all(check)
+            .into_iter()
+            .find(|finding| finding["found"].as_str().unwrap().contains(words));
+        found.unwrap_or_else(|| panic!("no {check} with {words:?}: {:#}", self.page["findings"]))
+    }
+
+    /// It is there, as bad as that, and says what to do.
+    pub fn has(&self, check: &str, severity: &str, words: &str) -> &Report {
+        let finding = self.find(check, words);
+        assert_eq!(finding["severity"], severity, "{finding}");
+        let advice = finding["advice"].as_str().unwrap();
+        assert!(
+            !advice.is_empty() || matches!(severity, "ok" | "note"),
+            "no advice: {finding}"
+        );
+        self
+    }
+
+    pub fn nothing_worse_than_notes(&self) -> &Report {
+        assert_eq!(self.code, Some(0), "{:#}", self.page["findings"]);
+        self
+    }
+
+    /// The client frees what it does not have, to see what comes back. That is all there is to warn of.
+    pub fn only_frees_that_failed(&self) {
+        let findings = self.page["findings"].as_array().unwrap().iter();
+        let bad: Vec<_> = findings
+            .filter(|finding| finding["severity"] != "ok" && finding["severity"] != "note")
+            .collect();
+        let expected = |finding: &&Value| {
+            finding["found"]
+                .as_str()
+                .unwrap()
+                .contains("failed with CUDA_ERROR_INVALID_VALUE")
+        };
+        assert!(!bad.is_empty() && bad.iter().all(expected), "{bad:#?}");
+    }
+
+    /// The one process of the command that wrote a journal.
+    pub fn process(&self) -> &Value {
+        let processes = self.page["trial"]["processes"].as_array().expect("a trial");
+        let with_journal: Vec<_> = processes.iter().filter(|process| process["journal"] == true).collect();
+        assert_eq!(with_journal.len(), 1, "{:#}", self.page["trial"]);
+        with_journal[0]
+    }
+}

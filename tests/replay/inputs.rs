@@ -1,0 +1,170 @@
+//! What can be played, and what is said of the rest.
+
+use serde_json::Value;
+
+use crate::common::{Job, client};
+use crate::{MIB, peaks, replay};
+
+fn pickled(value: &Value) -> String {
+    // protocol 0, which is text
+    match value {
+        Value::Bool(yes) => format!("I0{}\n", u8::from(*yes)),
+        Value::Number(number) => format!("I{number}\n"),
+        Value::String(text) => format!("V{text}\n"),
+        Value::Array(list) => list
+            .iter()
+            .fold("(l".to_owned(), |all, entry| all + &pickled(entry) + "a"),
+        Value::Object(fields) => fields.iter().fold("(d".to_owned(), |all, (name, entry)| {
+            format!("{all}V{name}\n{}s", pickled(entry))
+        }),
+        Value::Null => "N".to_owned(),
+    }
+}
+
+#[test]
+fn a_snapshot_tells_which_of_pytorchs_two_ran() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot.pickle");
+    let snapshot = |size: i64, expandable: bool| {
+        let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": size, "stream": 0});
+        let page = serde_json::json!({"segments": [], "device_traces": [[event]],
+            "allocator_settings": {"expandable_segments": expandable}});
+        std::fs::write(&path, pickled(&page) + ".").unwrap();
+        replay(&path, &["--json", "--strategy", "auto_growth,torch_expandable"])
+    };
+    for (expandable, now) in [(false, "torch"), (true, "torch_expandable")] {
+        let output = snapshot(2 << 20, expandable);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let advice = &page["recommendation"];
+        assert_eq!(advice["compared_with"], now);
+        let setting = "FLAGS_allocator_strategy=auto_growth PYTORCH_NO_CUDA_MEMORY_CACHING=1";
+        assert_eq!(
+            (&advice["setting"], &advice["saves"]),
+            (&setting.into(), &(18 * MIB).into())
+        );
+        // what was not asked for is compared with, not shown
+        assert_eq!(page["strategies"].as_array().unwrap().len(), 2);
+    }
+    let output = snapshot(-5, false);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said.contains("snapshot.pickle: event 0 of device 0"), "{said}");
+}
+
+#[test]
+fn what_is_no_trace_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    let header = "Thread,Time,Action,Pointer,Size,Stream\n";
+    let rows = |rows: &str| format!("{header}{rows}");
+    for (content, words) in [
+        (String::new(), "is empty: expected a first line Thread,Time"),
+        ("a,b\n1,2\n".to_owned(), "line 1: has no column Action: expected"),
+        (
+            "Thread,Time,Action,Pointer,Stream\n".to_owned(),
+            "line 1: has no column Size",
+        ),
+        (
+            rows("0,0,allocate,0x1,many,0\n"),
+            "line 2: Size \"many\" is no number: expected",
+        ),
+        (
+            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,-5,0\n"),
+            "line 3: Size \"-5\" is no number: expected",
+        ),
+        (rows("0,0,free,-1,5,0\n"), "line 2: Pointer \"-1\" is no number"),
+        (rows("0,0,allocate,0x1\n"), "line 2: no Size: the row is cut short"),
+        (rows("0,0,borrow,0x1,1,0\n"), "line 2: action \"borrow\""),
+        (rows("0,0,allocate,0x1,0,0\n"), "no request"),
+        (rows(""), "no request"),
+    ] {
+        std::fs::write(&path, content).unwrap();
+        let output = replay(&path, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words) && said.contains("trace.csv"), "{said}");
+    }
+    // gzip: a header, and one stored block that says it has 9 bytes more than there are
+    let text = rows("0,0,allocate,0x1,1,0\n");
+    let length = text.len() as u16 + 9;
+    let mut cut = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1];
+    cut.extend([length.to_le_bytes(), (!length).to_le_bytes()].concat());
+    cut.extend(text.as_bytes());
+    let compressed = folder.path().join("trace.csv.gz");
+    for (content, words) in [
+        (&cut[..], "line 3: the compressed file is cut short: copy it again"),
+        (&cut[..5], "line 1: the compressed file is cut short"),
+        (b"", "line 1: the compressed file is cut short"),
+        (b"no gzip at all", "line 1: cannot be read"),
+    ] {
+        std::fs::write(&compressed, content).unwrap();
+        let output = replay(&compressed, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("trace.csv.gz: ") && said.contains(words), "{said}");
+    }
+    let journal = folder.path().join("cut.vraj");
+    std::fs::write(&journal, "VRAMSHIM").unwrap();
+    for (path, words) in [
+        (&journal, "cut.vraj: "),
+        (&folder.path().to_owned(), "is a folder: give one file"),
+    ] {
+        let output = replay(path, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let named = said.matches(&path.display().to_string()).count();
+        assert!(said.contains(words) && named == 1, "{said}");
+    }
+    let pickle = folder.path().join("snapshot.pickle");
+    for (content, words) in [
+        (&b"\x80\x04]\x94."[..], "no device_traces"),
+        (b"\x80\x04}\x94(", "no pickle"),
+        (b"", "no pickle"),
+    ] {
+        std::fs::write(&pickle, content).unwrap();
+        let output = replay(&pickle, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && said.contains(words), "{said}");
+    }
+    for names in ["torch,best", "all,best", "Torch", ""] {
+        let output = replay(&path, &["--strategy", names]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("known: all, passthrough") && said.contains("paddle_naive_best_fit"),
+            "{said}"
+        );
+    }
+    for option in ["--device-memory", "--chunk", "--initial", "--reallocate"] {
+        assert_eq!(replay(&path, &[option, "much"]).status.code(), Some(2), "{option}");
+    }
+}
+
+#[test]
+fn a_log_is_read_as_rmm_writes_it() {
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x100,5000,0\n0,0,allocate failure,(nil),99,0\n\
+                0,0,free,(nil),0,0\n0,0,allocate,0x100,7000,0\n0,0,free,0x100,7000,0\n";
+    let (page, _) = peaks(text, &["--strategy", "passthrough"]);
+    assert_eq!(page["peak_live"], 7000);
+    // What is allocated where something lives stands for a free.
+    assert_eq!(page["unmatched"], 1);
+}
+
+#[test]
+fn of_several_devices_one_is_played() {
+    let client = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let finished = Job::new(client).args(["1", "400", "1"]).run().ok();
+    let page = |arguments: &[&str]| -> Value {
+        let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let peaks = ["0", "1"].map(|device| page(&["--device", device])["peak_live"].as_u64().unwrap());
+    assert_ne!(peaks[0], peaks[1]);
+    let unasked = page(&[]);
+    assert!(peaks.contains(&unasked["peak_live"].as_u64().unwrap()));
+    let notes = unasked["notes"].to_string();
+    assert!(notes.contains("--device"), "{notes}");
+    let none = replay(&finished.journals()[0], &["--device", "7"]);
+    assert_eq!(none.status.code(), Some(1), "nothing of it in the journal");
+}
