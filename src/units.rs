@@ -29,10 +29,14 @@ pub fn parse_size(text: &str) -> Option<u64> {
         "mib" | "m" => 1 << 20,
         "gib" | "g" => 1 << 30,
         "tib" | "t" => 1 << 40,
+        "pib" | "p" => 1 << 50,
+        "eib" | "e" => 1 << 60,
         "kb" => 1_000,
         "mb" => 1_000_000,
         "gb" => 1_000_000_000,
         "tb" => 1_000_000_000_000,
+        "pb" => 1_000_000_000_000_000,
+        "eb" => 1_000_000_000_000_000_000,
         _ => return None,
     };
     if let Ok(whole) = number.parse::<u64>() {
@@ -55,6 +59,10 @@ mod tests {
         assert_eq!(parse_size("4096"), Some(4096));
         assert_eq!(parse_size("1.5GiB"), Some(3 << 29));
         assert_eq!(parse_size("2 GB"), Some(2_000_000_000));
+        for units in 0..7 {
+            let bytes = 1 << (10 * units);
+            assert_eq!(parse_size(&size(bytes)), Some(bytes), "what is printed can be read");
+        }
         for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
             assert_eq!(parse_size(bad), None, "{bad}");
         }

@@ -12,7 +12,7 @@ use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::json;
 use vramshim::config::Config;
-use vramshim::policy::Settings;
+use vramshim::policy::{Settings, Strategy};
 use vramshim::units::parse_size;
 
 use super::{Failure, words};
@@ -34,11 +34,11 @@ pub struct Replay {
     #[arg(long, default_value = "80GiB", value_name = "SIZE")]
     device_memory: String,
 
-    /// Of a journal, the device whose requests are played [default: the one that was asked for most]
+    /// Of a journal or a snapshot, the device whose requests are played [default: the one that was asked for most]
     #[arg(long, value_name = "NUMBER")]
     device: Option<i16>,
 
-    /// Granule of auto_growth, rounded up to a power of two, and least chunk of paddle_auto_growth [default: as the
+    /// Granule of auto_growth, rounded up to a power of two, at most 1/16 of the device's memory, and least chunk of paddle_auto_growth [default: as the
     /// journal's job had it, else 0]
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
@@ -86,8 +86,10 @@ pub struct Row {
 }
 
 impl Row {
-    fn utilisation(&self, trace: &Trace) -> f64 {
-        trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64
+    /// Nothing where requests failed: the two peaks are of different runs then.
+    fn utilisation(&self, trace: &Trace) -> Option<f64> {
+        let utilisation = trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64;
+        (self.outcome.failed == 0).then_some(utilisation)
     }
 }
 
@@ -154,11 +156,13 @@ impl Replay {
     fn names(&self) -> Result<Vec<&str>, Failure> {
         let mut names = Vec::new();
         for name in self.strategy.iter().map(|name| name.trim()) {
+            // The library's own may be spelled as for the library.
+            let wanted = Strategy::parse(name).map_or(name, |strategy| strategy.name());
             let chosen = match name {
                 "all" => STRATEGIES,
                 _ => STRATEGIES
                     .iter()
-                    .position(|known| *known == name)
+                    .position(|known| *known == wanted)
                     .map(|at| &STRATEGIES[at..=at])
                     .ok_or_else(|| {
                         Failure::refused(format!(
@@ -231,9 +235,12 @@ impl Replay {
     ) -> io::Result<()> {
         writeln!(
             out,
-            "{}: {} requests and frees, peak live {}, on a device of {}",
+            "{}: {}, peak live {}, on a device of {}",
             self.trace.display(),
-            words::count(trace.requests.len() as u64),
+            match trace.requests.len() {
+                1 => "1 request".to_owned(),
+                several => format!("{} requests and frees", words::count(several as u64)),
+            },
             words::size(trace.peak_live),
             words::size(device_memory)
         )?;
@@ -267,12 +274,8 @@ impl Replay {
             table.add_row([
                 row.outcome.name.to_owned(),
                 words::size(row.outcome.peak_reserved),
-                // where requests failed, the two peaks are of different runs
-                if row.outcome.failed == 0 {
-                    format!("{:.3}", row.utilisation(trace))
-                } else {
-                    "-".to_owned()
-                },
+                row.utilisation(trace)
+                    .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
                 words::count(row.outcome.driver_calls),
                 row.outcome.synchronisations.map_or("-".to_owned(), words::count),
                 row.smallest.map_or("-".to_owned(), words::size),

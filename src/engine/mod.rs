@@ -9,6 +9,7 @@ mod capture;
 mod context;
 mod control;
 mod departure;
+mod freeing;
 mod graph;
 mod idle;
 mod limits;
@@ -54,6 +55,7 @@ pub struct Engine {
     refuses: bool,
     pid: u32,
     ledger: Ledger,
+    freeing: freeing::Freeing,
     journal: Option<Journal>,
     pools: pools::Pools,
     stream_ordered: stream_ordered::StreamOrdered,
@@ -261,6 +263,7 @@ impl Call {
 
     /// As `give_back`, with the place in the journal where it was taken already.
     fn give_back_claimed(&self, claim: Option<Claim>, key: Key, ask: impl FnOnce() -> i32) -> i32 {
+        let _turn = self.engine.freeing.begin(key);
         let removed = self.engine.ledger.remove(key);
         let claim = claim.or_else(|| removed.and_then(|_| self.engine.claim()));
         let Some(allocation) = removed else {

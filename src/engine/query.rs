@@ -7,10 +7,11 @@ use crate::device_memory::Available;
 use crate::journal::format::HOST_DEVICE;
 use crate::real::{self, CUdeviceptr, INVALID_VALUE, SUCCESS};
 
-/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `..._RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`
+const CONTEXT: u32 = 1;
 const RANGE_START: u32 = 11;
 const RANGE_SIZE: u32 = 12;
-const LEGACY_IPC_CAPABLE: u32 = 14;
+const LEGACY_IPC_CAPABLE: u32 = 10;
 
 impl Engine {
     /// The block that `address` lies in, of a policy or of another process: first address and bytes.
@@ -124,12 +125,14 @@ impl Call {
     /// # Safety
     /// `out` points to what `attribute` defines.
     pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
-        if out.is_null() || !matches!(attribute, RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
+        if out.is_null() || !matches!(attribute, CONTEXT | RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
             return;
         }
         let Some((first, bytes)) = self.engine.block_around(address) else {
             return;
         };
+        // Mapped memory belongs to no context; the block belongs to the one that it was allocated in.
+        let context = self.engine.pools.perhaps_of(address).map(|pool| pool.place.context);
         let capable = if attribute != LEGACY_IPC_CAPABLE {
             None
         } else if self.engine.sharing.imported(address).is_some() {
@@ -138,9 +141,14 @@ impl Call {
         } else {
             self.engine.shareable(address)
         };
-        // SAFETY: the types these attributes have (`CUdeviceptr`, `size_t`, `bool` as the driver writes it).
+        // SAFETY: the types these attributes have (`CUcontext`, `CUdeviceptr`, `size_t`, `bool` as the driver writes it).
         unsafe {
             match attribute {
+                CONTEXT => {
+                    if let Some(context) = context {
+                        out.cast::<u64>().write(context);
+                    }
+                }
                 RANGE_START => out.cast::<u64>().write(first),
                 RANGE_SIZE => out.cast::<usize>().write(bytes as usize),
                 _ => {

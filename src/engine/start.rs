@@ -108,6 +108,7 @@ fn start() -> Option<Box<Engine>> {
         refuses: config.strict && !errors.is_empty(),
         pid: std::process::id(),
         ledger: Ledger::default(),
+        freeing: Default::default(),
         journal,
         pools: super::pools::Pools::default(),
         stream_ordered: Default::default(),

@@ -77,7 +77,10 @@ impl AutoGrowth {
     fn granules(&mut self, memory: &dyn DeviceMemory) -> Option<&mut Granules> {
         if matches!(self.growth, Growth::Unknown) {
             self.growth = match memory.granularity() {
-                Some(granularity) => Growth::Mapped(Box::new(Granules::new(granularity, self.least_step))),
+                Some(granularity) => {
+                    let total = memory.available().map_or(0, |available| available.total);
+                    Growth::Mapped(Box::new(Granules::new(granularity, self.least_step, total)))
+                }
                 None => Growth::Chunks,
             };
         }

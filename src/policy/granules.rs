@@ -22,6 +22,8 @@ use views::Views;
 const RESERVE_FACTOR: u64 = 8;
 /// Units are counted in 32 bits, and two sizes are added now and then.
 const LARGEST_RANGE: u64 = 1 << 40;
+/// Granules that a device has room for, however large they are wanted.
+const LEAST_GRANULES: u64 = 16;
 /// New granules from which on the device is asked whether it has them.
 const WORTH_ASKING: usize = 16;
 
@@ -71,10 +73,14 @@ pub struct Granules {
 }
 
 impl Granules {
-    pub fn new(granularity: u64, least_step: u64) -> Self {
+    /// Of at least `least_step` bytes each, but no more than a part of the device's `total` memory: what is less than a
+    /// granule of it cannot be used.
+    pub fn new(granularity: u64, least_step: u64, total: u64) -> Self {
+        let most = (total / LEAST_GRANULES).clamp(granularity, LARGEST_RANGE / 8);
+        // Reserved ranges can be aligned to powers of two only.
+        let size = least_step.clamp(granularity, 1 << most.ilog2()).next_power_of_two();
         Granules {
-            // Reserved ranges can be aligned to powers of two only.
-            size: least_step.clamp(granularity, LARGEST_RANGE / 8).next_power_of_two(),
+            size,
             handles: HashMap::new(),
             spare: Vec::new(),
             views: Views::default(),

@@ -80,7 +80,9 @@ impl<'a> CachingAllocator<'a> {
         let bytes = match size {
             _ if size <= SMALL => SMALL_SEGMENT,
             _ if size < OWN_SEGMENT_FROM => LARGE_SEGMENT,
-            _ => size.next_multiple_of(SMALL_SEGMENT),
+            _ => size
+                .checked_next_multiple_of(SMALL_SEGMENT)
+                .ok_or(DriverError::OUT_OF_MEMORY)?,
         };
         let address = self.device.allocate(bytes)?;
         self.segments.insert(address, bytes);
@@ -101,7 +103,9 @@ impl<'a> CachingAllocator<'a> {
             .map(|(&address, &block)| (address, block));
         let tail = last.filter(|(_, block)| block.segment == start && block.free && mapped > 0);
         let have = tail.map_or(0, |(_, block)| block.size);
-        let more = (size - have.min(size)).next_multiple_of(page);
+        let more = (size - have.min(size))
+            .checked_next_multiple_of(page)
+            .ok_or(DriverError::OUT_OF_MEMORY)?;
         self.device.take(more)?;
         self.segments.insert(start, mapped + more);
         let at = match tail {

@@ -107,8 +107,8 @@ impl Gathering {
 }
 
 impl Trace {
-    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal the requests of
-    /// `device`, or of the one that was asked for most.
+    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal or a snapshot
+    /// the requests of `device`, or of the one that was asked for most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
@@ -122,8 +122,11 @@ impl Trace {
         let source = if name.ends_with(&format!(".{EXTENSION}")) {
             journal(path, device, &mut gathering).map_err(fail)?
         } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
-            snapshot::gather(path, &mut gathering).map_err(fail)?
+            snapshot::gather(path, device, &mut gathering).map_err(fail)?
         } else {
+            if device.is_some() {
+                return Err(fail("is a log, which names no devices: leave --device out".to_owned()));
+            }
             let file = File::open(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
             let source: Box<dyn Read> = match name.ends_with(".gz") {
                 true => Box::new(MultiGzDecoder::new(file)),
@@ -154,6 +157,42 @@ impl Trace {
     }
 }
 
+/// The device whose requests are played: the one that was asked for, or the one with the most. What it leaves out is
+/// noted.
+pub(super) fn choose_device<T>(
+    what: &str,
+    devices: &BTreeMap<i16, T>,
+    wanted: Option<i16>,
+    most: impl Fn(&T) -> u128,
+    gathering: &mut Gathering,
+) -> Result<i16, String> {
+    let listed = |devices: &mut dyn Iterator<Item = &i16>| {
+        let numbers: Vec<String> = devices.map(i16::to_string).collect();
+        numbers.join(", ")
+    };
+    let absent = |device| {
+        format!(
+            "the {what} tells of no device {device}: there is {}",
+            listed(&mut devices.keys())
+        )
+    };
+    let chosen = match wanted {
+        Some(device) if !devices.contains_key(&device) => return Err(absent(device)),
+        Some(device) => device,
+        None => devices
+            .iter()
+            .max_by_key(|(_, value)| most(value))
+            .map_or(0, |(&device, _)| device),
+    };
+    if devices.len() > 1 {
+        gathering.notes.push(format!(
+            "this is device {chosen} alone; the {what} also tells of {}: choose with --device",
+            listed(&mut devices.keys().filter(|&&other| other != chosen))
+        ));
+    }
+    Ok(chosen)
+}
+
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let journal = Journal::open(path).map_err(|problem| {
         // It names the file, and so does what it becomes a part of.
@@ -168,24 +207,21 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             devices.entry(record.device).or_default().push(record);
         }
     }
-    let asked = |records: &[Record]| -> u128 { records.iter().map(|record| u128::from(record.size)).sum() };
-    let most = || devices.iter().max_by_key(|(_, records)| asked(records));
-    let chosen = device.or_else(|| most().map(|(&device, _)| device));
-    if let Some(chosen) = chosen.filter(|_| devices.len() > 1) {
-        let others = devices.keys().filter(|&&other| other != chosen);
-        let others: Vec<String> = others.map(i16::to_string).collect();
-        gathering.notes.push(format!(
-            "this is device {chosen} alone; the journal also tells of {}: choose with --device",
-            others.join(", ")
-        ));
-    }
+    let asked = |records: &Vec<Record>| -> u128 { records.iter().map(|record| u128::from(record.size)).sum() };
+    let records = match devices.is_empty() {
+        true => Vec::new(),
+        false => {
+            let chosen = choose_device("journal", &devices, device, asked, gathering)?;
+            devices.remove(&chosen).unwrap_or_default()
+        }
+    };
     if journal.lost() > 0 {
         let lost = journal.lost();
         gathering
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    for record in chosen.and_then(|chosen| devices.remove(&chosen)).unwrap_or_default() {
+    for record in records {
         match Kind::from_number(record.kind) {
             // Which stream is not told: jobs mostly have one.
             Some(Kind::Alloc) => {
@@ -204,45 +240,105 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
-/// What is wrong with a file that cannot be read on, and what to do about it.
-fn unreadable(line: u64, error: &csv::Error) -> String {
+/// What is wrong with a log, and what to do about it.
+enum Unreadable {
+    /// It ends before it is complete, as the log of a job that was killed may.
+    Cut(String),
+    Wrong(String),
+}
+
+fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
     match error.kind() {
         csv::ErrorKind::Io(problem) if problem.kind() == std::io::ErrorKind::UnexpectedEof => {
-            format!("line {line}: the compressed file is cut short: copy it again")
+            Unreadable::Cut(format!("line {line}: the compressed file is cut short: copy it again"))
         }
-        csv::ErrorKind::Io(problem) => format!("line {line}: cannot be read: {problem}: copy the file again"),
-        csv::ErrorKind::Utf8 { .. } => format!("line {line}: is no text: give a CSV log, its columns {COLUMNS}"),
-        _ => format!("line {line}: {error}"),
+        csv::ErrorKind::Io(problem) => {
+            Unreadable::Wrong(format!("line {line}: cannot be read: {problem}: copy the file again"))
+        }
+        csv::ErrorKind::Utf8 { .. } => Unreadable::Wrong(format!(
+            "line {line}: is no text: give a CSV log, its columns {COLUMNS}"
+        )),
+        _ => Unreadable::Wrong(format!("line {line}: {error}")),
     }
 }
 
+/// Remembers the last byte: a log that was written to its end ends with a line's end.
+struct Remembering<R> {
+    source: R,
+    last: u8,
+}
+
+impl<R: Read> Read for Remembering<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.source.read(buffer)?;
+        self.last = buffer[..count].last().copied().unwrap_or(self.last);
+        Ok(count)
+    }
+}
+
+/// Plays what there is of a log that ends too early, with a note.
 fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
+    let source = Remembering { source, last: b'\n' };
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)
         .from_reader(BufReader::new(source));
+    match rows(&mut reader, gathering) {
+        Err(Unreadable::Cut(problem)) if !gathering.requests.is_empty() => {
+            gathering.notes.push(format!("{problem}; what comes before is played"));
+            Ok(())
+        }
+        Err(Unreadable::Cut(problem) | Unreadable::Wrong(problem)) => Err(problem),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn rows(
+    reader: &mut csv::Reader<BufReader<Remembering<impl Read>>>,
+    gathering: &mut Gathering,
+) -> Result<(), Unreadable> {
     let header = reader.headers().map_err(|error| unreadable(1, &error))?.clone();
     if header.is_empty() {
-        return Err(format!("is empty: expected a first line {COLUMNS}"));
+        return Err(Unreadable::Wrong(format!("is empty: expected a first line {COLUMNS}")));
     }
     let column = |name: &str| {
-        let missing = || format!("line 1: has no column {name}: expected a first line {COLUMNS}");
+        let missing = || Unreadable::Wrong(format!("line 1: has no column {name}: expected a first line {COLUMNS}"));
         header.iter().position(|field| field.trim() == name).ok_or_else(missing)
     };
-    let (action, pointer, size, stream) = (
-        column("Action")?,
-        column("Pointer")?,
-        column("Size")?,
-        column("Stream")?,
-    );
+    let columns = Columns {
+        action: column("Action")?,
+        pointer: column("Pointer")?,
+        size: column("Size")?,
+        stream: column("Stream")?,
+    };
     let mut row = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
         if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
             return Ok(());
         }
-        let line = row.position().map_or(line, csv::Position::line);
+        if let Err(problem) = columns.play(&row, gathering) {
+            let problem = format!("line {}: {problem}", row.position().map_or(line, csv::Position::line));
+            let is_last = matches!(reader.read_record(&mut row), Ok(false));
+            return Err(match is_last && reader.get_ref().get_ref().last != b'\n' {
+                true => Unreadable::Cut(problem),
+                false => Unreadable::Wrong(problem),
+            });
+        }
+    }
+}
+
+/// Where a log has what.
+struct Columns {
+    action: usize,
+    pointer: usize,
+    size: usize,
+    stream: usize,
+}
+
+impl Columns {
+    fn play(&self, row: &csv::StringRecord, gathering: &mut Gathering) -> Result<(), String> {
         let field = |index: usize, name: &str| {
-            let missing = || format!("line {line}: no {name}: the row is cut short, expected {COLUMNS}");
+            let missing = || format!("no {name}: the row is cut short, expected {COLUMNS}");
             row.get(index).map(str::trim).ok_or_else(missing)
         };
         let number = |index: usize, name: &str| {
@@ -252,23 +348,22 @@ fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), S
                 None => text.parse(),
             };
             parsed.map_err(|_| {
-                format!(
-                    "line {line}: {name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal"
-                )
+                format!("{name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")
             })
         };
-        match field(action, "Action")? {
+        match field(self.action, "Action")? {
+            // A null pointer, as printf writes it: no memory.
+            "allocate" | "free" if field(self.pointer, "Pointer")? == "(nil)" => {}
             "allocate" => gathering.allocate(
-                number(pointer, "Pointer")?,
-                number(size, "Size")?,
-                Some(number(stream, "Stream")?),
+                number(self.pointer, "Pointer")?,
+                number(self.size, "Size")?,
+                Some(number(self.stream, "Stream")?),
             ),
-            // A null pointer, as printf writes it.
-            "free" if field(pointer, "Pointer")? == "(nil)" => {}
-            "free" => gathering.free(number(pointer, "Pointer")?),
+            "free" => gathering.free(number(self.pointer, "Pointer")?),
             // RMM logs failed allocations as well; they asked for memory that was never live.
             "allocate failure" => {}
-            other => return Err(format!("line {line}: action {other:?} is neither allocate nor free")),
+            other => return Err(format!("action {other:?} is neither allocate nor free")),
         }
+        Ok(())
     }
 }

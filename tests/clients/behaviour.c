@@ -254,6 +254,8 @@ static void generations(void)
 static void questions(void)
 {
     begin();
+    CUcontext current, owner = NULL;
+    CHECK(cuCtxCreate_v2(&current, 0, 0)); /* not the primary one */
     size_t before = free_bytes(), size;
     CUdeviceptr a = allocate(1000), b = allocate(5000), base;
     bool pooled = getenv("POOLED") != NULL;
@@ -276,8 +278,17 @@ static void questions(void)
     start = size = 0;
     CHECK(cuPointerGetAttributes(4, which, out, a + 10));
     THAT(start == a && size == 1000 && device == 0 && kind == 2);
+    CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, b + 100));
+    THAT(owner == current);
+    uint64_t types = 1;
+    CHECK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, b + 100));
+    THAT(types == 0);
     CUipcMemHandle handle;
-    printf("ipc %d\n", cuIpcGetMemHandle(&handle, b));
+    _Bool capable = 0;
+    CHECK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, b));
+    int result = cuIpcGetMemHandle(&handle, b);
+    printf("ipc %d\n", result);
+    THAT(capable == (result == CUDA_SUCCESS));
     CHECK(cuMemFree_v2(b));
     THAT(before - free_bytes() == (pooled ? 1024 : 1000));
     EXPECT(cuMemGetAddressRange_v2(&base, &size, b + 100), CUDA_ERROR_NOT_FOUND);

@@ -90,7 +90,7 @@ int main(void)
         else if (!strcmp(command, "range")) range(b, number);
         else if (!strcmp(command, "capable")) {
             _Bool capable = 0;
-            CHECK(cuPointerGetAttribute(&capable, 14, b->address));
+            CHECK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, b->address));
             printf("%d\n", capable);
         } else if (!strcmp(command, "get")) {
             int result = cuIpcGetMemHandle(&handle, b->address);

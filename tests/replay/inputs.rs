@@ -49,7 +49,65 @@ fn a_snapshot_tells_which_of_pytorchs_two_ran() {
     let output = snapshot(-5, false);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("snapshot.pickle: event 0 of device 0"), "{said}");
+    assert!(
+        said.contains("snapshot.pickle: is no memory snapshot of PyTorch") && said.contains("-5"),
+        "{said}"
+    );
+}
+
+/// As Python writes what occurs more than once: the first time in full, then by its number.
+#[test]
+fn a_snapshot_may_refer_to_the_same_object_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot.pickle");
+    let event = |action: &str, number: u32| {
+        let frames = if number == 1 { "(lp9\n(dVline\nI7\nsa" } else { "g9\n" };
+        format!("(dp{number}\nVaction\nV{action}\nsVaddr\nI4096\nsVsize\nI3145728\nsVframes\n{frames}sa")
+    };
+    let trace = format!("(lp3\n{}{}g1\nag2\na", event("alloc", 1), event("free_completed", 2));
+    // The second device's history is the first's, which is an entry of the page besides.
+    let page = format!("(dVdevice_traces\n(l{trace}ag3\nasVagain\ng3\ns.");
+    std::fs::write(&path, page).unwrap();
+    for device in ["0", "1"] {
+        let output = replay(&path, &["--json", "--device", device]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&page["requests"], &page["peak_live"]), (&4.into(), &(3 * MIB).into()));
+        let other = if device == "0" { "of 1" } else { "of 0" };
+        assert!(page["notes"][0].as_str().unwrap().contains(other), "{page}");
+    }
+    let absent = replay(&path, &["--device", "2"]);
+    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(said.contains("tells of no device 2: there is 0, 1"), "{said}");
+}
+
+#[test]
+fn a_pickle_made_to_do_harm_does_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapshot.pickle");
+    let nested = [
+        b"\x80\x02".as_slice(),
+        &b"]".repeat(100_000),
+        &b"a".repeat(99_999),
+        b".",
+    ]
+    .concat();
+    let marks = [b"\x80\x02".as_slice(), &b"(".repeat(300_000), b"."].concat();
+    // 50 lists, each of the one before it, twice.
+    let doubled: Vec<u8> = b"]q\x00"
+        .iter()
+        .copied()
+        .chain((0..50u8).flat_map(|number| [b']', b'h', number, b'a', b'h', number, b'a', b'q', number + 1]))
+        .chain(*b".")
+        .collect();
+    for content in [nested, marks, doubled, b"cos\nsystem\n(S'exit'\ntR.".to_vec()] {
+        std::fs::write(&path, &content).unwrap();
+        let output = replay(&path, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("is no memory snapshot of PyTorch"), "{said}");
+    }
 }
 
 #[test]
@@ -93,7 +151,6 @@ fn what_is_no_trace_is_said() {
     cut.extend(text.as_bytes());
     let compressed = folder.path().join("trace.csv.gz");
     for (content, words) in [
-        (&cut[..], "line 3: the compressed file is cut short: copy it again"),
         (&cut[..5], "line 1: the compressed file is cut short"),
         (b"", "line 1: the compressed file is cut short"),
         (b"no gzip at all", "line 1: cannot be read"),
@@ -103,6 +160,43 @@ fn what_is_no_trace_is_said() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("trace.csv.gz: ") && said.contains(words), "{said}");
+    }
+    // Logs of jobs that were killed.
+    for (path, content, words) in [
+        (
+            &compressed,
+            &cut[..],
+            "line 3: the compressed file is cut short: copy it again; what",
+        ),
+        (
+            &path,
+            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,").as_bytes(),
+            "line 3: Size \"\" is no number",
+        ),
+        (
+            &path,
+            rows("0,0,allocate,0x1,1,0\n0,0,allocate,0x2,5").as_bytes(),
+            "line 3: no Stream: the row is cut",
+        ),
+        (
+            &path,
+            rows("0,0,allocate,0x1,1,0\n0,0,al").as_bytes(),
+            "line 3: action \"al\" is neither",
+        ),
+    ] {
+        std::fs::write(path, content).unwrap();
+        let output = replay(path, &["--json"]);
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            (&page["requests"], &page["peak_live"]),
+            (&1.into(), &1.into()),
+            "what there is"
+        );
+        let note = page["notes"][0].as_str().unwrap();
+        assert!(
+            note.contains(words) && note.contains("what comes before is played"),
+            "{note}"
+        );
     }
     let journal = folder.path().join("cut.vraj");
     std::fs::write(&journal, "VRAMSHIM").unwrap();
@@ -118,9 +212,10 @@ fn what_is_no_trace_is_said() {
     }
     let pickle = folder.path().join("snapshot.pickle");
     for (content, words) in [
-        (&b"\x80\x04]\x94."[..], "no device_traces"),
-        (b"\x80\x04}\x94(", "no pickle"),
-        (b"", "no pickle"),
+        (&b"\x80\x04}\x94."[..], "missing field `device_traces`"),
+        (b"\x80\x04]K\x01a.", "is no memory snapshot of PyTorch"),
+        (b"\x80\x04}\x94(", "is no memory snapshot of PyTorch"),
+        (b"", "is no memory snapshot of PyTorch"),
     ] {
         std::fs::write(&pickle, content).unwrap();
         let output = replay(&pickle, &[]);
@@ -144,7 +239,7 @@ fn what_is_no_trace_is_said() {
 #[test]
 fn a_log_is_read_as_rmm_writes_it() {
     let text = "Thread,Time,Action,Pointer,Size,Stream\n0,0,allocate,0x100,5000,0\n0,0,allocate failure,(nil),99,0\n\
-                0,0,free,(nil),0,0\n0,0,allocate,0x100,7000,0\n0,0,free,0x100,7000,0\n";
+                0,0,free,(nil),0,0\n0,0,allocate,(nil),0,0\n0,0,allocate,0x100,7000,0\n0,0,free,0x100,7000,0\n";
     let (page, _) = peaks(text, &["--strategy", "passthrough"]);
     assert_eq!(page["peak_live"], 7000);
     // What is allocated where something lives stands for a free.
@@ -166,5 +261,10 @@ fn of_several_devices_one_is_played() {
     let notes = unasked["notes"].to_string();
     assert!(notes.contains("--device"), "{notes}");
     let none = replay(&finished.journals()[0], &["--device", "7"]);
-    assert_eq!(none.status.code(), Some(1), "nothing of it in the journal");
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(
+        said.contains("the journal tells of no device 7: there is 0, 1"),
+        "{said}"
+    );
 }

@@ -70,6 +70,11 @@ typedef struct {
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum {
+    CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+};
 typedef struct {
     int allocType, handleTypes;
     CUmemLocation location;

@@ -59,8 +59,8 @@ API CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdevice
 static size_t attribute_size(int attribute)
 {
     switch (attribute) {
-    case 2: case 9: case 18: return 4;
-    case 8: case 13: case 14: case 15: case 17: return 1;
+    case 2: case 9: return 4;
+    case 8: case 10: case 13: case 15: return 1;
     case 5: return 16;
     default: return 8;
     }
@@ -84,7 +84,7 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     case 7: *(uint64_t *)out = a->id; break;
     case 8: *(bool *)out = a->class == MANAGED; break;
     case 9: *(int *)out = host ? 0 : a->device; break;
-    case 10: case 14: *(bool *)out = a->class == LINEAR || a->class == PITCHED; break;
+    case 10: *(bool *)out = a->class == LINEAR || a->class == PITCHED; break;
     case 11: *(uint64_t *)out = start; break;
     case 12: *(size_t *)out = size; break;
     case 13: *(bool *)out = true; break;

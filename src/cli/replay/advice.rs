@@ -56,7 +56,7 @@ pub fn recommendation(
             setting,
             saves,
             compared_with,
-            why: text + caveat(best.name, &trace.source),
+            why: text + &price(best, &now.outcome, trace) + caveat(best.name, &trace.source),
         }
     };
     match advise(&outcomes, &now.outcome, torch_calls, |name| set(name).is_some()) {
@@ -109,6 +109,27 @@ pub fn recommendation(
             ))
         }
     }
+}
+
+/// What it costs where it calls the driver far more often than what runs now.
+fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
+    if best.driver_calls / 2 <= now.driver_calls {
+        return String::new();
+    }
+    let waits = match best.synchronisations {
+        None | Some(0) => String::new(),
+        Some(waits) => format!(" and waits for the device {} times", words::count(waits)),
+    };
+    let fewer = match best.name == "auto_growth" && best.driver_calls > trace.requests.len() as u64 {
+        true => "; larger granules (--chunk 32MiB) take fewer calls and more memory",
+        false => "",
+    };
+    format!(
+        ". For that it calls the driver {} times{waits}, {} {} times{fewer}",
+        words::count(best.driver_calls),
+        now.name,
+        words::count(now.driver_calls)
+    )
 }
 
 /// What a user has to know before setting it.
