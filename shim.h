@@ -26,7 +26,8 @@ struct vramshim_stats {
     uint64_t allocated, allocated_peak;
     uint64_t reserved, reserved_peak;
     uint64_t free_inside;        /* free inside reserved; 0 for a single class */
-    uint64_t largest_free_block; /* the largest contiguous part of it; 0 for a single class */
+    uint64_t largest_free_block; /* the largest contiguous part of it; 0 for a single class. auto_growth can serve more:
+                                    it maps free granules side by side */
     uint64_t live;               /* number of live allocations */
     uint64_t failures;           /* requests that failed */
 };

@@ -76,3 +76,16 @@ fn contexts_that_share_pages_do_not_stop_each_other() {
         .run()
         .ok();
 }
+
+#[test]
+fn of_threads_that_free_the_same_block_one_takes_it_off_the_books() {
+    let path = client("rivals.c", "rivals", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(path.clone()).strategy(strategy).sim("8GiB", 1);
+        let finished = job.args(["4", "20000"]).run().ok();
+        assert!(tells(&finished, "freed 20000"), "{strategy:?}: {}", finished.stdout);
+        let checkpoint = &finished.json()[0];
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
+        assert_eq!(finished.inspect()["anomalies"], 0, "{strategy:?}");
+    }
+}

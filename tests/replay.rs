@@ -277,6 +277,33 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
 }
 
 #[test]
+fn a_recommendation_tells_what_it_costs() {
+    // Of ever other lengths, two alive at a time.
+    let sizes: Vec<u64> = (0..40).map(|number| (2 + number * 7 % 31) * MIB).collect();
+    let mut rows = Vec::new();
+    for (number, &size) in sizes.iter().enumerate() {
+        let address = |number: usize| (number as u64 + 1) << 32;
+        rows.push(("allocate", address(number), size));
+        if number >= 2 {
+            rows.push(("free", address(number - 2), sizes[number - 2]));
+        }
+    }
+    let (page, _) = peaks(&csv(&rows), &["--strategy", "torch,autogrow"]);
+    let why = page["recommendation"]["why"].as_str().unwrap();
+    let calls = page["strategies"][1]["driver_calls"].as_u64().unwrap();
+    assert_eq!(page["strategies"][1]["name"], "auto_growth");
+    assert!(why.contains(&format!("it calls the driver {calls} times")), "{why}");
+    assert!(why.contains("--chunk 32MiB"), "{why}");
+    // Of what does not serve every request, no utilisation can be told.
+    let (page, _) = peaks(&csv(&rows), &["--device-memory", "30MiB"]);
+    for row in page["strategies"].as_array().unwrap() {
+        assert_eq!(row["fits"], row["utilisation"].is_f64(), "{row}");
+    }
+    let (page, _) = peaks(&csv(&rows), &["--device-memory", "1PiB", "--strategy", "passthrough"]);
+    assert_eq!(page["device_memory"], 1u64 << 50);
+}
+
+#[test]
 fn only_what_helps_is_recommended() {
     let small: &[(&str, u64, u64)] = &[("allocate", 1, 2 * MIB)];
     let busy = &[small, &[("free", 1, 2 * MIB), ("allocate", 1, 2 * MIB)]].concat();

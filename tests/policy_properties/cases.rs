@@ -183,6 +183,21 @@ fn a_job_that_grows_no_more_seldom_waits() {
     );
 }
 
+#[test]
+fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
+    let settings = Settings {
+        chunk_bytes: 5000 << 20,
+        ..Settings::default()
+    };
+    let device = ModelDevice::new(4 << 30);
+    let mut policy = create(Kind::AutoGrowth, &settings).expect("a policy");
+    policy.allocate(&device, 1 << 20, None).expect("a block");
+    assert_eq!(policy.statistics().reserved, 256 << 20);
+    for _ in 0..15 {
+        policy.allocate(&device, 256 << 20, None).expect("all of the device");
+    }
+}
+
 /// What requests take where many blocks are free, and no clock can tell a test: how many of them are looked at.
 #[test]
 fn a_request_looks_at_few_of_many_free_blocks() {

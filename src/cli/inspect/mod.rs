@@ -30,7 +30,8 @@ Terms, in bytes:
   reserved      obtained from the driver to serve it
   utilisation   peak allocated / peak reserved
   fragmentation share of what is free inside segments that lies outside the largest
-                free block
+                free block; auto_growth can serve a request from several of
+                them, by mapping their granules side by side
 
 Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.";
 
