@@ -188,7 +188,7 @@ impl Config {
 const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
-const DURATION: &str = "a number with a unit (ms, s, min), such as 30s; 0 for never";
+const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit \
                      takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
 const SCOPE: &str = "process, group";
@@ -350,7 +350,7 @@ fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration of at least a millisecond, with a unit (ms, s, min).
+/// A duration of at least a millisecond, with a unit (ms, s, min, h).
 pub fn parse_duration(text: &str) -> Option<Duration> {
     idle_bound(text.trim()).flatten()
 }
@@ -363,6 +363,7 @@ fn idle_bound(text: &str) -> Option<Option<Duration>> {
         "ms" => number,
         "s" => number * 1e3,
         "min" => number * 60e3,
+        "h" => number * 3600e3,
         "" if number == 0.0 => 0.0,
         _ => return None,
     };
@@ -486,8 +487,9 @@ mod tests {
     fn an_idle_bound_has_a_unit() {
         assert_eq!(idle_bound("30s"), Some(Some(Duration::from_secs(30))));
         assert_eq!(idle_bound("1.5 min"), Some(Some(Duration::from_secs(90))));
+        assert_eq!(idle_bound("1h"), Some(Some(Duration::from_secs(3600))));
         assert_eq!(idle_bound("0"), Some(None));
-        for bad in ["30", "-1s", "s", "1h", "nan", "infs", "0.1ms", "1e30min"] {
+        for bad in ["30", "-1s", "s", "1d", "nan", "infs", "0.1ms", "1e30min"] {
             assert_eq!(idle_bound(bad), None, "{bad}");
         }
     }

@@ -127,7 +127,9 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
+        let reading = progress::reading(&self.trace);
         let trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
+        drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);

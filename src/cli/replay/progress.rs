@@ -1,14 +1,32 @@
-//! A bar for traces that take long.
+//! Signs of life for traces that take long.
 
 use std::cell::Cell;
+use std::path::Path;
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Fewer requests times strategies than this are played before a progress bar would be seen.
 const WORTH_A_BAR: u64 = 1_000_000;
 /// How often a trace is played for one strategy: once for the table, and for the smallest device as often as a search
 /// to 0.1% usually takes.
 const PLAYS: u64 = 10;
+
+/// Files of fewer bytes are read before anybody wonders.
+const LONG_FILE: u64 = 8 << 20;
+
+/// Shows that a long file is being read, until it is dropped.
+pub fn reading(path: &Path) -> Option<ProgressBar> {
+    let length = std::fs::metadata(path).ok()?.len();
+    (length >= LONG_FILE).then(|| {
+        // Hidden unless standard error is a terminal.
+        let spinner = ProgressBar::new_spinner()
+            .with_finish(ProgressFinish::AndClear)
+            .with_message(format!("reading {}", path.display()));
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        spinner
+    })
+}
 
 pub struct Progress {
     bar: Option<ProgressBar>,
