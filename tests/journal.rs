@@ -50,7 +50,7 @@ fn event(number: u64) -> Record {
         kind: 1,
         class: 1,
         flags: 0,
-        unused: 0,
+        stream: 0,
     }
 }
 

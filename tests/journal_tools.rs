@@ -60,7 +60,7 @@ fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
         kind: kind as u8,
         class: Class::Linear.number(),
         flags: 0,
-        unused: 0,
+        stream: 0,
     }
 }
 

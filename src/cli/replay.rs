@@ -71,8 +71,7 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved. \
-Logs and snapshots name streams, and the library's strategies are told of them, as by vramshim_torch_alloc; of a journal, \
-requests of vramshim_torch_alloc are played as if all were on one stream.
+Traces that name streams (logs, snapshots, journals of vramshim_torch_alloc) are played as they name them.
 
 utilisation = peak live / peak reserved; waits are synchronisations that the library asks for before memory is used again \
 or mapped elsewhere; the smallest device is the one on which the strategy, giving back what is idle, still serves every \

@@ -329,7 +329,7 @@ const BLANK: Record = Record {
     kind: 0,
     class: 0,
     flags: 0,
-    unused: 0,
+    stream: 0,
 };
 
 fn record(kind: Kind, api: Api, key: Key, allocation: &Allocation) -> Record {

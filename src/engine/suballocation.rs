@@ -53,7 +53,9 @@ impl Call {
         let allocated = self.engine.block_from(pool, size, stream);
         match allocated {
             Ok(block) => {
-                self.engine.write(block_record(Kind::Alloc, self.api(), device, &block));
+                let record = block_record(Kind::Alloc, self.api(), device, &block);
+                let stream = self.engine.tensors.number(stream);
+                self.engine.write(Record { stream, ..record });
                 Ok(block.address)
             }
             Err(DriverError(problem)) => {
@@ -93,7 +95,8 @@ impl Call {
         match freed {
             Ok(Ok(block)) => {
                 let record = block_record(Kind::Free, self.api(), pool.place.device, &block);
-                self.engine.commit(claim, record);
+                let stream = self.engine.tensors.number(stream);
+                self.engine.commit(claim, Record { stream, ..record });
                 Freed::Answer(SUCCESS)
             }
             // Freed already, or no block begins there. The layer below must not see it: it knows the address as (part

@@ -22,9 +22,38 @@ pub struct Tensors {
     /// Whether anybody ever told of such a block.
     tells: AtomicBool,
     kept_for_graphs: AtomicBool,
+    /// Streams that the journal has a number for.
+    streams: Mutex<Vec<u64>>,
 }
 
-/// What tells streams apart, also from those that had the same handle before; `None` where nothing does.
+/// What the journal calls the first stream that is not the default one, and any that it has no number for.
+const FIRST_NUMBER: usize = 2;
+const NO_NUMBER: u8 = u8::MAX;
+
+impl Tensors {
+    /// What the journal calls this stream.
+    pub fn number(&self, stream: Option<u64>) -> u8 {
+        let identity = match stream {
+            None => return 0,
+            Some(0) => return 1,
+            Some(identity) => identity,
+        };
+        let mut known = lock(&self.streams);
+        let place = known.iter().position(|&other| other == identity).unwrap_or(known.len());
+        match u8::try_from(FIRST_NUMBER + place) {
+            Ok(number) if number != NO_NUMBER => {
+                if place == known.len() {
+                    known.push(identity);
+                }
+                number
+            }
+            _ => NO_NUMBER,
+        }
+    }
+}
+
+/// What tells streams apart, also from those that had the same handle before; 0 is the default one, `None` where nothing
+/// does.
 fn identity(stream: usize) -> Option<u64> {
     match stream {
         0 | STREAM_LEGACY => Some(0),

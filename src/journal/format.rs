@@ -118,7 +118,9 @@ pub struct Record {
     /// `api::Class` number; 0 where the kind has none.
     pub class: u8,
     pub flags: u8,
-    pub unused: u8,
+    /// Of an `Alloc` and a `Free` that name a stream: which. 1 is the default stream, others count from 2 on in the order
+    /// in which they came, 255 is any after those. 0 names none; a journal from before this was told has it everywhere.
+    pub stream: u8,
 }
 
 /// Added to the commit word of a slot whose event has begun and is not written yet.

@@ -384,7 +384,7 @@ fn parse_record(bytes: &[u8]) -> Record {
         kind: bytes[offset_of!(Record, kind)],
         class: bytes[offset_of!(Record, class)],
         flags: bytes[offset_of!(Record, flags)],
-        unused: bytes[offset_of!(Record, unused)],
+        stream: bytes[offset_of!(Record, stream)],
     }
 }
 

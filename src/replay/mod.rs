@@ -158,11 +158,11 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
         for request in requests {
             match *request {
                 Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
-                    Ok(handle) => drop(handles.insert(id, (handle, stream))),
+                    Ok(handle) => drop(handles.insert(id, handle)),
                     Err(_) => failed += 1,
                 },
-                Request::Free { id } => {
-                    if let Some((handle, stream)) = handles.remove(&id) {
+                Request::Free { id, stream } => {
+                    if let Some(handle) = handles.remove(&id) {
                         allocator.free(handle, stream);
                     }
                 }

@@ -110,7 +110,7 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
                 let missing = || format!("event {index} of device {device} allocates no size: {WANTED}");
                 gathering.allocate(address, event.size.ok_or_else(missing)?, event.stream);
             }
-            "free_completed" => gathering.free(address),
+            "free_completed" => gathering.free_used_alone(address),
             _ => {}
         }
     }

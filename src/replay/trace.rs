@@ -7,7 +7,7 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use vramshim::api::{Api, Class};
+use vramshim::api::Class;
 use vramshim::journal::format::{EXTENSION, Kind, Record};
 use vramshim::journal::reader::Journal;
 
@@ -17,14 +17,9 @@ use super::snapshot;
 pub enum Request {
     /// `id` names the allocation until it is freed. `size` is bytes. `stream` is the one that it is used on, where the
     /// request names it.
-    Allocate {
-        id: u64,
-        size: u64,
-        stream: Option<u64>,
-    },
-    Free {
-        id: u64,
-    },
+    Allocate { id: u64, size: u64, stream: Option<u64> },
+    /// `stream` is the one whose work may have used it, where no other can have.
+    Free { id: u64, stream: Option<u64> },
 }
 
 /// What a trace was read from, and what that tells about the job.
@@ -64,7 +59,8 @@ pub struct TraceError {
 #[derive(Default)]
 pub(super) struct Gathering {
     requests: Vec<Request>,
-    live: HashMap<u64, (u64, u64)>,
+    /// By address: id, size and stream.
+    live: HashMap<u64, (u64, u64, Option<u64>)>,
     next: u64,
     /// Wider than any sum of what a file can claim.
     bytes: u128,
@@ -78,10 +74,10 @@ impl Gathering {
         if self.live.contains_key(&address) {
             // Its free is missing: nothing can be in the same place twice.
             self.unmatched += 1;
-            self.free(address);
+            self.free_used_alone(address);
         }
         self.next += 1;
-        self.live.insert(address, (self.next, size));
+        self.live.insert(address, (self.next, size, stream));
         // Nothing is no memory: every allocator answers it without one, and its free is then one of nothing.
         if size > 0 {
             self.requests.push(Request::Allocate {
@@ -94,11 +90,17 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    pub(super) fn free(&mut self, address: u64) {
+    /// Of a block that only the stream has used that it was allocated for.
+    pub(super) fn free_used_alone(&mut self, address: u64) {
+        let stream = self.live.get(&address).and_then(|&(_, _, stream)| stream);
+        self.free(address, stream);
+    }
+
+    fn free(&mut self, address: u64, stream: Option<u64>) {
         match self.live.remove(&address) {
-            Some((_, 0)) => {}
-            Some((id, size)) => {
-                self.requests.push(Request::Free { id });
+            Some((_, 0, _)) => {}
+            Some((id, size, _)) => {
+                self.requests.push(Request::Free { id, stream });
                 self.bytes -= u128::from(size);
             }
             None => self.unmatched += 1,
@@ -222,13 +224,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
     for record in records {
+        // 255 is any of several.
+        let stream = Some(u64::from(record.stream)).filter(|stream| (1..255).contains(stream));
         match Kind::from_number(record.kind) {
-            // Which stream is not told: jobs mostly have one.
-            Some(Kind::Alloc) => {
-                let stream = (record.api == Api::vramshim_torch_alloc.number()).then_some(0);
-                gathering.allocate(record.address, record.size, stream);
-            }
-            Some(Kind::Free) => gathering.free(record.address),
+            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, stream),
+            Some(Kind::Free) => gathering.free(record.address, stream),
             _ => {}
         }
     }
@@ -359,7 +359,7 @@ impl Columns {
                 number(self.size, "Size")?,
                 Some(number(self.stream, "Stream")?),
             ),
-            "free" => gathering.free(number(self.pointer, "Pointer")?),
+            "free" => gathering.free_used_alone(number(self.pointer, "Pointer")?),
             // RMM logs failed allocations as well; they asked for memory that was never live.
             "allocate failure" => {}
             other => return Err(format!("action {other:?} is neither allocate nor free")),

@@ -6,7 +6,7 @@
  *   tensors crossing    many blocks from one stream to the other and back, which fill the device; prints what that cost
  *   tensors namesake    a stream has the handle of one that was destroyed
  *   tensors captured    blocks freed during captures
- *   tensors steps       blocks of all sizes on one stream; prints what that cost */
+ *   tensors steps       blocks of all sizes on three streams, some used on two; prints what that cost */
 #include "delayed.h"
 #include "random.h"
 #include <pthread.h>
@@ -188,18 +188,24 @@ static void captured(void)
 
 static void steps(void)
 {
-    enum { LIVE = 40, REQUESTS = 4000 };
-    CUdeviceptr tensors[LIVE] = {0};
-    size_t sizes[LIVE];
+    enum { LIVE = 40, REQUESTS = 4000, STREAMS = 3 };
+    struct { CUdeviceptr address; size_t size; CUstream stream; } tensors[LIVE] = {0}, *tensor;
+    CUstream streams[STREAMS] = {NULL};
     uint64_t random = 1;
     begin();
+    for (int i = 1; i < STREAMS; i++) CHECK(cuStreamCreate(&streams[i], 1 /* non-blocking */));
     uint64_t before = synchronisations();
     for (int i = 0; i < REQUESTS; i++) {
-        size_t place = draw(&random, LIVE);
-        if (tensors[place]) give_back(tensors[place], sizes[place], NULL);
-        sizes[place] = 512 * (1 + draw(&random, 8192));
-        tensors[place] = obtain(sizes[place], NULL);
-        CHECK(cuMemsetD8Async(tensors[place], 1, sizes[place], NULL));
+        tensor = &tensors[draw(&random, LIVE)];
+        if (tensor->address) give_back(tensor->address, tensor->size, tensor->stream);
+        tensor->size = 512 * (1 + draw(&random, 8192));
+        tensor->stream = streams[draw(&random, 8) ? 0 : draw(&random, STREAMS)];
+        tensor->address = obtain(tensor->size, tensor->stream);
+        CHECK(cuMemsetD8Async(tensor->address, 1, tensor->size, tensor->stream));
+        CUstream other = streams[draw(&random, STREAMS)];
+        if (other == tensor->stream || draw(&random, 8)) continue;
+        record(tensor->address, other);
+        CHECK(cuMemsetD8Async(tensor->address, 2, tensor->size, other));
     }
     printf("waited %d\n", (int)(synchronisations() - before));
     THAT(simgpu_hazards() == 0);

@@ -25,7 +25,7 @@ pub fn record(kind: Kind, address: u64, size: u64) -> Record {
         kind: kind as u8,
         class: Class::Linear.number(),
         flags: FLAG_DIRECT,
-        unused: 0,
+        stream: 0,
     }
 }
 

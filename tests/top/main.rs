@@ -291,7 +291,7 @@ fn limits_are_told_and_devices_are_known_by_their_uuid() {
             kind: Kind::Alloc as u8,
             class: Class::Linear.number(),
             flags: FLAG_DIRECT,
-            unused: 0,
+            stream: 0,
         });
         journal
     };

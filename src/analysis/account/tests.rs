@@ -17,7 +17,7 @@ fn record(kind: Kind, class: Class, address: u64, size: u64) -> Record {
         kind: kind as u8,
         class: class.number(),
         flags: 0,
-        unused: 0,
+        stream: 0,
     }
 }
 
@@ -321,7 +321,7 @@ fn any_record() -> impl Strategy<Value = Record> {
                 kind,
                 class,
                 flags,
-                unused: 0,
+                stream: 0,
             },
         )
 }

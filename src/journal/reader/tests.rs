@@ -39,7 +39,7 @@ fn record(address: u64) -> Record {
         kind: 1,
         class: 1,
         flags: 1,
-        unused: 0,
+        stream: 0,
     }
 }
 
