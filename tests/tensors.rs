@@ -99,6 +99,13 @@ fn replay_foretells_what_the_library_does() {
     let told = &page["strategies"][0];
     let job = finished.inspect();
     let linear = &job["devices"][0]["classes"][0];
+    let streams = job["live"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|live| live["stream"].as_u64());
+    let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
+    assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
     assert!(waited > 0, "nothing was mapped elsewhere");
     assert_eq!(told["synchronisations"], waited, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");

@@ -177,6 +177,8 @@ pub struct Live {
     pub class: u8,
     pub device: i16,
     pub tid: u32,
+    /// As in the record; 0 where the request names none.
+    pub stream: u8,
     pub time_ns: u64,
     /// Whether a policy's segment holds it.
     in_segment: bool,
@@ -343,6 +345,7 @@ impl Account {
             class: record.class,
             device,
             tid: record.tid,
+            stream: record.stream,
             time_ns: record.time_ns,
             in_segment: !direct && key.0 == NameSpace::Address && self.device(device).space.holds(record.address),
         };

@@ -225,6 +225,8 @@ fn describe_live(live: &Live, end_ns: u64) -> Value {
         // Text, because many JSON readers lose digits above 2^53.
         "address": format!("{:#x}", live.address),
         "thread": live.tid,
+        // 1 is the default one, others in the order in which they came.
+        "stream": (live.stream > 0).then_some(live.stream),
         "time_ns": live.time_ns,
         "age_ns": end_ns.saturating_sub(live.time_ns),
     })
