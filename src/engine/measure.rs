@@ -5,7 +5,6 @@
 //! Done when a device is used first, when a context is gone, and after memory grew, but not more than once a second.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
 use super::limits::describe;
 use super::{BLANK, Engine, Place};
@@ -24,9 +23,17 @@ const SELDOM_MS: u64 = 1000;
 /// Which devices were used, and when they were measured.
 pub struct Sightings {
     states: [AtomicU8; MAX_DEVICES],
-    /// Milliseconds since `began`, plus one; 0 where the next look is to measure in any case.
+    /// When, in milliseconds of `now`; 0 where the next look is to measure in any case.
     measured: [AtomicU64; MAX_DEVICES],
-    began: Instant,
+}
+
+/// Milliseconds, more than 0. Asked for at every request of a job that grows: a clock that is read in no time, and some
+/// milliseconds late.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000 + 1
 }
 
 impl Default for Sightings {
@@ -34,7 +41,6 @@ impl Default for Sightings {
         Sightings {
             states: [const { AtomicU8::new(UNSEEN) }; MAX_DEVICES],
             measured: [const { AtomicU64::new(0) }; MAX_DEVICES],
-            began: Instant::now(),
         }
     }
 }
@@ -46,10 +52,6 @@ impl Sightings {
 
     fn state(&self, device: i16) -> Option<&AtomicU8> {
         self.states.get(usize::try_from(device).ok()?)
-    }
-
-    fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64 + 1
     }
 }
 
@@ -73,19 +75,22 @@ impl Engine {
 
     #[cold]
     fn look_at(&self, device: i16, state: &AtomicU8) {
-        if state.swap(SEEN, Relaxed) == UNSEEN {
-            self.show_routes();
-            self.name_device(device);
-            self.measure(device);
-            return;
+        if state.load(Relaxed) == GREW {
+            let last = self.sightings.measured[device as usize].load(Relaxed);
+            if last > 0 && now() < last + SELDOM_MS || self.capturing() {
+                // Not yet, and not forgotten.
+                return;
+            }
         }
-        let last = self.sightings.measured[device as usize].load(Relaxed);
-        if last > 0 && self.sightings.now() < last + SELDOM_MS || self.capturing() {
-            // Not yet, and not forgotten.
-            state.store(GREW, Relaxed);
-            return;
+        match state.swap(SEEN, Relaxed) {
+            UNSEEN => {
+                self.show_routes();
+                self.name_device(device);
+                self.measure(device);
+            }
+            GREW => self.measure(device),
+            _ => {}
         }
-        self.measure(device);
     }
 
     /// Writes down a device's name and size.
@@ -115,7 +120,7 @@ impl Engine {
         if self.capturing() {
             return;
         }
-        measured.store(self.sightings.now(), Relaxed);
+        measured.store(now(), Relaxed);
         self.refresh_pools(Api::Policy);
         let (mut free, mut total) = (0usize, 0usize);
         if Place::current().is_some_and(|place| place.device == device) {

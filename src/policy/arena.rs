@@ -209,8 +209,9 @@ impl Arena {
         let stream = request.stream.filter(|_| memory.may_synchronise());
         let own = self.own(stream);
         let all = FIRST_STREAM + self.streams.len() as Dirt;
-        let usable = self.smallest_of(region, request.units, [own, CLEAN].into_iter());
         let others = (DEVICE..all).filter(|&dirt| dirt != own);
+        let own = Some(own).filter(|&own| own != CLEAN);
+        let usable = self.smallest_of(region, request.units, own.into_iter().chain([CLEAN]));
         (usable, self.smallest_of(region, request.units, others))
     }
 
@@ -312,10 +313,9 @@ impl Arena {
 
     /// Frees the live block that begins at `address`; also the free block that it is part of then.
     pub fn free(&mut self, address: u64, stream: Option<u64>) -> Option<(Block, Id)> {
-        let id = self.blocks.live_at(address)?;
+        let id = self.blocks.make_free(address)?;
         let block = self.blocks.describe(id);
         self.allocated -= block.allocated;
-        self.blocks.make_free(id);
         let dirt = self.dirt_of(stream);
         Some((block, self.coalesce(id, dirt)))
     }

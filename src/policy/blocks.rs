@@ -358,12 +358,6 @@ impl Blocks {
         node.meta = node.meta & (KIND | LIST) | (slack.min(0xffff) as u32) << SLACK_SHIFT;
     }
 
-    /// Makes a live block a free one, in no list yet.
-    pub fn make_free(&mut self, id: Id) {
-        self.unname(id);
-        self.set_kind(id, Kind::Free);
-    }
-
     fn segment_at(&self, address: u64) -> Option<(u32, &Segment)> {
         let holds = |segment: &Segment| address.wrapping_sub(segment.address) < u64::from(segment.units) * UNIT;
         let last = self.last.get();
@@ -388,8 +382,8 @@ impl Blocks {
             .map(|(_, segment)| (segment.address, segment.units))
     }
 
-    /// The live block that begins at `address`.
-    pub fn live_at(&self, address: u64) -> Option<Id> {
+    /// Makes the live block that begins at `address` a free one, in no list yet.
+    pub fn make_free(&mut self, address: u64) -> Option<Id> {
         let (number, segment) = self.segment_at(address)?;
         let distance = address - segment.address;
         if !distance.is_multiple_of(UNIT) {
@@ -398,7 +392,9 @@ impl Blocks {
         let offset = (distance / UNIT) as u32;
         let nodes = &self.nodes;
         let is_it = |&id: &Id| nodes[id as usize].segment == number && nodes[id as usize].offset == offset;
-        self.live.find(hash(number, offset), is_it).copied()
+        let (id, _) = self.live.find_entry(hash(number, offset), is_it).ok()?.remove();
+        self.set_kind(id, Kind::Free);
+        Some(id)
     }
 
     /// The block that holds `address`, of whatever kind.
