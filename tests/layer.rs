@@ -284,7 +284,7 @@ fn a_full_share_leaves_the_account_right() {
     for (form, strategy) in over_both(&STRATEGIES) {
         let context = format!("{form:?} {strategy:?}");
         let job = Job::new(&path).over(form, "10MiB", WELL_BEHAVED).strategy(strategy);
-        let job = check(&job.args(["11", "1000", "1"]).run().ok(), strategy, &context);
+        let job = check(&job.args(["11", "3000", "1"]).run().ok(), strategy, &context);
         let failed = job["failed"].as_array().unwrap();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
         assert!(full > 4, "{context}: the share was not full for {full} APIs only");

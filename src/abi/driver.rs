@@ -109,18 +109,18 @@ macro_rules! status_of {
 
 export! {
     cuMemAllocAsync(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), status_of!(stream), below)
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream), below)
     };
     cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), status_of!(stream per thread), below)
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream per thread), below)
     };
     cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
     enter(cuMemAllocFromPoolAsync) |call, below| {
-        call.allocate_async(written!(out), size, pool, status_of!(stream), below)
+        call.allocate_async(written!(out), size, pool, stream, status_of!(stream), below)
     };
     cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
     enter(cuMemAllocFromPoolAsync) |call, below| {
-        call.allocate_async(written!(out), size, pool, status_of!(stream per thread), below)
+        call.allocate_async(written!(out), size, pool, stream, status_of!(stream per thread), below)
     };
     cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
         call.free_async(address, status_of!(stream), below)
@@ -144,6 +144,7 @@ export! {
     cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
     cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.then_refresh(below);
     cuCtxSynchronize() enter_running(Policy) |call, below| call.then_refresh(below);
+    cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| call.then_refresh(below);
 }
 
 // ---- virtual memory management -----------------------------------------------------------------------------------------
@@ -383,8 +384,9 @@ export! {
         unsafe { call.address_range(base, size, address) }
     };
     cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
-    enter_running(cuMemGetInfo) |call, below| {
-        let result = below();
+    enter_running(cuMemGetInfo) |call, _below| {
+        // SAFETY: the job's own arguments, but for an address that is none.
+        let result = unsafe { real::cuPointerGetAttribute(out, attribute, call.asked_about(address)) };
         if result == SUCCESS {
             // SAFETY: the function's contract.
             unsafe { call.pointer_attribute(out, attribute, address) };
@@ -392,8 +394,9 @@ export! {
         result
     };
     cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr)
-    enter_running(cuMemGetInfo) |call, below| {
-        let result = below();
+    enter_running(cuMemGetInfo) |call, _below| {
+        // SAFETY: as above.
+        let result = unsafe { real::cuPointerGetAttributes(count, attributes, out, call.asked_about(address)) };
         if result == SUCCESS && !attributes.is_null() && !out.is_null() {
             for index in 0..count as usize {
                 // SAFETY: both arrays have `count` elements by the function's contract.

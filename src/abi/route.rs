@@ -4,7 +4,7 @@
 //! matched by *address* with the functions of our table, and swapped for ours. Only where the address is none that we
 //! know (a driver or layer that hands out internal addresses) does the documented naming rule decide.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 
 use super::{DRIVER, Entry};
 use crate::journal::format::Route;
@@ -12,6 +12,9 @@ use crate::real::next;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// No function of the driver has had more generations.
+const LATEST_GENERATION: u32 = 4;
 
 /// A table name taken apart: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
 pub(super) struct Variant<'a> {
@@ -42,12 +45,13 @@ pub(super) fn variant(name: &str) -> Variant<'_> {
 /// The CUDA version from which a base name means its `_v2` function (the `cuda.h` of that release says so).
 fn second_generation_since(base: &str) -> i32 {
     match base {
-        "cuCtxDestroy" => 4000,
+        "cuCtxDestroy" | "cuStreamDestroy" => 4000,
         "cuMemHostRegister" => 6050,
         "cuStreamBeginCapture" => 10010,
         "cuDevicePrimaryCtxRelease" | "cuDevicePrimaryCtxReset" | "cuIpcOpenMemHandle" => 11000,
         "cuGetProcAddress" => 12000,
         "cuGraphAddNode" => 12030,
+        "cuCtxSynchronize" => 13000,
         _ => 3020,
     }
 }
@@ -73,6 +77,16 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
     let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == asked);
     if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
         return same.hand_out(way);
+    }
+    // A generation that a later CUDA brought has other arguments than any of ours.
+    let is_later = |generation: u32| {
+        CString::new(format!("{asked}_v{generation}")).is_ok_and(|name| {
+            let ours = DRIVER.iter().any(|entry| entry.name.as_bytes() == name.to_bytes());
+            !ours && std::ptr::eq(next::function(&name), answer)
+        })
+    };
+    if (2..=LATEST_GENERATION).any(is_later) {
+        return answer;
     }
     match family()
         .filter(|entry| suits(entry, version, flags))

@@ -114,7 +114,8 @@ impl ArrayShape {
                 (extent >> level.min(63)).max(1)
             }
         };
-        (0..levels.min(64))
+        // As the driver does: at least one.
+        (0..levels.clamp(1, 64))
             .map(|level| {
                 let depth = if layered { self.depth } else { halved(self.depth, level) };
                 ArrayShape {
@@ -134,9 +135,14 @@ impl ArrayShape {
             0x01 | 0x08 => 1,        // unsigned and signed 8 bit
             0x02 | 0x09 | 0x10 => 2, // 16 bit, half
             0x03 | 0x0a | 0x20 => 4, // 32 bit, float
-            0xc0..=0xc5 => 1,        // normalised 8 bit, the channels in the name told again in NumChannels
-            0xc6..=0xcb => 2,        // normalised 16 bit
-            _ => 1,                  // block-compressed and planar formats: at least one byte an element
+            // Normalised, of 8 and 16 bit; the channels in the name are told again in NumChannels.
+            0xc0..=0xc2 | 0xc6..=0xc8 => 1,
+            0xc3..=0xc5 | 0xc9..=0xcb => 2,
+            // Planar, of 10 to 16 bit.
+            0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 => 2,
+            0x54 | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 2,
+            // Block-compressed formats and those of 8 bit: one byte a channel at most.
+            _ => 1,
         }
     }
 }

@@ -7,11 +7,16 @@ use crate::device_memory::Available;
 use crate::journal::format::HOST_DEVICE;
 use crate::real::{self, CUdeviceptr, INVALID_VALUE, SUCCESS};
 
-/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `..._RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `..._RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`,
+/// `..._ALLOWED_HANDLE_TYPES`
 const CONTEXT: u32 = 1;
 const RANGE_START: u32 = 11;
 const RANGE_SIZE: u32 = 12;
 const LEGACY_IPC_CAPABLE: u32 = 10;
+const ALLOWED_HANDLE_TYPES: u32 = 14;
+
+/// An address at which nothing ever is.
+const NOWHERE: CUdeviceptr = 1;
 
 impl Engine {
     /// The block that `address` lies in, of a policy or of another process: first address and bytes.
@@ -120,12 +125,28 @@ impl Call {
         unsafe { real::cuMemGetAddressRange_v2(base, size, address) }
     }
 
+    /// The address that the layer below is asked about: for what lies free in our segments one that is none, because that
+    /// is what it is to the job.
+    pub fn asked_about(&self, address: CUdeviceptr) -> CUdeviceptr {
+        match self.engine.is_pooled(address) && self.engine.pooled_block(address).is_none() {
+            true => NOWHERE,
+            false => address,
+        }
+    }
+
     /// Corrects the attributes that describe the segment where the job asks about a block.
     ///
     /// # Safety
     /// `out` points to what `attribute` defines.
     pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
-        if out.is_null() || !matches!(attribute, CONTEXT | RANGE_START | RANGE_SIZE | LEGACY_IPC_CAPABLE) {
+        let corrected = [
+            CONTEXT,
+            RANGE_START,
+            RANGE_SIZE,
+            LEGACY_IPC_CAPABLE,
+            ALLOWED_HANDLE_TYPES,
+        ];
+        if out.is_null() || !corrected.contains(&attribute) {
             return;
         }
         let Some((first, bytes)) = self.engine.block_around(address) else {
@@ -141,12 +162,19 @@ impl Call {
         } else {
             self.engine.shareable(address)
         };
-        // SAFETY: the types these attributes have (`CUcontext`, `CUdeviceptr`, `size_t`, `bool` as the driver writes it).
+        // SAFETY: the types these attributes have (`CUcontext`, `CUdeviceptr`, `size_t`, `bool` as the
+        // driver writes it, `unsigned long long`).
         unsafe {
             match attribute {
                 CONTEXT => {
                     if let Some(context) = context {
                         out.cast::<u64>().write(context);
+                    }
+                }
+                // As of what `cuMemAlloc` hands out: granules have some, which are not the job's to export.
+                ALLOWED_HANDLE_TYPES => {
+                    if context.is_some() {
+                        out.cast::<u64>().write(0);
                     }
                 }
                 RANGE_START => out.cast::<u64>().write(first),

@@ -9,10 +9,10 @@ use super::capture::captures;
 use super::limits::Grant;
 use super::{BLANK, Call, Engine, Place, booking, lock};
 use crate::api::{Api, Class};
-use crate::journal::format::{HOST_DEVICE, Kind, Record};
+use crate::journal::format::{HOST_DEVICE, Kind, MAX_DEVICES, Record};
 use crate::ledger::{Allocation, Key};
 use crate::quota::Refusal;
-use crate::real::{self, CUmemPoolProps, CUmemoryPool, SUCCESS};
+use crate::real::{self, CUmemPoolProps, CUmemoryPool, CUstream, SUCCESS};
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
 const RESERVED_CURRENT: u32 = 5;
@@ -42,6 +42,10 @@ impl Engine {
             .entry(pool)
             .or_insert(PoolState { device, reserved: 0 })
             .device
+    }
+
+    fn device_of_known(&self, pool: u64) -> Option<i16> {
+        lock(&self.stream_ordered.pools).get(&pool).map(|state| state.device)
     }
 
     /// Asks every known pool what it has reserved and books the difference.
@@ -144,13 +148,14 @@ impl Call {
         self.engine.refresh_pools(self.api());
     }
 
-    /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`; `pool` is null for the device's current one, `address` reads
+    /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`; `pool` is null for the current one of the stream's device, `address` reads
     /// what a successful `ask` wrote.
     pub fn allocate_async(
         &self,
         address: impl FnOnce() -> u64,
         size: usize,
         pool: CUmemoryPool,
+        stream: CUstream,
         capture_status: impl Fn(*mut u32) -> i32,
         ask: impl Fn() -> i32,
     ) -> i32 {
@@ -160,7 +165,7 @@ impl Call {
             return ask();
         }
         let charged = Place {
-            device: self.device_of_pool(pool),
+            device: self.device_of_pool(pool, stream),
             context: 0,
         };
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
@@ -180,15 +185,21 @@ impl Call {
         result
     }
 
-    /// The device (or host) of the pool a request goes to; null is the current device's current pool.
-    fn device_of_pool(&self, pool: CUmemoryPool) -> i16 {
-        let current = Place::current().map_or(HOST_DEVICE, |place| place.device);
+    /// The device (or host) of the pool a request goes to; null is the current pool of the stream's device.
+    fn device_of_pool(&self, pool: CUmemoryPool, stream: CUstream) -> i16 {
+        let device = device_of_stream(stream);
         let mut pool = pool;
-        // SAFETY: this frame's own value.
-        if pool.is_null() && unsafe { real::cuDeviceGetMemPool(&mut pool, i32::from(current)) } != SUCCESS {
-            return current;
+        if !pool.is_null() {
+            return match self.engine.device_of_known(pool as u64) {
+                Some(known) => known,
+                None => self.engine.knows_pool(pool as u64, device_with(pool).unwrap_or(device)),
+            };
         }
-        self.engine.knows_pool(pool as u64, current)
+        // SAFETY: this frame's own value.
+        match unsafe { real::cuDeviceGetMemPool(&mut pool, i32::from(device)) } {
+            SUCCESS => self.engine.knows_pool(pool as u64, device),
+            _ => device,
+        }
     }
 
     fn in_capture(&self, capture_status: impl Fn(*mut u32) -> i32) -> bool {
@@ -245,6 +256,38 @@ impl Call {
         }
         result
     }
+}
+
+/// The device of a stream; that of the current context for the default streams.
+fn device_of_stream(stream: CUstream) -> i16 {
+    let current = Place::current();
+    let mut context = std::ptr::null_mut();
+    // SAFETY: the job's own stream, this frame's own value.
+    if stream as usize > real::STREAM_PER_THREAD
+        && unsafe { real::cuStreamGetCtx(stream, &mut context) } == SUCCESS
+        && current.is_none_or(|place| place.context != context as u64)
+        && let Some(device) = real::memory::device_of(context as u64)
+    {
+        return device as i16;
+    }
+    current.map_or(HOST_DEVICE, |place| place.device)
+}
+
+/// The device that has this pool, which nobody of the job created, for its own: its default one, or its current one.
+fn device_with(pool: CUmemoryPool) -> Option<i16> {
+    (0..MAX_DEVICES as i32)
+        .find(|&device| {
+            let mut own: [CUmemoryPool; 2] = [std::ptr::null_mut(); 2];
+            // SAFETY: this frame's own values.
+            let asked = unsafe {
+                [
+                    real::cuDeviceGetDefaultMemPool(&mut own[0], device),
+                    real::cuDeviceGetMemPool(&mut own[1], device),
+                ]
+            };
+            asked.contains(&SUCCESS) && own.contains(&pool)
+        })
+        .map(|device| device as i16)
 }
 
 /// What the known pools of a device have reserved together.

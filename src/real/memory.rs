@@ -7,6 +7,8 @@ use crate::device_memory::{Available, DeviceMemory, DriverError};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
 const VIRTUAL_MEMORY: u32 = 102;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
+const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const PINNED: u32 = 1;
 const LOCATION_DEVICE: u32 = 1;
@@ -49,8 +51,9 @@ impl<'a> LiveMemory<'a> {
         }
     }
 
-    /// Physical memory on our device, that can be handed to another process where `shareable`.
-    fn properties(&self, shareable: bool) -> CUmemAllocationProp {
+    /// Physical memory on our device, that can be handed to another process where `shareable`, and that network cards can
+    /// reach where `reachable`: what `cuMemAlloc` hands out is both.
+    fn properties(&self, shareable: bool, reachable: bool) -> CUmemAllocationProp {
         // SAFETY: a plain C structure in which zero is a value of every field; the enums are written as numbers.
         unsafe {
             let mut properties: CUmemAllocationProp = std::mem::zeroed();
@@ -60,6 +63,7 @@ impl<'a> LiveMemory<'a> {
                     .cast::<u32>()
                     .write(FILE_DESCRIPTOR);
             }
+            properties.allocFlags.gpuDirectRDMACapable = u8::from(reachable);
             let location = &raw mut properties.location;
             (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
             (*location).id = self.device;
@@ -77,6 +81,14 @@ impl<'a> LiveMemory<'a> {
             self.segments.uncharge(size);
         }
         obtained
+    }
+
+    /// Whether our device has what this attribute tells of.
+    fn has(&self, attribute: u32) -> bool {
+        let value = Cell::new(0i32);
+        // SAFETY: the cell lives through the call.
+        let asked = self.in_context(|| unsafe { super::cuDeviceGetAttribute(value.as_ptr(), attribute, self.device) });
+        asked == SUCCESS && value.get() != 0
     }
 
     /// Runs `work` with our context current: a block may be freed by a thread that has another one, or none.
@@ -173,7 +185,7 @@ impl DeviceMemory for LiveMemory<'_> {
     fn granularity(&self) -> Option<u64> {
         let supported = Cell::new(0i32);
         let granularity = Cell::new(0usize);
-        let properties = self.properties(false);
+        let properties = self.properties(false, false);
         // SAFETY: the cells and the properties live through the calls. 0 is the least granularity, not the advised one.
         let asked = checked(self.in_context(|| unsafe {
             match super::cuDeviceGetAttribute(supported.as_ptr(), VIRTUAL_MEMORY, self.device) {
@@ -209,15 +221,23 @@ impl DeviceMemory for LiveMemory<'_> {
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         let handle = Cell::new(0u64);
-        let create = |shareable: bool| {
-            let properties = self.properties(shareable);
+        let create = |shareable: bool, reachable: bool| {
+            let properties = self.properties(shareable, reachable);
             // SAFETY: cell and properties live through the call.
             checked(self.in_context(|| unsafe { super::cuMemCreate(handle.as_ptr(), size as usize, &properties, 0) }))
         };
-        // Where memory cannot be shared with other processes it is memory still.
-        self.charged(size, || match create(true) {
-            Err(problem) if problem != DriverError::OUT_OF_MEMORY => create(false),
-            result => result,
+        let reachable = self.has(RDMA_OF_VIRTUAL_MEMORY);
+        // Where memory can be neither shared nor reached it is memory still.
+        let wishes = [(true, reachable), (true, false), (false, false)];
+        self.charged(size, || {
+            let mut result = Err(DriverError::NOT_SUPPORTED);
+            for (shareable, reachable) in wishes {
+                result = create(shareable, reachable);
+                if matches!(result, Ok(()) | Err(DriverError::OUT_OF_MEMORY)) {
+                    break;
+                }
+            }
+            result
         })?;
         Ok(handle.get())
     }

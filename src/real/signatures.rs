@@ -82,6 +82,7 @@ macro_rules! hooked_driver_functions {
             cuStreamSynchronize_ptsz(stream: CUstream);
             cuEventSynchronize(event: CUevent);
             cuCtxSynchronize();
+            cuCtxSynchronize_v2(context: CUcontext);
 
             cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64);
             cuMemAddressFree(address: CUdeviceptr, size: usize);
@@ -190,6 +191,8 @@ macro_rules! called_driver_functions {
             cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);
+            cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice);
+            cuStreamGetCtx(stream: CUstream, out: *mut CUcontext);
             cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
             cuStreamGetId(stream: CUstream, out: *mut u64);

@@ -280,6 +280,9 @@ static void questions(void)
     THAT(start == a && size == 1000 && device == 0 && kind == 2);
     CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, b + 100));
     THAT(owner == current);
+    _Bool reachable = 0;
+    CHECK(cuPointerGetAttribute(&reachable, CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, b + 100));
+    THAT(reachable);
     uint64_t types = 1;
     CHECK(cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, b + 100));
     THAT(types == 0);
@@ -292,6 +295,10 @@ static void questions(void)
     CHECK(cuMemFree_v2(b));
     THAT(before - free_bytes() == (pooled ? 1024 : 1000));
     EXPECT(cuMemGetAddressRange_v2(&base, &size, b + 100), CUDA_ERROR_NOT_FOUND);
+    EXPECT(cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, b + 100), CUDA_ERROR_INVALID_VALUE);
+    start = kind = 1;
+    CHECK(cuPointerGetAttributes(4, which, out, b + 100));
+    THAT(start == 0 && size == 0 && kind == 0);
 }
 
 /* Freeing waits for the device; handing a freed block out again must not come before that. */

@@ -100,14 +100,26 @@ static void allocate(struct worker *w, struct item *i)
         i->more = malloc(size);
         CHECK(cu(cuMemHostRegister_v2)(i->more, size, 0));
         break;
-    case K_ASYNC:
+    case K_ASYNC: {
+        /* on the stream's device, whichever is current */
+        CUstream stream;
         i->class = ASYNC;
-        TRY(cu(cuMemAllocAsync)(&i->address, size, NULL));
+        CHECK(cu(cuStreamCreate)(&stream, 1));
+        CHECK(cu(cuCtxSetCurrent)(contexts[(device + 1) % DEVICES]));
+        CUresult result = cu(cuMemAllocAsync)(&i->address, size, stream);
+        CHECK(cu(cuStreamDestroy_v2)(stream));
+        TRY(result);
         break;
-    case K_POOL:
+    }
+    case K_POOL: {
+        /* on the pool's device, be it one of ours or the device's own */
+        CUmemoryPool pool = pools[device];
         i->class = ASYNC;
-        TRY(cu(cuMemAllocFromPoolAsync)(&i->address, size, pools[device], NULL));
+        if (size % 2) CHECK(cu(cuDeviceGetDefaultMemPool)(&pool, device));
+        CHECK(cu(cuCtxSetCurrent)(contexts[(device + 1) % DEVICES]));
+        TRY(cu(cuMemAllocFromPoolAsync)(&i->address, size, pool, NULL));
         break;
+    }
     case K_VMM: {
         /* charged to the device in the properties, whichever is current */
         i->device = (device + 1) % DEVICES;

@@ -25,7 +25,7 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
     X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
     X(cuGetProcAddress) X(cuGetProcAddress_v2)
 /* What it asks for itself. */
-#define ASKED(X) X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz)
+#define ASKED(X) X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuPointerGetAttribute) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz)
 
 /* ---- driver.c: the functions below */
 struct driver {

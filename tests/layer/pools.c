@@ -15,8 +15,15 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
     int device = current_device();
     if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = below(request);
-    if (result != CUDA_SUCCESS) book_refund(device, size);
-    else book_enter((struct entry){.kind = ADDRESS, .key = *out, .size = size, .device = device});
+    int where = device;
+    if (result == CUDA_SUCCESS) driver()->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *out);
+    /* That of the stream or the pool, which need not be the current one. */
+    if (where != device && !book_charge(where, size)) {
+        driver()->cuMemFreeAsync(*out, NULL);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != CUDA_SUCCESS || where != device) book_refund(device, size);
+    if (result == CUDA_SUCCESS) book_enter((struct entry){.kind = ADDRESS, .key = *out, .size = size, .device = where});
     return result;
 }
 

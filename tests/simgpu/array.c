@@ -6,7 +6,8 @@ static uint64_t channel_bytes(unsigned format)
     switch (format) {
     case 0x02: case 0x09: case 0x10: return 2;
     case 0x03: case 0x0a: case 0x20: return 4;
-    default: return format >= 0xc6 && format <= 0xcb ? 2 : 1;
+    case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: return 2; /* normalised */
+    default: return 1;
     }
 }
 
@@ -107,7 +108,8 @@ static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *d, unsign
 API CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels)
 {
     ENTER_CONTEXT("cuMipmappedArrayCreate", context);
-    REQUIRE(out && d && levels && levels <= 16);
+    REQUIRE(out && d && levels <= 16);
+    if (!levels) levels = 1;
     uint64_t bytes = 0;
     for (unsigned i = 0; i < levels; i++) {
         CUDA_ARRAY3D_DESCRIPTOR level = level_of(d, i);

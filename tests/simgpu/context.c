@@ -258,12 +258,12 @@ API CUresult cuCtxGetDevice(CUdevice *out)
     return CUDA_SUCCESS;
 }
 
-static CUresult synchronise(void)
+static CUresult synchronise(struct Context *context)
 {
     pthread_mutex_lock(&sim_mutex);
     __attribute__((cleanup(sim_unlock), unused)) int locked = 0;
-    struct Context *context = context_current();
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context) context = context_current();
+    if (!context || !context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT;
     CUresult result = context_capturing(context);
     if (result) return result;
     int device = context->device;
@@ -277,7 +277,14 @@ API CUresult cuCtxSynchronize(void)
     CUresult refused = sim_enter("cuCtxSynchronize");
     int device;
     if (refused || (!atomic_load(&sim_eventful) && current_and_device(&device))) return refused;
-    return synchronise();
+    return synchronise(NULL);
+}
+
+/* Of CUDA 13: the context is named, and need not be current. */
+API CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    CUresult refused = sim_enter("cuCtxSynchronize");
+    return refused ? refused : synchronise(context);
 }
 
 API CUresult cuCtxGetFlags(unsigned *flags) { ENTER_CONTEXT("cuCtxGetFlags", context); REQUIRE(flags); *flags = context->flags; return CUDA_SUCCESS; }

@@ -72,8 +72,11 @@ typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 enum { CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum {
     CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
     CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+    CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
 };
 typedef struct {
     int allocType, handleTypes;
@@ -153,6 +156,7 @@ CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxPushCurrent_v2(CUcontext context);
 CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxSynchronize_v2(CUcontext context);
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 CUresult cuCtxDisablePeerAccess(CUcontext peer);
 CUresult cuGetErrorName(CUresult error, const char **name);

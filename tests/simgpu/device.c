@@ -106,10 +106,11 @@ static int attribute_value(int attribute, int device)
     case 102: return config()->vmm;     /* virtual memory management */
     case 103: return config()->vmm;     /* posix file descriptors */
     case 106: return 32;                /* blocks a multiprocessor */
+    case 110: return config()->vmm;     /* such memory that network cards reach */
     case 115: return 1;                 /* memory pools */
     case 119: return 1;                 /* pool handle types: file descriptor */
     case 120: return 1;                 /* cluster launch */
-    case 124: return 1;                 /* unified function pointers */
+    case 129: return 1;                 /* unified function pointers */
     default: return 0;
     }
 }

@@ -11,6 +11,7 @@ function since(base, generation) {
     if (base ~ /^cuGraphAddNode$|CaptureInfo$|UpdateCapture|Edges$|Dependen/) return base ~ /CaptureInfo$|UpdateCapture/ ? 11030 : 12030
     if (base ~ /PrefetchAsync|cuMemAdvise|EventElapsed/) return base ~ /Event/ ? 12080 : 12020
     if (base == "cuGetProcAddress") return 12000
+    if (base == "cuCtxSynchronize") return 13000
     if (base ~ /PrimaryCtx|IpcOpen/) return 11000
     if (base ~ /DeviceGetUuid/) return 11040
     if (base ~ /GraphExecUpdate|GraphAddKernelNode/) return 12000

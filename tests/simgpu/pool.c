@@ -102,7 +102,7 @@ API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
     ENTER_CONTEXT("cuMemAllocAsync", context);
     struct Graph *graph = stream_capture(stream);
     if (graph) return graph_capture_alloc(graph, context->device, size, out);
-    return allocate(out, size, pool_of_device(context->device), context, "cuMemAllocAsync");
+    return allocate(out, size, pool_of_device(stream_context(stream, context)->device), context, "cuMemAllocAsync");
 }
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {

@@ -59,8 +59,8 @@ API CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdevice
 static size_t attribute_size(int attribute)
 {
     switch (attribute) {
-    case 2: case 9: return 4;
-    case 8: case 10: case 13: case 15: return 1;
+    case 2: case 9: case 16: return 4;
+    case 6: case 8: case 10: case 13: case 15: case 21: return 1;
     case 5: return 16;
     default: return 8;
     }
@@ -88,6 +88,8 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     case 11: *(uint64_t *)out = start; break;
     case 12: *(size_t *)out = size; break;
     case 13: *(bool *)out = true; break;
+    case 14: *(uint64_t *)out = a->class == VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0; break;
+    case 15: *(bool *)out = a->class == VMM ? a->reachable : !host; break;
     case 17: *(void **)out = a->pool; break;
     default: break;
     }

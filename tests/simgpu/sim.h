@@ -84,7 +84,7 @@ typedef struct Allocation {
     /* vmm */
     uint64_t offset, references, mappings;
     struct Region *region; /* of a handle: where its bytes lie in the file; of an address range: its part of the file */
-    bool placed, exported;
+    bool placed, exported, reachable; /* the last one: by network cards */
     int ipc_fd;
     bool from_arena;
 } Allocation;
@@ -158,6 +158,7 @@ struct Stream {
 static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
 bool stream_valid(CUstream stream);
 struct Graph *stream_capture(CUstream stream); /* NULL where it is not capturing */
+struct Context *stream_context(CUstream stream, struct Context *current); /* the current one for default streams */
 /* Calls that a capture forbids to this thread: 900, and the capture is spoilt. */
 CUresult unsafe_while_capturing(void);
 /* Waiting for a whole context that has a capture open: likewise, whatever the capture's mode. */

@@ -20,6 +20,11 @@ struct Graph *stream_capture(CUstream stream)
     return (uint64_t)stream > 2 && stream_valid(stream) ? stream->capture : NULL;
 }
 
+struct Context *stream_context(CUstream stream, struct Context *current)
+{
+    return (uint64_t)stream > 2 && stream_valid(stream) ? stream->context : current;
+}
+
 bool stream_submit(CUstream stream, int node_type)
 {
     struct Graph *graph = stream_capture(stream);

@@ -208,6 +208,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     a->taken = device >= 0 ? size : 0;
     a->extents = extents;
     a->references = 1;
+    a->reachable = properties->allocFlags.gpuDirectRDMACapable;
     table_add(a);
     *out = a->address;
     return CUDA_SUCCESS;
