@@ -38,3 +38,11 @@ fn a_request_larger_than_the_device_takes_nothing() {
         scene("too-much").strategy(strategy).run().ok();
     }
 }
+
+/// Under one name, with another argument: whoever asks for the one must not get the other.
+#[test]
+fn a_context_that_is_named_is_waited_for() {
+    for strategy in STRATEGIES {
+        scene("named").strategy(strategy).run().ok();
+    }
+}

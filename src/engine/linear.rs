@@ -299,6 +299,15 @@ mod tests {
             flags: 0,
         };
         assert_eq!(shape.bytes(), 64 * 32 * 4 * 4);
+        assert_eq!(shape.mipmap_bytes(0), shape.bytes(), "one level at least");
+        // CU_AD_FORMAT_UNORM_INT16X4, SNORM_INT8X4, P016, BC7_UNORM
+        for (format, bytes) in [(0xc5, 2), (0xc8, 1), (0xa1, 2), (0x9d, 1)] {
+            assert_eq!(
+                ArrayShape { format, ..shape }.bytes(),
+                64 * 32 * 4 * bytes,
+                "{format:#x}"
+            );
+        }
         assert_eq!(shape.mipmap_bytes(2), 64 * 32 * 16 + 32 * 16 * 16);
         let layered = ArrayShape {
             depth: 6,

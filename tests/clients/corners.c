@@ -2,7 +2,8 @@
  *
  *   corners handle      asks for the physical memory behind blocks
  *   corners dying       allocates in a context while that is destroyed; then 100 MiB in one with the same handle; prints a checkpoint
- *   corners too-much    asks for more than the device has */
+ *   corners too-much    asks for more than the device has
+ *   corners named       waits for a context that is not current, as CUDA 13 names it; prints that it did */
 #include "delayed.h"
 #include <pthread.h>
 
@@ -79,8 +80,24 @@ static void too_much(void)
     CHECK(cuMemAlloc_v2(&address, 3 * GIB));
 }
 
+/* ---- named */
+
+static void named(void)
+{
+    CUcontext context;
+    CUresult (*wait)(CUcontext), (*wait_for_current)(void);
+    begin();
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuGetProcAddress_v2("cuCtxSynchronize", (void **)&wait, 13000, 0, NULL));
+    CHECK(cuGetProcAddress_v2("cuCtxSynchronize", (void **)&wait_for_current, 12080, 0, NULL));
+    CHECK(cuCtxSetCurrent(NULL));
+    EXPECT(wait_for_current(), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(wait(context));
+    THAT(simgpu_calls("cuCtxSynchronize") >= 2);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"named", named}};
     return PLAY(scenes, argc, argv);
 }
