@@ -335,8 +335,15 @@ fn handles_of_the_driver_pass_through() {
         user.well(&format!("open x {handle}"));
         assert_eq!(user.tell("check x 2"), "right");
         assert_eq!(user.held("imported"), 100_000);
+        // Once more, and closed as often.
+        user.well(&format!("open x {handle}"));
+        assert_eq!(user.held("imported"), 100_000);
+        user.well("close x");
+        assert_eq!(user.held("imported"), 100_000);
+        assert_eq!(user.tell("check x 2"), "right");
         user.well("close x");
         assert_eq!(user.held("imported"), 0);
+        assert_eq!(user.tell("close x"), INVALID_VALUE);
         assert_eq!(user.end(), [""; 0]);
     }
     owner.end();

@@ -45,6 +45,15 @@ API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
+/* One that is open already is open once more, at the same address. */
+struct already { uint64_t name; Allocation *found; };
+static uint64_t name_of(const struct handle *h) { return (uint64_t)h->pid << 32 | (unsigned)h->fd; }
+static void find_opened(Allocation *a, void *data)
+{
+    struct already *seek = data;
+    if (a->opened_as == seek->name) seek->found = a;
+}
+
 static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
 {
     ENTER_CONTEXT("cuIpcOpenMemHandle", context);
@@ -52,6 +61,9 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     memcpy(&h, handle, sizeof h);
     REQUIRE(out && h.magic == MAGIC);
     if (h.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+    struct already seek = {.name = name_of(&h)};
+    table_each(find_opened, &seek);
+    if (seek.found) return seek.found->references++, *out = seek.found->address, CUDA_SUCCESS;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -64,6 +76,8 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     a->address = (uint64_t)map + h.offset;
     a->span = h.size;
     a->context = context;
+    a->references = 1;
+    a->opened_as = name_of(&h);
     table_add(a);
     *out = a->address;
     return CUDA_SUCCESS;
@@ -76,6 +90,7 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     ENTER("cuIpcCloseMemHandle");
     Allocation *a = table_at(address);
     REQUIRE(a && a->class == IMPORTED);
+    if (--a->references > 0) return CUDA_SUCCESS;
     munmap((void *)(a->address & ~4095ull), a->span + (a->address & 4095));
     table_remove(a);
     return CUDA_SUCCESS;

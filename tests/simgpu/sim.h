@@ -86,6 +86,7 @@ typedef struct Allocation {
     struct Region *region; /* of a handle: where its bytes lie in the file; of an address range: its part of the file */
     bool placed, exported, reachable; /* the last one: by network cards */
     int ipc_fd;
+    uint64_t opened_as; /* of what an IPC handle opened: which one */
     bool from_arena;
 } Allocation;
 

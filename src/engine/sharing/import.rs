@@ -25,6 +25,8 @@ pub struct Imports {
 struct Table {
     by_address: BTreeMap<u64, Import>,
     by_ticket: HashMap<(i16, Ticket), u64>,
+    /// What was opened by handles of the driver's own: context, and how often, by address.
+    below: HashMap<u64, (u64, u32)>,
     /// Segments that are open, with the number of blocks in them: some drivers open one once only.
     segments: HashMap<(u64, [u8; ticket::BYTES]), (u64, u64)>,
     /// Ranges closed while a capture was open, when nobody may wait for the work that uses them: context, first address
@@ -101,6 +103,29 @@ impl Imports {
         };
         table.by_ticket.remove(&(import.place.device, import.ticket));
         Closing::Last(import)
+    }
+
+    /// Counts an opening of a handle of the driver's own; whether it is the first one.
+    pub fn opened_below(&self, address: u64, context: u64) -> bool {
+        let mut table = lock(&self.table);
+        let (_, times) = table.below.entry(address).or_insert((context, 0));
+        *times += 1;
+        *times == 1
+    }
+
+    /// Counts a closing of such a one; whether it was the last, or nobody knows of it.
+    pub fn closed_below(&self, address: u64) -> bool {
+        let mut table = lock(&self.table);
+        match table.below.get_mut(&address) {
+            Some((_, times)) if *times > 1 => {
+                *times -= 1;
+                false
+            }
+            _ => {
+                table.below.remove(&address);
+                true
+            }
+        }
     }
 
     /// Makes the block of a ticket visible in the current context.
@@ -209,6 +234,7 @@ impl Imports {
 
     /// A context is gone, and what the driver had open in it. Mappings belong to no context: they are undone here.
     pub fn context_gone(&self, context: u64) {
+        lock(&self.table).below.retain(|_, (owner, _)| *owner != context);
         if !self.any.load(Ordering::Relaxed) {
             return;
         }

@@ -155,8 +155,7 @@ impl Call {
         ask: impl Fn() -> i32,
     ) -> i32 {
         let Some(ticket) = Ticket::decode(&ticket::bytes_of(handle)) else {
-            // SAFETY: read after success, which a null pointer does not allow.
-            return self.import(|| unsafe { *out }, Key::Address, size_at, ask);
+            return self.open_drivers_own(out, size_at, ask);
         };
         match self.open_ticket(&ticket, flags, out.is_null()) {
             Ok(address) => {
@@ -171,6 +170,18 @@ impl Call {
                 ))
             }
         }
+    }
+
+    /// A handle that the driver made. One that is open already is open once more then, at the same address.
+    fn open_drivers_own(&self, out: *mut CUdeviceptr, size_at: impl FnOnce(u64) -> u64, ask: impl Fn() -> i32) -> i32 {
+        let result = ask();
+        // SAFETY: read after success, which a null pointer does not allow.
+        let address = || unsafe { *out };
+        let context = Place::current().map_or(0, |place| place.context);
+        if result == SUCCESS && !self.engine.sharing.imports.opened_below(address(), context) {
+            return SUCCESS;
+        }
+        self.import(address, Key::Address, size_at, || result)
     }
 
     fn open_ticket(&self, ticket: &Ticket, flags: u32, to_nowhere: bool) -> Result<u64, Refusal> {
@@ -224,7 +235,16 @@ impl Call {
             imports.close_late();
         }
         match imports.close_one(address) {
-            Closing::Unknown => self.free_direct(Key::Address(address), ask),
+            Closing::Unknown => {
+                if imports.closed_below(address) {
+                    return self.free_direct(Key::Address(address), ask);
+                }
+                let result = ask();
+                if result != SUCCESS {
+                    imports.opened_below(address, 0);
+                }
+                result
+            }
             Closing::StillOpen => SUCCESS,
             Closing::Last(import) => {
                 let close = || imports.close(&import, !self.engine.capturing());
