@@ -261,16 +261,18 @@ impl Call {
 /// The device of a stream; that of the current context for the default streams.
 fn device_of_stream(stream: CUstream) -> i16 {
     let current = Place::current();
+    let here = current.map_or(HOST_DEVICE, |place| place.device);
+    if stream as usize <= real::STREAM_PER_THREAD {
+        return here;
+    }
     let mut context = std::ptr::null_mut();
     // SAFETY: the job's own stream, this frame's own value.
-    if stream as usize > real::STREAM_PER_THREAD
-        && unsafe { real::cuStreamGetCtx(stream, &mut context) } == SUCCESS
-        && current.is_none_or(|place| place.context != context as u64)
-        && let Some(device) = real::memory::device_of(context as u64)
-    {
-        return device as i16;
+    let asked = unsafe { real::cuStreamGetCtx(stream, &mut context) };
+    let context = context as u64;
+    if asked != SUCCESS || current.is_some_and(|place| place.context == context) {
+        return here;
     }
-    current.map_or(HOST_DEVICE, |place| place.device)
+    real::memory::device_of(context).map_or(here, |device| device as i16)
 }
 
 /// The device that has this pool, which nobody of the job created, for its own: its default one, or its current one.
