@@ -77,8 +77,8 @@ uint64_t vramshim_trim(int device);
  * Serves from the strategy in force (naive_best_fit or auto_growth; under passthrough each tensor is the driver's). What
  * is freed on a stream is used again on that stream without waiting; on another one, or if another one was recorded for
  * it, only after the device was waited for. A job that makes streams of its own and has not recorded any yet always
- * waits. What is freed while a CUDA graph is captured stays allocated. NULL where there is no memory, with the reason on
- * stderr; for 0 bytes as well. */
+ * waits. What is allocated or freed while a CUDA graph is captured, on the stream or by the thread that captures, stays
+ * allocated: the graph may use it. NULL where there is no memory, with the reason on stderr; for 0 bytes as well. */
 void *vramshim_torch_alloc(ptrdiff_t size, int device, void *stream);
 void vramshim_torch_free(void *pointer, ptrdiff_t size, int device, void *stream);
 void vramshim_torch_record_stream(void *pointer, void *stream);

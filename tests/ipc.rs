@@ -237,6 +237,7 @@ fn what_is_closed_during_a_capture_is_unmapped_later() {
     user.well("close one");
     assert_eq!((user.truth("imported"), user.tell("hazards").as_str()), (mapped, "0"));
     user.well("end");
+    assert!(user.truth("imported") < mapped);
     user.well("close two");
     let left = (user.truth("imported"), user.truth("address_range"));
     assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));

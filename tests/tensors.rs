@@ -70,8 +70,8 @@ fn a_stream_with_the_handle_of_another_is_another() {
 
 #[test]
 fn what_a_graph_may_use_is_nobody_elses() {
-    for strategy in POLICIES {
-        let finished = scene("captured").strategy(strategy).run().ok();
+    for strategy in STRATEGIES {
+        let finished = scene("captured").sim("600MiB", 1).strategy(strategy).run().ok();
         let said = finished.said();
         let warnings: Vec<_> = said.iter().filter(|(_, words)| words.contains("CUDA graph")).collect();
         assert!(warnings.len() == 1 && warnings[0].0 == 'W', "{strategy:?}: {said:?}");

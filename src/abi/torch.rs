@@ -30,7 +30,7 @@ pub extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstrea
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device: i32, stream: CUstream) {
     if !pointer.is_null()
-        && let Some(call) = engine::enter(Api::vramshim_torch_free)
+        && let Some(call) = engine::enter_running(Api::vramshim_torch_free)
     {
         call.free_for_stream(pointer as u64, device, stream as usize);
     }

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use super::pools::Pool;
 use super::{Call, Engine, Place, lock};
 use crate::journal::identity::thread_id;
-use crate::real::{STREAM_PER_THREAD, SUCCESS};
+use crate::real::{self, STREAM_PER_THREAD, SUCCESS};
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`
 const NOT_CAPTURING: u32 = 0;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+pub const RELAXED: u32 = 2;
 
 /// How long a request without memory waits for the captures of other threads to end, and looks whether they did.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -78,6 +80,9 @@ impl Call {
             thread: thread_id(),
         };
         captures.ever.store(true, Ordering::Relaxed);
+        if !captures.any() {
+            self.engine.clean_for_capture(this.context);
+        }
         let turn = lock(&captures.none_begins);
         let new = captures.change(|open| open.insert(name(stream), this).is_none());
         drop(turn);
@@ -94,6 +99,9 @@ impl Call {
         let result = ask();
         if result == SUCCESS || !captures(status) {
             self.engine.captures.change(|open| open.remove(&name(stream)));
+            if !self.engine.capturing() {
+                self.engine.sharing.capture_over();
+            }
         }
         result
     }
@@ -142,6 +150,35 @@ impl Engine {
             std::thread::sleep(LOOK);
         }
         Some(work())
+    }
+
+    /// What is free now can be used while a capture is open, when nobody may wait for the work that used it.
+    fn clean_for_capture(&self, context: u64) {
+        let root = self.pools.contexts().get(&context).copied();
+        for pool in root.into_iter().flat_map(Pool::family) {
+            // Where it fails, what is clean is there all the same.
+            let _ = self.with_policy(pool, |policy, memory| policy.clean(memory));
+        }
+    }
+
+    /// Whether this thread began a capture that is open.
+    pub(super) fn captures_here(&self) -> bool {
+        let this = thread_id();
+        self.capturing() && lock(&self.captures.open).values().any(|one| one.thread == this)
+    }
+
+    /// Runs `work`, whose calls of the layer below are none that a capture should see.
+    pub(super) fn beside_captures<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.capturing() {
+            return work();
+        }
+        let mut mode = RELAXED;
+        // SAFETY: this frame's own value, which holds the thread's mode in between.
+        unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        let result = work();
+        // SAFETY: as above.
+        unsafe { real::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        result
     }
 
     /// What a policy began before a capture was noted, a synchronisation or a release, is done by the end of this.

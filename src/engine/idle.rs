@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
+use super::capture::RELAXED;
 use super::{Engine, scope, thread};
 use crate::api::Api;
 use crate::real;
 
-/// `CU_STREAM_CAPTURE_MODE_RELAXED`
-const RELAXED: u32 = 2;
 /// Bounds of how often the pools are looked at.
 const OFTEN: Duration = Duration::from_millis(5);
 const SELDOM: Duration = Duration::from_secs(1);

@@ -142,6 +142,9 @@ impl Engine {
         if inside > 0 {
             text += &format!(", {} of it free, the largest piece {}", words(inside), words(largest));
         }
+        if self.capturing() {
+            text += "; while a stream capture is open, what was freed since it began cannot be used again";
+        }
         if let Some((quota, limit)) = self.quota(device).and_then(|quota| Some((quota, quota.limit?))) {
             text += &format!(
                 "; the limit of its {} is {} ({}), {} of it used",

@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::capture::captures;
 use super::suballocation::Freed;
 use super::{Call, Engine, Place, lock};
 use crate::api::Class;
@@ -22,6 +23,9 @@ pub struct Tensors {
     /// Whether anybody ever told of such a block.
     tells: AtomicBool,
     kept_for_graphs: AtomicBool,
+    /// Blocks that graphs may use whenever they are launched: allocated on a stream that captured.
+    in_graphs: Mutex<HashSet<u64>>,
+    has_graphs: AtomicBool,
     /// Streams that the journal has a number for.
     streams: Mutex<Vec<u64>>,
 }
@@ -67,6 +71,11 @@ fn identity(stream: usize) -> Option<u64> {
     }
 }
 
+fn is_capturing(stream: usize) -> bool {
+    // SAFETY: the job's own stream.
+    captures(|status| unsafe { real::cuStreamIsCapturing(stream as CUstream, status) })
+}
+
 /// Runs `work` with a context of this device current: the current one where it is, else the primary one, which is kept
 /// where nobody else does: it would go at once, with the memory.
 fn on_device(device: i32, work: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
@@ -97,7 +106,7 @@ impl Call {
         if self.engine.refuses {
             return Err(NOT_PERMITTED);
         }
-        on_device(device, || match self.pool() {
+        let allocate = || match self.pool() {
             Some(pool) => self.allocate_in(pool, size as u64, identity(stream)),
             None => {
                 let mut address = 0u64;
@@ -110,13 +119,19 @@ impl Call {
                     problem => Err(problem),
                 }
             }
-        })
+        };
+        let address = self.engine.beside_captures(|| on_device(device, allocate))?;
+        if self.engine.capturing() && is_capturing(stream) {
+            lock(&self.engine.tensors.in_graphs).insert(address);
+            self.engine.tensors.has_graphs.store(true, Ordering::Relaxed);
+        }
+        Ok(address)
     }
 
     pub fn free_for_stream(&self, address: u64, device: i32, stream: usize) {
         let tensors = &self.engine.tensors;
         let elsewhere = tensors.tells.load(Ordering::Relaxed) && lock(&tensors.recorded).remove(&address);
-        if self.engine.capturing() && self.engine.is_pooled(address) {
+        if self.may_be_in_a_graph(address, stream) {
             return self.engine.keep_for_graph();
         }
         let stream = if elsewhere || self.engine.may_be_used_elsewhere() {
@@ -134,9 +149,18 @@ impl Call {
             };
             if result == SUCCESS { Ok(0) } else { Err(result) }
         };
-        if let Err(problem) = on_device(device, free) {
+        if let Err(problem) = self.engine.beside_captures(|| on_device(device, free)) {
             tracing::error!("vramshim_torch_free({address:#x}): CUDA error {problem}");
         }
+    }
+
+    /// Whether a graph may use a block of this stream whenever it is launched: one that was allocated while the stream
+    /// captured, or is freed by whoever captures.
+    fn may_be_in_a_graph(&self, address: u64, stream: usize) -> bool {
+        let tensors = &self.engine.tensors;
+        tensors.has_graphs.load(Ordering::Relaxed) && lock(&tensors.in_graphs).contains(&address)
+            || self.engine.captures_here()
+            || self.engine.capturing() && is_capturing(stream)
     }
 
     /// A stream other than its own has used, or will use, the block at `address`.
@@ -165,11 +189,11 @@ impl Engine {
         self.captures.streams_made.load(Ordering::Relaxed) && !self.tensors.tells.load(Ordering::Relaxed)
     }
 
-    /// What is freed while a graph is captured, the graph may use each time that it is launched: it stays allocated.
+    /// What a graph may use whenever it is launched stays allocated.
     fn keep_for_graph(&self) {
         if !self.tensors.kept_for_graphs.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is freed meanwhile stays \
+                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile stays \
                  allocated, because the graph may use it whenever it is launched"
             );
         }

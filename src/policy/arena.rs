@@ -312,12 +312,17 @@ impl Arena {
     }
 
     /// Frees the live block that begins at `address`; also the free block that it is part of then.
-    pub fn free(&mut self, address: u64, stream: Option<u64>) -> Option<(Block, Id)> {
+    pub fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<(Block, Id)> {
         let id = self.blocks.make_free(address)?;
         let block = self.blocks.describe(id);
         self.allocated -= block.allocated;
         let dirt = self.dirt_of(stream);
-        Some((block, self.coalesce(id, dirt)))
+        let run = match memory.may_synchronise() {
+            true => self.coalesce(id, dirt),
+            // What is clean now could not be cleaned again.
+            false => self.coalesce_alike(id, dirt),
+        };
+        Some((block, run))
     }
 
     /// Joins a free block that is in no list with its free neighbours, and lists it: it waits for what any of them does.
@@ -338,22 +343,26 @@ impl Arena {
         id
     }
 
-    /// As `coalesce`, of a clean block that is to stay one: with clean neighbours only.
-    fn coalesce_clean(&mut self, id: Id) -> Id {
+    /// As `coalesce`, with neighbours alone that wait for the same.
+    fn coalesce_alike(&mut self, id: Id, dirt: Dirt) -> Id {
         let mut id = id;
         let next = self.blocks.next(id);
-        if self.is_free(next, CLEAN) {
+        if self.is_free(next, dirt) {
             self.unlist(next);
             self.blocks.join_next(id);
         }
         let prev = self.blocks.prev(id);
-        if self.is_free(prev, CLEAN) {
+        if self.is_free(prev, dirt) {
             self.unlist(prev);
             self.blocks.join_next(prev);
             id = prev;
         }
-        self.list(id, CLEAN);
+        self.list(id, dirt);
         id
+    }
+
+    fn coalesce_clean(&mut self, id: Id) -> Id {
+        self.coalesce_alike(id, CLEAN)
     }
 
     /// Whether this is a free block that may be used, and moved, at once.

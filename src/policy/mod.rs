@@ -133,6 +133,9 @@ pub trait Policy: Send {
     /// Takes back the block that begins at `address`; `None` (and no change) where no live block begins there.
     fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block>;
 
+    /// Makes every free block usable at once, by a synchronisation where that is needed and allowed.
+    fn clean(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError>;
+
     /// The live block that `address` lies in.
     fn find(&self, address: u64) -> Option<Block>;
 
@@ -197,9 +200,13 @@ impl<P: Plan> Policy for Planned<P> {
     }
 
     fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block> {
-        let (block, run) = self.arena.free(address, stream)?;
+        let (block, run) = self.arena.free(memory, address, stream)?;
         self.plan.freed(&mut self.arena, memory, run);
         Some(block)
+    }
+
+    fn clean(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
+        self.arena.synchronise(memory).map(drop)
     }
 
     fn find(&self, address: u64) -> Option<Block> {

@@ -5,7 +5,7 @@
  *   tensors told        it records it; prints what a second use on the same stream cost
  *   tensors crossing    many blocks from one stream to the other and back, which fill the device; prints what that cost
  *   tensors namesake    a stream has the handle of one that was destroyed
- *   tensors captured    blocks freed during captures
+ *   tensors captured    blocks allocated and freed during captures
  *   tensors steps       blocks of all sizes on three streams, some used on two; prints what that cost */
 #include "delayed.h"
 #include "random.h"
@@ -158,25 +158,46 @@ static void namesake(void)
 
 static bool meet(CUdeviceptr one, CUdeviceptr other) { return one < other + MIB && other < one + MIB; }
 
+static void *comes_and_goes(void *stream)
+{
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 400; i++) give_back(obtain(MIB, stream), MIB, stream);
+    return NULL;
+}
+
+/* What belongs to no graph is there again after the capture: on a device of 600 MiB, 400 MiB can be used so each time. */
+static void beside_a_capture(CUstream stream)
+{
+    pthread_t thread;
+    CUgraph graph;
+    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_create(&thread, NULL, comes_and_goes, new_stream(NON_BLOCKING));
+    pthread_join(thread, NULL);
+    CHECK(cuStreamEndCapture(stream, &graph));
+}
+
 static void captured(void)
 {
     enum { CAPTURES = 3, LATER = 200 };
-    static CUdeviceptr in_graphs[2 * CAPTURES];
+    static CUdeviceptr in_graphs[3 * CAPTURES];
     CUgraph graph;
     int count = 0;
     begin();
     CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < CAPTURES; i++) {
         CUdeviceptr before = in_graphs[count++] = obtain(MIB, stream);
-        CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-        CUdeviceptr within = in_graphs[count++] = obtain(MIB, stream);
+        CHECK(cuStreamBeginCapture_v2(stream, i % 2 ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED));
+        CUdeviceptr within = in_graphs[count++] = obtain(MIB, stream), output = in_graphs[count++] = obtain(MIB, stream);
         CHECK(cuMemsetD8Async(before, 1, MIB, stream));
         CHECK(cuMemsetD8Async(within, 1, MIB, stream));
+        CHECK(cuMemsetD8Async(output, 1, MIB, stream));
         give_back(before, MIB, stream);
         give_back(within, MIB, stream);
         CHECK(cuStreamEndCapture(stream, &graph));
+        give_back(output, MIB, stream); /* the graph has it still */
     }
     CHECK(cuCtxSynchronize());
+    for (int i = 0; i < 3; i++) beside_a_capture(stream);
     for (int i = 0; i < LATER; i++) {
         CUdeviceptr tensor = obtain(MIB, stream);
         for (int k = 0; k < count; k++) THAT(!meet(tensor, in_graphs[k]));

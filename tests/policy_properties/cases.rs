@@ -57,6 +57,27 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
     }
 }
 
+/// Nobody may wait while a capture is open: one block that is freed then must not take what lies beside it along.
+#[test]
+fn what_is_clean_stays_so_while_a_capture_is_open() {
+    let settings = Settings {
+        initial_bytes: 8 << 20,
+        ..Settings::default()
+    };
+    for kind in [Kind::NaiveBestFit, Kind::AutoGrowth] {
+        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let block = block_of(policy.as_mut(), &model, 8 << 20);
+        policy.free(&model, block, None);
+        policy.clean(&model).expect("a synchronisation");
+        let first = block_of(policy.as_mut(), &model, 1 << 20);
+        model.capturing.set(true);
+        policy.free(&model, first, None);
+        block_of(policy.as_mut(), &model, 6 << 20);
+        assert_eq!(model.outstanding(), 8 << 20, "{kind:?}: no new memory");
+        assert_eq!(model.synchronisations.get(), 1, "{kind:?}");
+    }
+}
+
 #[test]
 fn naive_best_fit_hands_out_heads_and_chunks_tails() {
     let settings = Settings {

@@ -80,6 +80,11 @@ impl Sharing {
         self.imports.find(address)
     }
 
+    /// No capture is open any more: what was closed meanwhile is unmapped.
+    pub fn capture_over(&self) {
+        self.imports.close_late();
+    }
+
     /// A context is about to go: what it shared is good no more.
     pub fn context_goes(&self, context: u64) {
         self.exports.context_goes(context);
