@@ -87,6 +87,8 @@ pub struct Arena {
     allocated: u64,
     /// Synchronisations so far.
     pub synchronisations: u64,
+    /// Free blocks may lie beside each other that wait for different things: a synchronisation joins them.
+    apart: bool,
     /// See `Statistics`.
     surveyed: Cell<u64>,
 }
@@ -102,6 +104,7 @@ impl Arena {
             reserved: 0,
             allocated: 0,
             synchronisations: 0,
+            apart: false,
             surveyed: Cell::new(0),
         }
     }
@@ -225,8 +228,9 @@ impl Arena {
     ) -> Result<Option<Id>, DriverError> {
         let (usable, dirty) = self.candidates(memory, region, request);
         let good_enough = match (usable, dirty) {
+            (Some(_), None) => true,
             // A synchronisation would not make any long enough.
-            (_, None) => true,
+            (None, None) => !self.apart,
             (None, Some(_)) => false,
             (Some(usable), Some(dirty)) => {
                 let (found, better) = (self.blocks.units(usable), self.blocks.units(dirty));
@@ -258,6 +262,7 @@ impl Arena {
             result => result?,
         }
         self.synchronisations += 1;
+        self.apart = false;
         for name in 2 * DEVICE as usize..self.lists.len() {
             while let Some(id) = self.lists[name].largest() {
                 self.unlist(id);
@@ -320,7 +325,10 @@ impl Arena {
         let run = match memory.may_synchronise() {
             true => self.coalesce(id, dirt),
             // What is clean now could not be cleaned again.
-            false => self.coalesce_alike(id, dirt),
+            false => {
+                self.apart = true;
+                self.coalesce_alike(id, dirt)
+            }
         };
         Some((block, run))
     }
