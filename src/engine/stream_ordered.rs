@@ -148,8 +148,8 @@ impl Call {
         self.engine.refresh_pools(self.api());
     }
 
-    /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`; `pool` is null for the current one of the stream's device, `address` reads
-    /// what a successful `ask` wrote.
+    /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`; `pool` is null for the current one of the stream's device,
+    /// `address` reads what a successful `ask` wrote.
     pub fn allocate_async(
         &self,
         address: impl FnOnce() -> u64,
