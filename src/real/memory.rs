@@ -87,7 +87,7 @@ impl<'a> LiveMemory<'a> {
     fn has(&self, attribute: u32) -> bool {
         let value = Cell::new(0i32);
         // SAFETY: the cell lives through the call.
-        let asked = self.in_context(|| unsafe { super::cuDeviceGetAttribute(value.as_ptr(), attribute, self.device) });
+        let asked = unsafe { super::cuDeviceGetAttribute(value.as_ptr(), attribute, self.device) };
         asked == SUCCESS && value.get() != 0
     }
 

@@ -24,7 +24,7 @@ use crate::api::Class;
 use crate::journal::format::HOST_DEVICE;
 use crate::ledger::Key;
 use crate::policy::Backing;
-use crate::real::{self, CUdeviceptr, CUipcMemHandle, INVALID_CONTEXT, INVALID_VALUE, SUCCESS};
+use crate::real::{self, CUdeviceptr, CUipcMemHandle, INVALID_CONTEXT, INVALID_VALUE, NOT_PERMITTED, SUCCESS};
 use exports::Exports;
 use import::{Closing, Imports};
 
@@ -179,6 +179,10 @@ impl Call {
 
     /// A handle that the driver made. One that is open already is open once more then, at the same address.
     fn open_drivers_own(&self, out: *mut CUdeviceptr, size_at: impl FnOnce(u64) -> u64, ask: impl Fn() -> i32) -> i32 {
+        // Before the driver is asked, as `import` does: what is refused must not be open.
+        if self.engine.refuses {
+            return NOT_PERMITTED;
+        }
         let result = ask();
         // SAFETY: read after success, which a null pointer does not allow.
         let address = || unsafe { *out };
