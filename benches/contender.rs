@@ -44,7 +44,7 @@ impl Device {
 
 /// Where the pieces lie that `scripts/bench` built.
 pub struct Places {
-    /// Of `vramshim`, with `examples` in it.
+    /// Of `vramshim` and of what this folder builds.
     pub release: PathBuf,
     /// Of `pair`, `torch.so`, `rmm.so`.
     pub programs: PathBuf,
@@ -144,7 +144,7 @@ impl Contender {
             Kind::Library => command.arg("driver"),
             Kind::Driver(name) => command.arg(name),
             Kind::Runtime(file) => command.arg(places.programs.join(file)),
-            Kind::Host => command.arg(places.release.join("examples/libbench_mimalloc.so")),
+            Kind::Host => command.arg(places.release.join("libbench_mimalloc.so")),
         };
         command.args([load.live, load.threads, load.round.milliseconds, load.round.pairs].map(|n| n.to_string()));
         for name in FOREIGN {

@@ -1,17 +1,15 @@
 //! One account for several processes on a device: what one has another cannot have, what a dead one had is there for the
 //! others, and all are told the same.
 
-mod common;
-
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::member::{Host, Member};
-use common::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
+use quota::file::SharedAccount;
 use serde_json::Value;
-use vramshim::quota::file::SharedAccount;
+use support::member::{Host, Member};
+use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
 
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;

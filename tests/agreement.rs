@@ -1,14 +1,12 @@
 //! Every client under every strategy: what the job asked for, what the simulated device really holds and what the
 //! library says agree at every checkpoint, byte for byte, and the journal tells the same afterwards.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
 use serde_json::Value;
+use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
 
 /// Checks every checkpoint of a job that ended, its journal and what it left behind.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {

@@ -1,8 +1,6 @@
 //! A policy knows which captures are open, whatever becomes of them: it breaks none, and waits for no ended one.
 
-mod common;
-
-use common::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, client};
+use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, client};
 
 /// What is larger than a chunk the driver would serve, which waits of its own accord.
 const LARGE_CHUNK: Strategy = Strategy {

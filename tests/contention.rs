@@ -1,8 +1,6 @@
 //! Threads that crowd one context: they get pools of their own, and nothing else changes.
 
-mod common;
-
-use common::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
+use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
 
 /// A policy that waits for the context is locked long enough for other threads to find it so.
 const SLOW: &str = "cuCtxSynchronize=300us";

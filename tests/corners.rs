@@ -1,8 +1,6 @@
 //! At the borders of a policy's memory the job finds what it would find with the driver's.
 
-mod common;
-
-use common::{Job, MIB, STRATEGIES, client, totals};
+use support::{Job, MIB, STRATEGIES, client, totals};
 
 fn scene(name: &str) -> Job {
     let path = client("corners.c", "corners", &["libcuda.so.1"]);

@@ -1,6 +1,6 @@
 //! The exported `dlsym` and `dlvsym`, in real processes under the library.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,7 @@ fn library() -> PathBuf {
         .map(PathBuf::from)
         .unwrap_or_else(|| {
             let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-            target
-                .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("target"))
-                .join("release")
+            target.unwrap_or_else(|| support::root().join("target")).join("release")
         });
     let library = folder.join("libvramshim.so");
     assert!(
@@ -41,7 +39,7 @@ impl Stage {
     }
 
     fn compile(&self, source: &str, output: &str, arguments: &[&str]) -> &Self {
-        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+        let clients = support::root().join("tests/clients");
         let mut command = Command::new("cc");
         command
             .current_dir(self.0.path())

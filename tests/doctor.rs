@@ -3,17 +3,16 @@
 
 #[path = "doctor/command.rs"]
 mod command;
-mod common;
 #[path = "doctor/report.rs"]
 mod report;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::layer::{FORMS, Form};
-use common::{Job, client, left_out, library, program};
 use report::Report;
 use serde_json::Value;
+use support::layer::{FORMS, Form};
+use support::{Job, client, left_out, library, program};
 
 /// `vramshim doctor --json` where the simulated driver is to be found, as the loader finds a real one.
 fn doctor(arguments: &[&str]) -> Job {
@@ -371,7 +370,7 @@ fn limits_and_accounts_are_looked_at() {
         .env("VRAMSHIM_MEMORY_LIMIT", "inherit");
     Report::run(inherited).has("limit", "ok", "device 0: 1.00 GiB of 4.00 GiB for each process");
 
-    let job = Job::new(common::member::member_client()).input("a 1\n");
+    let job = Job::new(support::member::member_client()).input("a 1\n");
     job.env("VRAMSHIM_ACCOUNTS", accounts.path()).run().ok();
     let account = std::fs::read_dir(accounts.path())
         .unwrap()

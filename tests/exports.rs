@@ -1,13 +1,11 @@
 //! What the library's file promises: the symbols it puts in front of everybody's, the libraries it needs, and the
 //! functions that `shim.h` declares.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{AUTO_GROWTH, Job, client, library};
+use support::{AUTO_GROWTH, Job, client, library};
 
 fn tool(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(name).args(arguments).arg(library()).output();
@@ -80,7 +78,7 @@ fn no_symbol_of_a_newer_glibc_is_needed() {
 
 #[test]
 fn shim_h_declares_what_is_exported() {
-    let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("shim.h")).unwrap();
+    let header = std::fs::read_to_string(support::root().join("shim.h")).unwrap();
     let declared: BTreeSet<String> = header
         .lines()
         .filter(|line| line.ends_with(");") && !line.trim_start().starts_with('*'))

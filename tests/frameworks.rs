@@ -1,14 +1,12 @@
 //! Real frameworks, unmodified, over the simulated GPU: PyTorch, cuda-bindings, numba-cuda, and the look-ups of the real
 //! CUDA runtime. Needs what scripts/setup-frameworks fetches.
 
-mod common;
-
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
-use common::{Finished, Job, library, program, simulated};
 use serde_json::Value;
+use support::layer::{Form, Habits, assert_book_is_true, assert_books_agree};
+use support::{Finished, Job, library, program, simulated};
 
 const STRATEGIES: &[&str] = &["passthrough", "naive_best_fit", "auto_growth"];
 
@@ -32,9 +30,7 @@ fn python() -> PathBuf {
 }
 
 fn script(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/frameworks")
-        .join(name)
+    support::root().join("tests/frameworks").join(name)
 }
 
 /// Runs a job with `vramshim run --sim`, as a user would; every process that left a journal ended well.

@@ -1,14 +1,12 @@
 //! Freed memory asked for again in another shape: it is found wherever it lies, or goes back to the driver, and what
 //! stays keeps its bytes. The client checks those; the simulator is asked what it really gave away.
 
-mod common;
-
-use common::layer::FORMS;
-use common::{
+use serde_json::Value;
+use support::layer::FORMS;
+use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy,
     assert_agree, assert_journal_agrees, client,
 };
-use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
 

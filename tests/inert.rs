@@ -1,11 +1,9 @@
 //! Preloaded into programs that have nothing to do with CUDA, the library changes nothing: not a byte of what they
 //! print, no file, no thread, no descriptor, no library loaded.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Finished, Job, in_path, left_out};
+use support::{Finished, Job, in_path, left_out};
 
 /// Every path below a folder, sorted.
 fn tree(folder: &Path) -> Vec<String> {
@@ -121,7 +119,7 @@ fn no_thread_no_descriptor_no_file() {
         .env("VRAMSHIM_STRATEGY", "auto_growth")
         .run()
         .ok();
-    let library = common::library().canonicalize().unwrap().display().to_string();
+    let library = support::library().canonicalize().unwrap().display().to_string();
     let is_ours = |line: &&str| **line == library || line.contains("/libgcc_s.so");
     let rest: Vec<&str> = with.stdout.lines().filter(|line| !is_ours(line)).collect();
     assert_eq!(rest, alone.stdout.lines().collect::<Vec<_>>());
@@ -137,9 +135,9 @@ fn no_thread_no_descriptor_no_file() {
 /// A job that does use CUDA gets no thread from us either.
 #[test]
 fn no_thread_under_cuda() {
-    let path = common::client("lifecycle.c", "lifecycle", &["libcuda.so.1"]);
+    let path = support::client("lifecycle.c", "lifecycle", &["libcuda.so.1"]);
     let trace = Job::new(path)
-        .strategy(common::AUTO_GROWTH)
+        .strategy(support::AUTO_GROWTH)
         .args(["threads"])
         .run()
         .ok();
@@ -148,7 +146,7 @@ fn no_thread_under_cuda() {
 
 #[test]
 fn a_program_without_the_loader_does_not_notice() {
-    let path = common::client("lifecycle.c", "static", &["-static", "-DSTATIC"]);
+    let path = support::client("lifecycle.c", "static", &["-static", "-DSTATIC"]);
     let finished = Job::new(path).run();
     assert_eq!(
         (finished.status.code(), finished.stdout.as_str()),

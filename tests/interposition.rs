@@ -1,11 +1,9 @@
 //! What broke others, each with a test of its own: answers to odd arguments, unknown pointers, who is charged, what
 //! look-ups hand out, blocks that look like allocations, reuse after the device is done, disks that are full.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{
+use support::{
     AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, assert_agree, client, left_out,
 };
 
@@ -101,7 +99,7 @@ fn look_ups_find_what_the_driver_has_and_nothing_else() {
 fn a_look_up_gives_the_generation_that_was_asked_for() {
     for strategy in STRATEGIES {
         let finished = agreed(scene("generations", strategy).run(), strategy, 1);
-        let mut held: Vec<(String, u64)> = common::live(&finished.inspect()["live"])
+        let mut held: Vec<(String, u64)> = support::live(&finished.inspect()["live"])
             .into_keys()
             .map(|(api, size, _)| (api, size))
             .collect();
@@ -115,7 +113,7 @@ fn a_look_up_gives_the_generation_that_was_asked_for() {
 fn a_block_looks_like_an_allocation() {
     let finished = scene("questions", PASSTHROUGH).run().ok();
     assert_eq!(finished.stdout, "ipc 0\n");
-    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, common::AUTO_GROWTH_CHUNKS] {
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, support::AUTO_GROWTH_CHUNKS] {
         let finished = scene("questions", strategy).env("POOLED", "1").run().ok();
         // What another process sees by it: tests/ipc.rs.
         assert_eq!(finished.stdout, "ipc 0\n", "{strategy:?}");
@@ -130,7 +128,7 @@ fn shared(source: &str, name: &str, runtime: &str) -> PathBuf {
 
 #[test]
 fn a_freed_block_waits_for_the_device_before_it_is_used_again() {
-    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, common::AUTO_GROWTH_CHUNKS] {
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, support::AUTO_GROWTH_CHUNKS] {
         scene("reuse", strategy)
             .preload(shared("count_sync.c", "count_sync.so", ""))
             .run()
@@ -198,7 +196,7 @@ fn cut_short(finished: Finished, folder: &Path) {
         .filter(|(severity, _)| *severity == 'W')
         .collect();
     assert_eq!(warnings.len(), 1, "{}", finished.stderr);
-    let job = &common::inspect(folder)[0];
+    let job = &support::inspect(folder)[0];
     let (lost, events) = (job["events_lost"].as_u64().unwrap(), job["events"].as_u64().unwrap());
     assert!(lost > 1000 && events > 1000, "{lost} lost, {events} there");
     assert_eq!(lost + events, 120_001, "every event is there or counted as lost");
@@ -216,7 +214,7 @@ fn a_limit_on_file_sizes_costs_events_only() {
     };
     let finished = limited(2048).run();
     let folder = finished.folder.path().join("journals");
-    let job = &common::inspect(&folder)[0];
+    let job = &support::inspect(&folder)[0];
     assert_eq!(job["lost_errno"].as_i64(), Some(27), "EFBIG");
     let keep = tempfile::tempdir().unwrap();
     std::fs::copy(&finished.journals()[0], keep.path().join("journal.vraj")).unwrap();
@@ -254,7 +252,7 @@ fn a_full_disk_costs_events_only() {
     }
     let finished = scene("many", PASSTHROUGH).env("VRAMSHIM_DIR", disk.path()).run();
     let keep = tempfile::tempdir().unwrap();
-    let copied = std::fs::copy(&common::journals_in(disk.path())[0], keep.path().join("journal.vraj"));
+    let copied = std::fs::copy(&support::journals_in(disk.path())[0], keep.path().join("journal.vraj"));
     assert!(run("umount", &[]), "umount {}", disk.path().display());
     copied.unwrap();
     cut_short(finished, keep.path());

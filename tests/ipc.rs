@@ -1,13 +1,11 @@
 //! Blocks of a policy shared between processes: the right bytes both ways, and a clear refusal where that cannot be.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
 
-use common::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 use serde_json::Value;
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 use tempfile::TempDir;
 
 /// What a policy's memory is made of: segments of `cuMemAlloc`, or granules that are mapped.

@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use vramshim::api::Api;
-use vramshim::journal::format::{FIRST_RUNTIME_API, HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, RouteEntry};
-use vramshim::journal::reader::{self, State};
-use vramshim::journal::writer::{Journal, Options, Outcome};
+use base::api::Api;
+use base::api::FIRST_RUNTIME_API;
+use journal::format::{HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, RouteEntry};
+use journal::reader::{self, State};
+use journal::writer::{Journal, Options, Outcome};
 
 // In a folder, or it would be taken for a test of its own.
 #[path = "journal/threads.rs"]

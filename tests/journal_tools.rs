@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use base::api::{Api, Class};
+use journal::format::{FLAG_DIRECT, FLAG_MOVED, Kind, Record};
+use journal::writer::{Journal, Options};
 use serde_json::Value;
-use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, FLAG_MOVED, Kind, Record};
-use vramshim::journal::writer::{Journal, Options};
 
 fn vramshim() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vramshim"));
+    let mut command = Command::new(support::program());
     for variable in [
         "VRAMSHIM_LIBRARY",
         "VRAMSHIM_SIMGPU",
@@ -266,7 +266,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
         .args([
             "-c",
             r#""$0" inspect "$1" --json | true"#,
-            env!("CARGO_BIN_EXE_vramshim"),
+            support::program().to_str().unwrap(),
             path.to_str().unwrap(),
         ])
         .output()
@@ -370,7 +370,7 @@ fn run_refuses_what_cannot_work() {
         .args(["--sim", "1GiB", "--", "echo", "started"])
         .output()
         .unwrap();
-    refused(output, "tests/simgpu/build");
+    refused(output, "src/simgpu/build");
     let spaced = folder.path().join("a b");
     std::fs::create_dir(&spaced).unwrap();
     refused(run(&spaced, &[], &["echo", "started"]), "colon or a space");

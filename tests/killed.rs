@@ -5,17 +5,15 @@
 //! A free that was under way at the kill may be missing while its memory is somebody else's already; the journal then
 //! shows a slot that was never finished, and nothing else may look like that.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use common::{Job, STRATEGIES, client, inspect, journals_in, live};
-use vramshim::journal::format::Kind;
-use vramshim::journal::reader::Journal;
+use journal::format::Kind;
+use journal::reader::Journal;
+use support::{Job, STRATEGIES, client, inspect, journals_in, live};
 
 const MOMENTS: u64 = 200;
 

@@ -2,14 +2,12 @@
 //! have. Under every strategy the job runs, and its memory has one truth: the layer's book, our account and the
 //! simulator's table agree at every checkpoint, to the byte.
 
-mod common;
-
-use common::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
-use common::{
+use serde_json::Value;
+use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
+use support::{
     AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE, assert_agree,
     assert_journal_agrees, client,
 };
-use serde_json::Value;
 
 const GIB: u64 = 1024 * MIB;
 

@@ -1,12 +1,10 @@
 //! Limits of one process: whatever it asks for, it gets at most so much, is refused as CUDA refuses, and is told figures
 //! that agree.
 
-mod common;
-
-use common::layer::FORMS;
-use common::member::{Host, Member};
-use common::{Job, MIB, STRATEGIES, THREE, assert_agree, assert_journal_agrees, client};
 use serde_json::Value;
+use support::layer::FORMS;
+use support::member::{Host, Member};
+use support::{Job, MIB, STRATEGIES, THREE, assert_agree, assert_journal_agrees, client};
 
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
@@ -359,17 +357,17 @@ fn a_limit_that_cannot_be_read_is_named() {
 
 #[test]
 fn the_limit_may_be_given_to_the_program() {
-    use common::program;
+    use support::program;
     let accounts = tempfile::tempdir().unwrap();
     let start = |arguments: &[&str]| {
-        let driver = common::simulated("libcuda.so.1");
+        let driver = support::simulated("libcuda.so.1");
         let job = Job::new(program()).alone().without("LD_LIBRARY_PATH");
         let job = job
             .env("VRAMSHIM_SIMGPU", driver.parent().unwrap())
             .args(["run"])
             .args(arguments);
         job.args(["--sim", "4GiB", "--"])
-            .args([common::member::member_client()])
+            .args([support::member::member_client()])
     };
     let folder = accounts.path().join("new").to_str().unwrap().to_owned();
     let mut member = Member::start(start(&["--limit", "0=1GiB", "--accounts", &folder]));

@@ -1,7 +1,6 @@
 //! `vramshim reconcile`: running jobs beside the simulated NVML, whose figures are exact; memory that the ledger cannot
 //! know; and every refusal.
 
-mod common;
 #[path = "reconcile/gone.rs"]
 mod gone;
 #[path = "reconcile/holder.rs"]
@@ -12,10 +11,10 @@ mod stand_in;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 
-use common::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
 use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
 use serde_json::Value;
 use std::io::BufRead;
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
 
 const CONTEXT: u64 = 300 * MIB;
 

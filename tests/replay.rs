@@ -1,6 +1,5 @@
 //! `vramshim replay` on small traces whose answers can be worked out by hand.
 
-mod common;
 #[path = "replay/inputs.rs"]
 mod inputs;
 
@@ -8,8 +7,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::program;
 use serde_json::Value;
+use support::program;
 
 const MIB: u64 = 1 << 20;
 
@@ -206,8 +205,8 @@ fn a_cache_is_given_back_before_a_request_fails() {
 
 #[test]
 fn the_journal_of_a_job_can_be_played() {
-    let path = common::client("training.c", "training", &[]);
-    let finished = common::Job::new(path).run().ok();
+    let path = support::client("training.c", "training", &[]);
+    let finished = support::Job::new(path).run().ok();
     let journal = &finished.journals()[0];
     let output = replay(journal, &["--json"]);
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -216,8 +215,8 @@ fn the_journal_of_a_job_can_be_played() {
     // passthrough reserves least by definition
     assert_eq!(page["recommendation"]["compared_with"], "passthrough");
     assert_eq!(page["recommendation"]["strategy"], Value::Null);
-    let finished = common::Job::new(common::client("training.c", "training", &[]))
-        .strategy(common::NAIVE_BEST_FIT)
+    let finished = support::Job::new(support::client("training.c", "training", &[]))
+        .strategy(support::NAIVE_BEST_FIT)
         .env("FLAGS_initial_gpu_memory_in_mb", "4096")
         .run()
         .ok();

@@ -1,9 +1,7 @@
 //! Freed memory is not handed out while work of its former owner may still touch it, on a simulator whose work is done
 //! as late as CUDA allows. The client asks the simulator of every range it is given, and looks whether its bytes stay.
 
-mod common;
-
-use common::{
+use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, client,
 };
 

@@ -1,13 +1,11 @@
 //! How the library starts, what it says then, and how processes end, fork and exec with it.
 
-mod common;
-
 use std::process::Command;
 
-use common::{
+use serde_json::Value;
+use support::{
     AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, inspect, left_out, library, simulated,
 };
-use serde_json::Value;
 
 const SCENES: &str = "lifecycle.c";
 
@@ -123,7 +121,7 @@ fn python_ending_at_once_leaves_its_status() {
 #[test]
 fn run_refuses_a_bad_value_before_the_job_starts() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(common::program());
+    let mut command = Command::new(support::program());
     command
         .env("FLAGS_allocator_strategy", "best_fit")
         .env_remove("VRAMSHIM_STRATEGY");
@@ -297,7 +295,7 @@ fn run_passes_on_how_the_job_ended() {
     let path = client(SCENES, "lifecycle", &["libcuda.so.1"]);
     for (name, code) in [("status", Some(33)), ("abort", None)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(common::program());
+        let mut command = Command::new(support::program());
         command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
         command
             .args(["run", "--sim", "1GiB", "--library"])
@@ -312,7 +310,7 @@ fn run_passes_on_how_the_job_ended() {
             String::from_utf8_lossy(&output.stderr)
         );
         assert_eq!(
-            common::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
+            support::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
             1000
         );
     }

@@ -1,17 +1,15 @@
 //! The allocator for PyTorch (`vramshim_torch_*`) without PyTorch: who may have a block next, and when.
 
-mod common;
+use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
 
-use common::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
-
-const POLICIES: [common::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
+const POLICIES: [support::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
 fn scene(name: &str) -> Job {
     let path = client("tensors.c", "tensors", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 
-fn in_all(name: &str) -> [(common::Strategy, Finished); 4] {
+fn in_all(name: &str) -> [(support::Strategy, Finished); 4] {
     STRATEGIES.map(|strategy| (strategy, scene(name).strategy(strategy).run().ok()))
 }
 
@@ -83,7 +81,7 @@ fn replay_foretells_what_the_library_does() {
     let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
     let waited = waited(&finished);
     let journal = finished.journals().remove(0);
-    let played = std::process::Command::new(common::program())
+    let played = std::process::Command::new(support::program())
         .args([
             "replay",
             "--json",

@@ -14,6 +14,7 @@
 //! Sizes and offsets are fixed here and checked by the compiler below; a reader takes them from here, never from the
 //! file. A change of meaning needs a new `VERSION`.
 
+use base::cuda::MAX_DEVICES;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 pub const MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
@@ -25,7 +26,6 @@ pub const EXTENSION: &str = "vraj";
 /// Offset of record 0; everything before it is the header.
 pub const HEADER_SIZE: usize = 16384;
 pub const RECORD_SIZE: usize = 64;
-pub const MAX_DEVICES: usize = 32;
 
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +87,6 @@ pub const FLAG_CONTEXT_GONE: u8 = 2;
 pub const FLAG_MOVED: u8 = 4;
 /// Of a failed request: refused because of a limit of ours; the layer below was not asked.
 pub const FLAG_LIMIT: u8 = 8;
-
-/// The device number of memory that is on no device.
-pub const HOST_DEVICE: i16 = -1;
 
 /// One record without its commit word, as the library hands it to the writer and the reader hands it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,9 +182,6 @@ pub struct RouteEntry {
     /// ... and here the runtime function of number `FIRST_RUNTIME_API` + N.
     pub runtime: AtomicU64,
 }
-
-/// Where the numbers of the runtime's functions begin in `Api`.
-pub const FIRST_RUNTIME_API: u16 = 200;
 
 /// The head of the file. Fields that change while the job runs are atomics; the rest is written before `ready` is set.
 #[repr(C)]

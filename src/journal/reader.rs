@@ -16,10 +16,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::format::{
-    self, DeviceEntry, Ended, FIRST_RUNTIME_API, HEADER_SIZE, MAGIC, MAX_DEVICES, OLDEST_VERSION, RECORD_SIZE, Record,
-    Route, RouteEntry, VERSION,
+    self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, OLDEST_VERSION, RECORD_SIZE, Record, Route, RouteEntry, VERSION,
 };
-use super::identity;
+use base::api::FIRST_RUNTIME_API;
+use base::cuda::MAX_DEVICES;
+use base::identity;
 pub use events::Events;
 pub use follow::Follower;
 

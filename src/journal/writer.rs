@@ -18,12 +18,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 pub use super::file::CreateError;
-use super::file::{FileId, create_file, lock, page_down, page_up, reserve};
+use super::file::{create_file, lock, reserve};
 use super::format::{
-    Ended, HEADER_SIZE, Header, MAGIC, MAX_DEVICES, MAX_ROUTES, RECORD_SIZE, Record, RouteEntry, Slot, UNDER_WAY,
-    VERSION,
+    Ended, HEADER_SIZE, Header, MAGIC, MAX_ROUTES, RECORD_SIZE, Record, RouteEntry, Slot, UNDER_WAY, VERSION,
 };
-use super::identity;
+use base::cuda::MAX_DEVICES;
+use base::file::{FileId, page_down, page_up};
+use base::identity;
 use growth::Growth;
 use slots::NO_SLOT;
 

@@ -18,8 +18,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, Place, SEATS};
-use super::{lock, parse_uuid, uuid_text};
-use crate::journal::{file as files, identity};
+use super::lock;
+use base::uuid::{parse_uuid, uuid_text};
+use base::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
 const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::units::parse_size;
+use base::units::parse_size;
 
 /// How much of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]

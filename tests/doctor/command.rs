@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::common::{Job, client, library, program};
 use crate::report::Report;
 use crate::{doctor, doctor_of};
+use support::{Job, client, library, program};
 
 #[test]
 fn a_library_that_cannot_be_preloaded_is_a_problem() {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::common::{Finished, Job};
+use support::{Finished, Job};
 
 pub struct Report {
     pub page: Value,

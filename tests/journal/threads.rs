@@ -7,9 +7,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{create, event, journals, numbers, open, said, say, start};
-use vramshim::journal::format::{HEADER_SIZE, RECORD_SIZE};
-use vramshim::journal::reader::State;
-use vramshim::journal::writer::{Journal, Outcome};
+use journal::format::{HEADER_SIZE, RECORD_SIZE};
+use journal::reader::State;
+use journal::writer::{Journal, Outcome};
 
 const THREADS: u64 = 4;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Mutex;
 
+use policy::device_memory::DriverError;
+use policy::slabs::{Lending, Lent};
+use policy::{Policy, Settings, Strategy as Kind, branch, create};
 use proptest::prelude::*;
-use vramshim::device_memory::DriverError;
-use vramshim::policy::slabs::{Lending, Lent};
-use vramshim::policy::{Policy, Settings, Strategy as Kind, branch, create};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
@@ -79,7 +79,7 @@ impl Run {
     fn with<T>(
         &mut self,
         of: usize,
-        work: impl FnOnce(&mut dyn Policy, &dyn vramshim::device_memory::DeviceMemory) -> T,
+        work: impl FnOnce(&mut dyn Policy, &dyn policy::device_memory::DeviceMemory) -> T,
     ) -> T {
         match self.branches.get_mut(of) {
             None => work(self.lender.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),

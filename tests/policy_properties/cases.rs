@@ -1,10 +1,10 @@
 //! What the policies promise, each in the fewest requests that show it.
 
-use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
+use policy::{Policy, Settings, Strategy as Kind, create};
 
-use crate::device::ModelDevice;
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
+use program::replay::device::ModelDevice;
 
 fn block_of(policy: &mut dyn Policy, model: &Model, size: u64) -> u64 {
     policy.allocate(model, size, None).expect("a block").address

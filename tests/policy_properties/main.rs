@@ -1,13 +1,10 @@
 //! Policies under random requests, faults and captures, over a model device that knows what is still in use.
 
+use policy::{Settings, Strategy as Kind};
 use proptest::prelude::*;
-use vramshim::policy::{Settings, Strategy as Kind};
 
 mod branches;
 mod cases;
-#[path = "../../src/replay/device.rs"]
-#[allow(dead_code)] // the test uses its own part
-mod device;
 mod model;
 mod run;
 use model::TOTAL;

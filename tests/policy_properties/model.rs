@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use vramshim::device_memory::{Available, DeviceMemory, DriverError};
+use policy::device_memory::{Available, DeviceMemory, DriverError};
 
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;

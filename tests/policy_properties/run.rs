@@ -1,7 +1,7 @@
 //! A policy over a model device, step by step, all its books looked at after each.
 
-use vramshim::device_memory::DriverError;
-use vramshim::policy::{Policy, Settings, Strategy as Kind, create};
+use policy::device_memory::DriverError;
+use policy::{Policy, Settings, Strategy as Kind, create};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use base::api::{Api, Class};
+use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::writer::{Journal, Options};
 use serde_json::Value;
-use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, Kind, Record};
-use vramshim::journal::writer::{Journal, Options};
 
-use crate::common::{MIB, inspect, program};
 use crate::holder::{differences, look, only, reconcile};
+use support::{MIB, inspect, program};
 
 pub fn record(kind: Kind, address: u64, size: u64) -> Record {
     Record {

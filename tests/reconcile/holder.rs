@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Job, MIB, client, program};
+use support::{Job, MIB, client, program};
 
 /// A client that does as it is told, and lives until it is dropped.
 pub struct Holder {

@@ -6,13 +6,13 @@ use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use journal::format::{Kind, Record};
+use journal::writer::Journal;
 use serde_json::Value;
-use vramshim::journal::format::{Kind, Record};
-use vramshim::journal::writer::Journal;
 
-use crate::common::{Job, MIB, client, simulated};
 use crate::gone::{options, record};
 use crate::holder::{Holder, differences, holder, host, look};
+use support::{Job, MIB, client, simulated};
 
 /// The process itself. Commands on stdin, a line each, sizes in MiB:
 ///

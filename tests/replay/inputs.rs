@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::common::{Job, client};
 use crate::{MIB, peaks, replay};
+use support::{Job, client};
 
 fn pickled(value: &Value) -> String {
     // protocol 0, which is text

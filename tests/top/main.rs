@@ -1,11 +1,6 @@
 //! `vramshim top` beside real jobs: what it says is what the simulated device knows, to the byte, whenever they rest;
 //! and the view on a terminal, which is left as it was however it ends.
 
-#[path = "../../src/analysis/mod.rs"]
-#[allow(dead_code)] // the test uses its own part
-mod analysis;
-#[path = "../common/mod.rs"]
-mod common;
 mod paced;
 mod terminal;
 mod view;
@@ -13,14 +8,14 @@ mod view;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use analysis::running;
-use analysis::watch::Watched;
-use common::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, inspect, journals_in};
+use base::api::{Api, Class};
+use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
+use program::analysis::running;
+use program::analysis::watch::Watched;
 use serde_json::Value;
-use vramshim::api::{Api, Class};
-use vramshim::journal::format::{FLAG_DIRECT, Kind, Record};
-use vramshim::journal::writer::{Journal, Options};
+use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, inspect, journals_in};
 
 fn process(page: &Value, pid: u32) -> &Value {
     let found = page["processes"]

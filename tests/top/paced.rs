@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{Job, Strategy, client, program, reserved, totals};
+use support::{Job, Strategy, client, program, reserved, totals};
 
 pub struct Paced {
     child: Child,
@@ -120,7 +120,7 @@ pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Val
 
 /// What a job asked for and holds of a device, and what the simulator gave it.
 pub fn truth(answer: &Answer, device: i64) -> (u64, u64) {
-    let sum = |totals: crate::common::Totals| {
+    let sum = |totals: support::Totals| {
         let counts = |class: &str| !matches!(class, "imported" | "address_range");
         let here = totals
             .into_iter()

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use crate::common::program;
+use support::program;
 
 /// Longer than anything takes; only a hang does.
 const LIMIT: Duration = Duration::from_secs(60);

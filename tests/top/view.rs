@@ -2,9 +2,9 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::common::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH};
 use crate::paced::Paced;
 use crate::terminal::Terminal;
+use support::{AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH};
 
 const DOWN: &str = "\x1b[B";
 const RIGHT: &str = "\x1b[C";

@@ -1,5 +1,5 @@
 use super::*;
-use crate::journal::writer;
+use crate::writer;
 use proptest::prelude::*;
 
 const EVENTS: u64 = 100;

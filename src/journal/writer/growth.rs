@@ -4,9 +4,10 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::*;
 
-use super::super::file::{FileId, allocate, errno, file_size_limit, lock, open, page_down, page_up};
 use super::super::format::{HEADER_SIZE, RECORD_SIZE};
 use super::Journal;
+use crate::file::lock;
+use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
 
 /// The first growth; later ones double the file up to `LARGEST_STEP` at a time.
 const FIRST_STEP: usize = 1 << 20;

@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-use super::super::identity;
 use super::Journal;
+use base::identity;
 
 /// Slots a thread takes at once where others write, too: the counter is then out of the way, and a thread that never
 /// writes again leaves at most 4 KiB of the file unused.

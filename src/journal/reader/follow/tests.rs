@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::journal::format::{Header, Record, Slot, UNDER_WAY};
-use crate::journal::writer;
+use crate::format::{Header, Record, Slot, UNDER_WAY};
+use crate::writer;
 
 const THREADS: usize = 4;
 /// Slots that a played thread takes at once.

@@ -1,0 +1,174 @@
+//! The vocabulary that the library and the program share: names of the APIs a request can come through, and classes
+//! of memory. Both are stored in journals as numbers, so a number once given is never given to anything else.
+
+macro_rules! vocabulary {
+    ($(#[$doc:meta])* $name:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(non_camel_case_types)] // CUDA's own spelling, so that a name can be searched for
+        #[repr($repr)]
+        pub enum $name { $($variant = $number,)+ }
+
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
+
+            pub const fn name(self) -> &'static str {
+                match self { $($name::$variant => $text,)+ }
+            }
+
+            pub const fn number(self) -> $repr {
+                self as $repr
+            }
+
+            /// The entry with this number, or `None` for one that this version does not know.
+            pub const fn from_number(number: $repr) -> Option<Self> {
+                match number { $($number => Some($name::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+vocabulary! {
+    /// What kind of memory an allocation is.
+    Class: u8 {
+        1 Linear "linear",
+        2 Pitched "pitched",
+        3 Managed "managed",
+        4 Host "host",
+        5 HostRegistered "host_registered",
+        6 Async "async",
+        7 Vmm "vmm",
+        8 Array "array",
+        9 Mipmap "mipmap",
+        10 Imported "imported",
+        11 Graph "graph",
+        12 AddressRange "address_range",
+    }
+}
+
+impl Class {
+    /// Whether bytes of this class count towards a device's requested, allocated and reserved totals. Host memory has
+    /// a total of its own; imported memory is somebody else's; an address range holds no memory.
+    pub const fn is_device_memory(self) -> bool {
+        !matches!(
+            self,
+            Class::Host | Class::HostRegistered | Class::Imported | Class::AddressRange
+        )
+    }
+}
+
+vocabulary! {
+    /// The API an application called: the outermost one, under its source-level name (`cuMemAlloc` stands for
+    /// `cuMemAlloc_v2` and the per-thread-stream variants; `_v1` marks the 32-bit functions).
+    Api: u16 {
+        1 cuMemAlloc "cuMemAlloc",
+        2 cuMemAlloc_v1 "cuMemAlloc_v1",
+        3 cuMemAllocPitch "cuMemAllocPitch",
+        4 cuMemAllocManaged "cuMemAllocManaged",
+        5 cuMemFree "cuMemFree",
+        6 cuMemFree_v1 "cuMemFree_v1",
+        7 cuMemAllocHost "cuMemAllocHost",
+        8 cuMemHostAlloc "cuMemHostAlloc",
+        9 cuMemFreeHost "cuMemFreeHost",
+        10 cuMemHostRegister "cuMemHostRegister",
+        11 cuMemHostUnregister "cuMemHostUnregister",
+        12 cuMemAllocAsync "cuMemAllocAsync",
+        13 cuMemAllocFromPoolAsync "cuMemAllocFromPoolAsync",
+        14 cuMemFreeAsync "cuMemFreeAsync",
+        15 cuMemPoolCreate "cuMemPoolCreate",
+        16 cuMemPoolDestroy "cuMemPoolDestroy",
+        17 cuMemPoolTrimTo "cuMemPoolTrimTo",
+        18 cuMemPoolImportPointer "cuMemPoolImportPointer",
+        19 cuMemAddressReserve "cuMemAddressReserve",
+        20 cuMemAddressFree "cuMemAddressFree",
+        21 cuMemCreate "cuMemCreate",
+        22 cuMemRelease "cuMemRelease",
+        23 cuMemMap "cuMemMap",
+        24 cuMemUnmap "cuMemUnmap",
+        25 cuMemRetainAllocationHandle "cuMemRetainAllocationHandle",
+        26 cuMemImportFromShareableHandle "cuMemImportFromShareableHandle",
+        27 cuArrayCreate "cuArrayCreate",
+        28 cuArray3DCreate "cuArray3DCreate",
+        29 cuArrayDestroy "cuArrayDestroy",
+        30 cuMipmappedArrayCreate "cuMipmappedArrayCreate",
+        31 cuMipmappedArrayDestroy "cuMipmappedArrayDestroy",
+        32 cuIpcOpenMemHandle "cuIpcOpenMemHandle",
+        33 cuIpcCloseMemHandle "cuIpcCloseMemHandle",
+        34 cuImportExternalMemory "cuImportExternalMemory",
+        35 cuDestroyExternalMemory "cuDestroyExternalMemory",
+        36 cuGraphLaunch "cuGraphLaunch",
+        37 cuDeviceGraphMemTrim "cuDeviceGraphMemTrim",
+        38 cuCtxDestroy "cuCtxDestroy",
+        39 cuDevicePrimaryCtxRelease "cuDevicePrimaryCtxRelease",
+        40 cuDevicePrimaryCtxReset "cuDevicePrimaryCtxReset",
+        41 cuIpcGetMemHandle "cuIpcGetMemHandle",
+        42 cuMemPoolSetAttribute "cuMemPoolSetAttribute",
+        43 cuGraphExecDestroy "cuGraphExecDestroy",
+        44 cuMemGetInfo "cuMemGetInfo",
+        45 cuGraphAddMemAllocNode "cuGraphAddMemAllocNode",
+        46 cuCtxCreate "cuCtxCreate",
+        47 cuMulticastCreate "cuMulticastCreate",
+
+        200 cudaMalloc "cudaMalloc",
+        201 cudaFree "cudaFree",
+        202 cudaMallocPitch "cudaMallocPitch",
+        203 cudaMalloc3D "cudaMalloc3D",
+        204 cudaMallocManaged "cudaMallocManaged",
+        205 cudaMallocHost "cudaMallocHost",
+        206 cudaHostAlloc "cudaHostAlloc",
+        207 cudaFreeHost "cudaFreeHost",
+        208 cudaHostRegister "cudaHostRegister",
+        209 cudaHostUnregister "cudaHostUnregister",
+        210 cudaMallocAsync "cudaMallocAsync",
+        211 cudaMallocFromPoolAsync "cudaMallocFromPoolAsync",
+        212 cudaFreeAsync "cudaFreeAsync",
+        213 cudaMemPoolCreate "cudaMemPoolCreate",
+        214 cudaMemPoolDestroy "cudaMemPoolDestroy",
+        215 cudaMemPoolTrimTo "cudaMemPoolTrimTo",
+        216 cudaMemPoolSetAttribute "cudaMemPoolSetAttribute",
+        217 cudaMemPoolImportPointer "cudaMemPoolImportPointer",
+        218 cudaMallocArray "cudaMallocArray",
+        219 cudaMalloc3DArray "cudaMalloc3DArray",
+        220 cudaFreeArray "cudaFreeArray",
+        221 cudaMallocMipmappedArray "cudaMallocMipmappedArray",
+        222 cudaFreeMipmappedArray "cudaFreeMipmappedArray",
+        223 cudaIpcOpenMemHandle "cudaIpcOpenMemHandle",
+        224 cudaIpcCloseMemHandle "cudaIpcCloseMemHandle",
+        225 cudaIpcGetMemHandle "cudaIpcGetMemHandle",
+        226 cudaImportExternalMemory "cudaImportExternalMemory",
+        227 cudaDestroyExternalMemory "cudaDestroyExternalMemory",
+        228 cudaGraphLaunch "cudaGraphLaunch",
+        229 cudaDeviceGraphMemTrim "cudaDeviceGraphMemTrim",
+        230 cudaDeviceReset "cudaDeviceReset",
+        231 cudaGraphExecDestroy "cudaGraphExecDestroy",
+        232 cudaMemGetInfo "cudaMemGetInfo",
+        233 cudaGraphAddMemAllocNode "cudaGraphAddMemAllocNode",
+
+        300 vramshim_torch_alloc "vramshim_torch_alloc",
+        301 vramshim_torch_free "vramshim_torch_free",
+
+        // Not calls of the application: what the library did itself.
+        400 Policy "(policy)",
+        401 IdleRelease "(idle release)",
+    }
+}
+
+/// Where the numbers of the runtime's functions begin in `Api`.
+pub const FIRST_RUNTIME_API: u16 = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_their_entry() {
+        for &api in Api::ALL {
+            assert_eq!(Api::from_number(api.number()), Some(api));
+        }
+        for &class in Class::ALL {
+            assert_eq!(Class::from_number(class.number()), Some(class));
+        }
+        assert_eq!(Class::from_number(0), None);
+        assert_eq!(Api::from_number(0), None);
+    }
+}

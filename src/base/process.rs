@@ -1,0 +1,77 @@
+//! What this process is: the job's name, its command line, the variables that explain it.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::identity::for_file_name;
+
+/// The arguments as the kernel has them, NUL-separated; empty where they cannot be read.
+pub fn command_line() -> Vec<u8> {
+    std::fs::read("/proc/self/cmdline").unwrap_or_default()
+}
+
+/// `NAME=value` for each of `names` that is set, NUL-separated.
+pub fn environment(names: &[&str]) -> Vec<u8> {
+    let mut text = Vec::new();
+    for name in names {
+        if let Some(value) = std::env::var_os(name) {
+            text.extend_from_slice(name.as_bytes());
+            text.push(b'=');
+            text.extend_from_slice(value.as_bytes());
+            text.push(0);
+        }
+    }
+    text
+}
+
+/// A short name for the job, fit for a file name: the script an interpreter runs (`python train.py` is `train`), the
+/// module (`python -m pkg.mod` is `pkg.mod`), else the program.
+pub fn job_name() -> String {
+    let line = command_line();
+    let arguments: Vec<String> = line
+        .split(|&byte| byte == 0)
+        .filter(|part| !part.is_empty())
+        .map(|part| String::from_utf8_lossy(part).into_owned())
+        .collect();
+    job_name_of(&arguments)
+}
+
+fn job_name_of(arguments: &[String]) -> String {
+    let stem = |path: &str| {
+        let base = path.rsplit('/').next().unwrap_or(path);
+        base.strip_suffix(".py").unwrap_or(base).to_owned()
+    };
+    let Some(program) = arguments.first().map(|path| stem(path)) else {
+        return "job".to_owned();
+    };
+    let mut rest = arguments[1..].iter();
+    let name = if program.starts_with("python") || program.starts_with("pypy") {
+        loop {
+            match rest.next().map(String::as_str) {
+                Some("-m") => break rest.next().cloned().unwrap_or(program),
+                Some("-W" | "-X") => drop(rest.next()),
+                Some("-c" | "-") | None => break program,
+                Some(flag) if flag.starts_with('-') => {}
+                Some(script) => break stem(script),
+            }
+        }
+    } else {
+        program
+    };
+    let name = for_file_name(&name);
+    if name.is_empty() { "job".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::job_name_of;
+
+    #[test]
+    fn the_script_names_the_job() {
+        let name = |line: &str| job_name_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(name("/usr/bin/python3 -u /srv/train.py --lr 1"), "train");
+        assert_eq!(name("python -m torch.distributed.run x.py"), "torch.distributed.run");
+        assert_eq!(name("python3.11 -c pass"), "python3.11");
+        assert_eq!(name("./bench"), "bench");
+        assert_eq!(job_name_of(&[]), "job");
+    }
+}

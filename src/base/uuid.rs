@@ -1,0 +1,22 @@
+//! The UUID of a device: 16 bytes, and the text that the driver writes for them (`GPU-...`, `MIG-...`).
+
+/// As NVML writes it.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let [a, b, c, d, e] = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
+    format!("GPU-{a}-{b}-{c}-{d}-{e}")
+}
+
+/// The bytes of a UUID as NVML writes it (`GPU-...`, `MIG-...`); `None` for anything else.
+pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let (_, digits) = text.split_once('-')?;
+    let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut uuid = [0; 16];
+    if digits.len() != 2 * uuid.len() {
+        return None;
+    }
+    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(uuid)
+}

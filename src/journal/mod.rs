@@ -1,9 +1,0 @@
-//! The journal: what happened to GPU memory in one process, written so that it survives the process.
-//!
-//! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools; `identity` names the process in both.
-
-pub(crate) mod file;
-pub mod format;
-pub mod identity;
-pub mod reader;
-pub mod writer;

@@ -1,0 +1,115 @@
+//! `vramshim_*`: what the library tells the job that asks for it (`shim.h`).
+
+use std::ffi::{CStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::engine::{self, Limit, Stats};
+use base::api::Class;
+
+/// Copies `text` and a NUL into `buffer`, cut to `capacity`; returns the bytes the whole text needs, NUL included.
+///
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+unsafe fn copy_out(text: &[u8], buffer: *mut c_char, capacity: usize) -> usize {
+    if !buffer.is_null() && capacity > 0 {
+        let length = text.len().min(capacity - 1);
+        // SAFETY: `length` + 1 bytes fit by the line above and the contract.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), length);
+            *buffer.add(length) = 0;
+        }
+    }
+    text.len() + 1
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stats(device: i32, out: *mut Stats) -> i32 {
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, None)),
+        )
+    }
+}
+
+/// # Safety
+/// `class` is null or a C string, `out` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char, out: *mut Stats) -> i32 {
+    if class.is_null() {
+        return -1;
+    }
+    // SAFETY: a C string by contract.
+    let name = unsafe { CStr::from_ptr(class) }.to_bytes();
+    let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
+        return -1;
+    };
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Stats::default()), |engine| engine.stats(device, Some(class))),
+        )
+    }
+}
+
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
+    // SAFETY: the same contract.
+    unsafe {
+        give(
+            out,
+            engine::running().map_or(Some(Limit::default()), |engine| engine.limit(device)),
+        )
+    }
+}
+
+/// # Safety
+/// `out` is null or writable.
+unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
+    match stats {
+        Some(stats) if !out.is_null() => {
+            // SAFETY: not null, and writable by contract.
+            unsafe { *out = stats };
+            0
+        }
+        _ => -1,
+    }
+}
+
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.account());
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+}
+
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: usize) -> usize {
+    let path = engine::running().and_then(|engine| engine.journal_path());
+    // SAFETY: the same contract.
+    unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_trim(device: i32) -> u64 {
+    match (engine::running(), i16::try_from(device)) {
+        (Some(engine), Ok(device)) => engine.release_idle(device),
+        _ => 0,
+    }
+}

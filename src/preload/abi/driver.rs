@@ -1,0 +1,484 @@
+//! The exported driver functions: what `cuda.h` declares, each handed to the engine.
+//!
+//! Every function here has the C signature of its name (`real/signatures.rs` has the same list for calling onwards) and
+//! keeps that function's contract: pointers from the job are used as the contract says and no further. The unsuffixed
+//! names that have a `_v2` are the 32-bit functions of CUDA 3.1: forwarded and recorded as what they are.
+#![allow(non_snake_case)]
+#![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
+
+use std::ffi::{c_char, c_void};
+
+use super::route::route;
+use crate::engine::state::ledger::Key;
+use crate::engine::{ArrayShape, Place, enter, enter_if_limited, enter_running};
+use crate::next::{self, *};
+use base::api::{Api, Class};
+use journal::format::Route;
+
+/// Defines an exported function: `engine` runs with the call where the library takes part, `below` is what the next
+/// layer's function is called with (always the same arguments), available to `engine` as a closure of that name.
+macro_rules! export {
+    ($(
+        $name:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) |$call:ident, $below:ident| $engine:expr;
+    )+) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            // SAFETY: the job's own arguments, on their way to the function it called.
+            let $below = || unsafe { next::$name($($argument),*) };
+            match $enter(Api::$api) {
+                Some($call) => $engine,
+                None => $below(),
+            }
+        }
+    )+};
+}
+
+/// Reads an out-parameter after the call that wrote it succeeded.
+macro_rules! written {
+    ($out:ident) => {
+        // SAFETY: CUDA accepts no null here and has just written it.
+        || unsafe { *$out }
+    };
+    ($out:ident as $type:ty) => {
+        // SAFETY: as above.
+        || unsafe { *$out as $type }
+    };
+}
+
+// ---- linear, pitched, managed, host -----------------------------------------------------------------------------------
+
+export! {
+    cuMemAlloc_v2(out: *mut CUdeviceptr, size: usize) enter(cuMemAlloc) |call, _below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.allocate_linear(out, size) }
+    };
+    cuMemAlloc(out: *mut CUdeviceptrV1, size: u32) enter(cuMemAlloc_v1) |call, below| {
+        call.obtain_direct(Class::Linear, Place::current(), u64::from(size), below, written!(out as u64))
+    };
+    cuMemAllocPitch_v2(out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: u32)
+    enter(cuMemAllocPitch) |call, below| {
+        // SAFETY: read after success.
+        call.obtain_pitched(width as u64, height as u64, below, || unsafe { (*out, *pitch as u64) })
+    };
+    cuMemAllocPitch(out: *mut CUdeviceptrV1, pitch: *mut u32, width: u32, height: u32, element: u32)
+    enter(cuMemAllocPitch) |call, below| {
+        // SAFETY: read after success.
+        call.obtain_pitched(u64::from(width), u64::from(height), below, || unsafe { (u64::from(*out), u64::from(*pitch)) })
+    };
+    cuMemAllocManaged(out: *mut CUdeviceptr, size: usize, flags: u32) enter(cuMemAllocManaged) |call, below| {
+        call.obtain_direct(Class::Managed, Place::current(), size as u64, below, written!(out))
+    };
+    cuMemFree_v2(address: CUdeviceptr) enter(cuMemFree) |call, below| call.free(address, below);
+    cuMemFree(address: CUdeviceptrV1) enter(cuMemFree_v1) |call, below| call.free(u64::from(address), below);
+    cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) enter(cuMemAllocHost) |call, below| {
+        call.obtain_host(size as u64, below, written!(out))
+    };
+    cuMemAllocHost(out: *mut *mut c_void, size: u32) enter(cuMemAllocHost) |call, below| {
+        call.obtain_host(u64::from(size), below, written!(out))
+    };
+    cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) enter(cuMemHostAlloc) |call, below| {
+        call.obtain_host(size as u64, below, written!(out))
+    };
+    cuMemFreeHost(address: *mut c_void) enter(cuMemFreeHost) |call, below| {
+        call.free_direct(Key::Address(address as u64), below)
+    };
+    cuMemHostRegister(address: *mut c_void, size: usize, flags: u32) enter(cuMemHostRegister) |call, below| {
+        call.register_host(address, size as u64, below)
+    };
+    cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32) enter(cuMemHostRegister) |call, below| {
+        call.register_host(address, size as u64, below)
+    };
+    cuMemHostUnregister(address: *mut c_void) enter(cuMemHostUnregister) |call, below| {
+        call.unregister_host(address, below)
+    };
+}
+
+// ---- stream-ordered ----------------------------------------------------------------------------------------------------
+
+/// How to ask whether a stream is capturing, in the per-thread-stream variant or not.
+macro_rules! status_of {
+    ($stream:ident) => {
+        // SAFETY: the job's own stream.
+        |status| unsafe { next::cuStreamIsCapturing($stream, status) }
+    };
+    ($stream:ident per thread) => {
+        // SAFETY: the job's own stream.
+        |status| unsafe { next::cuStreamIsCapturing_ptsz($stream, status) }
+    };
+}
+
+export! {
+    cuMemAllocAsync(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream), below)
+    };
+    cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream per thread), below)
+    };
+    cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
+    enter(cuMemAllocFromPoolAsync) |call, below| {
+        call.allocate_async(written!(out), size, pool, stream, status_of!(stream), below)
+    };
+    cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
+    enter(cuMemAllocFromPoolAsync) |call, below| {
+        call.allocate_async(written!(out), size, pool, stream, status_of!(stream per thread), below)
+    };
+    cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
+        call.free_async(address, status_of!(stream), below)
+    };
+    cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
+        call.free_async(address, status_of!(stream per thread), below)
+    };
+    cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, _below| {
+        // SAFETY: the function's contract.
+        unsafe { call.create_pool(out, properties) }
+    };
+    cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
+    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| call.then_refresh(below);
+    cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
+    enter(cuMemPoolSetAttribute) |call, below| call.then_refresh(below);
+    cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
+    enter(cuMemPoolImportPointer) |call, below| {
+        call.import(written!(out), Key::Address, |_| 0, below)
+    };
+    cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
+    cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
+    cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.then_refresh(below);
+    cuCtxSynchronize() enter_running(Policy) |call, below| call.then_refresh(below);
+    cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| call.then_refresh(below);
+}
+
+// ---- virtual memory management -----------------------------------------------------------------------------------------
+
+export! {
+    cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64)
+    enter(cuMemAddressReserve) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.reserve_range(out, size, below) }
+    };
+    cuMemAddressFree(address: CUdeviceptr, size: usize) enter(cuMemAddressFree) |call, below| {
+        call.free_range(address, below)
+    };
+    cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64)
+    enter(cuMemCreate) |call, _below| {
+        // SAFETY: the function's contract.
+        unsafe { call.create_physical(out, size, properties, flags) }
+    };
+    cuMemRelease(handle: Handle) enter(cuMemRelease) |call, below| call.release_physical(handle, below);
+    cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
+    enter(cuMemMap) |call, below| call.map_physical(address, size as u64, handle, below);
+    cuMemUnmap(address: CUdeviceptr, size: usize) enter(cuMemUnmap) |call, below| {
+        call.unmap_physical(address, size as u64, below)
+    };
+    cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize)
+    enter_running(cuMemMap) |_call, below| below();
+    cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
+    enter(cuMemRetainAllocationHandle) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.retain_physical(out, address as u64, below) }
+    };
+    cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64)
+    enter_running(cuMemCreate) |_call, below| below();
+    cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32)
+    enter(cuMemImportFromShareableHandle) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.import_physical(out, below) }
+    };
+}
+
+// ---- arrays --------------------------------------------------------------------------------------------------------------
+
+/// The shape in a descriptor, or none where the pointer is null (the real function will say so).
+macro_rules! shape {
+    ($descriptor:ident v1) => {{
+        // SAFETY: readable where not null, by the function's contract.
+        unsafe { $descriptor.as_ref() }.map(ArrayShape::from)
+    }};
+    ($descriptor:ident $read:ident) => {
+        // SAFETY: as above.
+        (!$descriptor.is_null()).then(|| unsafe { ArrayShape::$read($descriptor) })
+    };
+}
+
+export! {
+    cuArrayCreate(out: *mut CUarray, descriptor: *const ArrayDescriptorV1) enter(cuArrayCreate) |call, below| {
+        let size = shape!(descriptor v1).map_or(0, |shape| shape.bytes());
+        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    };
+    cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) enter(cuArrayCreate) |call, below| {
+        let size = shape!(descriptor plane).map_or(0, |shape| shape.bytes());
+        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    };
+    cuArray3DCreate(out: *mut CUarray, descriptor: *const Array3dDescriptorV1) enter(cuArray3DCreate) |call, below| {
+        let size = shape!(descriptor v1).map_or(0, |shape| shape.bytes());
+        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    };
+    cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR)
+    enter(cuArray3DCreate) |call, below| {
+        let size = shape!(descriptor volume).map_or(0, |shape| shape.bytes());
+        call.obtain_array(Class::Array, size, below, written!(out as u64))
+    };
+    cuArrayDestroy(array: CUarray) enter(cuArrayDestroy) |call, below| {
+        call.free_direct(Key::Object(array as u64), below)
+    };
+    cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32)
+    enter(cuMipmappedArrayCreate) |call, below| {
+        let size = shape!(descriptor volume).map_or(0, |shape| shape.mipmap_bytes(levels));
+        call.obtain_array(Class::Mipmap, size, below, written!(out as u64))
+    };
+    cuMipmappedArrayDestroy(array: CUmipmappedArray) enter(cuMipmappedArrayDestroy) |call, below| {
+        call.free_direct(Key::Object(array as u64), below)
+    };
+}
+
+// ---- memory of other processes and APIs ------------------------------------------------------------------------------------
+
+export! {
+    cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr) enter(cuIpcGetMemHandle) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_export(out, address, below) }
+    };
+    cuIpcOpenMemHandle(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
+    enter(cuIpcOpenMemHandle) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
+    };
+    cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32)
+    enter(cuIpcOpenMemHandle) |call, below| {
+        // SAFETY: `out` is null or writable by the function's contract.
+        unsafe { call.ipc_open(out, &handle, flags, size_at, below) }
+    };
+    cuIpcCloseMemHandle(address: CUdeviceptr) enter(cuIpcCloseMemHandle) |call, below| {
+        call.ipc_close(address, below)
+    };
+    cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
+    enter(cuImportExternalMemory) |call, below| {
+        // SAFETY: read after success, which a null descriptor does not allow.
+        call.import(written!(out as u64), Key::Object, |_| unsafe { (*descriptor).size }, below)
+    };
+    cuExternalMemoryGetMappedBuffer(
+        out: *mut CUdeviceptr, memory: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC
+    ) enter(cuImportExternalMemory) |call, below| {
+        // SAFETY: as above.
+        call.import(written!(out), Key::Address, |_| unsafe { (*descriptor).size }, below)
+    };
+    cuDestroyExternalMemory(memory: CUexternalMemory) enter(cuDestroyExternalMemory) |call, below| {
+        call.free_direct(Key::Object(memory as u64), below)
+    };
+}
+
+/// Bytes of the allocation at `address`, as the layer below tells it; 0 where it does not.
+fn size_at(address: CUdeviceptr) -> u64 {
+    let mut size = 0usize;
+    // SAFETY: this frame's own value; CUDA allows the base to be null.
+    unsafe { next::cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut size, address) };
+    size as u64
+}
+
+// ---- graphs ------------------------------------------------------------------------------------------------------------------
+
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`, the first field of `CUgraphNodeParams`
+const MEM_ALLOC_NODE: u32 = 10;
+
+/// Whether generic node parameters describe an allocation.
+///
+/// # Safety
+/// `parameters` is null or readable.
+unsafe fn allocates(parameters: *const c_void) -> bool {
+    // SAFETY: readable by contract; the type is its first field.
+    !parameters.is_null() && unsafe { parameters.cast::<u32>().read() } == MEM_ALLOC_NODE
+}
+
+export! {
+    cuGraphAddMemAllocNode(
+        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
+        parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS
+    ) enter(cuGraphAddMemAllocNode) |call, below| {
+        call.graph_allocates();
+        below()
+    };
+    cuGraphAddNode(
+        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void
+    ) enter(cuGraphAddMemAllocNode) |call, below| {
+        // SAFETY: the function's contract.
+        if unsafe { allocates(parameters) } {
+            call.graph_allocates();
+        }
+        below()
+    };
+    cuGraphAddNode_v2(
+        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
+        parameters: *mut c_void
+    ) enter(cuGraphAddMemAllocNode) |call, below| {
+        // SAFETY: the function's contract.
+        if unsafe { allocates(parameters) } {
+            call.graph_allocates();
+        }
+        below()
+    };
+    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
+        call.refresh_graphs(below())
+    };
+    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
+        call.refresh_graphs(below())
+    };
+    cuGraphExecDestroy(graph: CUgraphExec) enter_running(cuGraphExecDestroy) |call, below| {
+        call.refresh_graphs(below())
+    };
+    cuDeviceGraphMemTrim(device: CUdevice) enter_running(cuDeviceGraphMemTrim) |call, below| {
+        call.refresh_graphs_of(device, below())
+    };
+}
+
+// ---- contexts ----------------------------------------------------------------------------------------------------------------
+
+export! {
+    cuCtxDestroy(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuCtxDestroy_v2(context: CUcontext) enter_running(cuCtxDestroy) |call, below| call.context_destroyed(context, below);
+    cuDevicePrimaryCtxRelease(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxRelease) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+    cuDevicePrimaryCtxReset_v2(device: CUdevice) enter_running(cuDevicePrimaryCtxReset) |call, below| {
+        call.primary_released(device, below)
+    };
+}
+
+// ---- peers ---------------------------------------------------------------------------------------------------------------------
+
+export! {
+    cuCtxEnablePeerAccess(peer: CUcontext, flags: u32) enter(Policy) |call, below| {
+        call.peer_access(peer as u64, true, below)
+    };
+    cuCtxDisablePeerAccess(peer: CUcontext) enter(Policy) |call, below| call.peer_access(peer as u64, false, below);
+}
+
+// ---- questions -----------------------------------------------------------------------------------------------------------------
+
+export! {
+    cuMemGetInfo(free: *mut u32, total: *mut u32) enter_if_limited(cuMemGetInfo) |call, _below| {
+        // SAFETY: each pointer is null or writable by the function's contract.
+        unsafe { call.memory_info_v1(free, total) }
+    };
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize) enter(cuMemGetInfo) |call, _below| {
+        // SAFETY: each pointer is null or writable by the function's contract.
+        unsafe { call.memory_info(free, total) }
+    };
+    cuDeviceTotalMem(out: *mut u32, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.device_total(out, device, below()) }
+    };
+    cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice) enter_if_limited(cuMemGetInfo) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.device_total(out, device, below()) }
+    };
+    cuMemGetAddressRange(base: *mut CUdeviceptrV1, size: *mut u32, address: CUdeviceptrV1)
+    enter_running(cuMemGetInfo) |_call, below| below();
+    cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr)
+    enter_running(cuMemGetInfo) |call, _below| {
+        // SAFETY: each pointer is null or writable by the function's contract.
+        unsafe { call.address_range(base, size, address) }
+    };
+    cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
+    enter_running(cuMemGetInfo) |call, _below| {
+        // SAFETY: the job's own arguments, but for an address that is none.
+        let result = unsafe { next::cuPointerGetAttribute(out, attribute, call.asked_about(address)) };
+        if result == SUCCESS {
+            // SAFETY: the function's contract.
+            unsafe { call.pointer_attribute(out, attribute, address) };
+        }
+        result
+    };
+    cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr)
+    enter_running(cuMemGetInfo) |call, _below| {
+        // SAFETY: as above.
+        let result = unsafe { next::cuPointerGetAttributes(count, attributes, out, call.asked_about(address)) };
+        if result == SUCCESS && !attributes.is_null() && !out.is_null() {
+            for index in 0..count as usize {
+                // SAFETY: both arrays have `count` elements by the function's contract.
+                unsafe { call.pointer_attribute(*out.add(index), *attributes.add(index), address) };
+            }
+        }
+        result
+    };
+}
+
+// ---- streams and captures -------------------------------------------------------------------------------------------------------------------
+
+/// In the per-thread variants the default stream is the thread's own.
+fn own(stream: CUstream) -> usize {
+    if stream.is_null() {
+        STREAM_PER_THREAD
+    } else {
+        stream as usize
+    }
+}
+
+export! {
+    cuStreamBeginCapture(stream: CUstream) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    cuStreamBeginCapture_ptsz(stream: CUstream) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamBeginCapture_v2(stream: CUstream, mode: u32) enter(Policy) |call, below| {
+        call.capture_begins(stream as usize, below)
+    };
+    cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32) enter(Policy) |call, below| {
+        call.capture_begins(own(stream), below)
+    };
+    cuStreamBeginCaptureToGraph(
+        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
+    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    cuStreamBeginCaptureToGraph_ptsz(
+        stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
+    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
+        call.capture_ends(stream as usize, status_of!(stream), below)
+    };
+    cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
+        call.capture_ends(own(stream), status_of!(stream per thread), below)
+    };
+    cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_made(below);
+    cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {
+        call.stream_made(below)
+    };
+    cuStreamDestroy(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
+    cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
+}
+
+// ---- look-up -------------------------------------------------------------------------------------------------------------------
+
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success.
+    unsafe {
+        let result = next::cuGetProcAddress(name, out, version, flags);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
+        }
+        result
+    }
+}
+
+/// # Safety
+/// As the CUDA function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut u32,
+) -> i32 {
+    // SAFETY: the job's own arguments; `out` is read after success.
+    unsafe {
+        let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
+        if result == SUCCESS && !out.is_null() {
+            *out = route(Route::GetProcAddress, name, *out, version, flags);
+        }
+        result
+    }
+}

@@ -1,0 +1,114 @@
+//! Answers of `cuGetProcAddress` and `cudaGetDriverEntryPoint`, routed to us.
+//!
+//! The real function is asked first: it chooses the version and the per-thread-stream variant. What it returned is then
+//! matched by *address* with the functions of our table, and swapped for ours. Only where the address is none that we
+//! know (a driver or layer that hands out internal addresses) does the documented naming rule decide.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+
+use super::{DRIVER, Entry};
+use crate::next::symbols;
+use journal::format::Route;
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// No function of the driver has had more generations.
+const LATEST_GENERATION: u32 = 4;
+
+/// A table name taken apart: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
+pub(super) struct Variant<'a> {
+    pub(super) base: &'a str,
+    pub(super) generation: u32,
+    per_thread: bool,
+}
+
+pub(super) fn variant(name: &str) -> Variant<'_> {
+    let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
+        Some(rest) => (rest, true),
+        None => (name, false),
+    };
+    match rest.strip_suffix("_v2") {
+        Some(base) => Variant {
+            base,
+            generation: 2,
+            per_thread,
+        },
+        None => Variant {
+            base: rest,
+            generation: 1,
+            per_thread,
+        },
+    }
+}
+
+/// The CUDA version from which a base name means its `_v2` function (the `cuda.h` of that release says so).
+fn second_generation_since(base: &str) -> i32 {
+    match base {
+        "cuCtxDestroy" | "cuStreamDestroy" => 4000,
+        "cuMemHostRegister" => 6050,
+        "cuStreamBeginCapture" => 10010,
+        "cuDevicePrimaryCtxRelease" | "cuDevicePrimaryCtxReset" | "cuIpcOpenMemHandle" => 11000,
+        "cuGetProcAddress" => 12000,
+        "cuGraphAddNode" => 12030,
+        "cuCtxSynchronize" => 13000,
+        _ => 3020,
+    }
+}
+
+/// Our function for what the real look-up of `name` answered, or that answer itself where it is not ours to touch.
+/// `way` is how the job asked.
+///
+/// # Safety
+/// `name` is null or a C string.
+pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, version: i32, flags: u64) -> *mut c_void {
+    if name.is_null() || answer.is_null() {
+        return answer;
+    }
+    if symbols::is_ours(answer) {
+        let same = DRIVER.iter().find(|entry| std::ptr::eq(entry.ours, answer));
+        return same.map_or(answer, |entry| entry.hand_out(way));
+    }
+    // SAFETY: not null, and the caller's contract makes it a C string.
+    let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
+        return answer;
+    };
+    let asked = variant(name).base;
+    let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == asked);
+    if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
+        return same.hand_out(way);
+    }
+    // A generation that a later CUDA brought has other arguments than any of ours.
+    let is_later = |generation: u32| {
+        CString::new(format!("{asked}_v{generation}")).is_ok_and(|name| {
+            let ours = DRIVER.iter().any(|entry| entry.name.as_bytes() == name.to_bytes());
+            !ours && std::ptr::eq(symbols::function(&name), answer)
+        })
+    };
+    if (2..=LATEST_GENERATION).any(is_later) {
+        return answer;
+    }
+    match family()
+        .filter(|entry| suits(entry, version, flags))
+        .max_by_key(|entry| rank(entry))
+    {
+        Some(chosen) => {
+            if let Some(slot) = chosen.slot {
+                slot.adopt(answer);
+            }
+            chosen.hand_out(way)
+        }
+        None => answer,
+    }
+}
+
+fn suits(entry: &Entry, version: i32, flags: u64) -> bool {
+    let variant = variant(entry.name);
+    (variant.generation == 1 || version >= second_generation_since(variant.base))
+        && (!variant.per_thread || flags & PER_THREAD_DEFAULT_STREAM != 0)
+}
+
+fn rank(entry: &Entry) -> (bool, u32) {
+    let variant = variant(entry.name);
+    (variant.per_thread, variant.generation)
+}

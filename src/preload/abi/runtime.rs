@@ -1,0 +1,163 @@
+//! The exported runtime functions: each notes what the application called and forwards to the real runtime, which keeps
+//! its own state right and calls the driver through pointers that lead back to us.
+//!
+//! Two runtimes (.12 and .13) may live in one process: the call goes to the caller's.
+#![allow(non_snake_case)]
+#![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA runtime function of the same name
+
+use std::ffi::{c_char, c_void};
+
+use super::route::route;
+use crate::engine;
+use crate::next::c_name;
+use crate::next::symbols::RuntimeFunction;
+use base::api::Api;
+use journal::format::Route;
+
+/// `cudaErrorInsufficientDriver`: what a program sees that finds no usable runtime or driver.
+const NO_RUNTIME: i32 = 35;
+
+/// `struct cudaExtent`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Extent {
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// `struct cudaIpcMemHandle_st`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IpcMemHandle([c_char; 64]);
+
+type Stream = *mut c_void;
+type Pool = *mut c_void;
+
+macro_rules! export {
+    ($($name:ident($($argument:ident: $type:ty),*) $api:ident;)+) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
+            let _scope = engine::runtime(Api::$api);
+            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let real = REAL.get();
+            if real.is_null() {
+                return NO_RUNTIME;
+            }
+            // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
+            // arguments are the application's own.
+            unsafe {
+                let real: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(real);
+                real($($argument),*)
+            }
+        }
+    )+};
+}
+
+export! {
+    cudaMalloc(out: *mut *mut c_void, size: usize) cudaMalloc;
+    cudaFree(address: *mut c_void) cudaFree;
+    cudaMallocPitch(out: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) cudaMallocPitch;
+    cudaMalloc3D(out: *mut c_void, extent: Extent) cudaMalloc3D;
+    cudaMallocManaged(out: *mut *mut c_void, size: usize, flags: u32) cudaMallocManaged;
+    cudaMallocHost(out: *mut *mut c_void, size: usize) cudaMallocHost;
+    cudaHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) cudaHostAlloc;
+    cudaFreeHost(address: *mut c_void) cudaFreeHost;
+    cudaHostRegister(address: *mut c_void, size: usize, flags: u32) cudaHostRegister;
+    cudaHostUnregister(address: *mut c_void) cudaHostUnregister;
+    cudaMallocAsync(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
+    cudaMallocAsync_ptsz(out: *mut *mut c_void, size: usize, stream: Stream) cudaMallocAsync;
+    cudaMallocFromPoolAsync(out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream) cudaMallocFromPoolAsync;
+    cudaMallocFromPoolAsync_ptsz(
+        out: *mut *mut c_void, size: usize, pool: Pool, stream: Stream
+    ) cudaMallocFromPoolAsync;
+    cudaFreeAsync(address: *mut c_void, stream: Stream) cudaFreeAsync;
+    cudaFreeAsync_ptsz(address: *mut c_void, stream: Stream) cudaFreeAsync;
+    cudaMemPoolCreate(out: *mut Pool, properties: *const c_void) cudaMemPoolCreate;
+    cudaMemPoolDestroy(pool: Pool) cudaMemPoolDestroy;
+    cudaMemPoolTrimTo(pool: Pool, keep: usize) cudaMemPoolTrimTo;
+    cudaMemPoolSetAttribute(pool: Pool, attribute: u32, value: *mut c_void) cudaMemPoolSetAttribute;
+    cudaMemPoolImportPointer(out: *mut *mut c_void, pool: Pool, data: *mut c_void) cudaMemPoolImportPointer;
+    cudaMallocArray(
+        out: *mut *mut c_void, descriptor: *const c_void, width: usize, height: usize, flags: u32
+    ) cudaMallocArray;
+    cudaMalloc3DArray(out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, flags: u32) cudaMalloc3DArray;
+    cudaFreeArray(array: *mut c_void) cudaFreeArray;
+    cudaMallocMipmappedArray(
+        out: *mut *mut c_void, descriptor: *const c_void, extent: Extent, levels: u32, flags: u32
+    ) cudaMallocMipmappedArray;
+    cudaFreeMipmappedArray(array: *mut c_void) cudaFreeMipmappedArray;
+    cudaIpcGetMemHandle(out: *mut IpcMemHandle, address: *mut c_void) cudaIpcGetMemHandle;
+    cudaIpcOpenMemHandle(out: *mut *mut c_void, handle: IpcMemHandle, flags: u32) cudaIpcOpenMemHandle;
+    cudaIpcCloseMemHandle(address: *mut c_void) cudaIpcCloseMemHandle;
+    cudaImportExternalMemory(out: *mut *mut c_void, descriptor: *const c_void) cudaImportExternalMemory;
+    cudaExternalMemoryGetMappedBuffer(
+        out: *mut *mut c_void, memory: *mut c_void, descriptor: *const c_void
+    ) cudaImportExternalMemory;
+    cudaDestroyExternalMemory(memory: *mut c_void) cudaDestroyExternalMemory;
+    cudaGraphAddMemAllocNode(
+        out: *mut *mut c_void, graph: *mut c_void, dependencies: *const *mut c_void, count: usize, parameters: *mut c_void
+    ) cudaGraphAddMemAllocNode;
+    cudaGraphLaunch(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
+    cudaGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) cudaGraphLaunch;
+    cudaGraphExecDestroy(graph: *mut c_void) cudaGraphExecDestroy;
+    cudaDeviceGraphMemTrim(device: i32) cudaDeviceGraphMemTrim;
+    cudaDeviceReset() cudaDeviceReset;
+    cudaMemGetInfo(free: *mut usize, total: *mut usize) cudaMemGetInfo;
+}
+
+/// Defines a look-up function of the runtime: the real one answers, then the address is routed to us.
+macro_rules! export_entry_point {
+    ($($name:ident($($extra:ident: $type:ty),*) $version:expr;)+) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
+        ) -> i32 {
+            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let real = REAL.get();
+            if real.is_null() {
+                return NO_RUNTIME;
+            }
+            // SAFETY: as in `export!`; `out` is read after success.
+            unsafe {
+                let real: unsafe extern "C" fn(
+                    *const c_char, *mut *mut c_void, $($type,)* u64, *mut u32
+                ) -> i32 = std::mem::transmute(real);
+                let result = real(symbol, out, $($extra,)* flags, status);
+                if result == 0 && !out.is_null() {
+                    *out = route(Route::EntryPoint, symbol, *out, $version, flags);
+                }
+                result
+            }
+        }
+    )+};
+}
+
+/// The runtime's own version is asked for here: newer than any threshold of the naming rule.
+const OWN_VERSION: i32 = i32::MAX;
+
+export_entry_point! {
+    cudaGetDriverEntryPoint() OWN_VERSION;
+    cudaGetDriverEntryPoint_ptsz() OWN_VERSION;
+    cudaGetDriverEntryPointByVersion(version: u32) version as i32;
+    cudaGetDriverEntryPointByVersion_ptsz(version: u32) version as i32;
+}
+
+/// Hands the names of the hooked runtime functions to the macro named.
+macro_rules! hooked_runtime_functions {
+    ($then:ident) => {
+        $then! {
+            cudaMalloc, cudaFree, cudaMallocPitch, cudaMalloc3D, cudaMallocManaged, cudaMallocHost, cudaHostAlloc,
+            cudaFreeHost, cudaHostRegister, cudaHostUnregister, cudaMallocAsync, cudaMallocAsync_ptsz,
+            cudaMallocFromPoolAsync, cudaMallocFromPoolAsync_ptsz, cudaFreeAsync, cudaFreeAsync_ptsz,
+            cudaMemPoolCreate, cudaMemPoolDestroy, cudaMemPoolTrimTo, cudaMemPoolSetAttribute,
+            cudaMemPoolImportPointer, cudaMallocArray, cudaMalloc3DArray, cudaFreeArray, cudaMallocMipmappedArray,
+            cudaFreeMipmappedArray, cudaIpcGetMemHandle, cudaIpcOpenMemHandle, cudaIpcCloseMemHandle,
+            cudaImportExternalMemory, cudaExternalMemoryGetMappedBuffer, cudaDestroyExternalMemory,
+            cudaGraphAddMemAllocNode, cudaGraphLaunch, cudaGraphLaunch_ptsz, cudaGraphExecDestroy,
+            cudaDeviceGraphMemTrim, cudaDeviceReset, cudaMemGetInfo, cudaGetDriverEntryPoint,
+            cudaGetDriverEntryPoint_ptsz, cudaGetDriverEntryPointByVersion, cudaGetDriverEntryPointByVersion_ptsz,
+        }
+    };
+}
+pub(super) use hooked_runtime_functions;

@@ -1,0 +1,152 @@
+//! What the library tells the job about itself (`shim.h`).
+
+use std::fmt::Write as _;
+
+use super::Engine;
+use crate::engine::state::ledger::{Reading, Readings};
+use base::api::{Api, Class};
+use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use quota::Scope;
+
+/// `struct vramshim_stats`: one device (or, as device -1, the host). Bytes, but for the counts.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub requested: u64,
+    pub requested_peak: u64,
+    pub allocated: u64,
+    pub allocated_peak: u64,
+    pub reserved: u64,
+    pub reserved_peak: u64,
+    /// Free inside our segments, and the largest contiguous part of it.
+    pub free_inside: u64,
+    pub largest_free_block: u64,
+    pub live: u64,
+    pub failures: u64,
+}
+
+/// `struct vramshim_limit`. Bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub limit: u64,
+    pub used: u64,
+    pub available: u64,
+    pub context: u64,
+    /// 1 where the limit is that of a group.
+    pub group: u64,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Limit {
+            limit: 0,
+            used: 0,
+            available: u64::MAX,
+            context: 0,
+            group: 0,
+        }
+    }
+}
+
+impl From<Readings> for Stats {
+    fn from(readings: Readings) -> Self {
+        Stats {
+            requested: readings.requested.current,
+            requested_peak: readings.requested.peak,
+            allocated: readings.allocated.current,
+            allocated_peak: readings.allocated.peak,
+            reserved: readings.reserved.current,
+            reserved_peak: readings.reserved.peak,
+            live: readings.live.current,
+            failures: readings.failures,
+            ..Stats::default()
+        }
+    }
+}
+
+impl Engine {
+    fn refresh(&self) {
+        self.refresh_pools(Api::Policy);
+        for device in 0..MAX_DEVICES as i16 {
+            if self.sightings.has(device) {
+                self.refresh_graphs(device, Api::Policy);
+            }
+        }
+    }
+
+    /// Totals of a device, `class` alone where one is named. `None` for a device number out of range.
+    pub fn stats(&self, device: i32, class: Option<Class>) -> Option<Stats> {
+        let device = i16::try_from(device)
+            .ok()
+            .filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
+        self.refresh();
+        let stats = Stats::from(self.ledger.readings(device, class));
+        if class.is_some() {
+            return Some(stats);
+        }
+        let (free_inside, largest_free_block) = self.free_inside(device);
+        Some(Stats {
+            free_inside,
+            largest_free_block,
+            ..stats
+        })
+    }
+
+    /// The limit of a device. `None` for a device number out of range.
+    pub fn limit(&self, device: i32) -> Option<Limit> {
+        let device = i16::try_from(device)
+            .ok()
+            .filter(|&device| (0..MAX_DEVICES as i16).contains(&device))?;
+        let quota = if self.sightings.has(device) {
+            self.quota(device)
+        } else {
+            None
+        };
+        let Some(quota) = quota else {
+            return Some(Limit::default());
+        };
+        Some(Limit {
+            limit: quota.limit.unwrap_or(0),
+            used: quota.used(),
+            available: quota.available().unwrap_or(u64::MAX),
+            context: quota.context(),
+            group: u64::from(quota.scope == Scope::Group),
+        })
+    }
+
+    /// The account of every device seen and every class that was ever used, as JSON.
+    pub fn account(&self) -> String {
+        self.refresh();
+        let mut text = format!(
+            "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",
+            self.pid,
+            self.config.strategy.name(),
+            self.journal.as_ref().map_or(0, |journal| journal.lost()),
+        );
+        let mut first = true;
+        for device in HOST_DEVICE..MAX_DEVICES as i16 {
+            for &class in Class::ALL {
+                let one = self.ledger.readings(device, Some(class));
+                if one.live.peak == 0 && one.reserved.peak == 0 && one.failures == 0 {
+                    continue;
+                }
+                let comma = if std::mem::take(&mut first) { "" } else { "," };
+                let reading = |one: Reading| format!("{{\"current\":{},\"peak\":{}}}", one.current, one.peak);
+                let _ = write!(
+                    text,
+                    "{comma}{{\"device\":{device},\"class\":\"{}\",\"requested\":{},\"allocated\":{},\"reserved\":{},\
+                     \"count\":{},\"failures\":{}}}",
+                    class.name(),
+                    reading(one.requested),
+                    reading(one.allocated),
+                    reading(one.reserved),
+                    one.live.current,
+                    one.failures,
+                );
+            }
+        }
+        text.push_str("]}");
+        text
+    }
+}

@@ -1,0 +1,172 @@
+//! The driver's management library (NVML), as the next layer has it: what is hooked, and what we ask ourselves.
+//!
+//! Its result codes are its own. Types are those of the public header `nvml.h`.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use once_cell::sync::OnceCell;
+
+use super::Slot;
+use base::uuid::{parse_uuid, uuid_text};
+
+pub const OK: i32 = 0;
+pub const INSUFFICIENT_SIZE: i32 = 7;
+const FUNCTION_NOT_FOUND: i32 = 13;
+/// Stands for a figure that the driver does not tell.
+const NOT_AVAILABLE: u64 = u64::MAX;
+
+pub type Device = *mut c_void;
+
+/// `nvmlMemory_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    pub total: u64,
+    pub free: u64,
+    pub used: u64,
+}
+
+/// `nvmlMemory_v2_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryV2 {
+    pub version: u32,
+    pub total: u64,
+    pub reserved: u64,
+    pub free: u64,
+    pub used: u64,
+}
+
+/// `nvmlProcessInfo_v1_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessV1 {
+    pub pid: u32,
+    pub used: u64,
+}
+
+/// `nvmlProcessInfo_v2_t`
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    pub pid: u32,
+    pub used: u64,
+    pub gpu_instance: u32,
+    pub compute_instance: u32,
+}
+
+macro_rules! forward {
+    ($($name:ident($($argument:ident: $type:ty),*);)+) => {
+        #[allow(non_upper_case_globals)]
+        pub mod slots {
+            use super::Slot;
+            $(
+                pub static $name: Slot = Slot::new(crate::next::c_name!($name));
+            )+
+        }
+        $(
+            /// Calls the next layer's function of this name.
+            ///
+            /// # Safety
+            /// The caller keeps the contract of the NVML function of this name.
+            #[allow(non_snake_case)]
+            pub unsafe fn $name($($argument: $type),*) -> i32 {
+                let Some(address) = slots::$name.get() else { return FUNCTION_NOT_FOUND };
+                // SAFETY: the next layer's symbol of this name has the C signature that the public header gives it.
+                unsafe {
+                    let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
+                    function($($argument),*)
+                }
+            }
+        )+
+    };
+}
+
+forward! {
+    nvmlInit_v2();
+    nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Device);
+    nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32);
+    nvmlDeviceGetMigMode(device: Device, current: *mut u32, pending: *mut u32);
+    nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory);
+    nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut MemoryV2);
+    nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut u32, out: *mut ProcessV1);
+    nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut u32, out: *mut Process);
+    nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut u32, out: *mut Process);
+}
+
+/// The UUID of a device or MIG device.
+pub fn uuid(device: Device) -> Option<[u8; 16]> {
+    let mut text = [0u8; 96];
+    // SAFETY: the buffer is this frame's own, of the size that the call is told.
+    let asked = unsafe { nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), text.len() as u32) };
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
+}
+
+/// Whether a device is divided into parts (MIG), which are the devices that CUDA uses then.
+pub fn is_divided(device: Device) -> bool {
+    let (mut current, mut pending) = (0, 0);
+    // SAFETY: both are this frame's own values.
+    unsafe { nvmlDeviceGetMigMode(device, &mut current, &mut pending) == OK && current != 0 }
+}
+
+/// The processes that compute on a device, by whichever function there is.
+pub fn processes(device: Device) -> Option<Vec<Process>> {
+    // Room for as many as there usually are, so that it is asked once.
+    let mut list: Vec<Process> = Vec::with_capacity(64);
+    for _ in 0..8 {
+        let mut count = list.capacity() as u32;
+        let room = list.as_mut_ptr();
+        // SAFETY: there is room for `count` entries.
+        let asked = unsafe {
+            match nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, room) {
+                FUNCTION_NOT_FOUND => nvmlDeviceGetComputeRunningProcesses_v2(device, &mut count, room),
+                result => result,
+            }
+        };
+        match asked {
+            OK if count as usize <= list.capacity() => {
+                // SAFETY: so many were written.
+                unsafe { list.set_len(count as usize) };
+                return Some(list);
+            }
+            // More may come before it is asked again.
+            INSUFFICIENT_SIZE => list.reserve(count as usize + 8),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Bytes that the driver says this process has of a device; `None` where it does not say (another pid namespace, a
+/// platform that does not tell, no such library).
+pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
+    static READY: OnceCell<bool> = OnceCell::new();
+    // SAFETY: takes nothing; never undone, because the job may use the library as well.
+    if !READY.get_or_init(|| unsafe { nvmlInit_v2() } == OK) {
+        return None;
+    }
+    let text = uuid_text(uuid);
+    let mut device: Device = std::ptr::null_mut();
+    let found = ["GPU", "MIG"].into_iter().any(|kind| {
+        let name = CString::new(text.replacen("GPU", kind, 1)).unwrap_or_default();
+        // SAFETY: a C string, and this frame's own value.
+        unsafe { nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
+    });
+    if !found {
+        return None;
+    }
+    /// Set once this process was listed: its process id is one that the library knows, and not to be listed is to have
+    /// nothing.
+    static LISTED: AtomicBool = AtomicBool::new(false);
+    let own = std::process::id();
+    let used = processes(device)?
+        .into_iter()
+        .filter(|process| process.pid == own)
+        .map(|process| process.used);
+    let sum = used.reduce(u64::saturating_add);
+    LISTED.fetch_or(sum.is_some(), Relaxed);
+    sum.or_else(|| LISTED.load(Relaxed).then_some(0))
+        .filter(|&bytes| bytes != NOT_AVAILABLE)
+}

@@ -1,0 +1,235 @@
+//! The driver functions we know, with their C signatures (public header `cuda.h`), each as a function that forwards to
+//! the next layer and a slot that remembers where that is.
+//!
+//! The first list is hooked: `abi/mod.rs` builds its table from it, so a name stands in one place only. Enumerations
+//! are plain integers here: a Rust enum holding a value of a newer driver would be undefined behaviour.
+
+use std::ffi::{c_char, c_void};
+
+pub use cudarc::driver::sys::{
+    CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent, CUexternalMemory, CUgraph,
+    CUgraphExec, CUgraphNode, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps, CUmemoryPool,
+    CUmipmappedArray, CUstream, CUuuid,
+};
+
+use super::{NOT_FOUND, Slot};
+
+/// `CUdeviceptr` of the 32-bit (version 1) functions.
+pub type CUdeviceptrV1 = u32;
+pub type Handle = u64;
+
+macro_rules! forward {
+    ($slots:ident: $($name:ident($($argument:ident: $type:ty),*);)+) => {
+        #[allow(non_upper_case_globals)]
+        pub mod $slots {
+            use super::Slot;
+            $(
+                pub static $name: Slot = Slot::new(crate::next::c_name!($name));
+            )+
+        }
+        $(
+            /// Calls the next layer's function of this name.
+            ///
+            /// # Safety
+            /// The caller keeps the contract of the CUDA function of this name.
+            #[allow(non_snake_case)]
+            #[inline]
+            pub unsafe fn $name($($argument: $type),*) -> i32 {
+                let Some(address) = $slots::$name.get() else { return NOT_FOUND };
+                // SAFETY: the next layer's symbol of this name has the C signature that the public header gives it.
+                unsafe {
+                    let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
+                    function($($argument),*)
+                }
+            }
+        )+
+    };
+}
+
+/// Hands the hooked functions to the macro named, as `name(argument: type, ...);`.
+#[macro_export]
+macro_rules! hooked_driver_functions {
+    ($then:ident) => {
+        $then! {
+            cuMemAlloc(out: *mut CUdeviceptrV1, size: u32);
+            cuMemAlloc_v2(out: *mut CUdeviceptr, size: usize);
+            cuMemAllocPitch(out: *mut CUdeviceptrV1, pitch: *mut u32, width: u32, height: u32, element: u32);
+            cuMemAllocPitch_v2(out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: u32);
+            cuMemAllocManaged(out: *mut CUdeviceptr, size: usize, flags: u32);
+            cuMemFree(address: CUdeviceptrV1);
+            cuMemFree_v2(address: CUdeviceptr);
+            cuMemAllocHost(out: *mut *mut c_void, size: u32);
+            cuMemAllocHost_v2(out: *mut *mut c_void, size: usize);
+            cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32);
+            cuMemFreeHost(address: *mut c_void);
+            cuMemHostRegister(address: *mut c_void, size: usize, flags: u32);
+            cuMemHostRegister_v2(address: *mut c_void, size: usize, flags: u32);
+            cuMemHostUnregister(address: *mut c_void);
+
+            cuMemAllocAsync(out: *mut CUdeviceptr, size: usize, stream: CUstream);
+            cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream);
+            cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream);
+            cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream);
+            cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
+            cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream);
+            cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps);
+            cuMemPoolDestroy(pool: CUmemoryPool);
+            cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+            cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
+            cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void);
+            cuStreamSynchronize(stream: CUstream);
+            cuStreamSynchronize_ptsz(stream: CUstream);
+            cuEventSynchronize(event: CUevent);
+            cuCtxSynchronize();
+            cuCtxSynchronize_v2(context: CUcontext);
+
+            cuMemAddressReserve(out: *mut CUdeviceptr, size: usize, alignment: usize, address: CUdeviceptr, flags: u64);
+            cuMemAddressFree(address: CUdeviceptr, size: usize);
+            cuMemCreate(out: *mut Handle, size: usize, properties: *const CUmemAllocationProp, flags: u64);
+            cuMemRelease(handle: Handle);
+            cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64);
+            cuMemUnmap(address: CUdeviceptr, size: usize);
+            cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize);
+            cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void);
+            cuMemExportToShareableHandle(out: *mut c_void, handle: Handle, kind: u32, flags: u64);
+            cuMemImportFromShareableHandle(out: *mut Handle, os_handle: *mut c_void, kind: u32);
+
+            cuArrayCreate(out: *mut CUarray, descriptor: *const ArrayDescriptorV1);
+            cuArrayCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR);
+            cuArray3DCreate(out: *mut CUarray, descriptor: *const Array3dDescriptorV1);
+            cuArray3DCreate_v2(out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR);
+            cuArrayDestroy(array: CUarray);
+            cuMipmappedArrayCreate(out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32);
+            cuMipmappedArrayDestroy(array: CUmipmappedArray);
+
+            cuIpcGetMemHandle(out: *mut CUipcMemHandle, address: CUdeviceptr);
+            cuIpcOpenMemHandle(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32);
+            cuIpcOpenMemHandle_v2(out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32);
+            cuIpcCloseMemHandle(address: CUdeviceptr);
+            cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC);
+            cuExternalMemoryGetMappedBuffer(
+                out: *mut CUdeviceptr, memory: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC
+            );
+            cuDestroyExternalMemory(memory: CUexternalMemory);
+
+            cuGraphAddMemAllocNode(
+                out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
+                parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS
+            );
+            cuGraphAddNode(
+                out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
+                parameters: *mut c_void
+            );
+            cuGraphAddNode_v2(
+                out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void,
+                count: usize, parameters: *mut c_void
+            );
+            cuGraphLaunch(graph: CUgraphExec, stream: CUstream);
+            cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream);
+            cuGraphExecDestroy(graph: CUgraphExec);
+            cuDeviceGraphMemTrim(device: CUdevice);
+
+            cuCtxDestroy(context: CUcontext);
+            cuCtxDestroy_v2(context: CUcontext);
+            cuDevicePrimaryCtxRelease(device: CUdevice);
+            cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+            cuDevicePrimaryCtxReset(device: CUdevice);
+            cuDevicePrimaryCtxReset_v2(device: CUdevice);
+
+            cuCtxEnablePeerAccess(peer: CUcontext, flags: u32);
+            cuCtxDisablePeerAccess(peer: CUcontext);
+
+            cuMemGetInfo(free: *mut u32, total: *mut u32);
+            cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+            cuDeviceTotalMem(out: *mut u32, device: CUdevice);
+            cuDeviceTotalMem_v2(out: *mut usize, device: CUdevice);
+            cuMemGetAddressRange(base: *mut CUdeviceptrV1, size: *mut u32, address: CUdeviceptrV1);
+            cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr);
+            cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr);
+            cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr);
+
+            cuStreamBeginCapture(stream: CUstream);
+            cuStreamBeginCapture_ptsz(stream: CUstream);
+            cuStreamBeginCapture_v2(stream: CUstream, mode: u32);
+            cuStreamBeginCapture_v2_ptsz(stream: CUstream, mode: u32);
+            cuStreamBeginCaptureToGraph(
+                stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
+                mode: u32
+            );
+            cuStreamBeginCaptureToGraph_ptsz(
+                stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
+                mode: u32
+            );
+            cuStreamEndCapture(stream: CUstream, out: *mut CUgraph);
+            cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph);
+
+            cuStreamCreate(out: *mut CUstream, flags: u32);
+            cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32);
+            cuStreamDestroy(stream: CUstream);
+            cuStreamDestroy_v2(stream: CUstream);
+
+            cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64);
+            cuGetProcAddress_v2(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64, status: *mut u32);
+        }
+    };
+}
+
+/// Functions that we only call.
+macro_rules! called_driver_functions {
+    ($then:ident) => {
+        $then! {
+            cuCtxGetCurrent(out: *mut CUcontext);
+            cuCtxGetDevice(out: *mut CUdevice);
+            cuCtxPushCurrent_v2(context: CUcontext);
+            cuCtxPopCurrent_v2(out: *mut CUcontext);
+            cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut i32);
+            cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
+            cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
+            cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
+            cuDeviceGetName(out: *mut c_char, length: i32, device: CUdevice);
+            cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
+            cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice);
+            cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);
+            cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice);
+            cuStreamGetCtx(stream: CUstream, out: *mut CUcontext);
+            cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
+            cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
+            cuStreamGetId(stream: CUstream, out: *mut u64);
+            cuStreamIsCapturing(stream: CUstream, out: *mut u32);
+            cuStreamIsCapturing_ptsz(stream: CUstream, out: *mut u32);
+            cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+        }
+    };
+}
+
+/// `CUDA_ARRAY_DESCRIPTOR` of the 32-bit functions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ArrayDescriptorV1 {
+    pub width: u32,
+    pub height: u32,
+    pub format: u32,
+    pub channels: u32,
+}
+
+/// `CUDA_ARRAY3D_DESCRIPTOR` of the 32-bit functions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Array3dDescriptorV1 {
+    pub width: u32,
+    pub height: u32,
+    pub depth: u32,
+    pub format: u32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
+macro_rules! forward_hooked {
+    ($($list:tt)+) => { forward! { hooked: $($list)+ } };
+}
+macro_rules! forward_called {
+    ($($list:tt)+) => { forward! { called: $($list)+ } };
+}
+hooked_driver_functions!(forward_hooked);
+called_driver_functions!(forward_called);

@@ -1,0 +1,177 @@
+//! One journal, read to its end: who the job was, how it ended, and the account of its memory.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::cuda::HOST_DEVICE;
+use base::identity;
+use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
+
+use super::account::{Account, DeviceAccount};
+
+pub struct Job {
+    pub path: PathBuf,
+    pub header: Header,
+    pub state: State,
+    /// From start to exit; to now for a running process; to the last event for a killed one.
+    pub duration_ns: u64,
+    pub lost: u64,
+    pub unfinished: u64,
+    pub account: Account,
+}
+
+#[derive(Debug)]
+pub enum LoadError {
+    Open(OpenError),
+    Read {
+        path: PathBuf,
+        position: u64,
+        error: io::Error,
+    },
+}
+
+impl LoadError {
+    /// The file is no journal yet, which is nobody's mistake.
+    pub fn is_too_early(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(OpenError {
+                problem: Problem::NotReady,
+                ..
+            })
+        )
+    }
+
+    /// There is no such file (any more).
+    pub fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Self::Open(OpenError { problem: Problem::Io(error), .. }) if error.kind() == io::ErrorKind::NotFound
+        )
+    }
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Open(error) => error.fmt(f),
+            Self::Read { path, position, error } => {
+                write!(f, "{}: cannot be read at byte {position}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+impl Job {
+    /// Reads a journal; `progress` hears now and then how many bytes of how many are done.
+    pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
+        let journal = Journal::open(path).map_err(LoadError::Open)?;
+        let mut account = Account::default();
+        let mut events = journal.events();
+        while let Some(event) = events.next() {
+            let position = events.position();
+            let event = event.map_err(|error| LoadError::Read {
+                path: path.to_owned(),
+                position,
+                error,
+            })?;
+            account.apply(&event);
+            if account.events.is_multiple_of(1 << 16) {
+                progress(position, journal.size());
+            }
+        }
+        let unfinished = events.unfinished();
+        Ok(Job::of(&journal, account, unfinished))
+    }
+
+    /// What the head of a journal says as it was read last, with an account of its events.
+    pub fn of(journal: &Journal, account: Account, unfinished: u64) -> Job {
+        let mut job = Job {
+            path: journal.path().to_owned(),
+            header: journal.header().clone(),
+            state: journal.state(),
+            duration_ns: 0,
+            lost: 0,
+            unfinished,
+            account,
+        };
+        job.refresh(journal);
+        job
+    }
+
+    /// Takes over what the head says by now.
+    pub fn refresh(&mut self, journal: &Journal) {
+        self.header = journal.header().clone();
+        self.state = journal.state();
+        self.lost = journal.lost();
+        self.duration_ns = match self.state {
+            State::Running if self.header.boot_id == identity::boot_id() => {
+                now_ns().saturating_sub(self.header.wall_start_ns)
+            }
+            _ => journal.ended_ns().unwrap_or(0).max(self.account.last_ns),
+        };
+    }
+
+    /// Every device the job saw or used, in order, with what the journal's head says about it.
+    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceAccount>)> {
+        let known = |ordinal: i16| {
+            self.header
+                .devices
+                .iter()
+                .find(|device| device.ordinal == i32::from(ordinal))
+        };
+        let told = self
+            .header
+            .devices
+            .iter()
+            .filter_map(|device| i16::try_from(device.ordinal).ok());
+        let mut ordinals: Vec<i16> = self.account.devices.keys().copied().chain(told).collect();
+        ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
+        ordinals.sort_unstable();
+        ordinals.dedup();
+        ordinals
+            .into_iter()
+            .map(|ordinal| (ordinal, known(ordinal), self.account.devices.get(&ordinal)))
+            .collect()
+    }
+
+    pub fn host_memory(&self) -> Option<&DeviceAccount> {
+        self.account.devices.get(&HOST_DEVICE)
+    }
+
+    /// What a person would call it.
+    pub fn title(&self) -> String {
+        let command = self.header.command_line.join(" ");
+        match (self.header.job.as_str(), command.as_str()) {
+            ("", "") => format!("process {}", self.header.pid),
+            ("", command) => command.to_owned(),
+            (job, _) => job.to_owned(),
+        }
+    }
+}
+
+/// A device's UUID as everybody writes it; none where the driver told none.
+pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
+    if *bytes == [0; 16] {
+        return None;
+    }
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(format!(
+        "GPU-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    ))
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}

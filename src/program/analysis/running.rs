@@ -1,0 +1,158 @@
+//! The processes of this machine that write a journal now, as the kernel tells: each holds its journal open.
+//!
+//! A journal is reached through the descriptor (`/proc/PID/fd/N`), so neither its folder nor the mount namespace of the
+//! process matters, nor whether the file still has a name. A forked child has its parent's descriptor without writing
+//! there: the journal's head names the writer, by the process id that it has in its own pid namespace and by its start.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use base::identity;
+use journal::format::EXTENSION;
+use journal::reader::Journal;
+
+/// A running process under the library, and where its journal can be opened (through /proc/PID/fd/N, so that mount
+/// namespaces do not matter).
+pub struct Running {
+    pub pid: u32,
+    pub journal: PathBuf,
+}
+
+/// What tells a file from every other: device and inode.
+pub type FileId = (u64, u64);
+
+/// The file behind a path; none where it is gone or no plain file.
+pub fn file_id(path: &Path) -> Option<FileId> {
+    let metadata = fs::metadata(path).ok()?;
+    metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+}
+
+/// All that this user may look at; a journal that a forked child inherited is told once, under the process that writes
+/// it.
+pub fn all() -> Vec<Running> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut told = HashSet::new();
+    let mut running = Vec::new();
+    for pid in pids {
+        for (journal, id) in open_journals(pid).unwrap_or_default() {
+            if !told.contains(&id) && writes(pid, &journal) {
+                told.insert(id);
+                running.push(Running { pid, journal });
+            }
+        }
+    }
+    running
+}
+
+/// The journal that this very process writes (not one inherited by fork), or a message that says what is missing and
+/// what to do.
+pub fn of(pid: u32) -> Result<PathBuf, String> {
+    let journals = open_journals(pid).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!("process {pid}: there is no such process on this machine"),
+        io::ErrorKind::PermissionDenied => {
+            format!("process {pid}: not ours to look at; ask as its user, or as root")
+        }
+        _ => format!("process {pid}: cannot be looked at: {error}"),
+    })?;
+    let inherited = !journals.is_empty();
+    let own = journals.into_iter().find(|(journal, _)| writes(pid, journal));
+    own.map(|(journal, _)| journal).ok_or_else(|| {
+        let why = match (is_under_the_library(pid), inherited) {
+            (false, _) => "it does not run under the library: start it with `vramshim run`",
+            (true, true) => "it has its parent's open, and has not used CUDA itself yet",
+            (true, false) => "it has not used CUDA yet, or keeps none (VRAMSHIM_JOURNAL_MAX=0)",
+        };
+        format!("process {pid} writes no journal: {why}")
+    })
+}
+
+/// The journals that a process has open, by descriptor.
+fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
+    let mut found = Vec::new();
+    for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+        let path = descriptor.path();
+        // A descriptor may be closed, and its number used again, at any moment.
+        let Ok(target) = fs::read_link(&path) else { continue };
+        if is_journal(target.as_os_str().as_bytes())
+            && let Some(id) = file_id(&path)
+        {
+            found.push((path, id));
+        }
+    }
+    Ok(found)
+}
+
+/// Whether this is how the kernel tells of an open journal.
+fn is_journal(target: &[u8]) -> bool {
+    let name = target.strip_suffix(b" (deleted)").unwrap_or(target);
+    let stem = name.strip_suffix(EXTENSION.as_bytes());
+    stem.is_some_and(|stem| stem.ends_with(b"."))
+}
+
+/// Whether the journal's head names this process.
+fn writes(pid: u32, journal: &Path) -> bool {
+    let Ok(journal) = Journal::open(journal) else {
+        return false;
+    };
+    let header = journal.header();
+    Some(header.pid) == pid_of_its_own(pid) && Some(header.start_ticks) == identity::start_ticks(&pid.to_string())
+}
+
+/// The number that the process itself knows as its id: that in the innermost pid namespace.
+fn pid_of_its_own(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    innermost(&String::from_utf8_lossy(&status)).or(Some(pid))
+}
+
+fn innermost(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Whether our library is in the process, by its usual name.
+fn is_under_the_library(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| {
+        let name = b"/libvramshim.so";
+        maps.windows(name.len()).any(|window| window == name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journals_are_known_by_their_names() {
+        assert!(is_journal(b"/srv/a b/node-1-2.vraj"));
+        assert!(is_journal(b"/srv/node-1-2.vraj (deleted)"));
+        assert!(!is_journal(b"/srv/vraj"));
+        assert!(!is_journal(b"/srv/node.vraj.gz"));
+        assert!(!is_journal(b"socket:[1234]"));
+    }
+
+    #[test]
+    fn a_process_knows_the_last_of_its_numbers() {
+        assert_eq!(innermost("Name:\ta\nNSpid:\t4711\t42\t7\nFoo:\t1\n"), Some(7));
+        assert_eq!(innermost("NSpid:\t4711\n"), Some(4711));
+        assert_eq!(innermost("Name:\tNSpid\n"), None);
+    }
+
+    #[test]
+    fn who_writes_none_is_told_why() {
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let message = of(other.id()).unwrap_err();
+        other.kill().and_then(|()| other.wait()).unwrap();
+        assert!(message.contains("vramshim run"), "{message}");
+        // Above the largest process id there can be.
+        let message = of(1 << 30).unwrap_err();
+        assert!(message.contains("no such process"), "{message}");
+    }
+}

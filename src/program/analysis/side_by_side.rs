@@ -1,0 +1,292 @@
+//! Journals beside the devices that they tell of: every running process of a device under the library together with what
+//! NVML says now, and every other journal as of its last measurement. The arithmetic is `reconciliation`'s.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use journal::reader::{Header, Journal, State};
+
+use super::account::DeviceAccount;
+use super::device_code;
+use super::host::Host;
+use super::job::{Job, LoadError, uuid};
+use super::measured::Ledger;
+use super::nvml::{self, Answer, Reading};
+use super::reconciliation::{AsOf, Context, Differences};
+use super::running;
+
+mod live;
+
+/// How often a moment is looked for at which no ledger moves while NVML is asked.
+const TRIES: usize = 4;
+
+/// A journal that is to be reconciled, and its process where that is known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    pub journal: PathBuf,
+    pub pid: Option<u32>,
+}
+
+/// One device at one moment.
+pub struct Device {
+    pub uuid: Option<String>,
+    pub name: String,
+    pub total: u64,
+    /// Nanoseconds after 1970 of a measurement; `None` is now.
+    pub at: Option<u64>,
+    pub nvml: Option<Reading>,
+    pub processes: Vec<Process>,
+    /// `None` where it cannot be told from the unknown.
+    pub other_processes: Option<u64>,
+    /// What nothing explains, that of the processes among it.
+    pub unknown: i64,
+    /// Whether there was anything to compare the ledger with.
+    pub compared: bool,
+    pub notes: Vec<String>,
+}
+
+impl Device {
+    /// The largest difference that has no name, of the device or of one of its processes.
+    pub fn worst(&self) -> u64 {
+        let processes = self.processes.iter().map(|process| process.differences.unknown);
+        let all = processes.chain([self.unknown]);
+        all.map(i64::unsigned_abs).max().unwrap_or(0)
+    }
+}
+
+/// One process's part of a device.
+pub struct Process {
+    pub pid: u32,
+    pub job: String,
+    pub ledger: Ledger,
+    pub nvml_used: Option<u64>,
+    /// Total and free, as the layer below answered last.
+    pub driver: Option<(u64, u64)>,
+    pub context: Option<Context>,
+    pub differences: Differences,
+}
+
+impl Process {
+    fn new(pid: u32, job: &Job, ledger: Ledger) -> Self {
+        Self {
+            pid,
+            job: job.title(),
+            ledger,
+            nvml_used: None,
+            driver: None,
+            context: None,
+            differences: Differences::default(),
+        }
+    }
+}
+
+/// How a journal is read.
+pub type Load<'a> = &'a dyn Fn(&Path) -> Result<Job, LoadError>;
+
+/// A journal whose process runs.
+struct Found {
+    pid: u32,
+    journal: PathBuf,
+    uuids: Vec<String>,
+}
+
+/// One look at everything: the devices, whether any process runs, and what could not be read.
+pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
+    let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
+    for target in targets {
+        match Journal::open(&target.journal).map_err(LoadError::Open) {
+            Ok(journal) if journal.state() == State::Running => now.push((target, journal.header().clone())),
+            Ok(_) => match load(&target.journal) {
+                Ok(job) => devices.extend(as_of(&job, None, None)),
+                Err(error) => problems.push(error),
+            },
+            // Found by its process, which has ended since.
+            Err(error) if target.pid.is_some() && error.is_missing() => {}
+            Err(error) => problems.push(error),
+        }
+    }
+    let running = !now.is_empty();
+    if running {
+        devices.extend(running_now(now, load, &mut problems));
+    }
+    (devices, running, problems)
+}
+
+fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<LoadError>) -> Vec<Device> {
+    let everyone = running::all();
+    let mut devices = Vec::new();
+    let mut alone = |pid, journal: &Path, why: &str| match load(journal) {
+        Ok(job) => devices.extend(as_of(&job, pid, Some(why))),
+        Err(error) => problems.push(error),
+    };
+    let mut hosts: Vec<(Host, Vec<Found>)> = Vec::new();
+    for (Target { journal, pid }, header) in targets {
+        let found = everyone.iter().find(|running| same_file(&running.journal, journal));
+        let Some(pid) = pid.or(found.map(|running| running.pid)) else {
+            let why = "its process cannot be found here (another pid namespace, or no permission)";
+            alone(None, journal, why);
+            continue;
+        };
+        let found = Found {
+            pid,
+            journal: journal.clone(),
+            uuids: header.devices.iter().filter_map(|device| uuid(&device.uuid)).collect(),
+        };
+        match Host::of(pid) {
+            Host::Closed(why) => alone(Some(pid), journal, &why),
+            host => match hosts.iter_mut().find(|(known, _)| known.is(&host)) {
+                Some((_, ours)) => ours.push(found),
+                None => hosts.push((host, vec![found])),
+            },
+        }
+    }
+    for (host, ours) in hosts {
+        let is_ours = |pid| ours.iter().any(|found| found.pid == pid);
+        let others = everyone
+            .iter()
+            .filter(|running| !is_ours(running.pid) && Host::of(running.pid).is(&host))
+            .map(|running| (running.pid, running.journal.as_path()));
+        let members: Vec<(u32, &Path)> = ours
+            .iter()
+            .map(|found| (found.pid, found.journal.as_path()))
+            .chain(others)
+            .collect();
+        devices.extend(on_host(&host, &ours, &members, load));
+    }
+    devices
+}
+
+/// The devices of one host that the processes asked about use, with every process on them.
+fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) -> Vec<Device> {
+    let mut uuids: Vec<String> = ours.iter().flat_map(|found| found.uuids.clone()).collect();
+    uuids.sort();
+    uuids.dedup();
+    let read = || -> Vec<(u32, Job)> {
+        let jobs = members.iter().filter_map(|(pid, path)| Some((*pid, load(path).ok()?)));
+        jobs.collect()
+    };
+    let (jobs, answer, settled) = at_rest(read, || nvml::ask(host, &uuids));
+    let (jobs, ended): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|(_, job)| job.state == State::Running);
+    let is_ours = |pid: u32| ours.iter().any(|found| found.pid == pid);
+    let mut devices = Vec::new();
+    for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
+        devices.extend(as_of(job, None, None));
+    }
+    // Those that were asked about and have this device, or any.
+    let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
+        let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
+        let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
+        each.filter(|device| uuid.is_none() || device.uuid.as_deref() == uuid)
+            .collect()
+    };
+    let readings = match answer {
+        // Who ended meanwhile took the devices along.
+        Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
+        Ok(_) => return devices,
+        Err(why) => {
+            devices.extend(apart(&why, None));
+            return devices;
+        }
+    };
+    for (uuid, reading) in uuids.into_iter().zip(readings) {
+        match reading {
+            Ok(reading) => {
+                let mut device = live::device(uuid, reading, &jobs);
+                if !settled {
+                    let note = "memory came and went while it was looked at: the figures are of different moments";
+                    device.notes.push(note.into());
+                }
+                devices.push(device);
+            }
+            Err(why) => devices.extend(apart(&why, Some(&uuid))),
+        }
+    }
+    devices
+}
+
+/// The ledgers and NVML's answer of one moment: nothing moved from before it was asked until after. If something always
+/// does, those of the last try, and false.
+fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec<(u32, Job)>, Answer, bool) {
+    let (mut jobs, mut tries) = (read(), 0);
+    loop {
+        let (answer, after) = (ask(), read());
+        let settled = answer.is_err() || held(&jobs) == held(&after);
+        (jobs, tries) = (after, tries + 1);
+        if settled || tries == TRIES {
+            return (jobs, answer, settled);
+        }
+    }
+}
+
+/// Who runs, and what every ledger has reserved of every device, to see whether something moved. What a policy hands out
+/// of that is no matter.
+fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
+    let each = |(pid, job): &(u32, Job)| {
+        let runs = job.state == State::Running;
+        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, runs, ordinal, account.all.reserved.current);
+        job.account.devices.iter().map(of).collect::<Vec<_>>()
+    };
+    jobs.iter().flat_map(each).collect()
+}
+
+/// What has to be known of a journal that is not whole.
+fn incomplete(pid: u32, job: &Job) -> Option<String> {
+    let lost = job.lost;
+    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
+}
+
+/// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.
+fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
+    let nothing = DeviceAccount::default();
+    let mut devices = Vec::new();
+    for (ordinal, told, account) in job.devices() {
+        let account = account.unwrap_or(&nothing);
+        let code = || pid.map_or(0, device_code::mapped_by);
+        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, Ledger::of(account));
+        let mut device = Device {
+            uuid: told.and_then(|told| uuid(&told.uuid)),
+            name: told.map_or_else(|| format!("device {ordinal}"), |told| told.name.clone()),
+            total: told.map_or(0, |told| told.total_memory),
+            at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
+            nvml: None,
+            processes: Vec::new(),
+            other_processes: None,
+            unknown: 0,
+            compared: false,
+            notes: why
+                .map(str::to_owned)
+                .into_iter()
+                .chain(incomplete(process.pid, job))
+                .collect(),
+        };
+        match AsOf::of(account, code) {
+            Some(as_of) => {
+                device.compared = true;
+                device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
+                device.other_processes = as_of.other_processes;
+                device.unknown = as_of.differences.unknown;
+                if as_of.measured.nvml.is_none() {
+                    let why = "NVML did not tell this process's bytes: other processes cannot be told from the unknown";
+                    device.notes.push(why.into());
+                }
+                process.ledger = as_of.ledger;
+                process.nvml_used = as_of.measured.nvml;
+                process.driver = as_of.measured.driver;
+                process.context = as_of.context;
+                process.differences = as_of.differences;
+            }
+            None => device
+                .notes
+                .push("nothing to compare with: no measurement in the journal".into()),
+        }
+        device.processes.push(process);
+        devices.push(device);
+    }
+    devices
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    identity(one).is_some_and(|one| identity(other) == Some(one))
+}

@@ -1,0 +1,208 @@
+//! One device now: what NVML says of it and of each process, beside the ledgers of the processes under the library.
+
+use base::identity;
+
+use super::{Device, Process, incomplete};
+use crate::analysis::account::DeviceAccount;
+use crate::analysis::device_code;
+use crate::analysis::job::{self, Job};
+use crate::analysis::measured::{Ledger, Measurements, minus};
+use crate::analysis::nvml::{Listed, Reading};
+use crate::analysis::reconciliation::{Basis, Context, Differences};
+
+/// A process under the library that has used the device.
+struct Member<'a> {
+    process: Process,
+    job: &'a Job,
+    account: Option<&'a DeviceAccount>,
+}
+
+impl Member<'_> {
+    fn measurements(&self) -> Option<&Measurements> {
+        self.account.map(|account| &account.measurements)
+    }
+
+    fn excess(&self) -> Option<i64> {
+        self.process
+            .nvml_used
+            .map(|used| minus(used, self.process.ledger.reserved))
+    }
+
+    /// From when on it may have had memory on the device, on the clock of the journals.
+    fn since_ns(&self) -> u64 {
+        let first = self.measurements().and_then(Measurements::first);
+        let after = first.map_or(0, |first| first.time_ns);
+        self.job.header.mono_start_ns.saturating_add(after)
+    }
+
+    fn explain(&mut self, excess: i64) {
+        let pid = self.process.pid;
+        let (ledger, context) = (&self.process.ledger, self.process.context);
+        self.process.differences = Differences::explain(excess, ledger, context, || device_code::mapped_by(pid));
+    }
+}
+
+pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
+    let mut notes = Vec::new();
+    let (mut name, mut members) = (String::new(), Vec::new());
+    for (pid, job) in jobs {
+        for (_, told, account) in job.devices() {
+            let Some(told) = told.filter(|told| job::uuid(&told.uuid).as_deref() == Some(uuid.as_str())) else {
+                continue;
+            };
+            name.clone_from(&told.name);
+            notes.extend(incomplete(*pid, job));
+            let mut process = Process::new(*pid, job, account.map(Ledger::of).unwrap_or_default());
+            let last = account.and_then(|account| account.measurements.last());
+            process.driver = last.and_then(|(measured, _)| measured.driver);
+            members.push(Member { process, job, account });
+        }
+    }
+    if reading.mig {
+        notes.push("the GPU is divided (MIG): NVML's figures may be those of all its instances".into());
+    }
+    let nobody = Vec::new();
+    let listed = match &reading.processes {
+        Ok(listed) => listed,
+        Err(reason) => {
+            notes.push(reason.clone());
+            &nobody
+        }
+    };
+    for member in &mut members {
+        let process = &mut member.process;
+        process.nvml_used = match listed.iter().find(|one| one.pid == process.pid) {
+            Some(one) => one.used,
+            // Who has no context is not listed, and has nothing.
+            None if reading.processes.is_ok() && process.ledger.reserved == 0 => Some(0),
+            None => None,
+        };
+    }
+    let others = others(listed, &members, &mut notes);
+    contexts(&mut members, &others, reading.total);
+    let (other_processes, unknown) = explain(&reading, &mut members, &others, &mut notes);
+    Device {
+        uuid: Some(uuid),
+        name,
+        total: reading.total,
+        at: None,
+        processes: members.into_iter().map(|member| member.process).collect(),
+        other_processes: reading.processes.is_ok().then_some(other_processes),
+        nvml: Some(reading),
+        unknown,
+        compared: true,
+        notes,
+    }
+}
+
+/// Who is on the device and not under the library.
+fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec<Listed> {
+    let is_member = |pid| members.iter().any(|member| member.process.pid == pid);
+    let mut others: Vec<Listed> = listed.iter().filter(|one| !is_member(one.pid)).copied().collect();
+    // NVML may count processes in another namespace than ours: then ours are among those that nobody here has heard of.
+    let missing = members
+        .iter()
+        .any(|member| !listed.iter().any(|one| one.pid == member.process.pid) && member.process.nvml_used.is_none());
+    if missing && !listed.is_empty() {
+        let before = others.len();
+        others.retain(|one| identity::start_ticks(&one.pid.to_string()).is_some());
+        if others.len() < before {
+            notes.push("NVML lists processes by ids that are not known here (another pid namespace)".into());
+        }
+    }
+    let silent = others.iter().filter(|one| one.used.is_none()).count();
+    if silent > 0 {
+        let are = if silent == 1 {
+            "other process is"
+        } else {
+            "other processes are"
+        };
+        notes.push(format!(
+            "NVML does not tell the bytes of {silent} {are} there: they are in the unknown"
+        ));
+    }
+    others
+}
+
+/// What is known of each process's context, from its own measurements or else from another's.
+fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
+    for place in 0..members.len() {
+        let (member, excess) = (&members[place], members[place].excess());
+        let Some(measurements) = member.measurements() else {
+            continue;
+        };
+        let alone = measurements.first().is_some_and(|first| {
+            let then = member.since_ns();
+            let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
+            // A layer that shows less than the whole device does not tell what others have of it.
+            first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
+                && !rest.any(|(_, other)| other.since_ns() < then)
+                && !others
+                    .iter()
+                    .any(|other| started_ns(other.pid).is_none_or(|start| start < then))
+        });
+        members[place].process.context = Context::of(measurements, alone, excess);
+    }
+    let named = |member: &Member| {
+        let differences = Differences::explain(member.excess()?, &member.process.ledger, member.process.context, || 0);
+        member.process.context.map(|_| differences.context)
+    };
+    let alike = members.iter().filter_map(named).min();
+    for member in members.iter_mut() {
+        let process = &mut member.process;
+        process.context = process.context.or(alike.map(|bytes| Context {
+            bytes,
+            basis: Basis::Alike,
+        }));
+    }
+}
+
+/// Names the bytes of each process; what other processes have, and what has no name.
+fn explain(reading: &Reading, members: &mut [Member], others: &[Listed], notes: &mut Vec<String>) -> (u64, i64) {
+    let other_processes = others.iter().filter_map(|one| one.used).fold(0, u64::saturating_add);
+    let mut left = minus(reading.used, other_processes);
+    let mut unknown = 0i64;
+    for member in members.iter_mut() {
+        let Some(excess) = member.excess() else { continue };
+        member.explain(excess);
+        left = left.saturating_sub_unsigned(member.process.nvml_used.unwrap_or(0));
+        unknown = unknown.saturating_add(member.process.differences.unknown);
+    }
+    // Where a process's own bytes are not told, its part is explained from what is left of the device.
+    let untold = |member: &&mut Member| member.process.nvml_used.is_none();
+    for member in members.iter() {
+        if member.process.nvml_used.is_none() {
+            left = left.saturating_sub_unsigned(member.process.ledger.reserved);
+            notes.push(format!(
+                "NVML does not tell the bytes of process {}: what of the unknown is its own cannot be told",
+                member.process.pid
+            ));
+        }
+    }
+    for member in members.iter_mut().filter(untold) {
+        member.explain(left);
+        left = std::mem::take(&mut member.process.differences.unknown);
+    }
+    (other_processes, unknown.saturating_add(left))
+}
+
+/// When a process began, on the clock of the journals (CLOCK_MONOTONIC).
+fn started_ns(pid: u32) -> Option<u64> {
+    let ticks = identity::start_ticks(&pid.to_string())?;
+    // SAFETY: sysconf has no preconditions.
+    let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })
+        .ok()
+        .filter(|&ticks| ticks > 0)?;
+    // At the end of that tick: nobody has memory of a device within the first one.
+    let since_boot = (u128::from(ticks) + 1) * 1_000_000_000 / u128::from(a_second);
+    // Time that the machine was asleep counts for the one clock only.
+    let asleep = now_ns(libc::CLOCK_BOOTTIME)?.saturating_sub(now_ns(libc::CLOCK_MONOTONIC)?);
+    Some(u64::try_from(since_boot).ok()?.saturating_sub(asleep))
+}
+
+fn now_ns(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is this frame's own.
+    let read = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
+    read.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}

@@ -1,0 +1,153 @@
+//! Limits and shared accounts: which limit each device will have, and whether the accounts can be kept.
+
+use std::path::Path;
+
+use base::uuid::{parse_uuid, uuid_text};
+use config::Config;
+use quota::file::{EXTENSION, Holder, SharedAccount};
+use quota::{Scope, Settings};
+
+use super::folder::try_nearest;
+use super::probe::{Device, Driver};
+use super::report::Findings;
+use crate::render::format::size;
+
+const LIMIT: &str = "limit";
+const ACCOUNTS: &str = "accounts";
+
+pub fn check(findings: &mut Findings, config: &Config, driver: Option<&Driver>) {
+    let quota = &config.quota;
+    if !quota.limits.is_empty() {
+        limits(findings, quota, driver);
+    }
+    if let Some(folder) = &quota.accounts {
+        accounts(findings, folder);
+    }
+}
+
+fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
+    let devices = driver.map_or(&[][..], |driver| &driver.devices);
+    let whom = match quota.scope {
+        Scope::Process => "each process",
+        Scope::Group => "all processes together",
+    };
+    for device in devices {
+        let (number, uuid) = names(device);
+        let total = device.total_memory;
+        let Some(limit) = quota.limits.of(number, &uuid, total) else {
+            findings
+                .note(LIMIT, format!("device {} has no limit", device.ordinal), "")
+                .at(quota.from);
+            continue;
+        };
+        let text = format!(
+            "device {}: {} of {} for {whom}",
+            device.ordinal,
+            size(limit),
+            size(total)
+        );
+        let context = device.context_bytes.unwrap_or(0);
+        if limit > total {
+            findings
+                .note(LIMIT, format!("{text}: more than there is"), "")
+                .at(quota.from);
+        } else if limit <= context {
+            let advice = "Nothing is left for the job: give it more than that.";
+            findings
+                .problem(
+                    LIMIT,
+                    format!("{text}, and a context alone takes {}", size(context)),
+                    advice,
+                )
+                .at(quota.from);
+        } else {
+            findings.ok(LIMIT, text).at(quota.from);
+        }
+    }
+    for name in quota.limits.names() {
+        let is_there = devices.iter().any(|device| {
+            let (number, uuid) = names(device);
+            name.means(number, &uuid)
+        });
+        if driver.is_some() && !is_there {
+            findings
+                .warning(
+                    LIMIT,
+                    format!("a limit for device {name}, which the job does not see"),
+                    "Numbers are those after CUDA_VISIBLE_DEVICES; `nvidia-smi -L` tells UUIDs.",
+                )
+                .at(quota.from);
+        }
+    }
+}
+
+/// What limits know a device by.
+fn names(device: &Device) -> (Option<u32>, String) {
+    let uuid = device.uuid.as_deref().and_then(parse_uuid);
+    (
+        u32::try_from(device.ordinal).ok(),
+        uuid.map_or_else(String::new, uuid_text),
+    )
+}
+
+fn accounts(findings: &mut Findings, folder: &Path) {
+    let place = folder.display().to_string();
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    let alone = "Without accounts a limit holds for each process alone; VRAMSHIM_ACCOUNTS chooses another folder.";
+    let Some((_, trial)) = try_nearest(findings, ACCOUNTS, &absolute, &place, alone) else {
+        return;
+    };
+    if let Some(error) = trial.no_locks {
+        let found = format!("record locks do not work there ({error})");
+        findings.problem(ACCOUNTS, found, alone).at(place);
+        return;
+    }
+    let files = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let mut found = false;
+    for file in files.filter(|file| file.extension().is_some_and(|extension| extension == EXTENSION)) {
+        found = true;
+        account(findings, &file);
+    }
+    if !found {
+        findings
+            .ok(ACCOUNTS, "accounts can be kept; there are none yet")
+            .at(place);
+    }
+}
+
+fn account(findings: &mut Findings, file: &Path) {
+    let place = file.display().to_string();
+    let account = match SharedAccount::look_at(file) {
+        Ok(account) => account,
+        Err(why) => {
+            let advice = "The next process that needs it replaces it; those that use the old one are not counted then.";
+            findings.warning(ACCOUNTS, why, advice).at(place);
+            return;
+        }
+    };
+    let holders = account.holders();
+    let together = |holders: &[Holder]| holders.iter().map(|holder| holder.held).sum::<u64>();
+    let (used, held) = (account.account().used(), together(&holders));
+    let text = format!("{} used by {} processes", size(used), holders.len());
+    if used == held {
+        findings.ok(ACCOUNTS, text).at(place);
+        return;
+    }
+    // It may have been on the move.
+    let (again, held) = (account.account().used(), together(&account.holders()));
+    if again == held || again != used {
+        findings.ok(ACCOUNTS, text).at(place);
+    } else {
+        findings
+            .warning(
+                ACCOUNTS,
+                format!("{} used, but the processes have {} together", size(used), size(held)),
+                "Somebody wrote to the file. Remove it while no process of the group runs.",
+            )
+            .at(place);
+    }
+}

@@ -1,0 +1,219 @@
+//! What the trial of a command shows to have gone past the library.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use base::api::Class;
+
+use super::layers;
+use super::probe::Driver;
+use super::report::Findings;
+use super::trial::{Seen, Trial};
+use crate::analysis::account::api_name;
+use crate::analysis::codes;
+use crate::analysis::job::Job;
+use crate::render::format::{self, count, size};
+
+/// Memory beyond account and context that is still nothing: code and the driver's own buffers.
+const UNREMARKABLE: u64 = 256 << 20;
+/// The same where it is not known what a context takes.
+const UNREMARKABLE_WITH_CONTEXT: u64 = 1 << 30;
+
+/// What one context may take more than another.
+const A_CONTEXTS_OWN: u64 = 32 << 20;
+
+pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
+    in_the_process(findings, trial);
+    without_journal(findings, trial, driver);
+    for job in &trial.jobs {
+        strangers(findings, job);
+        beyond(findings, job, trial.seen.get(&job.header.pid), driver);
+    }
+    let known = trial.seen.values().any(|seen| !seen.holds.is_empty());
+    let reserves = |job: &Job| job.account.devices.values().any(|device| device.all.reserved.peak > 0);
+    if !known && trial.jobs.iter().any(reserves) {
+        findings.note(
+            "bypass",
+            "NVML says nothing of these processes, so memory past the library cannot be told by its size",
+            "They lived too short for that, or NVML has other numbers for them, as in a container: run the doctor on the host, \
+             or in the host's process namespace (--pid=host).",
+        );
+    }
+}
+
+/// CUDA's results.
+const SUCCESS: i32 = 0;
+const DEINITIALISED: i32 = 4;
+
+/// A process, as a finding names it.
+pub fn process(number: u32, command: &str) -> String {
+    format!("process {number}: {}", format::printable(command, 80))
+}
+
+/// What was mapped that matters.
+fn in_the_process(findings: &mut Findings, trial: &Trial) {
+    let mut layers: BTreeMap<&String, u32> = BTreeMap::new();
+    for (number, seen) in &trial.seen {
+        for layer in &seen.layers {
+            layers.entry(layer).or_insert(*number);
+        }
+        if let Some(copied) = &seen.copied {
+            findings
+                .warning(
+                    "bypass",
+                    format!("{copied} is loaded twice in one process"),
+                    "A second copy (dlmopen) has look-ups of its own, which LD_PRELOAD does not reach: what is asked of \
+                     it is not seen.",
+                )
+                .at(process(*number, &seen.command));
+        }
+    }
+    for (layer, number) in layers {
+        let project = layers::project(Path::new(layer)).unwrap_or("a layer");
+        findings
+            .note(
+                "layer",
+                format!("{project} is in the process: {layer}"),
+                "Its limits hold.",
+            )
+            .at(process(number, &trial.seen[&number].command));
+    }
+}
+
+/// Processes that had the driver, and of which no journal tells.
+fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
+    let has_journal = |number: &u32| trial.jobs.iter().any(|job| job.header.pid == *number);
+    for (number, seen) in trial.seen.iter().filter(|(number, _)| !has_journal(number)) {
+        let held: u64 = seen.holds.values().sum();
+        let holds = match held {
+            0 => String::new(),
+            held => format!(" and holds {} of device memory", size(held)),
+        };
+        let place = process(*number, &seen.command);
+        if seen.bare {
+            findings
+                .warning(
+                    "bypass",
+                    format!("loaded the driver{holds}, and the library is not in it"),
+                    "Its LD_PRELOAD was cleared on the way (env -i, sudo, a launcher or container of its own), or the \
+                     program is static or setuid: pass LD_PRELOAD on, or start it with vramshim run itself.",
+                )
+                .at(place);
+        } else if held > 0 {
+            let contexts = seen.holds.keys().filter_map(|uuid| context_bytes(driver, uuid));
+            match held > contexts.sum::<u64>() + A_CONTEXTS_OWN {
+                true => findings
+                    .warning(
+                        "bypass",
+                        format!("holds {} of device memory and never asked the library for any", size(held)),
+                        "It found the driver's functions by a way of its own (ELF tables, a second copy), or its code is \
+                         large: nothing of it is in a journal.",
+                    )
+                    .at(place),
+                false => findings
+                    .note("bypass", "has a context, and never asked for memory", "")
+                    .at(place),
+            }
+        }
+    }
+}
+
+/// What a context takes, where NVML said so of our own.
+fn context_bytes(driver: Option<&Driver>, uuid: &str) -> Option<u64> {
+    let device = driver?
+        .devices
+        .iter()
+        .find(|device| device.uuid.as_deref() == Some(uuid));
+    device?.context_bytes
+}
+
+/// Frees of what was never ours.
+fn strangers(findings: &mut Findings, job: &Job) {
+    let place = process(job.header.pid, &job.header.command_line.join(" "));
+    if job.header.unknown_frees > 0 {
+        let graphs = job
+            .account
+            .devices
+            .values()
+            .any(|device| device.classes.contains_key(&Class::Graph.number()));
+        let found = format!(
+            "memory that was not allocated through the library was freed through it, {}",
+            format::times(job.header.unknown_frees)
+        );
+        match graphs {
+            true => findings
+                .note(
+                    "bypass",
+                    found,
+                    "Memory of graphs may be freed like that, and the job has graphs.",
+                )
+                .at(place.clone()),
+            false => findings
+                .warning(
+                    "bypass",
+                    found,
+                    "Something allocates past the library and frees through it: a library with a copy of the driver's \
+                     addresses from before, or one that reads ELF tables. That memory is not counted.",
+                )
+                .at(place.clone()),
+        }
+    }
+    let failed = job.account.failures.iter().filter(|((api, result), _)| {
+        let name = api_name(*api);
+        // As a process ends the driver may be gone before its memory is freed; that is usual.
+        (name.contains("Free") || name.contains("Unregister")) && !matches!(*result, SUCCESS | DEINITIALISED)
+    });
+    for ((api, result), failure) in failed {
+        findings
+            .warning(
+                "bypass",
+                format!("{} failed with {}, {}", api_name(*api), codes::text(*result), format::times(failure.count)),
+                "An address that neither the library nor the driver knows: freed before, or obtained from something else.",
+            )
+            .at(place.clone());
+    }
+    if job.lost > 0 {
+        findings
+            .note(
+                "trial",
+                format!("{} events had no room in the journal of this trial", count(job.lost)),
+                "",
+            )
+            .at(place);
+    }
+}
+
+/// Device memory that NVML charges to the process, and neither the account nor a context explains.
+fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Option<&Driver>) {
+    let Some(seen) = seen else { return };
+    for (uuid, &held) in &seen.holds {
+        let context = context_bytes(driver, uuid);
+        let accounts = job.devices().into_iter().filter_map(|(_, told, account)| {
+            let same = format::uuid(&told?.uuid).as_ref() == Some(uuid);
+            account.filter(|_| same).map(|account| account.all.reserved.peak)
+        });
+        let reserved: u64 = accounts.sum();
+        let beyond = held.saturating_sub(reserved).saturating_sub(context.unwrap_or(0));
+        let unremarkable = if context.is_some() {
+            UNREMARKABLE
+        } else {
+            UNREMARKABLE_WITH_CONTEXT
+        };
+        if beyond > unremarkable {
+            findings
+                .warning(
+                    "bypass",
+                    format!(
+                        "NVML says that it holds {} of {uuid}, the library knows of {} and a context takes {}: {} came \
+                         past the library",
+                        size(held),
+                        size(reserved),
+                        context.map_or_else(|| "an unknown amount".into(), size),
+                        size(beyond)
+                    ),
+                    "Code of large libraries is part of it; the rest was asked for by a way that is not hooked.",
+                )
+                .at(process(job.header.pid, &seen.command));
+        }
+    }
+}

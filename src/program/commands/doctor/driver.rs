@@ -1,0 +1,396 @@
+//! The driver: whether it is there, what it says, and what `auto_growth` can have of it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use policy::Strategy;
+
+use super::ask::{Answer, ask};
+use super::binary::{self, Binary, Kind};
+use super::environment::Environment;
+use super::layers;
+use super::probe::{Device, Driver, What};
+use super::processes::End;
+use super::report::{Findings, Severity};
+use crate::analysis::codes;
+use crate::render::format::{self, duration};
+
+const CHECK: &str = "driver";
+
+/// Asks the driver as the job would reach it, other layers in front; should that fail, without them.
+pub fn check(
+    findings: &mut Findings,
+    environment: &Environment,
+    strategy: Strategy,
+    limit: Duration,
+) -> Option<Driver> {
+    let layers: Vec<PathBuf> = environment.preloads();
+    let layers: Vec<PathBuf> = layers
+        .into_iter()
+        .filter(|path| !environment.is_library(path))
+        .collect();
+    let answer = match ask(What::Driver, environment, &layers, limit) {
+        Ok(answer) => answer,
+        Err(error) => {
+            findings.problem(
+                CHECK,
+                format!("the driver could not be asked: {error}"),
+                "Mount /proc, and let this program start others.",
+            );
+            return None;
+        }
+    };
+    let told = told(&answer);
+    match answer.end {
+        End::By(_) if told.done => {
+            describe(findings, &told, strategy);
+            return Some(told);
+        }
+        End::Interrupted => return None,
+        _ => {}
+    }
+    let how = failure(&answer, &told, limit);
+    let others: Vec<&PathBuf> = layers.iter().filter(|path| !environment.is_stand_in(path)).collect();
+    let alone = match others.is_empty() {
+        true => None,
+        false => ask(What::Driver, environment, &[], limit).ok(),
+    };
+    if alone.is_some_and(|answer| self::told(&answer).done && matches!(answer.end, End::By(_))) {
+        findings.problem(
+            CHECK,
+            format!("{how}; without what LD_PRELOAD names it answers"),
+            "The fault is in a preloaded library: leave it out, or bring it up to date.",
+        );
+    } else {
+        findings.problem(
+            CHECK,
+            how,
+            "Every CUDA program would do the same here. Look into the kernel's log (dmesg, NVRM and Xid lines), reload \
+             the kernel module or reboot; in a container compare with the host; a layer in place of the driver may be \
+             to blame.",
+        );
+    }
+    Some(told)
+}
+
+/// The last thing the child knew.
+fn told(answer: &Answer) -> Driver {
+    let lines = answer.lines.iter().rev();
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .next()
+        .unwrap_or_default()
+}
+
+fn failure(answer: &Answer, told: &Driver, limit: Duration) -> String {
+    let doing = match told.doing.as_str() {
+        "" => "starting",
+        "dlopen" => "dlopen(\"libcuda.so.1\")",
+        doing => doing,
+    };
+    let file = told.path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+    match answer.end {
+        End::By(status) => match status.signal() {
+            Some(signal) => format!("the driver{file} crashed with signal {signal} in {doing}"),
+            None => format!(
+                "the driver{file} ended the process in {doing} ({status}){}",
+                last_words(&answer.words)
+            ),
+        },
+        _ => format!(
+            "the driver{file} did not come back from {doing} within {}",
+            duration(limit.as_nanos() as u64)
+        ),
+    }
+}
+
+fn last_words(words: &str) -> String {
+    let last = words.lines().rfind(|line| !line.trim().is_empty());
+    last.map_or_else(String::new, |line| format!(": {}", line.trim()))
+}
+
+fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
+    if let Some(error) = &told.load_error {
+        return not_loaded(findings, error);
+    }
+    let path = told.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
+    let file = binary::read(Path::new(&path)).ok();
+    let elf = match &file {
+        Some(Kind::Elf(elf)) => Some(elf),
+        _ => None,
+    };
+    let simulated = elf.is_some_and(|elf| elf.exports("simgpu_truth"));
+    let version = told.version.map_or_else(
+        || "of no known version".into(),
+        |version| format!("of CUDA {}.{}", version / 1000, version % 1000 / 10),
+    );
+    match told.init {
+        Some(0) => {}
+        Some(code) => return not_initialised(findings, code, &path),
+        None => {
+            findings
+                .problem(
+                    CHECK,
+                    "libcuda.so.1 has no cuInit",
+                    "It is no driver: reinstall the driver.",
+                )
+                .at(path);
+            return;
+        }
+    }
+    let what = if simulated { "the simulated driver" } else { "a driver" };
+    findings.ok(CHECK, format!("{what} {version}")).at(&path);
+    // The simulated one has none of the marks of NVIDIA's; a layer before it has its functions, too.
+    if let Some(elf) = elf.filter(|_| !simulated || !told.behind.is_empty()) {
+        genuine(findings, Path::new(&path), elf, &told.behind);
+    }
+    if let Some(answers) = told.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
+        findings
+            .note(
+                "layer",
+                "another library answers for the driver's functions",
+                "The library calls it as the next layer; its limits hold.",
+            )
+            .at(answers);
+    }
+    if told.devices.is_empty() {
+        let hidden = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        findings.problem(
+            "device",
+            match &hidden {
+                Some(value) => format!("no device is visible (CUDA_VISIBLE_DEVICES={value:?})"),
+                None => "the driver knows no device".into(),
+            },
+            "Give the container or the job a device; an index or UUID in CUDA_VISIBLE_DEVICES that is not there hides \
+             all that follow it.",
+        );
+    }
+    for device in &told.devices {
+        describe_device(findings, device);
+        granules(findings, device, strategy);
+    }
+}
+
+fn same_file(one: &str, other: &str) -> bool {
+    let real = |path: &str| Path::new(path).canonicalize().ok();
+    one == other || real(one).is_some() && real(one) == real(other)
+}
+
+fn not_loaded(findings: &mut Findings, error: &str) {
+    let module = Path::new("/proc/driver/nvidia/version").exists();
+    let advice = match (module, error.contains("wrong ELF class")) {
+        (_, true) => {
+            "A driver of 32 bits comes first in the loader's path: put the folder of the 64-bit one before it."
+        }
+        (true, _) => {
+            "The kernel has the driver, but its library is not in the loader's path. In a container: start it with the \
+             NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=compute,utility; else add the driver's folder to \
+             LD_LIBRARY_PATH or run ldconfig."
+        }
+        (false, _) => {
+            "Install NVIDIA's driver, or give the container a GPU (docker run --gpus all). Without a GPU, --sim 24GiB \
+             takes a simulated one."
+        }
+    };
+    findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice);
+}
+
+/// What is known of the codes that `cuInit` fails with.
+fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
+    let nodes = |name: &str| Path::new("/dev").join(name).exists();
+    let advice = match code {
+        2 => "The device or the host is out of memory: look who holds it (nvidia-smi).",
+        34 => {
+            "This is the toolkit's stub, made for linking only: take the folder `stubs` out of LD_LIBRARY_PATH and let \
+             the loader find the driver's own library."
+        }
+        46 => "The device is used exclusively by another process, or is being reset: look at nvidia-smi -q -d COMPUTE.",
+        100 if !nodes("nvidiactl") => {
+            "There is no /dev/nvidiactl: load the kernel module (nvidia-smi does), or give the container its devices \
+             (docker run --gpus all)."
+        }
+        100 => "No device is visible: look at CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES, and at nvidia-smi -L.",
+        101 => "CUDA_VISIBLE_DEVICES names a device that is not there: compare with nvidia-smi -L.",
+        802 => "The NVSwitch fabric is not ready: start nvidia-fabricmanager in the driver's own version.",
+        803 => {
+            "The library and the kernel module are of different driver versions, as after an update without a reboot, or \
+             in a container with a driver of its own: reboot, or reload the module, or take the library out of the image."
+        }
+        804 => {
+            "The forward-compatibility package (cuda-compat) is found first, and this device does not support it: take \
+             its folder out of LD_LIBRARY_PATH, or update the driver."
+        }
+        805..=809 => {
+            "The MPS control daemon does not answer as it should: look at nvidia-cuda-mps-control and its log."
+        }
+        999 if !nodes("nvidia-uvm") => {
+            "There is no /dev/nvidia-uvm: load the module nvidia_uvm (nvidia-modprobe -u -c 0), or give the container \
+             that device."
+        }
+        999 => {
+            "Often the module nvidia_uvm after suspend or an update (rmmod nvidia_uvm; modprobe nvidia_uvm), or a device \
+             that fell off the bus: look for Xid lines in dmesg."
+        }
+        _ => "Look into the kernel's log (dmesg) and compare with nvidia-smi.",
+    };
+    findings
+        .problem(
+            CHECK,
+            format!("cuInit failed with {} ({code})", codes::text(code)),
+            advice,
+        )
+        .at(path);
+}
+
+/// Below this no driver of NVIDIA's has ever been.
+const SMALLEST_DRIVER: u64 = 4 << 20;
+
+/// Whether the file that stands as the driver is likely NVIDIA's own; what speaks against it is told.
+fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // Under Windows the driver's own front is small and loads another one.
+    if real.starts_with("/usr/lib/wsl") {
+        return;
+    }
+    let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let versioned = name
+        .strip_prefix("libcuda.so.")
+        .is_some_and(|rest| rest.contains('.') && rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
+    let mut against = Vec::new();
+    if let Some(behind) = behind.first() {
+        against.push(format!("it loads {behind}"));
+    }
+    if let Some(project) = layers::project(&real) {
+        against.push(format!("it is called as {project} calls it"));
+    }
+    if elf.exports("dlsym") {
+        against.push("it exports dlsym".to_owned());
+    }
+    if elf.size < SMALLEST_DRIVER {
+        against.push(format!("it has {} only", format::size(elf.size)));
+    }
+    if elf.soname.as_deref() != Some("libcuda.so.1") {
+        against.push("its own name is not libcuda.so.1".to_owned());
+    }
+    if !versioned {
+        against.push("its file name has no driver version".to_owned());
+    }
+    if against.is_empty() {
+        return;
+    }
+    let sure = if against.len() > 1 { "most likely" } else { "perhaps" };
+    findings
+        .note(
+            "layer",
+            format!("libcuda.so.1 is {sure} not NVIDIA's own: {}", against.join(", ")),
+            "A layer stands in place of the driver. The library calls it as the next layer; its limits hold.",
+        )
+        .at(real.display().to_string());
+}
+
+fn describe_device(findings: &mut Findings, device: &Device) {
+    let mut about = format!(
+        "device {}: {}, {}",
+        device.ordinal,
+        device.name,
+        format::size(device.total_memory)
+    );
+    if let Some(free) = device.free_memory {
+        about += &format!(", {} free", format::size(free));
+    }
+    findings.ok("device", about).at(device.uuid.clone().unwrap_or_default());
+    match device.compute_mode {
+        0 => {}
+        2 => {
+            findings.problem(
+                "device",
+                format!("device {} is in compute mode \"prohibited\"", device.ordinal),
+                "nvidia-smi -c DEFAULT allows contexts again.",
+            );
+        }
+        _ => {
+            findings.note(
+                "device",
+                format!(
+                    "device {} serves one process at a time (exclusive compute mode)",
+                    device.ordinal
+                ),
+                "A second process of the job on it fails; nvidia-smi -c DEFAULT, or MPS.",
+            );
+        }
+    }
+    if let Some((function, code)) = &device.context_error {
+        findings.problem(
+            "device",
+            format!(
+                "device {}: {function} failed with {} ({code})",
+                device.ordinal,
+                codes::text(*code)
+            ),
+            match code {
+                2 => "No room for a context: look who holds the device's memory (nvidia-smi).",
+                _ => "No job can use it: look at nvidia-smi and dmesg.",
+            },
+        );
+    }
+}
+
+/// Whether `auto_growth` can grow by granules here.
+fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
+    if device.context_error.is_some() {
+        return;
+    }
+    let ordinal = device.ordinal;
+    let wanted = strategy == Strategy::AutoGrowth;
+    let severity = match wanted {
+        true => Severity::Warning,
+        false => Severity::Note,
+    };
+    let advice = match wanted {
+        true => {
+            "auto_growth grows in chunks here: FLAGS_auto_growth_chunk_size_in_mb sets their size; naive_best_fit \
+                 keeps memory in one piece."
+        }
+        false => "auto_growth would grow in chunks here.",
+    };
+    let found = match (&device.granule_error, device.granularity) {
+        (_, Some(granularity)) => {
+            findings.ok(
+                "vmm",
+                format!(
+                    "device {ordinal}: a granule of {} was made and mapped",
+                    format::size(granularity)
+                ),
+            );
+            None
+        }
+        (Some((function, code)), None) => Some(format!(
+            "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
+            codes::text(*code)
+        )),
+        (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
+    };
+    if let Some(found) = found {
+        findings.add("vmm", severity, found, advice);
+    }
+    if device.granularity.is_some() && !device.mapped_twice {
+        let found = format!("device {ordinal} maps no granule twice");
+        let advice =
+            "What is free of a granule in use serves small requests alone there: auto_growth wastes a little more.";
+        findings.add("vmm", severity, found, advice);
+    }
+    if device.vmm && !device.descriptors {
+        let found = format!("device {ordinal} cannot share memory by file descriptor");
+        let advice = "Processes that share tensors (torch.multiprocessing) cannot under auto_growth: naive_best_fit or \
+                      passthrough can.";
+        findings.add("vmm", severity, found, advice);
+    }
+    if !device.pools {
+        findings.note(
+            "vmm",
+            format!("device {ordinal} has no memory pools"),
+            "cudaMallocAsync fails here: leave out backend:cudaMallocAsync and what else asks for it.",
+        );
+    }
+}

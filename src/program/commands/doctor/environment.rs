@@ -1,0 +1,83 @@
+//! The environment that the job would have: ours, with what the options change.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::commands::run::Variables;
+
+pub struct Environment {
+    /// Where it differs from ours.
+    own: Variables,
+    /// The library under test, if it was found.
+    pub library: Option<PathBuf>,
+    /// Files that the simulated GPU preloads.
+    stand_ins: Vec<PathBuf>,
+}
+
+impl Environment {
+    pub fn new(own: Variables, library: Option<PathBuf>, stand_ins: Vec<PathBuf>) -> Self {
+        Environment {
+            own,
+            library,
+            stand_ins,
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<OsString> {
+        let own = self.own.iter().find(|(own, _)| *own == name);
+        own.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
+    }
+
+    /// The value of a variable that is set and not empty.
+    pub fn text(&self, name: &str) -> Option<String> {
+        let value = self.get(name)?.to_string_lossy().trim().to_owned();
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// What `LD_PRELOAD` names already, in order.
+    fn given(&self) -> Vec<PathBuf> {
+        let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        let items = value.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+        let items = items.filter(|item| !item.is_empty());
+        items.map(|item| PathBuf::from(OsStr::from_bytes(item))).collect()
+    }
+
+    pub fn is_library(&self, path: &Path) -> bool {
+        let same = |library: &PathBuf| path.canonicalize().is_ok_and(|path| path == *library);
+        self.library.as_ref().is_some_and(same)
+    }
+
+    /// The job's `LD_PRELOAD`, item by item: as it is where it names the library already, else as `vramshim run` makes it.
+    pub fn preloads(&self) -> Vec<PathBuf> {
+        let given = self.given();
+        let mut preloads = Vec::new();
+        if !given.iter().any(|path| self.is_library(path)) {
+            preloads.extend(self.library.clone());
+        } else {
+            preloads.extend(given.iter().cloned());
+        }
+        preloads.extend(self.stand_ins.iter().cloned());
+        for path in given {
+            if !preloads.contains(&path) {
+                preloads.push(path);
+            }
+        }
+        preloads
+    }
+
+    pub fn is_stand_in(&self, path: &Path) -> bool {
+        self.stand_ins.iter().any(|stand_in| stand_in == path)
+    }
+
+    /// A command in this environment, with these libraries preloaded.
+    pub fn apply(&self, command: &mut Command, preloads: &[PathBuf]) {
+        command.envs(self.own.iter().map(|(name, value)| (name, value)));
+        let paths: Vec<&[u8]> = preloads.iter().map(|path| path.as_os_str().as_bytes()).collect();
+        match paths.is_empty() {
+            true => command.env_remove("LD_PRELOAD"),
+            false => command.env("LD_PRELOAD", OsStr::from_bytes(&paths.join(&b':'))),
+        };
+    }
+}

@@ -1,0 +1,207 @@
+//! The folder for journals: whether one can be written there, by doing what the library does.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use config::Config;
+
+use super::report::Findings;
+use crate::render::format::size;
+
+const CHECK: &str = "journal";
+/// What a journal takes at its beginning.
+const FIRST_STEP: usize = 1 << 20;
+
+pub fn check(findings: &mut Findings, config: &Config) {
+    if config.journal_max == 0 {
+        findings
+            .note(CHECK, "no journals are kept", "VRAMSHIM_JOURNAL_MAX=0 asks for that.")
+            .at("VRAMSHIM_JOURNAL_MAX");
+        return;
+    }
+    let wanted = config
+        .directory
+        .clone()
+        .unwrap_or_else(|| PathBuf::from("vramshim-JOB"));
+    let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
+    let place = wanted.display().to_string();
+    let advice = "VRAMSHIM_DIR (vramshim run --dir) chooses another folder; the job goes on without a journal.";
+    let Some((existing, trial)) = try_nearest(findings, CHECK, &wanted, &place, advice) else {
+        return;
+    };
+    let kind = kind_of(existing);
+    let on = kind.map_or_else(String::new, |kind| format!(" on {kind}"));
+    if let Some(error) = &trial.no_blocks {
+        findings
+            .note(
+                CHECK,
+                format!("no blocks can be set aside{on} ({error}); zeros are written instead"),
+                "Journals grow a little slower there: a local disk is better.",
+            )
+            .at(&place);
+    }
+    if let Some(error) = &trial.no_locks {
+        findings
+            .note(
+                CHECK,
+                format!("record locks do not work{on} ({error})"),
+                "inspect tells a running job from a killed one by its process id then, on the same machine only.",
+            )
+            .at(&place);
+    }
+    if matches!(kind, Some("tmpfs" | "ramfs")) {
+        findings
+            .note(
+                CHECK,
+                "journals would lie in memory",
+                "They are gone with the machine, and count towards a container's memory limit.",
+            )
+            .at(&place);
+    }
+    room(findings, existing, config.journal_max, &place);
+    let made = if wanted.exists() {
+        "journals can be written"
+    } else {
+        "the folder can be made, and journals written"
+    };
+    findings.ok(CHECK, made).at(place);
+}
+
+pub struct Trial {
+    no_blocks: Option<io::Error>,
+    pub no_locks: Option<io::Error>,
+}
+
+/// Tries out where a folder is or can be made: what does not exist yet is made in the nearest one that does. Where that
+/// cannot be, the problem is told and nothing returned.
+pub fn try_nearest<'a>(
+    findings: &mut Findings,
+    check: &'static str,
+    wanted: &'a Path,
+    place: &str,
+    advice: &str,
+) -> Option<(&'a Path, Trial)> {
+    let existing = wanted.ancestors().find(|path| path.exists())?;
+    let problem = match existing.is_dir() {
+        false => format!("{} is not a folder", existing.display()),
+        true => match try_out(existing) {
+            Ok(trial) => return Some((existing, trial)),
+            Err((doing, error)) => format!("cannot {doing} in {}: {error}", existing.display()),
+        },
+    };
+    findings.problem(check, problem, advice).at(place);
+    None
+}
+
+/// Makes a folder, a file in it, blocks, a lock and a shared mapping; takes all of it away again.
+fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
+    let inside = tempfile::Builder::new().prefix(".vramshim-doctor-").tempdir_in(folder);
+    let inside = inside.map_err(|error| ("make a folder", error))?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(inside.path().join("trial"))
+        .map_err(|error| ("create a file", error))?;
+    let last = || io::Error::last_os_error();
+    // SAFETY: numbers only.
+    let blocks = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, FIRST_STEP as libc::off_t) };
+    let no_blocks = (blocks != 0).then(last);
+    if let Some(error) = no_blocks {
+        let known = matches!(
+            error.raw_os_error(),
+            Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
+        );
+        if !known {
+            return Err(("get room for a journal", error));
+        }
+        file.set_len(FIRST_STEP as u64).map_err(|error| ("write", error))?;
+        return Ok(Trial {
+            no_blocks: Some(error),
+            no_locks: lock(&file),
+        });
+    }
+    map(&file).map_err(|error| ("map a file for writing", error))?;
+    Ok(Trial {
+        no_blocks: None,
+        no_locks: lock(&file),
+    })
+}
+
+fn lock(file: &File) -> Option<io::Error> {
+    // SAFETY: flock is plain data.
+    let mut whole: libc::flock = unsafe { std::mem::zeroed() };
+    whole.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: the struct outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &whole) };
+    (result != 0).then(io::Error::last_os_error)
+}
+
+fn map(file: &File) -> io::Result<()> {
+    // SAFETY: a new mapping of a file that is as long as it; written once and taken away.
+    unsafe {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let mapped = libc::mmap(
+            ptr::null_mut(),
+            FIRST_STEP,
+            rights,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        mapped.cast::<u8>().write_volatile(1);
+        libc::munmap(mapped, FIRST_STEP);
+    }
+    Ok(())
+}
+
+/// Names of filesystems that matter here, by `statfs` number.
+fn kind_of(folder: &Path) -> Option<&'static str> {
+    let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
+    // SAFETY: statfs is plain data, which the call fills in.
+    let kind = unsafe {
+        let mut about: libc::statfs = std::mem::zeroed();
+        (libc::statfs(path.as_ptr(), &mut about) == 0).then_some(about.f_type as u32)?
+    };
+    Some(match kind {
+        0x6969 => "NFS",
+        0x6573_5546 => "FUSE",
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
+        0x0bd0_0bd0 => "Lustre",
+        0x4750_4653 => "GPFS",
+        0x0102_1994 => "tmpfs",
+        0x8584_58f6 => "ramfs",
+        0x0102_1997 => "9P",
+        _ => return None,
+    })
+}
+
+fn room(findings: &mut Findings, folder: &Path, most: u64, place: &str) {
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
+        return;
+    };
+    // SAFETY: statvfs is plain data, which the call fills in.
+    let free = unsafe {
+        let mut about: libc::statvfs = std::mem::zeroed();
+        if libc::statvfs(path.as_ptr(), &mut about) != 0 {
+            return;
+        }
+        (about.f_bavail as u64).saturating_mul(about.f_frsize as u64)
+    };
+    let advice = "Make room, choose another folder (VRAMSHIM_DIR), or set VRAMSHIM_JOURNAL_MAX lower. Without room the job \
+                  goes on, and events are counted as lost.";
+    let found = format!("{} are free, and a journal may grow to {}", size(free), size(most));
+    if free < 64 << 20 {
+        findings.warning(CHECK, found, advice).at(place);
+    } else if free < most {
+        findings.note(CHECK, found, advice).at(place);
+    }
+}

@@ -1,0 +1,116 @@
+//! The library itself: whether it is there, fits this machine, and really is loaded where it is preloaded.
+
+use std::ffi::CStr;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::ask::ask;
+use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
+use super::environment::Environment;
+use super::probe::What;
+use super::processes::End;
+use super::report::Findings;
+use crate::commands::run;
+use crate::render::format::duration;
+
+const CHECK: &str = "library";
+
+/// True if a job can be started under it.
+pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, limit: Duration) -> bool {
+    let place = path.display().to_string();
+    let reinstall = "Take the libvramshim.so that was built with this program (scripts/build).";
+    let elf = match binary::read(path) {
+        Ok(Kind::Elf(elf)) => elf,
+        Ok(Kind::Elf32 { .. }) => {
+            findings
+                .problem(CHECK, "it is a library of 32 bits", reinstall)
+                .at(place);
+            return false;
+        }
+        Ok(_) => {
+            findings
+                .problem(CHECK, "it is no library (not ELF, or damaged)", reinstall)
+                .at(place);
+            return false;
+        }
+        Err(error) => {
+            findings
+                .problem(CHECK, format!("it cannot be read: {error}"), reinstall)
+                .at(place);
+            return false;
+        }
+    };
+    if elf.machine != OUR_MACHINE {
+        let found = format!(
+            "it is for {}, this machine is {}",
+            machine_name(elf.machine),
+            machine_name(OUR_MACHINE)
+        );
+        findings.problem(CHECK, found, reinstall).at(place);
+        return false;
+    }
+    if !elf.exports("vramshim_version") {
+        findings.problem(CHECK, "it is another library", reinstall).at(place);
+        return false;
+    }
+    if let Err(failure) = run::preload(&[path.to_owned()]) {
+        findings
+            .problem(
+                CHECK,
+                failure.message(),
+                "Move or link the library to a path without colon or space.",
+            )
+            .at(place);
+        return false;
+    }
+    if let (Some((major, minor)), Some(here)) = (elf.glibc, our_glibc())
+        && (major, minor) > here
+    {
+        findings
+            .problem(
+                CHECK,
+                format!("it needs glibc {major}.{minor}, here is {}.{}", here.0, here.1),
+                "Build it on a machine as old as the oldest that it is to run on.",
+            )
+            .at(place);
+        return false;
+    }
+    match loads(environment, path, limit) {
+        Ok(()) => {
+            findings.ok(CHECK, "the loader takes it").at(place);
+            true
+        }
+        Err(why) => {
+            findings
+                .problem(CHECK, format!("preloaded, it is not in the process: {why}"), reinstall)
+                .at(place);
+            false
+        }
+    }
+}
+
+/// Preloads it, and nothing else, into a child, and looks whether it is mapped there.
+fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), String> {
+    let answer = ask(What::Maps, environment, &[path.to_owned()], limit).map_err(|error| error.to_string())?;
+    let mapped = path.display().to_string();
+    if answer.lines.iter().any(|line| line.ends_with(&mapped)) {
+        return Ok(());
+    }
+    let words = answer.words.trim();
+    Err(match answer.end {
+        _ if !words.is_empty() => words.lines().next().unwrap_or_default().to_owned(),
+        End::TooLong => format!("the program did not start within {}", duration(limit.as_nanos() as u64)),
+        End::By(status) => match status.signal() {
+            Some(signal) => format!("the program died of signal {signal}"),
+            None => format!("the loader left it out ({status})"),
+        },
+        End::Interrupted => "interrupted".into(),
+    })
+}
+
+fn our_glibc() -> Option<(u32, u32)> {
+    // SAFETY: a string that lives as long as the process.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    parse_version(version.to_str().ok()?)
+}

@@ -1,0 +1,60 @@
+//! Limits of the process and the machine that change what a job or the library can do.
+
+use super::report::Findings;
+use crate::render::format::size;
+
+const CHECK: &str = "limits";
+
+pub fn check(findings: &mut Findings, journal_max: u64) {
+    let before = findings.0.len();
+    if let Some(limit) = soft_limit(libc::RLIMIT_AS) {
+        findings
+            .warning(
+                CHECK,
+                format!("address space is limited to {}", size(limit)),
+                "CUDA and auto_growth reserve far more addresses than they use: ulimit -v unlimited.",
+            )
+            .at("ulimit -v");
+    }
+    if let Some(limit) = soft_limit(libc::RLIMIT_FSIZE).filter(|limit| *limit < journal_max) {
+        findings
+            .note(
+                CHECK,
+                format!("files may grow to {} only, and so may a journal", size(limit)),
+                "Beyond that events are counted as lost: ulimit -f unlimited.",
+            )
+            .at("ulimit -f");
+    }
+    if let Some(limit) = soft_limit(libc::RLIMIT_NOFILE).filter(|limit| *limit <= 128) {
+        findings
+            .note(
+                CHECK,
+                format!("{limit} files may be open at once"),
+                "Sharing memory between processes takes a descriptor a granule: ulimit -n 4096.",
+            )
+            .at("ulimit -n");
+    }
+    if !std::path::Path::new("/proc/self/maps").exists() {
+        findings
+            .problem(
+                CHECK,
+                "/proc is not mounted",
+                "Mount it: the driver needs it, and journals cannot name their process.",
+            )
+            .at("/proc");
+    }
+    if findings.0.len() == before {
+        findings.ok(CHECK, "no limit of this process is in the way");
+    }
+}
+
+/// The limit, where there is one.
+fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { libc::getrlimit(resource, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}

@@ -1,0 +1,185 @@
+//! `vramshim doctor`: what will happen to a job here, told before it is lost.
+//!
+//! Each check is a file, and adds its findings to the list (`report`). What may crash or hang is done by children
+//! (`probe` in them, `ask` and `processes` here). A command is run for a moment (`trial`); `routes` and `bypass` tell what
+//! that showed.
+
+mod accounts;
+mod ask;
+mod binary;
+mod bypass;
+mod command;
+mod driver;
+mod environment;
+mod folder;
+mod layers;
+mod library;
+mod machine;
+mod probe;
+mod processes;
+mod report;
+mod routes;
+mod settings;
+mod trial;
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use clap::Args;
+use config::{Config, parse_duration};
+use serde_json::Value;
+
+use self::environment::Environment;
+use self::report::{Findings, Page};
+use self::trial::Trial;
+use super::Failure;
+use super::run::{Setting, find_library};
+use crate::render::format;
+pub use probe::{COMMAND as PROBE, Probe};
+
+// A paragraph is one line: it is broken to the width of the terminal.
+const EXAMPLES: &str = "\
+Examples:
+  vramshim doctor                                   # the machine, the driver, the settings
+  vramshim doctor -- python train.py                # and which ways this command's calls take
+  vramshim doctor --strategy auto_growth --for 60s -- python train.py
+  vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
+  vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
+
+The command is run under the library, with its journals in a temporary folder, and ended after a while with everything it \
+started; its standard input is empty. It does what it always does meanwhile: give it a job that may be broken off.
+
+Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 the doctor itself failed, 2 wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Doctor {
+    #[command(flatten)]
+    setting: Setting,
+
+    /// Print JSON: every finding, what the driver said, what the command did
+    #[arg(long)]
+    json: bool,
+
+    /// How long the command may run, such as 30s or 2min
+    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
+    moment: Duration,
+
+    /// How long the driver may take to answer
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    timeout: Duration,
+
+    /// Show what the command prints, on standard error
+    #[arg(long)]
+    show_output: bool,
+
+    /// A command to run for a moment; everything after it is its own
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "a number with a unit (ms, s, min, h), such as 30s".into())
+}
+
+impl Doctor {
+    pub fn examine(self) -> Result<(), Failure> {
+        let mut findings = Findings::default();
+        let (environment, library) = self.environment(&mut findings)?;
+        processes::take_charge();
+        let examined = self.check_all(&mut findings, &environment, library);
+        if let Some(signal) = processes::interrupted() {
+            processes::end_by(signal);
+        }
+        let (driver, trial) = examined;
+        let worst = findings.worst();
+        let shown = match self.json {
+            true => report::json(&Page {
+                findings: &findings.0,
+                worst,
+                driver,
+                trial: trial.as_ref().map_or(Value::Null, routes::json),
+            }),
+            false => report::table(&findings),
+        };
+        shown.map_err(Failure::unwritten)?;
+        match worst.exit_code() {
+            0 => Ok(()),
+            code => Err(Failure::found(code)),
+        }
+    }
+
+    /// The job's environment, and whether the library is there to be looked at.
+    fn environment(&self, findings: &mut Findings) -> Result<(Environment, bool), Failure> {
+        let mut variables = self.setting.variables()?;
+        let mut stand_ins = Vec::new();
+        if let Some((simulator, own)) = self.setting.simulator()? {
+            variables.extend(own);
+            stand_ins = simulator.preloads();
+        }
+        let library = match find_library(self.setting.library.as_deref()) {
+            Ok(library) => Some(library),
+            Err(failure) => {
+                findings.problem(
+                    "library",
+                    failure.message(),
+                    "Build it (scripts/build), or give its path.",
+                );
+                None
+            }
+        };
+        let found = library.is_some();
+        Ok((Environment::new(variables, library, stand_ins), found))
+    }
+
+    fn check_all(
+        &self,
+        findings: &mut Findings,
+        environment: &Environment,
+        found: bool,
+    ) -> (Option<probe::Driver>, Option<Trial>) {
+        let (config, errors) = Config::read(|name| environment.get(name));
+        let mut usable = found;
+        if let Some(library) = &environment.library {
+            usable = library::check(findings, environment, library, self.timeout);
+        }
+        layers::check(findings, environment);
+        settings::check(findings, environment, &config, &errors, |error| {
+            self.setting.as_given(error)
+        });
+        folder::check(findings, &config);
+        machine::check(findings, config.journal_max);
+        let driver = driver::check(findings, environment, config.strategy, self.timeout);
+        accounts::check(findings, &config, driver.as_ref());
+        if let Some(driver) = &driver {
+            settings::check_shared(findings, &config, driver);
+        }
+        let mut tried = None;
+        if let Some(name) = self.command.first()
+            && processes::interrupted().is_none()
+            && command::check(findings, environment, name)
+            && usable
+        {
+            tried = self.try_command(findings, environment);
+        }
+        if let Some(trial) = &tried {
+            routes::check(findings, trial, driver.as_ref(), self.moment.as_nanos() as u64);
+        }
+        (driver, tried)
+    }
+
+    fn try_command(&self, findings: &mut Findings, environment: &Environment) -> Option<Trial> {
+        if std::io::stderr().is_terminal() {
+            let moment = format::duration(self.moment.as_nanos() as u64);
+            eprintln!("vramshim: running the command for up to {moment}");
+        }
+        match trial::run(environment, &self.command, self.moment, self.show_output) {
+            Ok(trial) => trial,
+            Err(why) => {
+                findings.problem("trial", why, "");
+                None
+            }
+        }
+    }
+}

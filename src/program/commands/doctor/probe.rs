@@ -1,0 +1,328 @@
+//! Questions to the driver that a child of ours asks, because a driver, or a layer in its place, may crash or hang when
+//! it is loaded. After every step the child writes down what it knows, so that the last line tells what it died of.
+//!
+//! The functions are found as a job finds them, through `dlopen` and `dlsym`.
+
+mod library;
+mod nvml;
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, c_int, c_void};
+use std::io::Write;
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+
+use self::library::{Library, call, file_of};
+use self::nvml::Nvml;
+use crate::commands::Failure;
+use crate::render::format;
+pub use nvml::Holding;
+
+/// What the program calls itself with.
+pub const COMMAND: &str = "doctor-probe";
+
+#[derive(Args)]
+pub struct Probe {
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum What {
+    /// What the driver says of itself and its devices.
+    Driver,
+    /// Which process has how much of each device, again and again.
+    Memory,
+    /// What is mapped in this process.
+    Maps,
+}
+
+impl What {
+    pub fn name(self) -> &'static str {
+        match self {
+            What::Driver => "driver",
+            What::Memory => "memory",
+            What::Maps => "maps",
+        }
+    }
+}
+
+/// What the driver said so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Driver {
+    /// The function that was called last.
+    pub doing: String,
+    pub done: bool,
+    pub load_error: Option<String>,
+    /// The file that answers to `libcuda.so.1`, and the one that answers to `cuInit`.
+    pub path: Option<String>,
+    pub answers: Option<String>,
+    /// Other files of that name that are in the process by then: drivers behind a layer.
+    pub behind: Vec<String>,
+    pub version: Option<i32>,
+    /// What `cuInit` returned.
+    pub init: Option<i32>,
+    /// What `cuDeviceGetCount` returned, where that was no success.
+    pub count_error: Option<i32>,
+    pub devices: Vec<Device>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Device {
+    pub ordinal: i32,
+    pub name: String,
+    pub uuid: Option<String>,
+    pub total_memory: u64,
+    pub free_memory: Option<u64>,
+    /// What NVML says that a context takes; `None` where it does not know this process.
+    pub context_bytes: Option<u64>,
+    /// `CU_COMPUTEMODE_*`
+    pub compute_mode: i32,
+    /// What the device says it can do.
+    pub vmm: bool,
+    pub descriptors: bool,
+    pub pools: bool,
+    pub granularity: Option<u64>,
+    /// Whether a granule that is mapped can be mapped elsewhere as well.
+    pub mapped_twice: bool,
+    /// Function and result that a context, or a granule, failed with.
+    pub context_error: Option<(String, i32)>,
+    pub granule_error: Option<(String, i32)>,
+}
+
+impl Probe {
+    pub fn answer(self) -> Result<(), Failure> {
+        match self.what {
+            What::Driver => probe_driver(),
+            What::Memory => watch_memory()?,
+            What::Maps => {
+                let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
+                std::io::stdout().write_all(&maps).map_err(Failure::unwritten)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tell(what: &impl Serialize) {
+    let mut out = std::io::stdout().lock();
+    // Nobody listens any more: then nobody misses it.
+    let _ = serde_json::to_writer(&mut out, what);
+    let _ = out.write_all(b"\n").and_then(|()| out.flush());
+}
+
+fn probe_driver() {
+    let mut told = Driver::default();
+    let step = |told: &mut Driver, doing: &str| {
+        told.doing = doing.into();
+        tell(told);
+    };
+    step(&mut told, "dlopen");
+    let library = match Library::open(c"libcuda.so.1") {
+        Ok(library) => library,
+        Err(error) => {
+            told.load_error = Some(error);
+            told.done = true;
+            return tell(&told);
+        }
+    };
+    told.path = library.path();
+    step(&mut told, "dlsym");
+    told.answers = file_of(library.address(c"cuInit"));
+    step(&mut told, "cuDriverGetVersion");
+    let mut version = 0;
+    if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {
+        told.version = Some(version);
+    }
+    step(&mut told, "cuInit");
+    let init = call!(library, cuInit(0 => u32));
+    told.init = Some(init);
+    told.behind = drivers_but(told.path.as_deref());
+    if init == 0 {
+        step(&mut told, "cuDeviceGetCount");
+        let mut count = 0;
+        let result = call!(library, cuDeviceGetCount(&mut count => *mut c_int));
+        told.count_error = (result != 0).then_some(result);
+        let nvml = Nvml::open();
+        for ordinal in 0..count {
+            step(&mut told, &format!("device {ordinal}"));
+            told.devices.push(Device {
+                ordinal,
+                ..Device::default()
+            });
+            probe_device(&library, nvml.as_ref(), &mut told, step);
+        }
+    }
+    told.done = true;
+    tell(&told);
+}
+
+/// The drivers that are mapped here, without the one at `path`.
+fn drivers_but(path: Option<&str>) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let is_driver = |file: &&str| {
+        file.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libcuda.so"))
+    };
+    let real = path.and_then(|path| std::fs::canonicalize(path).ok());
+    let others = files
+        .filter(is_driver)
+        .filter(|file| real.as_deref() != Some(Path::new(file)));
+    let others: BTreeSet<String> = others.map(str::to_owned).collect();
+    others.into_iter().collect()
+}
+
+/// `CU_DEVICE_ATTRIBUTE_*`
+const COMPUTE_MODE: c_int = 20;
+const VMM_SUPPORTED: c_int = 102;
+const DESCRIPTORS_SUPPORTED: c_int = 103;
+const POOLS_SUPPORTED: c_int = 115;
+
+fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step: impl Fn(&mut Driver, &str)) {
+    let Some(device) = told.devices.last_mut() else { return };
+    let ordinal = device.ordinal;
+    let attribute = |which: c_int| {
+        let mut value = 0;
+        let result = call!(library, cuDeviceGetAttribute(&mut value => *mut c_int, which => c_int, ordinal => c_int));
+        if result == 0 { value } else { 0 }
+    };
+    let mut name = [0u8; 128];
+    let (mut uuid, mut total) = ([0u8; 16], 0usize);
+    call!(library, cuDeviceGetName(name.as_mut_ptr() => *mut u8, 127 => c_int, ordinal => c_int));
+    call!(library, cuDeviceGetUuid(uuid.as_mut_ptr() => *mut u8, ordinal => c_int));
+    call!(library, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
+    device.name =
+        CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into());
+    device.uuid = format::uuid(&uuid);
+    device.total_memory = total as u64;
+    device.compute_mode = attribute(COMPUTE_MODE);
+    device.vmm = attribute(VMM_SUPPORTED) != 0;
+    device.descriptors = attribute(DESCRIPTORS_SUPPORTED) != 0;
+    device.pools = attribute(POOLS_SUPPORTED) != 0;
+
+    step(told, "cuDevicePrimaryCtxRetain");
+    let Some(device) = told.devices.last_mut() else { return };
+    let mut context: *mut c_void = ptr::null_mut();
+    let result = call!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int));
+    if result != 0 {
+        device.context_error = Some(("cuDevicePrimaryCtxRetain".into(), result));
+        return;
+    }
+    call!(library, cuCtxSetCurrent(context => *mut c_void));
+    let (mut free, mut total) = (0usize, 0usize);
+    if call!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize)) == 0 {
+        device.free_memory = Some(free as u64);
+    }
+    if let (Some(nvml), Some(uuid)) = (nvml, &device.uuid) {
+        let us = std::process::id();
+        let holdings = nvml.holdings(uuid);
+        device.context_bytes = holdings.iter().find(|held| held.process == us).map(|held| held.bytes);
+    }
+    if device.vmm {
+        step(told, "cuMemCreate");
+        let Some(device) = told.devices.last_mut() else { return };
+        match map_granule(library, ordinal) {
+            Ok((granularity, twice)) => (device.granularity, device.mapped_twice) = (Some(granularity), twice),
+            Err((function, result)) => device.granule_error = Some((function.into(), result)),
+        }
+    }
+    step(told, "cuDevicePrimaryCtxRelease");
+    call!(library, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
+}
+
+/// `CUmemAllocationProp` of memory on a device.
+#[repr(C)]
+#[derive(Default)]
+struct Properties {
+    kind: c_int,
+    handles: c_int,
+    location: Location,
+    security: usize,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// `CUmemAccessDesc`
+#[repr(C)]
+struct Access {
+    location: Location,
+    rights: c_int,
+}
+
+/// Creates and maps one granule as `auto_growth` would, and takes it apart again; its size, and whether it could be mapped
+/// twice.
+fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'static str, i32)> {
+    let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
+    let location = Location { kind: 1, id: ordinal };
+    let properties = Properties {
+        kind: 1,
+        location,
+        ..Properties::default()
+    };
+    let access = Access { location, rights: 3 };
+    let (mut size, mut address, mut handle) = (0usize, 0u64, 0u64);
+    let result = call!(library, cuMemGetAllocationGranularity(
+        &mut size => *mut usize, &properties => *const Properties, 0 => c_int
+    ));
+    checked("cuMemGetAllocationGranularity", result)?;
+    let result = call!(library, cuMemAddressReserve(
+        &mut address => *mut u64, 2 * size => usize, 0 => usize, 0 => u64, 0 => u64
+    ));
+    checked("cuMemAddressReserve", result)?;
+    let result = call!(library, cuMemCreate(
+        &mut handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
+    ));
+    let map = |address: u64| {
+        let result = call!(library, cuMemMap(address => u64, size => usize, 0 => usize, handle => u64, 0 => u64));
+        checked("cuMemMap", result)?;
+        let result = call!(library, cuMemSetAccess(
+            address => u64, size => usize, &access => *const Access, 1 => usize
+        ));
+        let allowed = checked("cuMemSetAccess", result);
+        if allowed.is_err() {
+            call!(library, cuMemUnmap(address => u64, size => usize));
+        }
+        allowed
+    };
+    let mut done = checked("cuMemCreate", result);
+    let mut twice = false;
+    if done.is_ok() {
+        done = map(address);
+        if done.is_ok() {
+            let second = address + size as u64;
+            twice = map(second).is_ok();
+            if twice {
+                call!(library, cuMemUnmap(second => u64, size => usize));
+            }
+            call!(library, cuMemUnmap(address => u64, size => usize));
+        }
+        call!(library, cuMemRelease(handle => u64));
+    }
+    call!(library, cuMemAddressFree(address => u64, 2 * size => usize));
+    done.map(|()| (size as u64, twice))
+}
+
+/// How often `watch_memory` looks.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// Writes a line of holdings again and again, until it is ended.
+fn watch_memory() -> Result<(), Failure> {
+    let nvml = Nvml::open().ok_or_else(|| Failure::failed("libnvidia-ml.so.1 cannot be used"))?;
+    let uuids = nvml.uuids();
+    loop {
+        let holdings: Vec<Holding> = uuids.iter().flat_map(|uuid| nvml.holdings(uuid)).collect();
+        tell(&holdings);
+        std::thread::sleep(EVERY);
+    }
+}

@@ -1,0 +1,90 @@
+//! A library loaded into the child that probes, and calls of its functions by name.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::{self, MaybeUninit};
+use std::ptr;
+
+/// A library that was loaded here; it stays.
+pub struct Library(*mut c_void);
+
+impl Library {
+    pub fn open(name: &CStr) -> Result<Library, String> {
+        // SAFETY: a C string; `dlerror` answers with another one, of this thread.
+        unsafe {
+            let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+            if !handle.is_null() {
+                return Ok(Library(handle));
+            }
+            let error = libc::dlerror();
+            Err(match error.is_null() {
+                true => "no reason given".into(),
+                false => CStr::from_ptr(error).to_string_lossy().into_owned(),
+            })
+        }
+    }
+
+    pub fn address(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: a handle from `dlopen`.
+        unsafe { libc::dlsym(self.0, name.as_ptr()) }
+    }
+
+    /// The function of this name.
+    ///
+    /// # Safety
+    /// `F` is a function pointer of its signature.
+    pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
+        let address = self.address(name);
+        // SAFETY: by contract; a function pointer is as large as this one.
+        (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
+    }
+
+    /// The file it was loaded from.
+    pub fn path(&self) -> Option<String> {
+        /// `struct link_map`, the part that `<link.h>` shows.
+        #[repr(C)]
+        struct LinkMap {
+            base: usize,
+            name: *const c_char,
+        }
+        let mut map: *const LinkMap = ptr::null();
+        // SAFETY: the loader fills in a pointer to its own entry, which lives as long as the library.
+        unsafe {
+            let found = libc::dlinfo(self.0, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) == 0;
+            let named = found && !map.is_null() && !(*map).name.is_null();
+            named.then(|| CStr::from_ptr((*map).name).to_string_lossy().into_owned())
+        }
+    }
+}
+
+/// The file that an address lies in.
+pub fn file_of(address: *mut c_void) -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the loader fills in the structure where it returns something else than 0.
+    unsafe {
+        let found = !address.is_null() && libc::dladdr(address, info.as_mut_ptr()) != 0;
+        let name = found
+            .then(|| info.assume_init().dli_fname)
+            .filter(|name| !name.is_null())?;
+        Some(CStr::from_ptr(name).to_string_lossy().into_owned())
+    }
+}
+
+/// A function that the driver does not have.
+pub const NOT_FOUND: i32 = 500;
+
+/// Calls the function of this name, `NOT_FOUND` where there is none.
+macro_rules! call {
+    ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
+        // SAFETY: the signature is that of the public header, and pointers are to this frame's own values.
+        unsafe {
+            match $library.function::<unsafe extern "C" fn($($type),*) -> i32>(
+                // A name without a NUL in it.
+                std::ffi::CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
+            ) {
+                Some(function) => function($($argument),*),
+                None => $crate::commands::doctor::probe::library::NOT_FOUND,
+            }
+        }
+    }};
+}
+pub(super) use call;

@@ -1,0 +1,199 @@
+//! What was found, how bad it is, and how it is shown: a table for people, JSON for programs.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use crate::render::format::printable;
+
+/// A long path, or a loader's message, fits; a page of rubbish does not.
+const LONGEST: usize = 1000;
+
+/// How bad a finding is; in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Ok,
+    /// Worth knowing; nothing needs to be done.
+    Note,
+    /// The job runs, but not as it was meant, or not all of it is seen.
+    Warning,
+    /// The job fails, or the library does nothing in it.
+    Problem,
+}
+
+impl Severity {
+    fn name(self) -> &'static str {
+        match self {
+            Severity::Ok => "ok",
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Problem => "problem",
+        }
+    }
+
+    fn color(self) -> Option<Color> {
+        match self {
+            Severity::Ok => Some(Color::Green),
+            Severity::Note => None,
+            Severity::Warning => Some(Color::Yellow),
+            Severity::Problem => Some(Color::Red),
+        }
+    }
+
+    /// 3 and 4, so that they are told from the program's own failures (1) and refusals (2).
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Severity::Ok | Severity::Note => 0,
+            Severity::Warning => 3,
+            Severity::Problem => 4,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    /// What was looked at; one word that scripts can rely on.
+    pub check: &'static str,
+    pub severity: Severity,
+    pub found: String,
+    /// A file, a variable, a process; empty where `found` says it.
+    #[serde(rename = "where")]
+    pub place: String,
+    /// What to do; empty where nothing needs to be done.
+    pub advice: String,
+}
+
+/// All findings, in the order of the checks.
+#[derive(Default)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    pub fn ok(&mut self, check: &'static str, found: impl Into<String>) -> &mut Finding {
+        self.add(check, Severity::Ok, found, "")
+    }
+
+    pub fn note(&mut self, check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> &mut Finding {
+        self.add(check, Severity::Note, found, advice)
+    }
+
+    pub fn warning(
+        &mut self,
+        check: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> &mut Finding {
+        self.add(check, Severity::Warning, found, advice)
+    }
+
+    pub fn problem(
+        &mut self,
+        check: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> &mut Finding {
+        self.add(check, Severity::Problem, found, advice)
+    }
+
+    pub fn add(
+        &mut self,
+        check: &'static str,
+        severity: Severity,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> &mut Finding {
+        let place = self.0.len();
+        self.0.push(Finding {
+            check,
+            severity,
+            found: found.into(),
+            place: String::new(),
+            advice: advice.into(),
+        });
+        &mut self.0[place]
+    }
+
+    pub fn worst(&self) -> Severity {
+        let severities = self.0.iter().map(|finding| finding.severity);
+        severities.max().unwrap_or(Severity::Ok)
+    }
+}
+
+impl Finding {
+    pub fn at(&mut self, place: impl Into<String>) {
+        self.place = place.into();
+    }
+}
+
+/// One row a finding: severity, check, what was found and, below it, what to do.
+pub fn table(findings: &Findings) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let styled = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic);
+    if !styled {
+        table.force_no_tty();
+    }
+    for finding in &findings.0 {
+        let mut severity = Cell::new(finding.severity.name());
+        if styled {
+            severity = severity.add_attribute(Attribute::Bold);
+            if let Some(color) = finding.severity.color() {
+                severity = severity.fg(color);
+            }
+        }
+        table.add_row(vec![severity, Cell::new(finding.check), Cell::new(words(finding))]);
+    }
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    writeln!(out)?;
+    writeln!(out, "{}", verdict(findings))?;
+    out.flush()
+}
+
+fn words(finding: &Finding) -> String {
+    let mut text = printable(&finding.found, LONGEST);
+    if !finding.place.is_empty() {
+        text += &format!(" [{}]", printable(&finding.place, LONGEST));
+    }
+    if !finding.advice.is_empty() {
+        text += &format!("\n-> {}", printable(&finding.advice, LONGEST));
+    }
+    text
+}
+
+fn verdict(findings: &Findings) -> String {
+    let count = |severity| findings.0.iter().filter(|finding| finding.severity == severity).count();
+    let number = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    };
+    match (count(Severity::Problem), count(Severity::Warning)) {
+        (0, 0) => "Nothing stands in a job's way.".into(),
+        (0, warnings) => format!("{}, no problems.", number(warnings, "warning")),
+        (problems, 0) => format!("{}.", number(problems, "problem")),
+        (problems, warnings) => format!("{}, {}.", number(problems, "problem"), number(warnings, "warning")),
+    }
+}
+
+/// The whole report for programs: the findings, the worst severity, and what they were made from.
+#[derive(Serialize)]
+pub struct Page<'a, D: Serialize, T: Serialize> {
+    pub findings: &'a [Finding],
+    pub worst: Severity,
+    /// What the driver answered, `null` where it was not asked to the end.
+    pub driver: D,
+    /// What the command did, `null` where none was run.
+    pub trial: T,
+}
+
+pub fn json(page: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, page)?;
+    writeln!(out)?;
+    out.flush()
+}

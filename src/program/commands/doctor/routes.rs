@@ -1,0 +1,256 @@
+//! What the trial of a command shows: how it ended, and the ways its calls took.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use base::api::Api;
+use base::api::FIRST_RUNTIME_API;
+use journal::format::Route;
+use serde_json::{Value, json};
+
+use super::bypass::{self, process};
+use super::probe::Driver;
+use super::report::Findings;
+use super::trial::{Seen, Trial};
+use crate::analysis::account::api_name;
+use crate::analysis::job::Job;
+use crate::render::format::{self, count};
+
+/// Processes told of one by one; the others stand in the JSON.
+const MOST: usize = 8;
+/// Numbers from here on are no calls of CUDA's.
+const FIRST_OTHER_API: u16 = 300;
+
+fn route_name(route: Route) -> &'static str {
+    match route {
+        Route::Dlsym => "dlsym",
+        Route::Dlvsym => "dlvsym",
+        Route::GetProcAddress => "cuGetProcAddress",
+        Route::EntryPoint => "cudaGetDriverEntryPoint",
+    }
+}
+
+/// How the calls of one process came to us.
+struct Ways {
+    runtime_calls: u64,
+    driver_calls: u64,
+    plugged_calls: u64,
+    /// APIs that were called although no look-up handed them out: bound as the exported symbols.
+    direct: Vec<String>,
+    /// How often each look-up handed something out.
+    handed_out: Vec<(Route, u64)>,
+}
+
+impl Ways {
+    fn of(job: &Job) -> Ways {
+        let routes = &job.header.routes;
+        let mut ways = Ways {
+            runtime_calls: 0,
+            driver_calls: 0,
+            plugged_calls: 0,
+            direct: Vec::new(),
+            handed_out: Route::ALL
+                .into_iter()
+                .zip(routes.iter().map(|handed_out| handed_out.times))
+                .filter(|(_, times)| *times > 0)
+                .collect(),
+        };
+        for (&api, totals) in &job.account.apis {
+            match api {
+                0..FIRST_RUNTIME_API => ways.driver_calls += totals.calls,
+                FIRST_RUNTIME_API..FIRST_OTHER_API => ways.runtime_calls += totals.calls,
+                _ if matches!(
+                    Api::from_number(api),
+                    Some(Api::vramshim_torch_alloc | Api::vramshim_torch_free)
+                ) =>
+                {
+                    ways.plugged_calls += totals.calls;
+                }
+                _ => {}
+            }
+            if api < FIRST_OTHER_API && !routes.iter().any(|handed_out| handed_out.has(api)) {
+                ways.direct.push(api_name(api));
+            }
+        }
+        ways
+    }
+
+    fn text(&self) -> String {
+        let mut calls = Vec::new();
+        for (number, what) in [
+            (self.runtime_calls, "of the runtime"),
+            (self.driver_calls, "of the driver"),
+            (self.plugged_calls, "of PyTorch's pluggable allocator"),
+        ] {
+            if number > 0 {
+                calls.push(format!("{} {what}", count(number)));
+            }
+        }
+        let calls = match calls.is_empty() {
+            true => "no calls for memory".to_owned(),
+            false => format!("calls: {}", calls.join(", ")),
+        };
+        let mut ways: Vec<String> = Vec::new();
+        if !self.direct.is_empty() {
+            ways.push(format!("direct symbol ({})", some_of(&self.direct)));
+        }
+        let look_ups = self.handed_out.iter();
+        ways.extend(look_ups.map(|(route, times)| format!("{} {}", route_name(*route), format::times(*times))));
+        match ways.is_empty() {
+            true => calls,
+            false => format!("{calls}; ways: {}", ways.join(", ")),
+        }
+    }
+}
+
+fn some_of(names: &[String]) -> String {
+    const MOST_NAMES: usize = 6;
+    let shown = names
+        .iter()
+        .take(MOST_NAMES)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    match names.len().checked_sub(MOST_NAMES) {
+        Some(more @ 1..) => format!("{shown} and {more} more"),
+        _ => shown,
+    }
+}
+
+/// Which runtime was in the process, as far as could be seen.
+fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
+    let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
+    if ways.runtime_calls > 0 || !seen.runtimes.is_empty() {
+        let paths: Vec<&str> = seen.runtimes.iter().map(String::as_str).collect();
+        let called = if ways.runtime_calls > 0 {
+            "dynamic"
+        } else {
+            "mapped, not called"
+        };
+        return (!paths.is_empty()).then(|| format!("{called}, {}", paths.join(" and ")));
+    }
+    let looked_up = ways.handed_out.iter().any(|(route, _)| *route == Route::GetProcAddress);
+    Some(match looked_up {
+        true => "none of its own file: linked statically, or the driver alone is used".into(),
+        false => "none: the driver alone is used".into(),
+    })
+}
+
+pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, moment: u64) {
+    ended(findings, trial, moment);
+    for error in &trial.unreadable {
+        findings.warning("trial", error, "");
+    }
+    for job in trial.jobs.iter().take(MOST) {
+        let ways = Ways::of(job);
+        let seen = trial.seen.get(&job.header.pid);
+        let mut text = ways.text();
+        if let Some(runtime) = runtime(&ways, seen) {
+            text += &format!("; runtime: {runtime}");
+        }
+        findings
+            .ok("routes", text)
+            .at(process(job.header.pid, &job.header.command_line.join(" ")));
+    }
+    if trial.jobs.len() > MOST {
+        let more = trial.jobs.len() - MOST;
+        findings.ok(
+            "routes",
+            format!("{more} more processes wrote journals (--json tells of all)"),
+        );
+    }
+    let before = findings.0.len();
+    bypass::check(findings, trial, driver);
+    if trial.jobs.is_empty() && findings.0.len() == before {
+        let found = match trial.seen.values().all(|seen| seen.drivers.is_empty()) {
+            true => "the command did not load the driver in this time",
+            false => "the command loaded the driver, and asked for no memory in this time",
+        };
+        findings.note(
+            "routes",
+            found,
+            "Nothing can be said about it: give it longer (--for 60s), or a command that uses CUDA.",
+        );
+    }
+}
+
+fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
+    let last = trial.last_words.as_ref();
+    let last = last.map_or_else(String::new, |line| {
+        format!("; its last words: {}", format::printable(line, 200))
+    });
+    let see = "Its output is shown with --show-output.";
+    match trial.ended {
+        None => {
+            findings.ok("trial", format!("ran for {} and was ended", format::duration(moment)));
+        }
+        Some(status) if status.success() => {
+            findings.ok("trial", "ran to its end (exit 0)");
+        }
+        Some(status) => match status.signal() {
+            Some(signal) => {
+                findings.problem(
+                    "trial",
+                    format!("it died of signal {signal}{last}"),
+                    format!("Run it without the library: if it lives then, report the bug. {see}"),
+                );
+            }
+            None => {
+                findings.warning("trial", format!("it failed ({}){last}", exit(status)), see);
+            }
+        },
+    }
+}
+
+fn exit(status: ExitStatus) -> String {
+    status
+        .code()
+        .map_or_else(|| status.to_string(), |code| format!("exit {code}"))
+}
+
+pub fn json(trial: &Trial) -> Value {
+    let process = |number: u32| {
+        let job = trial.jobs.iter().find(|job| job.header.pid == number);
+        let seen = trial.seen.get(&number);
+        let ways = job.map(Ways::of);
+        let handed_out: serde_json::Map<String, Value> = ways
+            .iter()
+            .flat_map(|ways| &ways.handed_out)
+            .map(|(route, times)| (route_name(*route).to_owned(), json!(times)))
+            .collect();
+        json!({
+            "pid": number,
+            "command": match (job, seen) {
+                (Some(job), _) => job.header.command_line.join(" "),
+                (None, Some(seen)) => seen.command.clone(),
+                (None, None) => String::new(),
+            },
+            "journal": job.is_some(),
+            "strategy": job.map(|job| &job.header.strategy),
+            "runtime_calls": ways.as_ref().map(|ways| ways.runtime_calls),
+            "driver_calls": ways.as_ref().map(|ways| ways.driver_calls),
+            "pluggable_allocator_calls": ways.as_ref().map(|ways| ways.plugged_calls),
+            "direct": ways.as_ref().map(|ways| &ways.direct),
+            "handed_out": handed_out,
+            "unknown_frees": job.map(|job| job.header.unknown_frees),
+            "library_mapped": seen.map(|seen| seen.library),
+            "drivers": seen.map(|seen| &seen.drivers),
+            "runtimes": seen.map(|seen| &seen.runtimes),
+            "layers": seen.map(|seen| &seen.layers),
+            "held": seen.map(|seen| &seen.holds),
+        })
+    };
+    let mut numbers: Vec<u32> = trial.jobs.iter().map(|job| job.header.pid).collect();
+    numbers.extend(
+        trial
+            .seen
+            .keys()
+            .filter(|number| !trial.jobs.iter().any(|job| job.header.pid == **number)),
+    );
+    json!({
+        "exit_status": trial.ended.and_then(|status| status.code()),
+        "signal": trial.ended.and_then(|status| status.signal()),
+        "ended_by_itself": trial.ended.is_some(),
+        "processes": numbers.into_iter().map(process).collect::<Value>(),
+    })
+}

@@ -1,0 +1,259 @@
+//! Variables that cannot be used, and those that fight with the chosen strategy.
+
+use config::{Config, ConfigError};
+use policy::Strategy;
+
+use super::environment::Environment;
+use super::probe::Driver;
+use super::report::{Findings, Severity};
+use crate::render::format::size;
+
+const CHECK: &str = "settings";
+
+pub fn check(
+    findings: &mut Findings,
+    environment: &Environment,
+    config: &Config,
+    errors: &[ConfigError],
+    as_given: impl Fn(&ConfigError) -> String,
+) {
+    let before = findings.0.len();
+    for error in errors {
+        findings
+            .problem(
+                CHECK,
+                as_given(error),
+                match config.strict {
+                    true => "Set it right: as VRAMSHIM_STRICT asks, every request for memory would be refused.",
+                    false => "Set it right: vramshim run refuses it; a job that preloads the library goes on with the default.",
+                },
+            )
+            .at(error.variable);
+    }
+    for remark in &config.remarks {
+        findings.note(CHECK, remark, "");
+    }
+    let job = Job {
+        environment,
+        strategy: config.strategy,
+    };
+    job.pytorch(findings);
+    job.paddle(findings);
+    job.tensorflow_and_jax(findings);
+    let inherited = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"];
+    for variable in inherited {
+        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited[0]) {
+            findings
+                .note(
+                    CHECK,
+                    format!("{variable}={value} is the limit of a layer below, and none of ours"),
+                    "VRAMSHIM_MEMORY_LIMIT=inherit makes it ours as well, with a report where it refuses.",
+                )
+                .at(variable);
+        }
+    }
+    if findings.0.len() == before {
+        findings.ok(
+            CHECK,
+            format!("strategy {}; no variable fights with it", config.strategy.name()),
+        );
+    }
+}
+
+struct Job<'a> {
+    environment: &'a Environment,
+    strategy: Strategy,
+}
+
+impl Job<'_> {
+    fn is_true(&self, variable: &str) -> bool {
+        let value = self.environment.text(variable);
+        value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
+    }
+
+    /// A framework that serves itself from memory which a strategy does not carve: seen, but not served by it.
+    fn bypasses(&self, findings: &mut Findings, variable: &str, setting: &str, by: &str, instead: &str) {
+        let (severity, advice) = match self.strategy {
+            Strategy::Passthrough => (Severity::Note, "It is recorded all the same.".to_owned()),
+            _ => (Severity::Warning, instead.to_owned()),
+        };
+        findings
+            .add(
+                CHECK,
+                severity,
+                format!(
+                    "with {setting} memory comes from {by}: {} serves none of it",
+                    self.strategy.name()
+                ),
+                advice,
+            )
+            .at(variable);
+    }
+
+    fn pytorch(&self, findings: &mut Findings) {
+        const VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+        let [old, new] = VARIABLES.map(|variable| self.environment.text(variable));
+        if let (Some(old), Some(new)) = (&old, &new)
+            && old != new
+        {
+            findings
+                .warning(
+                    CHECK,
+                    format!("PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"),
+                    "Which one counts depends on the version of PyTorch: set one of them.",
+                )
+                .at("PYTORCH_ALLOC_CONF");
+        }
+        for (variable, value) in VARIABLES.into_iter().zip([old, new]) {
+            for setting in value.unwrap_or_default().split(',').map(str::trim) {
+                let (name, value) = setting.split_once(':').unwrap_or((setting, ""));
+                match (name.trim(), value.trim()) {
+                    ("expandable_segments", value) if value.eq_ignore_ascii_case("true") => self.bypasses(
+                        findings,
+                        variable,
+                        "expandable_segments:True",
+                        "cuMemCreate and cuMemMap, which PyTorch calls itself",
+                        "Leave expandable_segments out: auto_growth does the same for every library of the job. Or take \
+                         --strategy passthrough.",
+                    ),
+                    ("backend", "cudaMallocAsync") => self.bypasses(
+                        findings,
+                        variable,
+                        "backend:cudaMallocAsync",
+                        "the driver's stream-ordered pool",
+                        "Leave the backend out (native is the default), or take --strategy passthrough.",
+                    ),
+                    (
+                        "max_split_size_mb"
+                        | "garbage_collection_threshold"
+                        | "roundup_power2_divisions"
+                        | "max_non_split_rounding_mb",
+                        _,
+                    ) if self.strategy != Strategy::Passthrough => {
+                        findings
+                            .note(
+                                CHECK,
+                                format!("{setting} tunes PyTorch's own cache, which stays in front of the strategy"),
+                                "It was likely set against fragmentation: try the job without it.",
+                            )
+                            .at(variable);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn paddle(&self, findings: &mut Findings) {
+        let own = self.environment.text("VRAMSHIM_STRATEGY");
+        let paddles = self.environment.text("FLAGS_allocator_strategy");
+        if let (Some(own), Some(paddles)) = (own, paddles)
+            && Strategy::parse(&own) != Strategy::parse(&paddles)
+        {
+            findings
+                .warning(
+                    CHECK,
+                    format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
+                    "Set both alike, or leave VRAMSHIM_STRATEGY out.",
+                )
+                .at("FLAGS_allocator_strategy");
+        }
+        if self.is_true("FLAGS_use_virtual_memory_auto_growth") {
+            self.bypasses(
+                findings,
+                "FLAGS_use_virtual_memory_auto_growth",
+                "FLAGS_use_virtual_memory_auto_growth",
+                "cuMemCreate and cuMemMap, which Paddle calls itself",
+                "Leave the flag out: auto_growth does the same for every library of the job.",
+            );
+        }
+        if self.is_true("FLAGS_use_cuda_malloc_async_allocator") {
+            self.bypasses(
+                findings,
+                "FLAGS_use_cuda_malloc_async_allocator",
+                "FLAGS_use_cuda_malloc_async_allocator",
+                "the driver's stream-ordered pool",
+                "Leave the flag out, or take --strategy passthrough.",
+            );
+        }
+    }
+
+    fn tensorflow_and_jax(&self, findings: &mut Findings) {
+        if self.environment.text("TF_GPU_ALLOCATOR").as_deref() == Some("cuda_malloc_async") {
+            self.bypasses(
+                findings,
+                "TF_GPU_ALLOCATOR",
+                "TF_GPU_ALLOCATOR=cuda_malloc_async",
+                "the driver's stream-ordered pool",
+                "Leave it out, or take --strategy passthrough.",
+            );
+        }
+        if self.environment.text("XLA_PYTHON_CLIENT_ALLOCATOR").as_deref() == Some("cuda_async") {
+            self.bypasses(
+                findings,
+                "XLA_PYTHON_CLIENT_ALLOCATOR",
+                "XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async",
+                "the driver's stream-ordered pool",
+                "Leave it out, or take --strategy passthrough.",
+            );
+        }
+        let refused = |variable| {
+            let value = self.environment.text(variable);
+            value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "0" | "false"))
+        };
+        if refused("TF_FORCE_GPU_ALLOW_GROWTH") {
+            findings
+                .warning(
+                    CHECK,
+                    "TensorFlow takes nearly all memory of each device at once",
+                    "TF_FORCE_GPU_ALLOW_GROWTH=true lets it grow, and the strategy see its requests.",
+                )
+                .at("TF_FORCE_GPU_ALLOW_GROWTH");
+        }
+        let jax = ["XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION"];
+        let set = jax
+            .into_iter()
+            .find(|variable| self.environment.text(variable).is_some());
+        if let Some(variable) = set.filter(|_| !refused("XLA_PYTHON_CLIENT_PREALLOCATE")) {
+            let share = self.environment.text("XLA_PYTHON_CLIENT_MEM_FRACTION");
+            findings
+                .warning(
+                    CHECK,
+                    format!(
+                        "JAX takes {} of each device's memory at once",
+                        share.unwrap_or_else(|| "75 %".into())
+                    ),
+                    "XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow, and the strategy see its requests.",
+                )
+                .at(variable);
+        }
+    }
+}
+
+/// Where others use a device, a reservation of nearly all that is free there leaves them nothing.
+pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
+    if config.strategy != Strategy::NaiveBestFit || config.settings.initial_bytes > 0 {
+        return;
+    }
+    for device in &driver.devices {
+        let Some(free) = device.free_memory else { continue };
+        let own = device.context_bytes.unwrap_or(0);
+        let others = device.total_memory.saturating_sub(free).saturating_sub(own);
+        if others > device.total_memory / 10 {
+            findings
+                .warning(
+                    CHECK,
+                    format!(
+                        "naive_best_fit reserves {:.0} % of what is free on device {} at first use, and others have {} \
+                         of it already",
+                        config.settings.fraction * 95.0,
+                        device.ordinal,
+                        size(others)
+                    ),
+                    "Say how much the job may have: FLAGS_initial_gpu_memory_in_mb, or a smaller \
+                     FLAGS_fraction_of_gpu_memory_to_use.",
+                )
+                .at("FLAGS_fraction_of_gpu_memory_to_use");
+        }
+    }
+}

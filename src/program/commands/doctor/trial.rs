@@ -1,0 +1,222 @@
+//! The command, run for a moment under the library with a journal folder of its own, and watched from outside: which
+//! files are mapped in its processes, and what NVML says they hold.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use journal::format::EXTENSION;
+
+use super::ask;
+use super::environment::Environment;
+use super::layers;
+use super::probe::{Holding, What};
+use super::processes::{End, Group};
+use crate::analysis::job::Job;
+
+/// How much of what the command printed last is kept.
+const KEPT: usize = 4 << 10;
+/// A journal of this folder grows no further: it goes at the end.
+const JOURNAL_MAX: &str = "1GiB";
+
+/// One process of the command, as it looked from outside.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub command: String,
+    /// Whether the library was mapped in it, and whether a driver ever was while the library was not.
+    pub library: bool,
+    pub bare: bool,
+    pub drivers: BTreeSet<String>,
+    /// The driver file that was mapped more than once at the same time.
+    pub copied: Option<String>,
+    pub runtimes: BTreeSet<String>,
+    pub layers: BTreeSet<String>,
+    /// The most NVML said it held, by device.
+    pub holds: BTreeMap<String, u64>,
+}
+
+pub struct Trial {
+    /// How it ended by itself, if it did.
+    pub ended: Option<ExitStatus>,
+    pub seen: BTreeMap<u32, Seen>,
+    pub jobs: Vec<Job>,
+    /// Journals that cannot be read.
+    pub unreadable: Vec<String>,
+    /// The last line on its stderr, else on its stdout.
+    pub last_words: Option<String>,
+}
+
+pub fn run(
+    environment: &Environment,
+    command: &[OsString],
+    moment: Duration,
+    show: bool,
+) -> Result<Option<Trial>, String> {
+    let folder = tempfile::Builder::new().prefix("vramshim-doctor-").tempdir();
+    let folder = folder.map_err(|error| format!("no temporary folder for journals: {error}"))?;
+    let journals = folder.path().join("journals");
+    let mut start = Command::new(&command[0]);
+    start.args(&command[1..]);
+    environment.apply(&mut start, &environment.preloads());
+    start
+        .env("VRAMSHIM_DIR", &journals)
+        .env("VRAMSHIM_JOURNAL_MAX", JOURNAL_MAX);
+    start.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+
+    let memory = Memory::watch(environment);
+    let mut group = Group::start(&mut start).map_err(|error| format!("it cannot be started: {error}"))?;
+    let output = group.child().stdout.take().map(|pipe| drain(pipe, show));
+    let errors = group.child().stderr.take().map(|pipe| drain(pipe, show));
+
+    let mut seen = BTreeMap::new();
+    let leader = group.child().id();
+    let end = group.wait(moment, |group| {
+        for (process, _) in group.family() {
+            look_at(process, environment, seen.entry(process).or_default());
+        }
+    });
+    let end = end.map_err(|error| format!("it cannot be waited for: {error}"))?;
+    group.end();
+    // Every writer is gone, so they come to an end.
+    let tails = [errors, output].map(|drain| drain?.join().ok());
+    if end == End::Interrupted {
+        return Ok(None);
+    }
+    seen.entry(leader).or_default();
+    if let Some(memory) = memory {
+        memory.note(&mut seen);
+    }
+    let (jobs, unreadable) = load(&journals);
+    Ok(Some(Trial {
+        ended: match end {
+            End::By(status) => Some(status),
+            _ => None,
+        },
+        seen,
+        jobs,
+        unreadable,
+        last_words: tails.into_iter().flatten().find_map(|tail| last_line(&tail)),
+    }))
+}
+
+/// Keeps the end of what comes through a pipe; passes all of it on to stderr where it is to be shown.
+fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut tail = VecDeque::new();
+        let mut buffer = [0u8; 8192];
+        while let Ok(count @ 1..) = pipe.read(&mut buffer) {
+            if show {
+                let _ = std::io::stderr().write_all(&buffer[..count]);
+            }
+            tail.extend(&buffer[..count]);
+            let beyond = tail.len().saturating_sub(KEPT);
+            tail.drain(..beyond);
+        }
+        tail.into()
+    })
+}
+
+fn last_line(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    text.lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())
+        .map(str::to_owned)
+}
+
+/// What the process has mapped now.
+fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
+    let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
+        return;
+    };
+    let mut copies: BTreeMap<&str, u32> = BTreeMap::new();
+    let (mut library, mut driver) = (false, false);
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let offset = fields.nth(2);
+        let Some(at) = line.find('/') else { continue };
+        let path = line[at..].trim_end_matches(" (deleted)");
+        let name = path.rsplit('/').next().unwrap_or_default();
+        if name.starts_with("libcuda.so") {
+            driver = true;
+            if offset.is_some_and(|offset| offset.bytes().all(|byte| byte == b'0')) {
+                *copies.entry(path).or_default() += 1;
+            }
+            if !seen.drivers.contains(path) {
+                seen.drivers.insert(path.to_owned());
+            }
+        } else if name.starts_with("libcudart.so") && !seen.runtimes.contains(path) {
+            seen.runtimes.insert(path.to_owned());
+        }
+
+        if environment.library.as_deref() == Some(Path::new(path)) {
+            library = true;
+        } else if layers::project(Path::new(path)).is_some() && !seen.layers.contains(path) {
+            seen.layers.insert(path.to_owned());
+        }
+    }
+    let copied = copies.into_iter().find(|(_, count)| *count > 1);
+    if let Some((path, _)) = copied {
+        seen.copied = Some(path.to_owned());
+    }
+    seen.library |= library;
+    seen.bare |= driver && !library;
+    let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+    let line = words.join(" ").trim().to_owned();
+    if !line.is_empty() {
+        seen.command = line;
+    }
+}
+
+/// A child that asks NVML again and again.
+struct Memory {
+    group: Group,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Memory {
+    fn watch(environment: &Environment) -> Option<Memory> {
+        let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
+        let lines = ask::listen(group.child().stdout.take()?);
+        // What it says on stderr interests nobody, and is far less than a pipe holds.
+        Some(Memory { group, lines })
+    }
+
+    /// Adds what it saw to the processes that are ours.
+    fn note(mut self, seen: &mut BTreeMap<u32, Seen>) {
+        self.group.end();
+        for line in self.lines.iter() {
+            let holdings: Vec<Holding> = serde_json::from_str(&line).unwrap_or_default();
+            for held in holdings {
+                if let Some(seen) = seen.get_mut(&held.process) {
+                    let most = seen.holds.entry(held.uuid).or_default();
+                    *most = held.bytes.max(*most);
+                }
+            }
+        }
+    }
+}
+
+fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != EXTENSION) {
+            continue;
+        }
+        match Job::load(&path, |_, _| {}) {
+            Ok(job) => jobs.push(job),
+            // A process that was just starting when it was ended.
+            Err(error) if error.is_too_early() => {}
+            Err(error) => unreadable.push(error.to_string()),
+        }
+    }
+    jobs.sort_by_key(|job| (job.header.wall_start_ns, job.header.pid));
+    (jobs, unreadable)
+}

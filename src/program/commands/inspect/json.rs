@@ -1,0 +1,234 @@
+//! The account as JSON, for programs: everything, sizes in bytes, times in nanoseconds, nothing rounded or left out.
+
+use std::io::{self, Write};
+
+use base::cuda::HOST_DEVICE;
+use journal::reader::State;
+use serde_json::{Value, json};
+
+use crate::analysis::account::{Account, DeviceAccount, Free, Level, Live, Totals, api_name, class_name};
+use crate::analysis::codes;
+use crate::analysis::job::Job;
+use crate::analysis::reconciliation::AsOf;
+use crate::commands::reconcile;
+use crate::render::format;
+
+pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
+    // One job at a time: a journal with millions of live allocations need not be in memory twice, as JSON.
+    write!(out, "{{\"jobs\":[")?;
+    for (place, job) in jobs.iter().enumerate() {
+        out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
+        serde_json::to_writer(&mut *out, &describe(job))?;
+    }
+    writeln!(out, "\n]}}")
+}
+
+fn describe(job: &Job) -> Value {
+    let header = &job.header;
+    let account = &job.account;
+    let ended = match job.state {
+        State::Running => "running",
+        State::Exited(_) => "exit",
+        State::Killed => "signal",
+    };
+    let environment: serde_json::Map<String, Value> = header
+        .environment
+        .iter()
+        .map(|(name, value)| (name.clone(), json!(value)))
+        .collect();
+    let mut description = json!({
+        "pid": header.pid,
+        "parent_pid": header.parent_pid,
+        "host": header.host,
+        "job": header.job,
+        "command": header.command_line.join(" "),
+        "command_line": header.command_line,
+        "environment": environment,
+        "strategy": header.strategy,
+        "ended": ended,
+        "start_time": format::time(header.wall_start_ns),
+        "start_time_ns": header.wall_start_ns,
+        "duration_ns": job.duration_ns,
+        "path": job.path.to_string_lossy(),
+        "events": account.events,
+        "events_lost": job.lost,
+        "unfinished": job.unfinished,
+        "failures": account.failed_calls(),
+        "anomalies": account.anomalies.total(),
+        "anomaly_kinds": {
+            "unknown_free": account.anomalies.unknown_free,
+            "same_address": account.anomalies.same_address,
+            "overlap": account.anomalies.overlap,
+            "segment": account.anomalies.segment,
+            "unknown_kind": account.anomalies.unknown_kind,
+            "unknown_class": account.anomalies.unknown_class,
+        },
+        "devices": devices(job),
+        "host_memory": host(job.host_memory()),
+        "apis": apis(account),
+        "sizes": sizes(account),
+        "failed": failed(account),
+        "live": account.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
+    });
+    if let State::Exited(status) = job.state {
+        description["exit_status"] = json!(status);
+    }
+    if job.lost > 0 {
+        description["lost_first_ns"] = json!(header.lost_first_ns);
+        description["lost_errno"] = json!(header.lost_errno);
+    }
+    description
+}
+
+fn devices(job: &Job) -> Value {
+    let nothing = DeviceAccount::default();
+    job.devices()
+        .into_iter()
+        .map(|(ordinal, told, account)| {
+            let account = account.unwrap_or(&nothing);
+            let free = account.free();
+            let mut device = json!({
+                "device": ordinal,
+                "uuid": told.and_then(|told| format::uuid(&told.uuid)),
+                "name": told.map(|told| told.name.as_str()),
+                "total_memory": told.map(|told| told.total_memory),
+                "limit": told.and_then(|told| told.limit),
+                "requested": level(account.all.requested),
+                "allocated": level(account.all.allocated),
+                "reserved": level(account.all.reserved),
+                "utilisation": account.all.utilisation(),
+                "fragmentation": free.fragmentation(),
+                "free_inside": free.bytes,
+                "largest_free_block": free.largest,
+                "at_peak_reserved": at_peak(account.at_peak),
+                "count": account.all.count,
+                "live_count": account.all.live,
+                "failures": account.failures,
+                "segments": {
+                    "current": account.space.segments(),
+                    "obtained": account.segments_obtained,
+                    "returned": account.segments_returned,
+                },
+                "classes": classes(account),
+            });
+            if let Some(as_of) = AsOf::of(account, || 0) {
+                device["reconciliation"] = reconciliation(&as_of);
+            }
+            if account.remaps > 0 {
+                device["remaps"] = json!(account.remaps);
+                device["remapped_bytes"] = json!(account.remapped);
+            }
+            device
+        })
+        .collect()
+}
+
+fn reconciliation(as_of: &AsOf) -> Value {
+    let measured = &as_of.measured;
+    let mut part = reconcile::json::part(&as_of.ledger, measured.nvml, measured.driver, as_of.context);
+    part["time_ns"] = json!(measured.time_ns);
+    part["differences"] = reconcile::json::differences(&as_of.differences);
+    part["other_processes"] = json!(as_of.other_processes);
+    part["unknown"] = json!(as_of.differences.unknown);
+    part
+}
+
+fn host(account: Option<&DeviceAccount>) -> Value {
+    let nothing = DeviceAccount::default();
+    let account = account.unwrap_or(&nothing);
+    json!({
+        "device": HOST_DEVICE,
+        "requested": level(account.all.requested),
+        "allocated": level(account.all.allocated),
+        "reserved": level(account.all.reserved),
+        "count": account.all.count,
+        "live_count": account.all.live,
+        "failures": account.failures,
+        "classes": classes(account),
+    })
+}
+
+fn classes(account: &DeviceAccount) -> Value {
+    let class = |(&class, totals): (&u8, &Totals)| {
+        json!({
+            "class": class_name(class),
+            "requested": level(totals.requested),
+            "allocated": level(totals.allocated),
+            "reserved": level(totals.reserved),
+            "count": totals.count,
+            "live_count": totals.live,
+        })
+    };
+    account.classes.iter().map(class).collect()
+}
+
+fn level(level: Level) -> Value {
+    json!({ "current": level.current, "peak": level.peak })
+}
+
+fn at_peak(free: Free) -> Value {
+    json!({ "free_inside": free.bytes, "largest_free_block": free.largest, "fragmentation": free.fragmentation() })
+}
+
+fn apis(account: &Account) -> Value {
+    account
+        .apis
+        .iter()
+        .map(|(&api, totals)| {
+            json!({ "api": api_name(api), "calls": totals.calls, "failures": totals.failures, "bytes": totals.bytes })
+        })
+        .collect()
+}
+
+fn sizes(account: &Account) -> Value {
+    account
+        .sizes
+        .iter()
+        .map(|(&exponent, totals)| {
+            json!({
+                "from": if exponent == 0 { 0 } else { 1u64 << exponent },
+                "to": (1u64 << exponent).saturating_mul(2) - 1,
+                "count": totals.count,
+                "bytes": totals.bytes,
+                "live_count": totals.live,
+                "live_bytes": totals.live_bytes,
+            })
+        })
+        .collect()
+}
+
+fn failed(account: &Account) -> Value {
+    account
+        .failures
+        .iter()
+        .map(|(&(api, result), failure)| {
+            json!({
+                "api": api_name(api),
+                "code": result,
+                "result": codes::text(result),
+                "count": failure.count,
+                "refused_by_limit": failure.by_limit,
+                "last_size": failure.last_size,
+                "last_device": failure.last_device,
+                "last_time_ns": failure.last_ns,
+            })
+        })
+        .collect()
+}
+
+fn describe_live(live: &Live, end_ns: u64) -> Value {
+    json!({
+        "api": api_name(live.api),
+        "class": class_name(live.class),
+        "size": live.size,
+        "allocated": live.allocated,
+        "device": live.device,
+        // Text, because many JSON readers lose digits above 2^53.
+        "address": format!("{:#x}", live.address),
+        "thread": live.tid,
+        // 1 is the default one, others in the order in which they came.
+        "stream": (live.stream > 0).then_some(live.stream),
+        "time_ns": live.time_ns,
+        "age_ns": end_ns.saturating_sub(live.time_ns),
+    })
+}

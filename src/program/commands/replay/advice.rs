@@ -1,0 +1,151 @@
+//! The recommendation below the table, in words.
+
+use policy::Settings;
+
+use super::Row;
+use crate::render::format;
+use crate::replay::recommendation::{Advice, advise, runs_now, setting};
+use crate::replay::{Outcome, Source, Trace};
+
+pub struct Recommendation {
+    pub strategy: Option<&'static str>,
+    pub setting: Option<String>,
+    /// Bytes.
+    pub saves: u64,
+    /// The strategy that the job most likely runs now.
+    pub compared_with: &'static str,
+    pub why: String,
+}
+
+/// `play` plays a strategy that is needed to compare with and was not asked for.
+pub fn recommendation(
+    trace: &Trace,
+    rows: &[Row],
+    settings: &Settings,
+    device_memory: u64,
+    play: &dyn Fn(&str) -> Option<Row>,
+) -> Recommendation {
+    let compared_with = runs_now(&trace.source);
+    let nothing = |why: String| Recommendation {
+        strategy: None,
+        setting: None,
+        saves: 0,
+        compared_with,
+        why,
+    };
+    let played = |name: &str| rows.iter().find(|row| row.outcome.name == name);
+    let extra = match played(compared_with) {
+        Some(_) => None,
+        None => play(compared_with),
+    };
+    let Some(now) = played(compared_with).or(extra.as_ref()) else {
+        return nothing(format!("none: {compared_with} cannot be played"));
+    };
+    let torch_calls = match played("torch").or((compared_with == "torch").then_some(now)) {
+        Some(torch) => Some(torch.outcome.driver_calls),
+        None => played("passthrough").and_then(|_| Some(play("torch")?.outcome.driver_calls)),
+    };
+    let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.clone()).collect();
+    let set = |name: &str| setting(name, &trace.source, settings);
+    let smallest = |name: &str| played(name).and_then(|row| row.smallest);
+    let (before, device) = (format::size(now.outcome.peak_reserved), format::size(device_memory));
+    let recommend = |best: &Outcome, saves: u64, reason: &dyn Fn(&str) -> String| {
+        let setting = set(best.name);
+        let text = reason(setting.as_deref().unwrap_or(best.name));
+        Recommendation {
+            strategy: Some(best.name),
+            setting,
+            saves,
+            compared_with,
+            why: text + &price(best, &now.outcome, trace) + caveat(best.name, &trace.source),
+        }
+    };
+    match advise(&outcomes, &now.outcome, torch_calls, |name| set(name).is_some()) {
+        Advice::Saves { best, bytes } => recommend(best, bytes, &|setting| {
+            let fits = smallest(best.name).map_or(String::new(), |smallest| {
+                format!(", and fits a device of {}", format::size(smallest))
+            });
+            format!(
+                "{setting} reserves {} instead of {before} under {compared_with}: saves {} ({:.1}%){fits}",
+                format::size(best.peak_reserved),
+                format::size(bytes),
+                bytes as f64 / now.outcome.peak_reserved.max(1) as f64 * 100.0,
+            )
+        }),
+        Advice::Fits { best } => {
+            // Where requests failed, the peak is of another run than the one that the trace tells of. The devices that
+            // suffice can be compared.
+            let (needs, needed) = (smallest(best.name), now.smallest);
+            let saves = needed
+                .zip(needs)
+                .map_or(0, |(needed, needs)| needed.saturating_sub(needs));
+            let size = |size: Option<u64>| size.map_or("any size".to_owned(), format::size);
+            recommend(best, saves, &|setting| {
+                format!(
+                    "{setting} serves every request on a device of {device}, where {compared_with} has no memory for \
+                     {} of them: it needs a device of {}, {compared_with} one of {}",
+                    format::count(now.outcome.failed),
+                    size(needs),
+                    size(needed),
+                )
+            })
+        }
+        Advice::Nothing { best: Some(best) } => nothing(format!(
+            "none: nothing to gain over the {before} under {compared_with}; {} would reserve {}",
+            set(best.name).unwrap_or_default(),
+            format::size(best.peak_reserved),
+        )),
+        Advice::Nothing { best: None } => nothing(format!(
+            "none: nothing to gain over the {before} under {compared_with}, of what was played and can be set"
+        )),
+        Advice::NoneFits => {
+            let settable = rows
+                .iter()
+                .filter_map(|row| Some((row.smallest?, set(row.outcome.name)?)));
+            let least = settable.min().map_or(String::new(), |(smallest, setting)| {
+                format!("; {setting} needs the smallest: {}", format::size(smallest))
+            });
+            nothing(format!(
+                "none: no setting that could be recommended serves every request on a device of {device}{least}"
+            ))
+        }
+    }
+}
+
+/// What it costs where it calls the driver far more often than what runs now.
+fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
+    if best.driver_calls / 2 <= now.driver_calls {
+        return String::new();
+    }
+    let waits = match best.synchronisations {
+        None | Some(0) => String::new(),
+        Some(waits) => format!(" and waits for the device {} times", format::count(waits)),
+    };
+    let fewer = match best.name == "auto_growth" && best.driver_calls > trace.requests.len() as u64 {
+        true => "; larger granules (--chunk 32MiB) take fewer calls and more memory",
+        false => "",
+    };
+    format!(
+        ". For that it calls the driver {} times{waits}, {} {} times{fewer}",
+        format::count(best.driver_calls),
+        now.name,
+        format::count(now.driver_calls)
+    )
+}
+
+/// What a user has to know before setting it.
+fn caveat(name: &str, source: &Source) -> &'static str {
+    match (name, source) {
+        ("torch_expandable", _) | (_, Source::Journal { .. }) => "",
+        (_, Source::Log) => {
+            ". If the log is of PyTorch's tensors, its own cache would stand between them and the library: make the library \
+             PyTorch's allocator (README, PyTorch without its cache), or set PYTORCH_NO_CUDA_MEMORY_CACHING=1, which waits \
+             more often"
+        }
+        (_, Source::Snapshot { .. }) => {
+            ". PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns PyTorch's own cache off, which would stand between its tensors \
+             and the library; a job that makes the library PyTorch's allocator instead (README, PyTorch without its \
+             cache) waits less often"
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The simulated GPU for machines that have none: where it lies, and how a job is pointed at it.
+//!
+//! The simulated driver is found through `LD_LIBRARY_PATH`; the stand-ins for runtime and cuBLAS are preloaded, because
+//! frameworks carry run paths that win over the variable.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use super::Failure;
+use super::run::own_folder;
+
+const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
+const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
+/// Well above the numbers that scripts use.
+const FIRST_DESCRIPTOR: libc::c_int = 200;
+
+pub struct Simulator {
+    folder: PathBuf,
+}
+
+impl Simulator {
+    pub fn find() -> Result<Simulator, Failure> {
+        let named = std::env::var_os("VRAMSHIM_SIMGPU").filter(|value| !value.is_empty());
+        let places = match named {
+            Some(folder) => vec![PathBuf::from(folder)],
+            None => vec![own_folder().join("simgpu"), own_folder().join("../simgpu")],
+        };
+        let folder = places
+            .iter()
+            .find(|folder| folder.join("libcuda.so.1").exists())
+            .ok_or_else(|| {
+                let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+                Failure::refused(format!(
+                    "no simulated GPU (libcuda.so.1) in {}; {HOW_TO_BUILD}",
+                    places.join(" or ")
+                ))
+            })?;
+        let folder = folder
+            .canonicalize()
+            .map_err(|error| Failure::refused(format!("{}: {error}; {HOW_TO_BUILD}", folder.display())))?;
+        if folder.to_string_lossy().contains([':', ';', ' ']) {
+            return Err(Failure::refused(format!(
+                "{}: a library path cannot hold a colon, semicolon or space; move the simulated GPU elsewhere",
+                folder.display()
+            )));
+        }
+        Ok(Simulator { folder })
+    }
+
+    /// The stand-ins that are there, in a fixed order.
+    pub fn preloads(&self) -> Vec<PathBuf> {
+        let is_stand_in = |name: &str| {
+            STAND_INS.iter().any(|start| {
+                if start.ends_with('.') {
+                    name.starts_with(start)
+                } else {
+                    name == *start
+                }
+            })
+        };
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = entries
+            .filter(|entry| entry.file_name().to_str().is_some_and(is_stand_in))
+            .map(|entry| entry.path())
+            .collect();
+        found.sort();
+        found
+    }
+
+    pub fn environment(&self, memory: u64, devices: u32) -> Result<Vec<(&'static str, OsString)>, Failure> {
+        let mut path = self.folder.clone().into_os_string();
+        if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
+            path.push(":");
+            path.push(before);
+        }
+        Ok(vec![
+            ("LD_LIBRARY_PATH", path),
+            ("SIMGPU_MEMORY", memory.to_string().into()),
+            ("SIMGPU_DEVICES", devices.to_string().into()),
+            ("SIMGPU_STATE", shared_state()?.into()),
+        ])
+    }
+}
+
+/// A file in memory that all processes of the job share as the state of their device, and that is gone with the last
+/// of them. They find it by this process's id, which becomes the job's.
+fn shared_state() -> Result<String, Failure> {
+    let failure = || {
+        Failure::failed(format!(
+            "cannot make the simulated GPU's shared state: {}",
+            io::Error::last_os_error()
+        ))
+    };
+    // SAFETY: the name is NUL-terminated; the rest are numbers. Neither descriptor is close-on-exec: the job keeps it.
+    unsafe {
+        let low = libc::memfd_create(c"simgpu".as_ptr(), 0);
+        if low < 0 {
+            return Err(failure());
+        }
+        let high = libc::fcntl(low, libc::F_DUPFD, FIRST_DESCRIPTOR);
+        let fd = if high < 0 { low } else { high };
+        if fd != low {
+            libc::close(low);
+        }
+        Ok(format!("/proc/{}/fd/{fd}", libc::getpid()))
+    }
+}

@@ -1,0 +1,202 @@
+//! The processes that are watched: finds those that come, reads along with those that are there, forgets those that end.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use journal::reader::{OpenError, Problem, State};
+
+use super::printable;
+use crate::analysis::running::{self, FileId, file_id};
+use crate::analysis::watch::Watched;
+use crate::commands::inspect::in_folder;
+
+/// How long a process that ended is still shown.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Looking for processes takes at most one part of the time in so many.
+const SEARCH_SHARE: u32 = 20;
+
+pub struct Machine {
+    /// What was asked for; everything where both are empty.
+    pids: Vec<u32>,
+    paths: Vec<PathBuf>,
+    watched: BTreeMap<FileId, Watched>,
+    /// Journals of ended processes, and of what cannot be read.
+    passed_over: HashSet<(PathBuf, FileId)>,
+    problems: BTreeSet<String>,
+    search_again: Instant,
+}
+
+impl Machine {
+    /// Fails where something was asked for that is not there.
+    pub fn new(only: &[OsString]) -> Result<Machine, String> {
+        let mut machine = Machine {
+            pids: Vec::new(),
+            paths: Vec::new(),
+            watched: BTreeMap::new(),
+            passed_over: HashSet::new(),
+            problems: BTreeSet::new(),
+            search_again: Instant::now(),
+        };
+        let mut missing = Vec::new();
+        for text in only {
+            let path = Path::new(text);
+            if let Some(pid) = text.to_str().and_then(|text| text.parse().ok()) {
+                missing.extend(running::of(pid).err());
+                machine.pids.push(pid);
+            } else if let Err(error) = std::fs::metadata(path) {
+                missing.push(format!("{}: cannot be read: {error}", path.display()));
+            } else {
+                if path.is_dir() {
+                    missing.extend(
+                        in_folder(path)
+                            .err()
+                            .map(|error| format!("{}: {error}", path.display())),
+                    );
+                } else if let Err(error) = Watched::open(path, None)
+                    && !matches!(error.problem, Problem::NotReady)
+                {
+                    missing.push(error.to_string());
+                }
+                machine.paths.push(path.to_owned());
+            }
+        }
+        match missing.is_empty() {
+            true => Ok(machine),
+            false => Err(missing.join("\n")),
+        }
+    }
+
+    pub fn is_restricted(&self) -> bool {
+        !self.pids.is_empty() || !self.paths.is_empty()
+    }
+
+    /// What could not be read.
+    pub fn problems(&self) -> impl Iterator<Item = &str> {
+        self.problems.iter().map(String::as_str)
+    }
+
+    pub fn processes(&self) -> impl Iterator<Item = (FileId, &Watched)> {
+        self.watched.iter().map(|(id, watched)| (*id, watched))
+    }
+
+    pub fn process(&self, id: FileId) -> Option<&Watched> {
+        self.watched.get(&id)
+    }
+
+    /// Bytes of all journals read, of how many.
+    pub fn progress(&self) -> (u64, u64) {
+        let both = self.watched.values().map(Watched::progress);
+        both.fold((0, 0), |(done, all), (more, of)| (done + more, all + of))
+    }
+
+    /// Looks for processes, unless that was done a moment ago and takes long.
+    pub fn discover(&mut self) {
+        let begin = Instant::now();
+        if begin < self.search_again {
+            return;
+        }
+        let running = running::all();
+        let pid_of: BTreeMap<FileId, (u32, &Path)> = (running.iter())
+            .filter_map(|one| Some((file_id(&one.journal)?, (one.pid, one.journal.as_path()))))
+            .collect();
+        if !self.is_restricted() {
+            for (&id, &(pid, path)) in &pid_of {
+                self.watch(id, path, Some(pid));
+            }
+        }
+        for pid in self.pids.clone() {
+            if let Some((&id, &(_, path))) = pid_of.iter().find(|(_, (one, _))| *one == pid) {
+                self.watch(id, path, Some(pid));
+            }
+        }
+        for path in self.named_journals() {
+            if let Some(id) = file_id(&path) {
+                self.watch(id, &path, pid_of.get(&id).map(|(pid, _)| *pid));
+            }
+        }
+        self.search_again = Instant::now() + begin.elapsed() * SEARCH_SHARE;
+    }
+
+    fn named_journals(&self) -> Vec<PathBuf> {
+        let journals = |path: &PathBuf| match path.is_dir() {
+            true => in_folder(path).unwrap_or_default(),
+            false => vec![path.clone()],
+        };
+        self.paths.iter().flat_map(journals).collect()
+    }
+
+    fn watch(&mut self, id: FileId, path: &Path, pid: Option<u32>) {
+        let name = (path.to_owned(), id);
+        if self.watched.contains_key(&id) || self.passed_over.contains(&name) {
+            return;
+        }
+        match Watched::open(path, pid) {
+            Ok(watched) if watched.state() == State::Running => drop(self.watched.insert(id, watched)),
+            Ok(_) => drop(self.passed_over.insert(name)),
+            // It is just starting, or gone already.
+            Err(OpenError {
+                problem: Problem::NotReady | Problem::NotAFile,
+                ..
+            }) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => {
+                self.problems.insert(printable(&error.to_string(), 400));
+                self.passed_over.insert(name);
+            }
+        }
+    }
+
+    /// Reads on in every journal, for about as long as told. True if there is no more for now.
+    pub fn follow(&mut self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        let mut behind: Vec<FileId> = self.watched.keys().copied().collect();
+        // In turns, so that one long journal does not keep the others waiting.
+        while !behind.is_empty() {
+            behind.retain(|&id| self.follow_one(id));
+            if Instant::now() > end {
+                break;
+            }
+        }
+        behind.is_empty()
+    }
+
+    /// Whether there is more to read.
+    fn follow_one(&mut self, id: FileId) -> bool {
+        let Some(watched) = self.watched.get_mut(&id) else {
+            return false;
+        };
+        match watched.follow() {
+            Ok(done) => !done,
+            Err(error) => {
+                self.problems.insert(printable(&error.to_string(), 400));
+                self.passed_over.insert((watched.job.path.clone(), id));
+                self.watched.remove(&id);
+                false
+            }
+        }
+    }
+
+    /// Takes what was read for all there is, and leaves out who has ended.
+    pub fn finish(&mut self) {
+        self.watched.values_mut().for_each(Watched::finish);
+        self.watched.retain(|_, watched| watched.state() == State::Running);
+    }
+
+    /// Counts what has happened since the last time, and forgets who ended a while ago.
+    pub fn refresh(&mut self) {
+        let now = Instant::now();
+        self.watched.values_mut().for_each(|watched| watched.count(now));
+        self.watched
+            .retain(|_, watched| watched.ended_for(now).is_none_or(|since| since < REMEMBERED));
+    }
+}
+
+/// The process ended between being found and being looked at.
+fn is_gone(error: &OpenError) -> bool {
+    let Problem::Io(error) = &error.problem else {
+        return false;
+    };
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}

@@ -1,0 +1,400 @@
+//! What there is to tell: a row for each process and device, and one for each device over all processes.
+
+use std::collections::BTreeMap;
+
+use journal::reader::State;
+
+use super::machine::Machine;
+use super::{count, printable, size};
+use crate::analysis::account::{DeviceAccount, Free, Totals};
+use crate::analysis::running::FileId;
+use crate::analysis::watch::{Rates, Watched};
+use crate::commands::inspect::text::ended;
+use crate::render::format;
+
+/// One device of a process; of a process that has none yet, the process alone.
+pub struct Row {
+    /// Which process it is.
+    pub id: FileId,
+    pid: u32,
+    job: String,
+    strategy: String,
+    device: Option<i16>,
+    limit: Option<u64>,
+    state: String,
+    /// None while the journal is being read.
+    figures: Option<Figures>,
+}
+
+struct Figures {
+    all: Totals,
+    free: Free,
+    failures: u64,
+    rates: Option<Rates>,
+}
+
+/// Every process of the machine.
+pub fn of(machine: &Machine) -> Vec<Row> {
+    machine
+        .processes()
+        .flat_map(|(id, watched)| rows_of(id, watched))
+        .collect()
+}
+
+fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
+    let job = &watched.job;
+    let row = |device: Option<i16>, limit: Option<u64>, account: Option<&DeviceAccount>| Row {
+        id,
+        pid: watched.pid,
+        job: printable(&job.title(), 24),
+        strategy: printable(&job.header.strategy, 16),
+        device,
+        limit,
+        state: state(watched),
+        figures: watched.is_read().then(|| Figures {
+            all: account.map(|account| account.all).unwrap_or_default(),
+            free: account.map(DeviceAccount::free).unwrap_or_default(),
+            failures: account.map_or(0, |account| account.failures),
+            rates: device.and_then(|device| watched.rates.get(&device).copied()),
+        }),
+    };
+    let devices = job.devices();
+    if devices.is_empty() {
+        return vec![row(None, None, None)];
+    }
+    devices
+        .into_iter()
+        .map(|(ordinal, told, account)| row(Some(ordinal), told.and_then(|told| told.limit), account))
+        .collect()
+}
+
+fn state(watched: &Watched) -> String {
+    let (done, all) = watched.progress();
+    match watched.is_read() {
+        true => ended(watched.state()),
+        false => format!("reading {} %", done.saturating_mul(100) / all.max(1)),
+    }
+}
+
+/// A column of the table of processes, which can be sorted by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    Pid,
+    Job,
+    Strategy,
+    Device,
+    Requested,
+    Allocated,
+    Reserved,
+    Limit,
+    Utilisation,
+    LargestFree,
+    FreeInside,
+    Allocations,
+    Frees,
+    Bytes,
+    Failures,
+    State,
+}
+
+impl Column {
+    pub const ALL: [Column; 16] = [
+        Column::Pid,
+        Column::Job,
+        Column::Strategy,
+        Column::Device,
+        Column::Requested,
+        Column::Allocated,
+        Column::Reserved,
+        Column::Limit,
+        Column::Utilisation,
+        Column::LargestFree,
+        Column::FreeInside,
+        Column::Allocations,
+        Column::Frees,
+        Column::Bytes,
+        Column::Failures,
+        Column::State,
+    ];
+
+    /// Where the screen is too narrow for all, the first of these go first.
+    pub const EXPENDABLE: [Column; 13] = [
+        Column::FreeInside,
+        Column::Strategy,
+        Column::Frees,
+        Column::LargestFree,
+        Column::Bytes,
+        Column::Limit,
+        Column::Requested,
+        Column::Failures,
+        Column::Allocations,
+        Column::State,
+        Column::Utilisation,
+        Column::Job,
+        Column::Device,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Column::Pid => "pid",
+            Column::Job => "job",
+            Column::Strategy => "strategy",
+            Column::Device => "dev",
+            Column::Requested => "requested",
+            Column::Allocated => "allocated",
+            Column::Reserved => "reserved",
+            Column::Limit => "limit",
+            Column::Utilisation => "utilis.",
+            Column::LargestFree => "largest free",
+            Column::FreeInside => "free inside",
+            Column::Allocations => "allocs/s",
+            Column::Frees => "frees/s",
+            Column::Bytes => "bytes/s",
+            Column::Failures => "failures",
+            Column::State => "state",
+        }
+    }
+
+    pub fn is_a_rate(self) -> bool {
+        matches!(self, Column::Allocations | Column::Frees | Column::Bytes)
+    }
+
+    pub fn is_number(self) -> bool {
+        !matches!(self, Column::Job | Column::Strategy | Column::State)
+    }
+
+    pub fn text(self, row: &Row) -> String {
+        match self {
+            Column::Job => row.job.clone(),
+            Column::Strategy => row.strategy.clone(),
+            Column::State => row.state.clone(),
+            _ => self
+                .number(row)
+                .map_or_else(|| "-".to_owned(), |number| self.show(number)),
+        }
+    }
+
+    fn show(self, number: f64) -> String {
+        match self {
+            Column::Pid | Column::Device => number.to_string(),
+            Column::Utilisation => format::percent(Some(number)),
+            Column::Failures | Column::Allocations | Column::Frees => count(number.round() as u64),
+            _ => size(number.round() as u64),
+        }
+    }
+
+    fn number(self, row: &Row) -> Option<f64> {
+        match self {
+            Column::Pid => return Some(f64::from(row.pid)),
+            Column::Device => return row.device.map(f64::from),
+            Column::Limit => return row.limit.map(|bytes| bytes as f64),
+            _ => {}
+        }
+        let Figures {
+            all,
+            free,
+            failures,
+            rates,
+        } = row.figures.as_ref()?;
+        Some(match self {
+            Column::Requested => all.requested.current as f64,
+            Column::Allocated => all.allocated.current as f64,
+            Column::Reserved => all.reserved.current as f64,
+            Column::Utilisation => all.utilisation()?,
+            Column::LargestFree => free.largest as f64,
+            Column::FreeInside => free.bytes as f64,
+            Column::Failures => *failures as f64,
+            Column::Allocations => rates.as_ref()?.allocations,
+            Column::Frees => rates.as_ref()?.frees,
+            Column::Bytes => rates.as_ref()?.bytes,
+            _ => return None,
+        })
+    }
+
+    /// Whether the largest comes first unless it is reversed.
+    fn descends(self) -> bool {
+        self.is_number() && !matches!(self, Column::Pid | Column::Device)
+    }
+
+    /// Sorts rows by this column, and what is the same in it by process and device.
+    pub fn sort(self, rows: &mut [Row], reversed: bool) {
+        rows.sort_by(|one, other| {
+            let order = match self.is_number() {
+                // What has no number comes last.
+                true => {
+                    let number = |row| self.number(row).unwrap_or(f64::NEG_INFINITY);
+                    number(one).total_cmp(&number(other))
+                }
+                false => self.text(one).cmp(&self.text(other)),
+            };
+            let order = if self.descends() { order.reverse() } else { order };
+            let order = if reversed { order.reverse() } else { order };
+            order.then_with(|| one.place().cmp(&other.place()))
+        });
+    }
+}
+
+impl Row {
+    fn place(&self) -> (u32, FileId, Option<i16>) {
+        (self.pid, self.id, self.device)
+    }
+}
+
+/// One device, over all running processes that use it, whatever number it has in each.
+pub struct DeviceRow {
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    pub total_memory: Option<u64>,
+    pub requested: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+    pub processes: u64,
+}
+
+/// What tells a device: its UUID, or where there is none, its number on its host.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum DeviceId {
+    Uuid([u8; 16]),
+    Number(String, i16),
+}
+
+pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
+    let mut devices: BTreeMap<DeviceId, DeviceRow> = BTreeMap::new();
+    for (_, watched) in machine.processes() {
+        // What an ended process had is gone, and half of an account is worse than none.
+        if watched.state() != State::Running || !watched.is_read() {
+            continue;
+        }
+        let job = &watched.job;
+        for (ordinal, told, account) in job.devices() {
+            let uuid = told.map(|told| told.uuid).filter(|uuid| *uuid != [0; 16]);
+            let id = uuid.map_or_else(|| DeviceId::Number(job.header.host.clone(), ordinal), DeviceId::Uuid);
+            let row = devices.entry(id).or_insert_with(|| DeviceRow {
+                uuid: uuid.and_then(|uuid| format::uuid(&uuid)),
+                name: told.map(|told| told.name.clone()),
+                total_memory: told.map(|told| told.total_memory),
+                requested: 0,
+                allocated: 0,
+                reserved: 0,
+                processes: 0,
+            });
+            row.processes += 1;
+            if let Some(all) = account.map(|account| &account.all) {
+                row.requested = row.requested.saturating_add(all.requested.current);
+                row.allocated = row.allocated.saturating_add(all.allocated.current);
+                row.reserved = row.reserved.saturating_add(all.reserved.current);
+            }
+        }
+    }
+    devices.into_values().collect()
+}
+
+impl DeviceRow {
+    pub const TITLES: [&str; 8] = [
+        "device",
+        "uuid",
+        "processes",
+        "requested",
+        "allocated",
+        "reserved",
+        "total",
+        "share",
+    ];
+
+    pub fn texts(&self) -> Vec<String> {
+        let total = self.total_memory.filter(|total| *total > 0);
+        let share = total.map(|total| self.reserved as f64 / total as f64);
+        vec![
+            printable(self.name.as_deref().unwrap_or("device"), 30),
+            self.uuid.clone().unwrap_or_else(|| "-".to_owned()),
+            self.processes.to_string(),
+            size(self.requested),
+            size(self.allocated),
+            size(self.reserved),
+            total.map_or_else(|| "-".to_owned(), size),
+            format::percent(share),
+        ]
+    }
+}
+
+#[cfg(test)]
+pub mod samples {
+    //! Rows as they could be.
+
+    use super::*;
+    use crate::analysis::account::Level;
+
+    pub fn row(number: u32, reserved: Option<u64>) -> Row {
+        let level = |bytes| Level {
+            current: bytes,
+            peak: 2 * bytes,
+        };
+        Row {
+            id: (1, u64::from(number)),
+            pid: 4711 + number,
+            job: format!("job {number} \u{4e16}\u{754c}"),
+            strategy: "auto_growth".to_owned(),
+            device: Some(0),
+            limit: None,
+            state: "running".to_owned(),
+            figures: reserved.map(|reserved| Figures {
+                all: Totals {
+                    reserved: level(reserved),
+                    allocated: level(reserved / 2),
+                    ..Totals::default()
+                },
+                free: Free::default(),
+                failures: 0,
+                rates: Some(Rates {
+                    allocations: 1234.5,
+                    ..Rates::default()
+                }),
+            }),
+        }
+    }
+
+    pub fn device() -> DeviceRow {
+        DeviceRow {
+            uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
+            name: Some("Simulated GPU".to_owned()),
+            total_memory: Some(80 << 30),
+            requested: 1 << 30,
+            allocated: 1 << 30,
+            reserved: 2 << 30,
+            processes: 3,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(column: Column, reversed: bool) -> Vec<u32> {
+        let reserved = [Some(5), None, Some(70), Some(6)];
+        let mut rows: Vec<Row> = (0..)
+            .zip(reserved)
+            .map(|(number, bytes)| samples::row(number, bytes))
+            .collect();
+        column.sort(&mut rows, reversed);
+        rows.iter().map(|row| row.pid - 4711).collect()
+    }
+
+    #[test]
+    fn the_largest_comes_first_and_what_has_no_number_last() {
+        assert_eq!(order(Column::Reserved, false), [2, 3, 0, 1]);
+        assert_eq!(order(Column::Reserved, true), [1, 0, 3, 2]);
+        assert_eq!(order(Column::Pid, false), [0, 1, 2, 3]);
+        assert_eq!(order(Column::Job, true), [3, 2, 1, 0]);
+        // All the same: by process.
+        assert_eq!(order(Column::Failures, false), [0, 2, 3, 1]);
+    }
+
+    #[test]
+    fn every_column_but_the_ones_that_matter_most_can_go() {
+        for column in Column::ALL {
+            let kept = matches!(column, Column::Pid | Column::Allocated | Column::Reserved);
+            assert_ne!(Column::EXPENDABLE.contains(&column), kept, "{column:?}");
+        }
+    }
+}

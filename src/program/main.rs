@@ -1,0 +1,5 @@
+//! The program `vramshim`.
+
+fn main() -> std::process::ExitCode {
+    program::main()
+}

@@ -1,0 +1,135 @@
+//! Numbers and texts as people read them.
+
+use std::io::{self, IsTerminal};
+
+pub use crate::analysis::job::uuid;
+pub use base::units::size;
+
+/// Whether text on standard output may be set off with escape sequences.
+pub fn bold() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A difference of bytes, with its sign where that is a minus.
+pub fn difference(bytes: i64) -> String {
+    let sign = if bytes < 0 { "-" } else { "" };
+    format!("{sign}{}", size(bytes.unsigned_abs()))
+}
+
+/// A number with its thousands set apart.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How often.
+pub fn times(number: u64) -> String {
+    match number {
+        1 => "once".into(),
+        2 => "twice".into(),
+        _ => format!("{} times", count(number)),
+    }
+}
+
+pub fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| "-".into(), |share| format!("{:.1} %", share * 100.0))
+}
+
+pub fn duration(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (days, hours, minutes) = (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60);
+    match seconds {
+        0 => format!("{:.1} ms", ns as f64 / 1e6),
+        1..60 => format!("{:.1} s", ns as f64 / 1e9),
+        60..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86400 => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+/// A point in time as RFC 3339 in UTC, whole seconds.
+pub fn time(ns: u64) -> String {
+    let seconds = ns / 1_000_000_000;
+    let (days, of_day) = (seconds / 86400, seconds % 86400);
+    let (year, month, day) = civil(days);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// The date that lies this many days after 1970-01-01. Years are counted from March, so that a leap day comes last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let since_march_0 = days + 719_468;
+    let era = since_march_0 / DAYS_IN_400_YEARS;
+    let day_of_era = since_march_0 % DAYS_IN_400_YEARS;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// Text from a file, made safe for a terminal and cut to `most` characters.
+pub fn printable(text: &str, most: usize) -> String {
+    let mut short: String = text
+        .chars()
+        .take(most)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(most).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_counts() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.50 KiB");
+        assert_eq!(size((1 << 30) - 1), "1.00 GiB");
+        assert_eq!(size(80 << 30), "80.0 GiB");
+        assert_eq!(size(u64::MAX), "16.0 EiB");
+        assert_eq!(
+            (count(0), count(999), count(1234567)),
+            ("0".into(), "999".into(), "1,234,567".into())
+        );
+    }
+
+    #[test]
+    fn times_are_utc() {
+        assert_eq!(time(0), "1970-01-01T00:00:00Z");
+        assert_eq!(time(951_782_400_000_000_000), "2000-02-29T00:00:00Z");
+        assert_eq!(time(1_784_125_517_000_000_000), "2026-07-15T14:25:17Z");
+        assert_eq!(time(u64::MAX).len(), 20);
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration(1_500_000), "1.5 ms");
+        assert_eq!(duration(90_000_000_000), "1 min 30 s");
+        assert_eq!(duration(90_000_000_000_000), "1 d 1 h");
+    }
+
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
+        assert_eq!(printable("abcdef", 3), "abc...");
+    }
+}

@@ -1,0 +1,3 @@
+//! What the commands share about how an answer looks.
+
+pub mod format;

@@ -1,0 +1,149 @@
+//! The device memory of a replay: it counts, and places segments apart so that none can be joined by accident.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use policy::device_memory::{Available, DeviceMemory, DriverError};
+
+pub struct ModelDevice {
+    total: u64,
+    /// `None`: without virtual memory management.
+    granularity: Option<u64>,
+    held: Cell<u64>,
+    peak: Cell<u64>,
+    calls: Cell<u64>,
+    next: Cell<u64>,
+    /// Bytes by first address, or by handle.
+    segments: RefCell<HashMap<u64, u64>>,
+}
+
+/// Between two segments, as far apart as no policy rounds.
+const GAP: u64 = 1 << 32;
+/// What current GPUs have.
+const GRANULARITY: u64 = 2 << 20;
+
+impl ModelDevice {
+    pub fn new(total: u64) -> Self {
+        ModelDevice {
+            total,
+            granularity: Some(GRANULARITY),
+            held: Cell::new(0),
+            peak: Cell::new(0),
+            calls: Cell::new(0),
+            next: Cell::new(GAP),
+            segments: RefCell::default(),
+        }
+    }
+
+    pub fn peak(&self) -> u64 {
+        self.peak.get()
+    }
+
+    pub fn calls(&self) -> u64 {
+        self.calls.get()
+    }
+
+    fn called(&self) {
+        self.calls.set(self.calls.get() + 1);
+    }
+
+    /// Takes `bytes` of the device (for a model that maps memory rather than asking for segments).
+    pub fn take(&self, bytes: u64) -> Result<(), DriverError> {
+        self.called();
+        if bytes > self.total - self.held.get() {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        self.held.set(self.held.get() + bytes);
+        self.peak.set(self.peak.get().max(self.held.get()));
+        Ok(())
+    }
+
+    pub fn give(&self, bytes: u64) {
+        self.called();
+        self.held.set(self.held.get() - bytes);
+    }
+
+    /// A fresh address with nothing near it.
+    pub fn place(&self, bytes: u64) -> u64 {
+        let address = self.next.get();
+        self.next
+            .set(address.saturating_add(bytes).saturating_add(GAP).next_multiple_of(GAP));
+        address
+    }
+
+    fn give_back(&self, name: u64) -> Result<(), DriverError> {
+        let size = self
+            .segments
+            .borrow_mut()
+            .remove(&name)
+            .ok_or(DriverError::INVALID_VALUE)?;
+        self.give(size);
+        Ok(())
+    }
+}
+
+impl DeviceMemory for ModelDevice {
+    fn allocate(&self, size: u64) -> Result<u64, DriverError> {
+        self.take(size)?;
+        let address = self.place(size);
+        self.segments.borrow_mut().insert(address, size);
+        Ok(address)
+    }
+
+    fn free(&self, address: u64) -> Result<(), DriverError> {
+        self.give_back(address)
+    }
+
+    fn synchronise(&self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn may_synchronise(&self) -> bool {
+        true
+    }
+
+    fn available(&self) -> Result<Available, DriverError> {
+        Ok(Available {
+            free: self.total - self.held.get(),
+            total: self.total,
+        })
+    }
+
+    fn granularity(&self) -> Option<u64> {
+        self.granularity
+    }
+
+    fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {
+        self.called();
+        Ok(self.place(size))
+    }
+
+    fn create(&self, size: u64) -> Result<u64, DriverError> {
+        self.allocate(size)
+    }
+
+    fn release(&self, handle: u64, _size: u64) -> Result<(), DriverError> {
+        self.give_back(handle)
+    }
+
+    fn map(&self, _address: u64, _size: u64, _handle: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn unmap(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn allow_access(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
+        self.called();
+        Ok(())
+    }
+
+    fn mapped(&self, _address: u64, _size: u64, _moved: bool) {}
+
+    fn unmapped(&self, _address: u64, _size: u64, _moved: bool) {}
+
+    fn no_virtual_memory(&self, _why: DriverError) {}
+}

@@ -1,0 +1,359 @@
+//! Models of what Paddle itself does with device memory (`paddle/phi/core/memory/allocation/`): its two strategies,
+//! with one allocator for all streams. They share nothing with our policies, which may do better under the same names.
+//!
+//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): best fit by (size, address) over blocks of 256-byte multiples,
+//! always split, the tail handed out, joined within a chunk only. A chunk is the request, or
+//! `FLAGS_auto_growth_chunk_size_in_mb` if that is more. On out of memory idle chunks go back and the same chunk is
+//! asked for once more. `FLAGS_free_idle_chunk` and `FLAGS_free_when_no_cache_hit` are off, as they are by default.
+//!
+//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk is `FLAGS_initial_gpu_memory_in_mb`, later
+//! ones `FLAGS_reallocate_gpu_memory_in_mb`, each at least the request; where a flag is 0,
+//! `FLAGS_fraction_of_gpu_memory_to_use` of what is available less 5%. Best fit, the head handed out, joined within a
+//! chunk. A request above the larger of the two sizes, as they were at first use, goes to the driver alone and back
+//! there when it is freed. Chunks are never given back, and a leftover of the device smaller than a chunk is out of
+//! reach.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use policy::device_memory::{DeviceMemory, DriverError};
+
+use super::Allocator;
+use super::device::ModelDevice;
+
+/// Every block is a multiple of this.
+const GRANULE: u64 = 256;
+/// Of each request to naive_best_fit: its descriptor (`MemoryBlock::Desc`). On a GPU it is kept in host memory, but its
+/// place in front of the block is still set aside.
+const DESCRIPTOR: u64 = 64;
+/// Share of the available memory that naive_best_fit leaves alone.
+const LEFT_ALONE: f64 = 0.05;
+
+/// Paddle's flags, in bytes; 0 where a flag is not set.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags {
+    pub fraction: f64,
+    pub initial: u64,
+    pub reallocate: u64,
+    pub chunk: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    size: u64,
+    /// First address of its chunk.
+    chunk: u64,
+    free: bool,
+}
+
+/// Chunks cut into blocks.
+#[derive(Default)]
+struct Blocks {
+    by_address: BTreeMap<u64, Block>,
+    /// (size, address)
+    free: BTreeSet<(u64, u64)>,
+    /// First address -> bytes.
+    chunks: BTreeMap<u64, u64>,
+}
+
+enum End {
+    Head,
+    Tail,
+}
+
+impl Blocks {
+    fn add_chunk(&mut self, address: u64, size: u64) {
+        self.chunks.insert(address, size);
+        self.add_free(address, size, address);
+    }
+
+    fn add_free(&mut self, address: u64, size: u64, chunk: u64) {
+        let block = Block {
+            size,
+            chunk,
+            free: true,
+        };
+        self.by_address.insert(address, block);
+        self.free.insert((size, address));
+    }
+
+    fn remove_free(&mut self, address: u64) -> Option<Block> {
+        let block = *self.by_address.get(&address).filter(|block| block.free)?;
+        self.by_address.remove(&address);
+        self.free.remove(&(block.size, address));
+        Some(block)
+    }
+
+    /// `size` bytes of the best fitting free block.
+    fn take(&mut self, size: u64, end: End) -> Option<u64> {
+        let (_, found) = self.free.range((size, 0)..).next().copied()?;
+        let block = self.remove_free(found)?;
+        let rest = block.size - size;
+        let (at, rest_at) = match end {
+            End::Head => (found, found + size),
+            End::Tail => (found + rest, found),
+        };
+        if rest > 0 {
+            self.add_free(rest_at, rest, block.chunk);
+        }
+        let taken = Block {
+            size,
+            free: false,
+            ..block
+        };
+        self.by_address.insert(at, taken);
+        Some(at)
+    }
+
+    fn put_back(&mut self, address: u64) {
+        let Some(block) = self.by_address.remove(&address) else {
+            return;
+        };
+        let (mut start, mut size) = (address, block.size);
+        let joins = |other: &Block| other.free && other.chunk == block.chunk;
+        if self.by_address.get(&(start + size)).is_some_and(joins)
+            && let Some(right) = self.remove_free(start + size)
+        {
+            size += right.size;
+        }
+        let before = self.by_address.range(..start).next_back();
+        if let Some((&left_at, left)) = before
+            && joins(left)
+            && left_at + left.size == start
+            && let Some(left) = self.remove_free(left_at)
+        {
+            start = left_at;
+            size += left.size;
+        }
+        self.add_free(start, size, block.chunk);
+    }
+
+    fn give_back_idle(&mut self, device: &ModelDevice) {
+        let idle = |&(start, size): &(u64, u64)| self.free.contains(&(size, start));
+        let idle: Vec<(u64, u64)> = self
+            .chunks
+            .iter()
+            .map(|(&start, &size)| (start, size))
+            .filter(idle)
+            .collect();
+        for (start, _) in idle {
+            // A segment of the model's own is always taken back.
+            let _ = device.free(start);
+            self.chunks.remove(&start);
+            self.remove_free(start);
+        }
+    }
+}
+
+/// `size` and `more` bytes in whole granules.
+fn granules(size: u64, more: u64) -> Result<u64, DriverError> {
+    let size = size.max(1).checked_add(more);
+    size.and_then(|size| size.checked_next_multiple_of(GRANULE))
+        .ok_or(DriverError::OUT_OF_MEMORY)
+}
+
+pub struct AutoGrowth<'a> {
+    device: &'a ModelDevice,
+    chunk: u64,
+    blocks: Blocks,
+}
+
+impl<'a> AutoGrowth<'a> {
+    pub fn new(device: &'a ModelDevice, flags: Flags) -> Self {
+        AutoGrowth {
+            device,
+            chunk: flags.chunk.checked_next_multiple_of(GRANULE).unwrap_or(flags.chunk),
+            blocks: Blocks::default(),
+        }
+    }
+}
+
+impl Allocator for AutoGrowth<'_> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+        let size = granules(size, 0)?;
+        if let Some(address) = self.blocks.take(size, End::Tail) {
+            return Ok(address);
+        }
+        let chunk = size.max(self.chunk);
+        let address = self.device.allocate(chunk).or_else(|_| {
+            self.blocks.give_back_idle(self.device);
+            self.device.allocate(chunk)
+        })?;
+        self.blocks.add_chunk(address, chunk);
+        self.blocks.take(size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
+    }
+
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+        self.blocks.put_back(handle);
+    }
+}
+
+pub struct NaiveBestFit<'a> {
+    device: &'a ModelDevice,
+    flags: Flags,
+    blocks: Blocks,
+    /// The largest chunk, known from the first request on.
+    largest: Option<u64>,
+    alone: BTreeSet<u64>,
+}
+
+impl<'a> NaiveBestFit<'a> {
+    pub fn new(device: &'a ModelDevice, flags: Flags) -> Self {
+        NaiveBestFit {
+            device,
+            flags,
+            blocks: Blocks::default(),
+            largest: None,
+            alone: BTreeSet::new(),
+        }
+    }
+
+    /// What a chunk is now, by this flag; an error where that is more than what is available less 5%.
+    fn chunk(&self, flag: u64) -> Result<u64, DriverError> {
+        let free = self.device.available()?.free;
+        let usable = free - (free as f64 * LEFT_ALONE) as u64;
+        let chunk = match flag {
+            0 => (usable as f64 * self.flags.fraction) as u64,
+            bytes => bytes,
+        };
+        if usable < GRANULE || chunk > usable {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        Ok(chunk)
+    }
+}
+
+impl Allocator for NaiveBestFit<'_> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+        let size = granules(size, DESCRIPTOR)?;
+        let largest = match self.largest {
+            Some(largest) => largest,
+            None => self.chunk(self.flags.initial)?.max(self.chunk(self.flags.reallocate)?),
+        };
+        self.largest = Some(largest);
+        if size > largest {
+            let address = self.device.allocate(size)?;
+            self.alone.insert(address);
+            return Ok(address);
+        }
+        if let Some(address) = self.blocks.take(size, End::Head) {
+            return Ok(address);
+        }
+        let flag = match self.blocks.chunks.is_empty() {
+            true => self.flags.initial,
+            false => self.flags.reallocate,
+        };
+        let chunk = self.chunk(flag)?.max(size);
+        let address = self.device.allocate(chunk)?;
+        self.blocks.add_chunk(address, chunk);
+        self.blocks.take(size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
+    }
+
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+        if self.alone.remove(&handle) {
+            let _ = self.device.free(handle);
+        } else {
+            self.blocks.put_back(handle);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn flags() -> Flags {
+        Flags {
+            fraction: 0.92,
+            initial: 0,
+            reallocate: 0,
+            chunk: 0,
+        }
+    }
+
+    #[test]
+    fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
+        let device = ModelDevice::new(100 * MIB);
+        let mut allocator = AutoGrowth::new(&device, Flags { chunk: MIB, ..flags() });
+        let first = allocator.allocate(1000, Some(0)).expect("memory");
+        let second = allocator.allocate(256, Some(0)).expect("memory");
+        assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
+        let chunk = first + 1024 - MIB;
+        let other = allocator.allocate(2 * MIB, Some(0)).expect("memory");
+        assert_eq!((device.calls(), device.peak()), (2, 3 * MIB));
+        allocator.free(other, None);
+        allocator.free(first, None);
+        // 1024 bytes free behind the second, MIB - 1280 in front of it, 2 MiB in the other chunk
+        assert_eq!(allocator.allocate(1025, Some(0)), Ok(chunk + MIB - 1280 - 1280));
+        assert_eq!(allocator.allocate(512, Some(0)), Ok(first + 512));
+        assert_eq!(allocator.allocate(MIB, Some(0)), Ok(other + MIB));
+        assert_eq!(device.calls(), 2);
+    }
+
+    #[test]
+    fn naive_best_fit_hands_out_the_head_behind_a_descriptor() {
+        let device = ModelDevice::new(100 * MIB);
+        let sizes = Flags {
+            initial: 8 * MIB,
+            reallocate: 4 * MIB,
+            ..flags()
+        };
+        let mut allocator = NaiveBestFit::new(&device, sizes);
+        let first = allocator.allocate(192, Some(0)).expect("memory");
+        let second = allocator.allocate(193, Some(0)).expect("memory");
+        let third = allocator.allocate(1, Some(0)).expect("memory");
+        assert_eq!((second - first, third - second), (256, 512));
+        allocator.free(second, None);
+        assert_eq!(allocator.allocate(400, Some(0)), Ok(second), "the tightest block");
+        allocator.free(first, None);
+        allocator.free(second, None);
+        assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
+        // the rest of 8 MiB is too small for 8 MiB with a descriptor, and that is above the largest chunk
+        let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
+        assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
+        allocator.free(alone, None);
+        assert_eq!(device.calls(), 3);
+        allocator
+            .allocate(8 * MIB - 64, Some(0))
+            .expect("a later chunk as large as the request");
+        assert_eq!((device.calls(), device.peak()), (4, 16 * MIB + 256));
+        allocator
+            .allocate(MIB, Some(0))
+            .expect("in the rest of the first chunk");
+        allocator
+            .allocate(7 * MIB, Some(0))
+            .expect("a later chunk as large as the request");
+        allocator
+            .allocate(2 * MIB, Some(0))
+            .expect("in the rest of the first chunk");
+        assert_eq!(device.calls(), 5);
+        assert_eq!((device.calls(), device.peak()), (5, 23 * MIB + 256));
+        // 5 MiB less 1536 bytes of the first chunk are left, and nothing else
+        allocator
+            .allocate(5 * MIB - 64, Some(0))
+            .expect("a later chunk as large as the request");
+        allocator
+            .allocate(5 * MIB - 1536 - 64, Some(0))
+            .expect("the rest of the first chunk");
+        assert_eq!((device.calls(), device.peak()), (6, 28 * MIB + 256));
+        allocator.allocate(1, Some(0)).expect("a later chunk");
+        assert_eq!((device.calls(), device.peak()), (7, 32 * MIB + 256));
+    }
+
+    #[test]
+    fn naive_best_fit_cannot_use_less_than_a_chunk() {
+        let device = ModelDevice::new(10 * MIB);
+        let sizes = Flags {
+            initial: 6 * MIB,
+            reallocate: 4 * MIB,
+            ..flags()
+        };
+        let mut allocator = NaiveBestFit::new(&device, sizes);
+        allocator
+            .allocate(6 * MIB - 64, Some(0))
+            .expect("the whole first chunk");
+        // 4 MiB are left, of which 5% are left alone: no chunk of 4 MiB, though 1 MiB was asked for
+        assert!(allocator.allocate(MIB, Some(0)).is_err());
+    }
+}

@@ -1,0 +1,239 @@
+//! Which of the strategies that were played is worth setting, compared with what the job most likely runs now.
+
+use policy::Settings;
+
+use super::{Outcome, STRATEGIES, Source};
+
+/// A gain below one part in this many of what is reserved now is none.
+const WORTH_IT: u64 = 100;
+/// Peaks as close as one part in this many are equal; fewer driver calls decide.
+const EQUAL: u64 = 200;
+/// Passthrough reserves least by definition, and pays with a driver call for each request: each free waits for the
+/// device and each allocation for the driver's locks. So the least peak alone never speaks for it; only where a caching
+/// allocator would have called the driver about as often does it cost nothing.
+const PASSTHROUGH_CALLS: f64 = 1.5;
+
+#[derive(Debug, PartialEq)]
+pub enum Advice<'a> {
+    /// It reserves this many bytes less than what runs now.
+    Saves { best: &'a Outcome, bytes: u64 },
+    /// It serves every request on this device, which what runs now does not.
+    Fits { best: &'a Outcome },
+    /// What runs now is as good as any, or nothing that can be set was played.
+    Nothing { best: Option<&'a Outcome> },
+    /// Neither what runs now nor anything that can be set serves every request on this device.
+    NoneFits,
+}
+
+/// The strategy that the job most likely runs now.
+pub fn runs_now(source: &Source) -> &'static str {
+    match source {
+        // A strategy that cannot be played is compared as if nothing had been set.
+        Source::Journal { strategy, .. } => STRATEGIES
+            .iter()
+            .copied()
+            .find(|known| known == strategy)
+            .unwrap_or("passthrough"),
+        Source::Snapshot { expandable: true } => "torch_expandable",
+        Source::Log | Source::Snapshot { expandable: false } => "torch",
+    }
+}
+
+/// What a user sets for this strategy; `None` where it cannot be set, or not so that these requests would reach it.
+pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<String> {
+    if name == "torch_expandable" {
+        // The requests in a journal are those of PyTorch's own segments, if it was PyTorch at all: how it would have
+        // asked with this setting they do not tell.
+        let asked_of_torch = !matches!(source, Source::Journal { .. });
+        return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
+    }
+    let sizes: &[(&str, u64)] = match name {
+        "passthrough" => &[],
+        "naive_best_fit" => &[
+            ("FLAGS_initial_gpu_memory_in_mb", settings.initial_bytes),
+            ("FLAGS_reallocate_gpu_memory_in_mb", settings.reallocate_bytes),
+        ],
+        "auto_growth" => &[("FLAGS_auto_growth_chunk_size_in_mb", settings.chunk_bytes)],
+        _ => return None,
+    };
+    let mut text = format!("FLAGS_allocator_strategy={name}");
+    for (flag, bytes) in sizes.iter().filter(|(_, bytes)| *bytes > 0) {
+        // The flags count MiB; another size could be played, but not be set.
+        if !bytes.is_multiple_of(1 << 20) {
+            return None;
+        }
+        text += &format!(" {flag}={}", bytes >> 20);
+    }
+    if matches!(source, Source::Snapshot { .. }) {
+        // With PyTorch's cache in between, the library sees its segments and never these requests.
+        text += " PYTORCH_NO_CUDA_MEMORY_CACHING=1";
+    }
+    Some(text)
+}
+
+/// `torch_calls` is how often PyTorch's allocator would have called the driver; `None` where it is unknown.
+pub fn advise<'a>(
+    outcomes: &'a [Outcome],
+    now: &Outcome,
+    torch_calls: Option<u64>,
+    settable: impl Fn(&str) -> bool,
+) -> Advice<'a> {
+    let few_calls = |calls: u64| torch_calls.is_some_and(|torch| calls as f64 <= torch as f64 * PASSTHROUGH_CALLS);
+    let candidates = || {
+        outcomes
+            .iter()
+            .filter(|outcome| outcome.name != now.name && settable(outcome.name))
+            .filter(|outcome| outcome.name != "passthrough" || few_calls(outcome.driver_calls))
+    };
+    // The point of naive_best_fit is to reserve up front: whatever it reserves is no saving, and it is worth a word
+    // only where nothing else fits.
+    let growing = candidates().filter(|outcome| outcome.name != "naive_best_fit");
+    let best = best_of(growing.filter(|outcome| outcome.failed == 0));
+    match (now.failed, best) {
+        (0, Some(best)) => {
+            let bytes = now.peak_reserved.saturating_sub(best.peak_reserved);
+            match bytes > 0 && bytes >= now.peak_reserved.div_ceil(WORTH_IT) {
+                true => Advice::Saves { best, bytes },
+                false => Advice::Nothing { best: Some(best) },
+            }
+        }
+        (0, None) => Advice::Nothing { best: None },
+        (_, Some(best)) => Advice::Fits { best },
+        (_, None) => match best_of(candidates().filter(|outcome| outcome.failed == 0)) {
+            Some(best) => Advice::Fits { best },
+            None => Advice::NoneFits,
+        },
+    }
+}
+
+fn best_of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<&'a Outcome> {
+    let outcomes: Vec<_> = outcomes.collect();
+    let least = outcomes.iter().map(|outcome| outcome.peak_reserved).min()?;
+    let equal = outcomes
+        .into_iter()
+        .filter(|outcome| outcome.peak_reserved - least <= least / EQUAL);
+    equal.min_by_key(|outcome| (outcome.driver_calls, outcome.peak_reserved))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &'static str, peak_reserved: u64, driver_calls: u64, failed: u64) -> Outcome {
+        Outcome {
+            name,
+            peak_reserved,
+            driver_calls,
+            synchronisations: None,
+            failed,
+        }
+    }
+
+    fn name(advice: &Advice) -> String {
+        match advice {
+            Advice::Saves { best, bytes } => format!("{} saves {bytes}", best.name),
+            Advice::Fits { best } => format!("{} fits", best.name),
+            Advice::Nothing { best } => format!("nothing, {}", best.map_or("-", |best| best.name)),
+            Advice::NoneFits => "none fits".to_owned(),
+        }
+    }
+
+    fn advised(now: &Outcome, others: &[Outcome]) -> String {
+        name(&advise(others, now, Some(100), |name| !name.starts_with("paddle")))
+    }
+
+    #[test]
+    fn the_least_peak_wins_and_calls_decide_among_equals() {
+        let now = outcome("torch", 100_000, 100, 0);
+        let growth = outcome("auto_growth", 90_000, 300, 0);
+        let close = outcome("torch_expandable", 90_450, 50, 0);
+        let apart = outcome("torch_expandable", 90_451, 50, 0);
+        assert_eq!(advised(&now, &[growth.clone(), close]), "torch_expandable saves 9550");
+        assert_eq!(advised(&now, &[growth, apart]), "auto_growth saves 10000");
+    }
+
+    #[test]
+    fn less_than_a_hundredth_is_nothing() {
+        let now = outcome("torch", 100_000, 100, 0);
+        assert_eq!(
+            advised(&now, &[outcome("auto_growth", 99_000, 9, 0)]),
+            "auto_growth saves 1000"
+        );
+        assert_eq!(
+            advised(&now, &[outcome("auto_growth", 99_001, 9, 0)]),
+            "nothing, auto_growth"
+        );
+        assert_eq!(
+            advised(&now, &[outcome("auto_growth", 120_000, 9, 0)]),
+            "nothing, auto_growth"
+        );
+        assert_eq!(advised(&now, std::slice::from_ref(&now)), "nothing, -");
+        assert_eq!(
+            advised(&now, &[outcome("paddle_auto_growth", 50_000, 9, 0)]),
+            "nothing, -"
+        );
+    }
+
+    #[test]
+    fn what_reserves_up_front_saves_nothing_but_may_fit() {
+        let now = outcome("torch", 100_000, 100, 0);
+        let naive = outcome("naive_best_fit", 50_000, 1, 0);
+        assert_eq!(advised(&now, std::slice::from_ref(&naive)), "nothing, -");
+        let failing = outcome("torch", 100_000, 100, 3);
+        assert_eq!(advised(&failing, std::slice::from_ref(&naive)), "naive_best_fit fits");
+        let growth = outcome("auto_growth", 90_000, 300, 0);
+        assert_eq!(advised(&failing, &[naive, growth.clone()]), "auto_growth fits");
+        let both = [outcome("auto_growth", 90_000, 300, 1)];
+        assert_eq!(advised(&failing, &both), "none fits");
+        let saving = [both[0].clone(), outcome("torch_expandable", 95_000, 9, 0)];
+        assert_eq!(advised(&now, &saving), "torch_expandable saves 5000");
+    }
+
+    #[test]
+    fn passthrough_needs_few_calls() {
+        let now = outcome("torch", 100_000, 100, 0);
+        assert_eq!(
+            advised(&now, &[outcome("passthrough", 90_000, 150, 0)]),
+            "passthrough saves 10000"
+        );
+        assert_eq!(advised(&now, &[outcome("passthrough", 90_000, 151, 0)]), "nothing, -");
+        let failing = outcome("torch", 100_000, 100, 3);
+        assert_eq!(
+            advised(&failing, &[outcome("passthrough", 90_000, 151, 0)]),
+            "none fits"
+        );
+    }
+
+    #[test]
+    fn settings_are_what_can_be_set() {
+        let sizes = |chunk_bytes| Settings {
+            chunk_bytes,
+            ..Settings::default()
+        };
+        let journal = Source::Journal {
+            strategy: "auto_growth".to_owned(),
+            environment: Vec::new(),
+        };
+        let snapshot = Source::Snapshot { expandable: false };
+        assert_eq!(
+            setting("auto_growth", &journal, &sizes(32 << 20)).as_deref(),
+            Some("FLAGS_allocator_strategy=auto_growth FLAGS_auto_growth_chunk_size_in_mb=32")
+        );
+        assert_eq!(setting("auto_growth", &journal, &sizes(1000)), None);
+        assert_eq!(
+            setting("auto_growth", &snapshot, &sizes(0)).as_deref(),
+            Some("FLAGS_allocator_strategy=auto_growth PYTORCH_NO_CUDA_MEMORY_CACHING=1")
+        );
+        assert_eq!(
+            setting("torch_expandable", &Source::Log, &sizes(0)).as_deref(),
+            Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+        );
+        assert_eq!(setting("torch_expandable", &journal, &sizes(0)), None);
+        for model in ["torch", "paddle_auto_growth", "paddle_naive_best_fit"] {
+            assert_eq!(setting(model, &Source::Log, &sizes(0)), None);
+        }
+        assert_eq!(runs_now(&journal), "auto_growth");
+        assert_eq!(runs_now(&snapshot), "torch");
+        assert_eq!(runs_now(&Source::Snapshot { expandable: true }), "torch_expandable");
+    }
+}

@@ -1,0 +1,223 @@
+//! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), default and with expandable segments.
+//!
+//! Requests are rounded to 512 bytes. Up to 1 MiB they come from 2 MiB segments; below 10 MiB from 20 MiB segments;
+//! larger ones get a segment of their own, rounded to 2 MiB. Best fit by (size, address) among the free blocks of the
+//! request's stream and kind; a large block is split only where more than 1 MiB is left. With expandable segments there
+//! is one segment for each stream and kind, grown by 2 or 20 MiB pages at its end, and blocks are always split.
+//! Where the driver has no memory, everything cached is given back and it is asked once more.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use policy::device_memory::{DeviceMemory, DriverError};
+
+use super::Allocator;
+use super::device::ModelDevice;
+
+const ROUND: u64 = 512;
+const SMALL: u64 = 1 << 20;
+const SMALL_SEGMENT: u64 = 2 << 20;
+const LARGE_SEGMENT: u64 = 20 << 20;
+const OWN_SEGMENT_FROM: u64 = 10 << 20;
+
+/// The free blocks of one stream and kind.
+type PoolName = (u64, bool);
+
+#[derive(Clone, Copy)]
+struct Block {
+    size: u64,
+    segment: u64,
+    pool: PoolName,
+    free: bool,
+}
+
+pub struct CachingAllocator<'a> {
+    device: &'a ModelDevice,
+    expandable: bool,
+    /// Every block by address.
+    blocks: BTreeMap<u64, Block>,
+    free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
+    /// First address -> bytes (of an expandable segment: mapped so far).
+    segments: HashMap<u64, u64>,
+    expanding: HashMap<PoolName, u64>,
+}
+
+impl<'a> CachingAllocator<'a> {
+    pub fn new(device: &'a ModelDevice, expandable: bool) -> Self {
+        CachingAllocator {
+            device,
+            expandable,
+            blocks: BTreeMap::new(),
+            free: HashMap::new(),
+            segments: HashMap::new(),
+            expanding: HashMap::new(),
+        }
+    }
+
+    fn add_free(&mut self, address: u64, size: u64, segment: u64, pool: PoolName) {
+        self.blocks.insert(
+            address,
+            Block {
+                size,
+                segment,
+                pool,
+                free: true,
+            },
+        );
+        self.free.entry(pool).or_default().insert((size, address));
+    }
+
+    fn remove_free(&mut self, address: u64) -> Option<Block> {
+        let block = *self.blocks.get(&address).filter(|block| block.free)?;
+        self.blocks.remove(&address);
+        self.free.get_mut(&block.pool)?.remove(&(block.size, address));
+        Some(block)
+    }
+
+    fn grow(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
+        if self.expandable {
+            return self.expand(size, pool);
+        }
+        let bytes = match size {
+            _ if size <= SMALL => SMALL_SEGMENT,
+            _ if size < OWN_SEGMENT_FROM => LARGE_SEGMENT,
+            _ => size
+                .checked_next_multiple_of(SMALL_SEGMENT)
+                .ok_or(DriverError::OUT_OF_MEMORY)?,
+        };
+        let address = self.device.allocate(bytes)?;
+        self.segments.insert(address, bytes);
+        self.add_free(address, bytes, address, pool);
+        Ok(())
+    }
+
+    /// Maps pages at the end of the pool's segment until a block of `size` lies there.
+    fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
+        let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
+        let start = *self.expanding.entry(pool).or_insert_with(|| self.device.place(1 << 44));
+        let mapped = self.segments.get(&start).copied().unwrap_or(0);
+        let end = start + mapped;
+        let last = self
+            .blocks
+            .range(..end)
+            .next_back()
+            .map(|(&address, &block)| (address, block));
+        let tail = last.filter(|(_, block)| block.segment == start && block.free && mapped > 0);
+        let have = tail.map_or(0, |(_, block)| block.size);
+        let more = (size - have.min(size))
+            .checked_next_multiple_of(page)
+            .ok_or(DriverError::OUT_OF_MEMORY)?;
+        self.device.take(more)?;
+        self.segments.insert(start, mapped + more);
+        let at = match tail {
+            Some((address, _)) => {
+                self.remove_free(address);
+                address
+            }
+            None => end,
+        };
+        self.add_free(at, have + more, start, pool);
+        Ok(())
+    }
+
+    /// Gives back what is wholly free: segments, or the free pages at the end of an expandable one.
+    fn give_back_cache(&mut self) {
+        let segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
+        for (start, size) in segments {
+            if !self.expandable {
+                if self
+                    .blocks
+                    .get(&start)
+                    .is_some_and(|block| block.free && block.size == size)
+                {
+                    self.remove_free(start);
+                    self.segments.remove(&start);
+                    let _ = self.device.free(start);
+                }
+                continue;
+            }
+            let tail = self
+                .blocks
+                .range(start..start + size)
+                .next_back()
+                .map(|(&address, &block)| (address, block));
+            let Some((address, block)) = tail.filter(|(_, block)| block.free) else {
+                continue;
+            };
+            let page = if block.pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
+            let keep = (address - start).next_multiple_of(page);
+            if keep < size {
+                self.remove_free(address);
+                if start + keep > address {
+                    self.add_free(address, start + keep - address, start, block.pool);
+                }
+                self.segments.insert(start, keep);
+                self.device.give(size - keep);
+            }
+        }
+    }
+}
+
+impl Allocator for CachingAllocator<'_> {
+    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
+        let size = size
+            .max(1)
+            .checked_next_multiple_of(ROUND)
+            .ok_or(DriverError::OUT_OF_MEMORY)?;
+        let pool = (stream.unwrap_or(0), size <= SMALL);
+        let fitting = |free: &HashMap<PoolName, BTreeSet<(u64, u64)>>| {
+            free.get(&pool).and_then(|free| free.range((size, 0)..).next().copied())
+        };
+        if fitting(&self.free).is_none() && self.grow(size, pool).is_err() {
+            self.give_back_cache();
+            self.grow(size, pool)?;
+        }
+        let (_, address) = fitting(&self.free).ok_or(DriverError::OUT_OF_MEMORY)?;
+        let block = self.remove_free(address).ok_or(DriverError::OUT_OF_MEMORY)?;
+        let rest = block.size - size;
+        let split = if pool.1 || self.expandable {
+            rest >= ROUND
+        } else {
+            rest > SMALL
+        };
+        let taken = if split { size } else { block.size };
+        if split {
+            self.add_free(address + size, rest, block.segment, pool);
+        }
+        self.blocks.insert(
+            address,
+            Block {
+                size: taken,
+                free: false,
+                ..block
+            },
+        );
+        Ok(address)
+    }
+
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+        let Some(block) = self.blocks.remove(&handle) else {
+            return;
+        };
+        let (mut start, mut size) = (handle, block.size);
+        let same = |other: &Block| other.free && other.segment == block.segment;
+        if self.blocks.get(&(start + size)).is_some_and(same)
+            && let Some(next) = self.remove_free(start + size)
+        {
+            size += next.size;
+        }
+        let before = self
+            .blocks
+            .range(..start)
+            .next_back()
+            .map(|(&address, &block)| (address, block));
+        if let Some((address, left)) = before
+            && same(&left)
+            && address + left.size == start
+        {
+            self.remove_free(address);
+            start = address;
+            size += left.size;
+        }
+        self.add_free(start, size, block.segment, block.pool);
+    }
+}
