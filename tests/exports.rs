@@ -2,7 +2,6 @@
 //! functions that `shim.h` declares.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 
 use support::{AUTO_GROWTH, Job, client, library};
