@@ -3,12 +3,14 @@
 #include "sim.h"
 #include <sys/mman.h>
 
-#define ARENA_SIZE (16ull << 40)
+/* Halved until the kernel grants it: valgrind and `ulimit -v` refuse the largest. */
+#define LARGEST_ARENA (16ull << 40)
+#define LEAST_ARENA (64ull << 30)
 #define CLASSES_PER_DOUBLING 8
 #define BINS (64 * CLASSES_PER_DOUBLING)
 
 struct range { uint64_t address; struct range *next; };
-static uint64_t base, next_small, next_large;
+static uint64_t base, arena_size, next_small, next_large;
 static struct range *bins[BINS];
 
 /* The bytes of the class that `size` belongs to, and its number: eight classes for each doubling, from 512 on. */
@@ -27,13 +29,17 @@ static uint64_t class_of(uint64_t size, int *number)
 uint64_t arena_take(uint64_t size)
 {
     if (!base) {
-        void *map = mmap((void *)0x700000000000ull, ARENA_SIZE, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (map == MAP_FAILED) return 0;
-        madvise(map, ARENA_SIZE, MADV_DONTDUMP);
+        void *map = MAP_FAILED;
+        for (arena_size = LARGEST_ARENA;; arena_size /= 2) {
+            if (arena_size < LEAST_ARENA) return 0;
+            map = mmap((void *)0x700000000000ull, arena_size, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (map != MAP_FAILED) break;
+        }
+        madvise(map, arena_size, MADV_DONTDUMP);
         base = ((uint64_t)map + (2 << 20) - 1) & ~((2ull << 20) - 1);
         next_small = base;
-        next_large = base + ARENA_SIZE / 16;
+        next_large = base + arena_size / 16;
     }
     int number;
     uint64_t bytes = class_of(size, &number);
@@ -46,7 +52,7 @@ uint64_t arena_take(uint64_t size)
     }
     bool large = bytes >= (2 << 20);
     uint64_t *next = large ? &next_large : &next_small, align = large ? 2 << 20 : 512;
-    uint64_t end = base + (large ? ARENA_SIZE - (4 << 20) : ARENA_SIZE / 16);
+    uint64_t end = base + (large ? arena_size - (4 << 20) : arena_size / 16);
     uint64_t address = (*next + align - 1) / align * align;
     if (bytes > end - address) return 0;
     *next = address + bytes;
