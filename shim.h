@@ -63,8 +63,8 @@ struct vramshim_limit {
     uint64_t limit, used, available, context, group;
 };
 
-/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if device is out of range
- * or out is NULL. Two cases leave every field but "available" at 0: the device has neither a limit nor an account, or
+/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL or device is
+ * out of range, as VRAMSHIM_HOST is. Two cases leave every field but "available" at 0: the device has neither a limit nor an account, or
  * the job has not used the device yet. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
@@ -99,8 +99,8 @@ uint64_t vramshim_trim(int device);
  * gets the memory only after the library waited for the device. The same holds if the job recorded another stream for
  * the tensor. If a job creates streams and has not recorded any stream yet, the library always waits.
  *
- * Captures. Memory that is allocated or freed during the capture of a CUDA graph, on the captured stream or by the
- * capturing thread, stays allocated, because the graph may use it.
+ * Captures. This concerns memory that is allocated or freed during the capture of a CUDA graph, on the captured stream
+ * or by the capturing thread. Such memory stays allocated, because the graph may use it.
  *
  * vramshim_torch_alloc returns NULL if there is no memory, and writes the reason to stderr. It also returns NULL for a
  * size of 0 bytes. */
