@@ -63,9 +63,9 @@ struct vramshim_limit {
     uint64_t limit, used, available, context, group;
 };
 
-/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL or device is
- * out of range, as VRAMSHIM_HOST is. Two cases leave every field but "available" at 0: the device has neither a limit nor an account, or
- * the job has not used the device yet. */
+/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL or device
+ * is out of range, as VRAMSHIM_HOST is. Two cases leave every field but "available" at 0: the device has neither a limit
+ * nor an account, or the job has not used the device yet. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
 /* Writes the ledger of the process as JSON, by device and class:
