@@ -77,7 +77,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
         "-pthread",
         "-D_GNU_SOURCE",
     ]);
-    command.arg("-I").arg(root()).arg("-I").arg(root().join("src/simgpu"));
+    command.arg("-I").arg(root()).arg("-I").arg(root().join("src/simgpu/include"));
     command
         .arg("-o")
         .arg(&fresh)
