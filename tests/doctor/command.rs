@@ -23,7 +23,7 @@ fn a_library_that_cannot_be_preloaded_is_a_problem() {
     let spaced = folder.path().join("a b.so");
     std::fs::copy(library(), &spaced).unwrap();
     with(&spaced).has("library", "problem", "LD_PRELOAD cannot hold a path");
-    let other = client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
+    let other = client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
     let report = with(&other);
     report.has("library", "problem", "another library");
     assert_eq!(report.page["trial"], Value::Null, "no command without the library");
@@ -35,11 +35,11 @@ fn commands_that_the_library_does_not_get_into_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
 
-    let static_one = client("sleeper.c", "static", &["-static"]);
+    let static_one = client("doctor/sleeper.c", "static", &["-static"]);
     doctor_true(&[&static_one.display().to_string()]).has("command", "warning", "linked statically");
 
     let setuid = place("setuid");
-    std::fs::copy(client("sleeper.c", "dynamic", &[]), &setuid).unwrap();
+    std::fs::copy(client("doctor/sleeper.c", "dynamic", &[]), &setuid).unwrap();
     // SAFETY: has no preconditions.
     let root = unsafe { libc::getuid() } == 0;
     if root {
@@ -100,7 +100,7 @@ fn output_of_the_command_is_shown_on_request_only() {
 #[test]
 fn the_ways_of_calls_are_told() {
     let exercise = |name: &str, flags: &[&str]| {
-        let path = client("exercise.c", name, flags);
+        let path = client("support/clients/exercise.c", name, flags);
         let report = Report::run(doctor_of(&path, &["1", "200", "1"]));
         report.has("routes", "ok", "of the driver");
         report.only_frees_that_failed();
@@ -134,7 +134,7 @@ fn the_ways_of_calls_are_told() {
 
 #[test]
 fn the_runtime_is_told_from_the_driver() {
-    let path = client("runtime.c", "runtime12", &["libcudart.so.12"]);
+    let path = client("support/clients/runtime.c", "runtime12", &["libcudart.so.12"]);
     let report = Report::run(doctor_of(&path, &["1", "20000"]));
     report.only_frees_that_failed();
     report
@@ -178,7 +178,7 @@ fn what_goes_past_the_library_is_found() {
 
 fn bypass(scene: &str) -> Job {
     // With --sim all processes are on one simulated host, so that NVML knows of each of them.
-    let path = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    let path = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
     doctor(&["--sim", "4GiB", "--for", "2s", "--"])
         .args([path])
         .args([scene])

@@ -70,7 +70,7 @@ impl Drop for Holder {
 
 /// The client on the host whose state is this file.
 pub fn holder(state: &Path) -> Job {
-    Job::new(client("holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
+    Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
 }
 
 /// A folder for the state of a simulated host.

@@ -169,7 +169,7 @@ fn growth_is_module_code_as_far_as_there_is_any() {
     let (_folder, state) = host();
     let job = start(&state).with(&["measure 300", "alloc 64", "hide 10"]);
     assert_eq!(differences(&part(&job).0), [300, 0, 0, 0, 10]);
-    let code = client("device_code.c", "device_code.so", &["-shared", "-fPIC"]);
+    let code = client("reconcile/device_code.c", "device_code.so", &["-shared", "-fPIC"]);
     let job = job.with(&[&format!("load {}", code.display())]);
     assert_eq!(differences(&part(&job).0), [300, 0, 8, 0, 2]);
 }

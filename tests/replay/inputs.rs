@@ -248,7 +248,7 @@ fn a_log_is_read_as_rmm_writes_it() {
 
 #[test]
 fn of_several_devices_one_is_played() {
-    let client = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let client = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     let finished = Job::new(client).args(["1", "400", "1"]).run().ok();
     let page = |arguments: &[&str]| -> Value {
         let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());

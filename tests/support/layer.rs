@@ -1,4 +1,4 @@
-//! The quota layer of `tests/layer`: jobs over it in both forms, and the comparison of its book with ours.
+//! The quota layer of `tests/support/layer`: jobs over it in both forms, and the comparison of its book with ours.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ pub enum Form {
 
 pub const FORMS: [Form; 2] = [Form::Preloaded, Form::Replacing];
 
-/// What a layer does, as `tests/layer/habits.c` has it.
+/// What a layer does, as `tests/support/layer/habits.c` has it.
 pub type Habits = &'static [(&'static str, &'static str)];
 
 /// Where both forms lie, built once.
@@ -27,10 +27,10 @@ fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let folder = scratch("layer");
-        let script = root().join("tests/layer/build");
+        let script = root().join("tests/support/layer/build");
         let mut build = Command::new(script);
         let output = build.arg(&folder).arg(simulated("libcuda.so.1")).output();
-        let output = output.expect("tests/layer/build");
+        let output = output.expect("tests/support/layer/build");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         folder
     })

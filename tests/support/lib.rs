@@ -52,7 +52,7 @@ pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
 }
 
-/// A program made from `tests/clients/SOURCE`, compiled once a test binary. Arguments that name a library of the
+/// A program made from `tests/SOURCE`, compiled once a test binary. Arguments that name a library of the
 /// simulated GPU (`libcuda.so.1`) link to it.
 pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
@@ -77,11 +77,10 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
         "-pthread",
         "-D_GNU_SOURCE",
     ]);
-    command.arg("-I").arg(root()).arg("-I").arg(root().join("src/simgpu/include"));
-    command
-        .arg("-o")
-        .arg(&fresh)
-        .arg(root().join("tests/clients").join(source));
+    for folder in ["", "src/simgpu/include", "tests/support/clients"] {
+        command.arg("-I").arg(root().join(folder));
+    }
+    command.arg("-o").arg(&fresh).arg(root().join("tests").join(source));
     for argument in arguments {
         match argument.starts_with("lib") {
             true => command.arg(simulated(argument)),

@@ -1,4 +1,4 @@
-//! Processes on one device that do what they are told (`tests/clients/member.c`).
+//! Processes on one device that do what they are told (`tests/support/clients/member.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Host {
 
 pub fn member_client() -> &'static Path {
     static CLIENT: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
-    CLIENT.get_or_init(|| client("member.c", "member", &["-DDLOPEN"]))
+    CLIENT.get_or_init(|| client("support/clients/member.c", "member", &["-DDLOPEN"]))
 }
 
 impl Member {

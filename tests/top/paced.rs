@@ -1,4 +1,4 @@
-//! A job that does what it is told and waits in between (`tests/clients/paced.c`).
+//! A job that does what it is told and waits in between (`tests/top/paced.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
@@ -92,7 +92,7 @@ impl Drop for Paced {
 }
 
 pub fn job(strategy: Strategy, seed: u64, threads: u32) -> Job {
-    let path = client("paced.c", "paced", &["libcuda.so.1"]);
+    let path = client("top/paced.c", "paced", &["libcuda.so.1"]);
     Job::new(path)
         .strategy(strategy)
         .args([seed.to_string(), threads.to_string()])

@@ -5,7 +5,7 @@ use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, ST
 const POLICIES: [support::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
 fn scene(name: &str) -> Job {
-    let path = client("tensors.c", "tensors", &["libcuda.so.1"]);
+    let path = client("tensors/tensors.c", "tensors", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 

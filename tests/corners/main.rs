@@ -3,7 +3,7 @@
 use support::{Job, MIB, STRATEGIES, client, totals};
 
 fn scene(name: &str) -> Job {
-    let path = client("corners.c", "corners", &["libcuda.so.1"]);
+    let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 

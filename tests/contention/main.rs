@@ -6,7 +6,7 @@ use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, cl
 const SLOW: &str = "cuCtxSynchronize=300us";
 
 fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
-    let path = client("contend.c", "contend", &["libcuda.so.1"]);
+    let path = client("support/clients/contend.c", "contend", &["libcuda.so.1"]);
     let arguments = [threads, 4000, 7, large].map(|number| number.to_string());
     let job = Job::new(path).strategy(strategy).sim(memory, 1);
     let finished = job
@@ -66,7 +66,7 @@ fn what_lies_free_in_the_pools_of_a_crowd_serves_a_large_request() {
 /// Small chunks, so that those of several contexts share pages of 2 MiB, which two tables tell of.
 #[test]
 fn contexts_that_share_pages_do_not_stop_each_other() {
-    let path = client("crossing.c", "crossing", &["libcuda.so.1"]);
+    let path = client("contention/crossing.c", "crossing", &["libcuda.so.1"]);
     let job = Job::new(path).sim("4GiB", 4).args(["200"]);
     job.env("VRAMSHIM_STRATEGY", "naive_best_fit")
         .env("FLAGS_initial_gpu_memory_in_mb", "1")
@@ -77,7 +77,7 @@ fn contexts_that_share_pages_do_not_stop_each_other() {
 
 #[test]
 fn of_threads_that_free_the_same_block_one_takes_it_off_the_books() {
-    let path = client("rivals.c", "rivals", &["libcuda.so.1"]);
+    let path = client("contention/rivals.c", "rivals", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(path.clone()).strategy(strategy).sim("8GiB", 1);
         let finished = job.args(["4", "20000"]).run().ok();

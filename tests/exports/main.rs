@@ -36,7 +36,7 @@ fn the_exported_symbols_are_the_golden_list() {
     let lost: Vec<&String> = golden.difference(&exported).collect();
     assert!(
         extra.is_empty() && lost.is_empty(),
-        "exported, and not in tests/exports.txt: {extra:?}\nin tests/exports.txt, and not exported: {lost:?}"
+        "exported, and not in tests/exports/exports.txt: {extra:?}\nin tests/exports/exports.txt, and not exported: {lost:?}"
     );
 }
 
@@ -95,7 +95,7 @@ fn shim_h_declares_what_is_exported() {
 /// Every field of `struct vramshim_stats` as a C program sees it, each with a value of its own.
 #[test]
 fn the_structure_of_shim_h_is_the_librarys() {
-    let path = client("behaviour.c", "behaviour", &["libcuda.so.1"]);
+    let path = client("support/clients/behaviour.c", "behaviour", &["libcuda.so.1"]);
     let strategy = Job::new(path)
         .strategy(AUTO_GROWTH)
         .env("FLAGS_auto_growth_chunk_size_in_mb", "8");

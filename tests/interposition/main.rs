@@ -8,7 +8,7 @@ use support::{
 };
 
 fn program() -> PathBuf {
-    client("behaviour.c", "behaviour", &["libcuda.so.1"])
+    client("support/clients/behaviour.c", "behaviour", &["libcuda.so.1"])
 }
 
 fn scene(name: &str, strategy: Strategy) -> Job {
@@ -67,7 +67,7 @@ fn arrays_are_counted_in_bytes() {
 
 /// The hooked driver functions, by the list of exported symbols.
 fn hooked() -> String {
-    let names = include_str!("exports.txt").lines();
+    let names = include_str!("../exports/exports.txt").lines();
     names
         .filter(|name| name.starts_with("cu") && !name.starts_with("cuda"))
         .collect::<Vec<_>>()
@@ -130,7 +130,7 @@ fn shared(source: &str, name: &str, runtime: &str) -> PathBuf {
 fn a_freed_block_waits_for_the_device_before_it_is_used_again() {
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, support::AUTO_GROWTH_CHUNKS] {
         scene("reuse", strategy)
-            .preload(shared("count_sync.c", "count_sync.so", ""))
+            .preload(shared("support/clients/count_sync.c", "count_sync.so", ""))
             .run()
             .ok();
     }
@@ -140,12 +140,12 @@ fn a_freed_block_waits_for_the_device_before_it_is_used_again() {
 fn two_runtimes_in_one_process_each_get_their_own_calls() {
     let users = ["12", "13"].map(|number| {
         shared(
-            "runtime_user.c",
+            "interposition/runtime_user.c",
             &format!("user{number}.so"),
             &format!("libcudart.so.{number}"),
         )
     });
-    let path = client("two_runtimes.c", "two_runtimes", &[]);
+    let path = client("interposition/two_runtimes.c", "two_runtimes", &[]);
     for strategy in [PASSTHROUGH, AUTO_GROWTH] {
         let finished = agreed(Job::new(&path).strategy(strategy).args(&users).run(), strategy, 3);
         assert_eq!(

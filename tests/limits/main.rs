@@ -10,7 +10,7 @@ const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
 
 fn limited(scene: &str, limit: &str) -> Job {
-    let job = Job::new(client("quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);
+    let job = Job::new(client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);
     job.env("VRAMSHIM_MEMORY_LIMIT", limit).args([scene, "1", "250"])
 }
 
@@ -95,7 +95,7 @@ fn the_limit_is_out_of_memory_and_is_reported() {
 /// Every kind at the limit at once, with another program's kind of client; nothing is ever lost.
 #[test]
 fn a_full_share_leaves_the_account_right() {
-    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(&path).env("VRAMSHIM_MEMORY_LIMIT", "10MiB").strategy(strategy);
         let finished = job.args(["11", "1000", "1"]).run().ok();

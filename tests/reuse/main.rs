@@ -6,7 +6,7 @@ use support::{
 };
 
 fn scene(name: &str) -> Job {
-    let path = client("reuse.c", "reuse", &["libcuda.so.1"]);
+    let path = client("reuse/reuse.c", "reuse", &["libcuda.so.1"]);
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 

@@ -15,7 +15,6 @@ use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
 // In a folder, or it would be taken for a test of its own.
-#[path = "journal/threads.rs"]
 mod threads;
 
 const ROLE: &str = "JOURNAL_TEST_ROLE";

@@ -39,7 +39,7 @@ impl Stage {
     }
 
     fn compile(&self, source: &str, output: &str, arguments: &[&str]) -> &Self {
-        let clients = support::root().join("tests/clients");
+        let clients = support::root().join("tests");
         let mut command = Command::new("cc");
         command
             .current_dir(self.0.path())
@@ -56,11 +56,11 @@ impl Stage {
 
     fn driver(&self, name: &str, says: &str) -> &Self {
         let (soname, says) = (format!("-Wl,-soname,{name}"), format!("-DDRIVER=\"{says}\""));
-        self.compile("dlsym_driver.c", name, &["-shared", &soname, &says])
+        self.compile("dlsym/driver.c", name, &["-shared", &soname, &says])
     }
 
     fn app(&self) -> &Self {
-        self.compile("dlsym_app.c", "app", &["-pthread", "-fopenmp"])
+        self.compile("dlsym/app.c", "app", &["-pthread", "-fopenmp"])
     }
 
     /// The program under the libraries of `preload`; `ours` stands for the library under test.
@@ -121,14 +121,14 @@ fn rtld_next_sees_the_true_caller() {
     let stage = Stage::new();
     stage
         .compile(
-            "dlsym_wrapper.c",
+            "dlsym/wrapper.c",
             "liblast.so",
             &["-shared", "-DWHO=\"last\"", "-DLAST"],
         )
-        .compile("dlsym_wrapper.c", "libsecond.so", &["-shared", "-DWHO=\"second\""])
-        .compile("dlsym_wrapper.c", "libfirst.so", &["-shared", "-DWHO=\"first\""])
+        .compile("dlsym/wrapper.c", "libsecond.so", &["-shared", "-DWHO=\"second\""])
+        .compile("dlsym/wrapper.c", "libfirst.so", &["-shared", "-DWHO=\"first\""])
         .compile(
-            "dlsym_wrapper.c",
+            "dlsym/wrapper.c",
             "app",
             &[
                 "-rdynamic",
@@ -150,7 +150,7 @@ fn rtld_next_sees_the_true_caller() {
 #[test]
 fn names_that_only_begin_like_ours_are_left_alone() {
     let stage = Stage::new();
-    stage.app().compile("dlsym_names.c", "libnames.so", &["-shared"]);
+    stage.app().compile("dlsym/names.c", "libnames.so", &["-shared"]);
     assert_eq!(stage.lines(&["ours"], &["names", "libnames.so"]), ["1234567"]);
 }
 
@@ -195,9 +195,13 @@ fn a_layer_stands_where_it_was_put() {
     let version = format!("-DDLSYM_VERSION=\"{DLSYM_VERSION}\"");
     stage
         .driver("libcuda.so.1", "driver")
-        .compile("dlsym_layer.c", "libnext.so", &["-shared", &version])
-        .compile("dlsym_layer.c", "libhandle.so", &["-shared", &version, "-DBY_HANDLE"])
-        .compile("dlsym_app.c", "app", &["-pthread", "-DLINKED", "./libcuda.so.1"]);
+        .compile("support/clients/dlsym_layer.c", "libnext.so", &["-shared", &version])
+        .compile(
+            "support/clients/dlsym_layer.c",
+            "libhandle.so",
+            &["-shared", &version, "-DBY_HANDLE"],
+        )
+        .compile("dlsym/app.c", "app", &["-pthread", "-DLINKED", "./libcuda.so.1"]);
     for (layer, scene) in [
         ("libnext.so", "linked"),
         ("libhandle.so", "linked"),
@@ -223,7 +227,11 @@ fn a_layer_works_with_a_driver_that_only_it_loads() {
     let stage = Stage::new();
     let version = format!("-DDLSYM_VERSION=\"{DLSYM_VERSION}\"");
     stage.driver("libcuda.so.1", "driver").app();
-    stage.compile("dlsym_layer.c", "libhandle.so", &["-shared", &version, "-DBY_HANDLE"]);
+    stage.compile(
+        "support/clients/dlsym_layer.c",
+        "libhandle.so",
+        &["-shared", &version, "-DBY_HANDLE"],
+    );
     assert_eq!(
         stage.lines(&["ours", "libhandle.so"], &["allocate"]),
         chain(&["app to libvramshim.so", "layer to libcuda.so.1", "driver allocates"])
@@ -247,7 +255,7 @@ fn runtime(stage: &Stage, number: u32) {
     std::fs::write(&script, format!("{name} {{ global: *; }};")).expect("a version script");
     let script = format!("-Wl,--version-script={}", script.display());
     let (soname, define) = (format!("-Wl,-soname,{name}"), format!("-DNUMBER={number}"));
-    stage.compile("dlsym_runtime.c", &name, &["-shared", &soname, &script, &define]);
+    stage.compile("dlsym/runtime.c", &name, &["-shared", &soname, &script, &define]);
 }
 
 #[test]
@@ -269,7 +277,7 @@ fn runtime_user(stage: &Stage, number: u32) {
     runtime(stage, number);
     let (which, linked) = (format!("-DWHICH=which{number}"), format!("./libcudart.so.{number}"));
     stage.compile(
-        "dlsym_runtime_user.c",
+        "dlsym/runtime_user.c",
         &format!("libuser{number}.so"),
         &["-shared", &which, &linked],
     );
@@ -281,9 +289,9 @@ fn a_runtime_layer_stands_where_it_was_put() {
     runtime_user(&stage, 98);
     stage
         .app()
-        .compile("dlsym_runtime_layer.c", "libnext.so", &["-shared"])
+        .compile("dlsym/runtime_layer.c", "libnext.so", &["-shared"])
         .compile(
-            "dlsym_runtime_layer.c",
+            "dlsym/runtime_layer.c",
             "libhandle.so",
             &["-shared", "-DBY_HANDLE", "-Wl,--hash-style=sysv"],
         );
@@ -327,7 +335,7 @@ fn nobody_waits_for_anybody() {
 #[test]
 fn programs_without_cuda_notice_nothing() {
     let stage = Stage::new();
-    stage.compile("dlsym_names.c", "static", &["-static", "-Dcu=main"]);
+    stage.compile("dlsym/names.c", "static", &["-static", "-Dcu=main"]);
     assert_eq!(stage.run(&["ours"], stage.path("static"), &[]).status.code(), Some(7));
     let mut programs = vec![
         ("sh", vec!["-c", "ls / | sort | tail -3; echo $((6*7))"]),

@@ -1,6 +1,5 @@
 //! `vramshim replay` on small traces whose answers can be worked out by hand.
 
-#[path = "replay/inputs.rs"]
 mod inputs;
 
 use std::fmt::Write as _;
@@ -205,7 +204,7 @@ fn a_cache_is_given_back_before_a_request_fails() {
 
 #[test]
 fn the_journal_of_a_job_can_be_played() {
-    let path = support::client("training.c", "training", &[]);
+    let path = support::client("support/clients/training.c", "training", &[]);
     let finished = support::Job::new(path).run().ok();
     let journal = &finished.journals()[0];
     let output = replay(journal, &["--json"]);
@@ -215,7 +214,7 @@ fn the_journal_of_a_job_can_be_played() {
     // passthrough reserves least by definition
     assert_eq!(page["recommendation"]["compared_with"], "passthrough");
     assert_eq!(page["recommendation"]["strategy"], Value::Null);
-    let finished = support::Job::new(support::client("training.c", "training", &[]))
+    let finished = support::Job::new(support::client("support/clients/training.c", "training", &[]))
         .strategy(support::NAIVE_BEST_FIT)
         .env("FLAGS_initial_gpu_memory_in_mb", "4096")
         .run()

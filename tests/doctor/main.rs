@@ -1,9 +1,7 @@
 //! `vramshim doctor` over machines that are well and machines that are not: what it finds, how bad it says that is, and
 //! that nothing of what it started stays behind.
 
-#[path = "doctor/command.rs"]
 mod command;
-#[path = "doctor/report.rs"]
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +26,7 @@ fn doctor_of(command: &Path, arguments: &[&str]) -> Job {
 fn bad_driver(how: &str) -> PathBuf {
     let name = format!("bad-driver-{}", how.replace(['-', '='], ""));
     let built = client(
-        "bad_driver.c",
+        "doctor/bad_driver.c",
         &name,
         &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", how],
     );
@@ -151,7 +149,7 @@ fn a_driver_that_fails_is_explained() {
 #[test]
 fn a_preloaded_library_that_breaks_the_driver_is_named() {
     let layer = client(
-        "bad_driver.c",
+        "doctor/bad_driver.c",
         "bad-layer",
         &["-shared", "-fPIC", "-DCRASHES", DLSYM_VERSION],
     );
@@ -218,7 +216,11 @@ fn a_layer_is_noticed_in_both_forms() {
 fn layers_of_known_projects_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let known = folder.path().join("libvgpu.so");
-    std::fs::copy(client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]), &known).unwrap();
+    std::fs::copy(
+        client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]),
+        &known,
+    )
+    .unwrap();
     let report = Report::run(doctor(&[]).preload(known));
     report.nothing_worse_than_notes().has("preload", "note", "HAMi-core");
     let copy = folder.path().join("copy.so");
@@ -238,11 +240,11 @@ const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
 #[test]
 fn the_librarys_place_among_layers_is_told() {
     let layer = client(
-        "dlsym_layer.c",
+        "support/clients/dlsym_layer.c",
         "dlsym-layer.so",
         &["-shared", "-fPIC", DLSYM_VERSION, "-DBY_HANDLE", "-U_GNU_SOURCE"],
     );
-    let job = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    let job = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
     for ours_first in [true, false] {
         let mut order = [layer.display().to_string(), library().display().to_string()];
         if ours_first {
@@ -311,7 +313,7 @@ fn variables_that_cannot_be_used_are_named() {
 
 #[test]
 fn a_reservation_of_nearly_all_is_warned_of_where_others_hold_memory() {
-    let holder = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    let holder = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
     let state = tempfile::tempdir().unwrap();
     let shared = state.path().join("state");
     let on = |job: Job| job.sim("256MiB", 1).env("SIMGPU_STATE", &shared);

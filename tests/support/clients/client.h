@@ -93,7 +93,7 @@ static inline void *found_below(const char *name)
     return library ? dlsym(library, name) : NULL;
 }
 
-/* The book of a quota layer (tests/layer), by device. */
+/* The book of a quota layer (tests/support/layer), by device. */
 static inline void print_layer(void)
 {
     uint64_t (*used)(int) = found_below("layer_used"), (*limit)(void) = found_below("layer_limit");

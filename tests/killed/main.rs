@@ -51,7 +51,7 @@ fn kill_at(moment: u64) -> usize {
     let spread = RandomState::new().build_hasher().finish() % 1000;
     let after = Duration::from_micros(spread * spread * 30 / 1000);
     let context = format!("moment {moment}, {strategy:?}, {threads} threads, killed after {after:?}");
-    let path = client("steady.c", "steady", &["libcuda.so.1"]);
+    let path = client("killed/steady.c", "steady", &["libcuda.so.1"]);
     let job = Job::new(path)
         .strategy(strategy)
         .args([threads.to_string(), moment.to_string()]);

@@ -1,4 +1,4 @@
-//! Between us and the driver stands a quota layer (`tests/layer`), in the two forms and with the habits that such layers
+//! Between us and the driver stands a quota layer (`tests/support/layer`), in the two forms and with the habits that such layers
 //! have. Under every strategy the job runs, and its memory has one truth: the layer's book, our account and the
 //! simulator's table agree at every checkpoint, to the byte.
 
@@ -53,11 +53,11 @@ fn under_all<A: Copy>(each: &[A]) -> Vec<(Form, A, Strategy)> {
     over_both(each).into_iter().flat_map(with).collect()
 }
 
-/// `tests/clients/quota.c` on 1 GiB of a device, by the road to the driver that layers of the form are made for.
+/// `tests/support/clients/quota.c` on 1 GiB of a device, by the road to the driver that layers of the form are made for.
 fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
     let path = match form {
-        Form::Preloaded => client("quota.c", "quota-dlopen", &["-DDLOPEN"]),
-        Form::Replacing => client("quota.c", "quota-linked", &["libcuda.so.1"]),
+        Form::Preloaded => client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]),
+        Form::Replacing => client("support/clients/quota.c", "quota-linked", &["libcuda.so.1"]),
     };
     Job::new(path).sim("2GiB", 1).over(form, "1GiB", habits).args(arguments)
 }
@@ -217,13 +217,22 @@ fn it_is_said_once_that_granules_are_not_to_be_had() {
 #[test]
 fn every_road_leads_through_the_layer() {
     let roads = [
-        (client("exercise.c", "linked", &["libcuda.so.1"]), vec!["3", "240", "1"]),
-        (client("exercise.c", "proc", &["-DPROC"]), vec!["4", "240", "1"]),
         (
-            client("contend.c", "contend", &["libcuda.so.1"]),
+            client("support/clients/exercise.c", "linked", &["libcuda.so.1"]),
+            vec!["3", "240", "1"],
+        ),
+        (
+            client("support/clients/exercise.c", "proc", &["-DPROC"]),
+            vec!["4", "240", "1"],
+        ),
+        (
+            client("support/clients/contend.c", "contend", &["libcuda.so.1"]),
             vec!["4", "1500", "7", "1"],
         ),
-        (client("runtime.c", "runtime13", &["libcudart.so.13"]), vec!["5", "300"]),
+        (
+            client("support/clients/runtime.c", "runtime13", &["libcudart.so.13"]),
+            vec!["5", "300"],
+        ),
     ];
     for (form, strategy) in over_both(&STRATEGIES) {
         for (path, arguments) in &roads {
@@ -238,9 +247,9 @@ fn every_road_leads_through_the_layer() {
 #[test]
 fn the_layer_may_stand_in_front_of_us() {
     let scenes: [&[&str]; 2] = [&["book", "1", "250"], &["limit"]];
-    let linked = client("quota.c", "quota-linked", &["libcuda.so.1"]);
-    let dlopen = client("quota.c", "quota-dlopen", &["-DDLOPEN"]);
-    let proc = client("quota.c", "quota-proc", &["-DPROC"]);
+    let linked = client("support/clients/quota.c", "quota-linked", &["libcuda.so.1"]);
+    let dlopen = client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]);
+    let proc = client("support/clients/quota.c", "quota-proc", &["-DPROC"]);
     for (path, strategy) in [linked, dlopen, proc]
         .iter()
         .flat_map(|path| THREE.map(|strategy| (path, strategy)))
@@ -278,7 +287,7 @@ fn the_layer_may_stand_in_front_of_us() {
 /// A share that is full most of the time, on a device that is not.
 #[test]
 fn a_full_share_leaves_the_account_right() {
-    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for (form, strategy) in over_both(&STRATEGIES) {
         let context = format!("{form:?} {strategy:?}");
         let job = Job::new(&path).over(form, "10MiB", WELL_BEHAVED).strategy(strategy);
@@ -292,7 +301,7 @@ fn a_full_share_leaves_the_account_right() {
 /// What a policy keeps counts against the share, and goes back where something else needs it, or is told to.
 #[test]
 fn free_memory_is_in_nobodys_way() {
-    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
     for (form, strategy) in over_both(&THREE) {
         for (scene, keeps) in [("others", true), ("trim", false)] {
             if keeps && strategy.name == "passthrough" {
@@ -308,7 +317,7 @@ fn free_memory_is_in_nobodys_way() {
 /// 1, 2 and 1 GiB of a share of 5 that lies in one piece for each request, the 2 freed, 3 asked for.
 #[test]
 fn scattered_memory_is_put_side_by_side() {
-    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
     let table = [(PASSTHROUGH, "out of memory"), (AUTO_GROWTH, "served")];
     for (form, (strategy, answer)) in over_both(&table) {
         let context = format!("{form:?} {}", strategy.name);

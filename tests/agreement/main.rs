@@ -37,7 +37,7 @@ fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
 }
 
 fn exercise(variant: &str, arguments: &[&str], threads: &[u32]) {
-    let path = client("exercise.c", variant, arguments);
+    let path = client("support/clients/exercise.c", variant, arguments);
     for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
         for threads in threads {
             let context = format!("{variant} {strategy:?} {threads} threads");
@@ -66,7 +66,7 @@ fn a_client_through_get_proc_address_agrees() {
 /// Requests that fail at the layer below change no total, whichever of them it is.
 #[test]
 fn failures_below_leave_the_account_right() {
-    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(&path)
             .strategy(strategy)
@@ -86,7 +86,7 @@ fn failures_below_leave_the_account_right() {
 /// A device that is full most of the time.
 #[test]
 fn a_full_device_leaves_the_account_right() {
-    let path = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(&path)
             .strategy(strategy)
@@ -105,7 +105,7 @@ fn a_full_device_leaves_the_account_right() {
 
 fn runtime(number: u32) {
     let library = format!("libcudart.so.{number}");
-    let path = client("runtime.c", &format!("runtime{number}"), &[&library]);
+    let path = client("support/clients/runtime.c", &format!("runtime{number}"), &[&library]);
     for strategy in STRATEGIES {
         let context = format!("runtime {number} {strategy:?}");
         let finished = Job::new(&path).strategy(strategy).args(["5", "600"]).run();
@@ -136,7 +136,7 @@ fn a_client_of_runtime_13_agrees() {
     runtime(13);
 }
 
-/// The program of `tests/clients/cudarc_client.rs`.
+/// The program of `tests/agreement/cudarc_client.rs`.
 fn cudarc_client() -> PathBuf {
     let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
         .parent()

@@ -7,7 +7,7 @@ use support::{
     AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, inspect, left_out, library, simulated,
 };
 
-const SCENES: &str = "lifecycle.c";
+const SCENES: &str = "support/clients/lifecycle.c";
 
 fn scene(name: &str) -> Job {
     Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
@@ -321,7 +321,7 @@ fn run_passes_on_how_the_job_ended() {
 fn a_running_job_can_be_inspected_where_its_name_says() {
     use std::io::{BufRead, BufReader};
 
-    let path = client("training.c", "training", &[]);
+    let path = client("support/clients/training.c", "training", &[]);
     let (mut child, folder) = Job::new(path).without("VRAMSHIM_DIR").args(["20", "--pause"]).start();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(

@@ -1,11 +1,8 @@
 //! `vramshim reconcile`: running jobs beside the simulated NVML, whose figures are exact; memory that the ledger cannot
 //! know; and every refusal.
 
-#[path = "reconcile/gone.rs"]
 mod gone;
-#[path = "reconcile/holder.rs"]
 mod holder;
-#[path = "reconcile/stand_in.rs"]
 mod stand_in;
 
 use std::io::BufReader;
@@ -162,7 +159,7 @@ fn a_job_that_run_started_is_found_on_its_own_gpu() {
         .args(["run", "--sim", "2GiB", "--dir"])
         .arg(folder.path().join("journals"))
         .arg("--")
-        .arg(client("holder.c", "holder", &["libcuda.so.1"]));
+        .arg(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
     for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "SIMGPU_STATE"] {
         command.env_remove(variable);
     }
@@ -206,7 +203,7 @@ fn bytes_that_nvml_keeps_to_itself_are_not_made_up() {
 #[test]
 fn without_nvml_it_says_so() {
     // A simulated GPU that is its process's own, and one that does not say that it is simulated.
-    let own = Job::new(client("holder.c", "holder", &["libcuda.so.1"]));
+    let own = Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
     let (_folder, state) = host();
     let disguised = holder(&state)
         .without("SIMGPU_STATE")

@@ -9,7 +9,7 @@ const LARGE_CHUNK: Strategy = Strategy {
 };
 
 fn scene(name: &str, strategy: Strategy) -> Job {
-    let path = client("captures.c", "captures", &["libcuda.so.1"]);
+    let path = client("captures/captures.c", "captures", &["libcuda.so.1"]);
     Job::new(path)
         .env("SIMGPU_DELAYED", "1")
         .strategy(strategy)
@@ -34,7 +34,7 @@ fn a_capture_ends_with_its_context() {
 
 #[test]
 fn one_handle_is_another_stream_in_each_thread() {
-    let layer = client("captures_layer.c", "captures_layer.so", &["-shared", "-fPIC"]);
+    let layer = client("captures/layer.c", "captures_layer.so", &["-shared", "-fPIC"]);
     in_all("threads", |job| job.preload(layer.clone()));
 }
 

@@ -22,7 +22,7 @@ const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
 const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
 
 fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
-    let path = client("growth.c", "growth", &["-DDLOPEN"]);
+    let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
     Job::new(path).strategy(strategy).args(arguments)
 }
 
@@ -176,7 +176,7 @@ fn memory_that_the_driver_has_back_is_scattered_for_nobody() {
 /// What the tests above build on.
 #[test]
 fn the_simulator_finds_pieces_and_takes_them_back() {
-    let path = client("extents.c", "extents", &["libcuda.so.1"]);
+    let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);
     for (scene, pieces) in [("kinds", "1"), ("paging", "0"), ("processes", "1")] {
         let job = Job::new(&path).alone().sim("1GiB", 1).args([scene]);
         let state = job.folder().join("state");

@@ -30,7 +30,7 @@ struct Process {
 }
 
 fn job(strategy: Strategy) -> Job {
-    Job::new(client("ipc.c", "ipc", &["libcuda.so.1"])).strategy(strategy)
+    Job::new(client("ipc/ipc.c", "ipc", &["libcuda.so.1"])).strategy(strategy)
 }
 
 impl Process {

@@ -135,7 +135,7 @@ fn no_thread_no_descriptor_no_file() {
 /// A job that does use CUDA gets no thread from us either.
 #[test]
 fn no_thread_under_cuda() {
-    let path = support::client("lifecycle.c", "lifecycle", &["libcuda.so.1"]);
+    let path = support::client("support/clients/lifecycle.c", "lifecycle", &["libcuda.so.1"]);
     let trace = Job::new(path)
         .strategy(support::AUTO_GROWTH)
         .args(["threads"])
@@ -146,7 +146,7 @@ fn no_thread_under_cuda() {
 
 #[test]
 fn a_program_without_the_loader_does_not_notice() {
-    let path = support::client("lifecycle.c", "static", &["-static", "-DSTATIC"]);
+    let path = support::client("support/clients/lifecycle.c", "static", &["-static", "-DSTATIC"]);
     let finished = Job::new(path).run();
     assert_eq!(
         (finished.status.code(), finished.stdout.as_str()),
