@@ -1,13 +1,17 @@
-//! What the library's file promises: the symbols it puts in front of everybody's, the libraries it needs, and the
-//! functions that `shim.h` declares.
+//! The symbols of the two files that are installed: what the library exports and needs, that the program exports nothing
+//! of the kind, and that `shim.h` declares what the library exports.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
-use support::{AUTO_GROWTH, Job, client, library};
+use support::{AUTO_GROWTH, Job, client, library, program};
 
-fn tool(name: &str, arguments: &[&str]) -> String {
-    let output = Command::new(name).args(arguments).arg(library()).output();
+/// One exported name a line.
+const GOLDEN: &str = include_str!("exports.txt");
+
+fn tool(name: &str, arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(name).args(arguments).arg(file).output();
     let output = output.unwrap_or_else(|error| panic!("{name} (binutils, which comes with the C compiler): {error}"));
     assert!(
         output.status.success(),
@@ -17,8 +21,9 @@ fn tool(name: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn exported() -> BTreeSet<String> {
-    let table = tool("nm", &["-D", "--defined-only"]);
+/// The names in a file's dynamic symbol table that the file itself defines.
+fn exported(file: &Path) -> BTreeSet<String> {
+    let table = tool("nm", &["-D", "--defined-only"], file);
     table
         .lines()
         .filter_map(|line| line.split_whitespace().nth(2))
@@ -26,12 +31,14 @@ fn exported() -> BTreeSet<String> {
         .collect()
 }
 
-/// A symbol that leaks is put in front of the job's own; one that is lost is an allocation nobody sees.
+fn golden() -> BTreeSet<String> {
+    GOLDEN.lines().map(str::to_owned).collect()
+}
+
+/// An extra name takes the place of a function of the job. A missing name is a CUDA call that the library does not see.
 #[test]
 fn the_exported_symbols_are_the_golden_list() {
-    let golden = include_str!("exports.txt");
-    let golden: BTreeSet<String> = golden.lines().map(str::to_owned).collect();
-    let exported = exported();
+    let (golden, exported) = (golden(), exported(&library()));
     let extra: Vec<&String> = exported.difference(&golden).collect();
     let lost: Vec<&String> = golden.difference(&exported).collect();
     assert!(
@@ -40,11 +47,35 @@ fn the_exported_symbols_are_the_golden_list() {
     );
 }
 
+/// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit` and
+/// `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The same filter finds every name of the
+/// golden list in the library, so an empty result says something.
+#[test]
+fn the_program_exports_nothing_that_the_library_does() {
+    let golden = golden();
+    let interposed = |file: &Path| -> BTreeSet<String> {
+        let starts = ["cu", "nvml", "vramshim_", "dlsym", "dlvsym", "_exit", "_Exit"];
+        let ours = |name: &String| golden.contains(name) || starts.iter().any(|start| name.starts_with(start));
+        exported(file).into_iter().filter(ours).collect()
+    };
+    assert_eq!(
+        interposed(&library()),
+        golden,
+        "the filter finds the library's own names"
+    );
+    assert_eq!(
+        interposed(&program()),
+        BTreeSet::new(),
+        "exported by {}",
+        program().display()
+    );
+}
+
 #[test]
 fn nothing_is_needed_beyond_libc_libgcc_and_the_loader() {
     // glibc before 2.34 has threads and dlopen in libraries of their own.
     let allowed = ["libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2"];
-    let headers = tool("objdump", &["-p"]);
+    let headers = tool("objdump", &["-p"], &library());
     let needed: Vec<&str> = headers
         .lines()
         .filter_map(|line| line.trim().strip_prefix("NEEDED"))
@@ -54,11 +85,11 @@ fn nothing_is_needed_beyond_libc_libgcc_and_the_loader() {
     assert!(needed.is_empty(), "needs {needed:?}");
 }
 
-/// The library must load wherever the tool chain's own programs do: no symbol of a glibc newer than the oldest that
-/// Rust's standard library is built for needs, but for those that moved into libc with 2.34.
+/// The library must load on every system on which the tool chain's programs run. The limit is 2.34, because the symbols of
+/// libdl and libpthread moved into libc with that version.
 #[test]
 fn no_symbol_of_a_newer_glibc_is_needed() {
-    let table = tool("objdump", &["-T"]);
+    let table = tool("objdump", &["-T"], &library());
     let version = |line: &str| {
         let text = line.split("GLIBC_").nth(1)?;
         let text: String = text
@@ -84,7 +115,7 @@ fn shim_h_declares_what_is_exported() {
         .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
         .map(str::to_owned)
         .collect();
-    let ours: BTreeSet<String> = exported()
+    let ours: BTreeSet<String> = exported(&library())
         .into_iter()
         .filter(|name| name.starts_with("vramshim_"))
         .collect();
@@ -92,7 +123,7 @@ fn shim_h_declares_what_is_exported() {
     assert!(declared.len() > 4, "{declared:?}");
 }
 
-/// Every field of `struct vramshim_stats` as a C program sees it, each with a value of its own.
+/// Every field of `struct vramshim_stats`, read by a C program. Each field has another value, so none can be mistaken.
 #[test]
 fn the_structure_of_shim_h_is_the_librarys() {
     let path = client("support/clients/behaviour.c", "behaviour", &["libcuda.so.1"]);
