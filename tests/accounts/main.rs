@@ -1,5 +1,5 @@
-//! One account for several processes on a device: what one has another cannot have, what a dead one had is there for the
-//! others, and all are told the same.
+//! Processes that share one account on a device. Memory that one process holds counts against the limit of all. Memory
+//! of a dead process is available to the others, and every process is told the same figures.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,19 +14,19 @@ use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
 
-/// The account of the host's one device, as an onlooker has it.
+/// The account of the host's one device, opened to read. This process has no seat in it.
 fn look(host: &Host) -> SharedAccount {
     SharedAccount::look_at(&host.account_file()).expect("an account")
 }
 
-/// What all together have, the dead left out.
+/// The bytes that all living processes hold together.
 fn used(account: &SharedAccount) -> u64 {
     account.reap();
     account.account().used()
 }
 
 fn signal(member: &Member, signal: i32) {
-    // SAFETY: a child of ours that was not waited for.
+    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
     assert_eq!(unsafe { libc::kill(member.child.id() as i32, signal) }, 0);
 }
 
@@ -55,7 +55,7 @@ fn of_two_that_race_for_the_last_gibibyte_one_wins() {
 }
 
 #[test]
-fn what_a_killed_process_had_is_there_for_the_others() {
+fn memory_of_a_killed_process_is_available_to_the_others() {
     for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
         let host = Host::new("4GiB");
         let start = || Member::start(host.member("1GiB").strategy(strategy));
@@ -76,11 +76,11 @@ fn what_a_killed_process_had_is_there_for_the_others() {
     }
 }
 
-/// One that is stopped in the middle of something keeps what it has, and nobody waits for it.
+/// A process that is stopped in the middle of a call keeps its bytes, and no other process waits for it.
 #[test]
-fn a_stopped_process_is_in_nobodys_way() {
+fn a_stopped_process_blocks_no_other() {
     let host = Host::new("8GiB");
-    // Each has a simulated host of its own: what they would share of one has a lock.
+    // Each process has a simulated host of its own, because the state of a shared one is behind a lock.
     let start = || Member::start(host.member("4GiB").without("SIMGPU_STATE"));
     let mut members: Vec<Member> = (0..4).map(|_| start()).collect();
     for round in 0..30 {
@@ -153,7 +153,7 @@ fn all_are_told_the_same_and_it_is_true() {
     }
 }
 
-/// What lies free in a policy's segments, which only this process can use.
+/// The free bytes in a policy's segments, which only this process can use.
 fn free_inside(told: &Value) -> u64 {
     let rows = told["account"]["totals"].as_array().unwrap();
     let of = |row: &Value, kind: &str| row[kind]["current"].as_u64().unwrap();
@@ -163,7 +163,7 @@ fn free_inside(told: &Value) -> u64 {
         .sum()
 }
 
-/// Locks go with the process that has them, not with its children; and a child that begins with CUDA begins anew.
+/// The end of a forked child releases no lock of its parent. A child that uses CUDA takes a seat of its own.
 #[test]
 fn forks_neither_give_up_a_seat_nor_share_one() {
     let host = Host::new("4GiB");
@@ -218,8 +218,8 @@ fn many_processes_start_at_once() {
     assert_eq!(used(&account), 0);
 }
 
-/// Record locks keep processes apart and not the threads of one: what a dead process had goes back once, and nobody takes
-/// the living for dead.
+/// Record locks exclude other processes, but not other threads of the same process. The bytes of a dead process are
+/// still given back once only, and no living process is taken for dead.
 #[test]
 fn threads_that_look_at_once_give_back_once() {
     const THREADS: usize = 8;
@@ -245,7 +245,7 @@ fn threads_that_look_at_once_give_back_once() {
     living.end();
 }
 
-/// A process that sits twice, or sits down while another of its threads looks, is alive all the same.
+/// A process that takes two seats, or takes one while another of its threads reads the account, still counts as alive.
 #[test]
 fn a_process_never_takes_itself_for_dead() {
     let host = Host::new("4GiB");
@@ -258,12 +258,13 @@ fn a_process_never_takes_itself_for_dead() {
     }
     account.reap();
     assert_eq!(account.account().used(), 21 * MIB);
-    // Nor does anybody else: the locks are still there.
+    // Another process takes it for alive too, because the locks are still held.
     assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
     other.end();
 }
 
-/// 64 processes at the limit, one killed every 100 ms and replaced. VRAMSHIM_TEST_STORM says for how many seconds.
+/// 64 processes allocate up to the limit; every 100 ms one of them is killed and replaced. VRAMSHIM_TEST_STORM sets the
+/// number of seconds.
 #[test]
 fn a_storm_of_killed_processes_leaves_nothing_behind() {
     const LIMIT: u64 = 24 * GIB;
@@ -281,7 +282,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let account = look(&host);
-    // Not under the library: the simulator's own figure of what all have.
+    // This process runs without the library, so it reports the simulator's own figure for all processes.
     let mut truth = Member::start(host.job().alone());
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut kills, mut most, mut random) = (0, 0, 1u64);
@@ -301,7 +302,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    assert!(most > LIMIT / 10 * 9, "the limit was never near: {most}");
+    assert!(most > LIMIT / 10 * 9, "the processes never came near the limit: {most}");
     println!("{kills} killed, at most {most} bytes held at once");
     for member in &members {
         signal(member, libc::SIGTERM);
@@ -310,16 +311,16 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
     for mut member in members {
         let line = member.answer();
         let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        assert!(numbers[0] > 0, "it never came to do anything: {line}");
+        assert!(numbers[0] > 0, "the process never allocated anything: {line}");
         refused += numbers[1];
         member.end();
     }
-    assert!(refused > 0, "nobody was ever refused");
+    assert!(refused > 0, "no process was ever refused memory");
     assert_eq!(used(&account), 0);
     assert!(account.holders().is_empty());
 }
 
-/// What lies where the account should, and how it came there.
+/// A fault in an account's file: what the library says about it, and how to make it.
 type Trap = (&'static str, fn(&Path));
 
 #[test]
@@ -387,7 +388,11 @@ fn a_file_that_cannot_be_trusted_is_replaced() {
             "{why}"
         );
         if let (Some(path), Some(content)) = (before, untouched) {
-            assert_eq!(std::fs::read(path).unwrap(), content, "{why}: written through");
+            assert_eq!(
+                std::fs::read(path).unwrap(),
+                content,
+                "{why}: the target of the link was written to"
+            );
         }
     }
 }
@@ -398,9 +403,9 @@ fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     file.write_all(bytes).unwrap();
 }
 
-/// Whatever the account says, the job goes on, and no bound is left.
+/// Whatever bytes the account holds, the jobs go on, and no access leaves the bounds of the file.
 #[test]
-fn a_mad_account_stops_nobody() {
+fn random_bytes_in_an_account_stop_no_process() {
     let host = Host::new("4GiB");
     let mut first = Member::start(host.member("1GiB"));
     assert_eq!(first.allocate(MIB), 0);
@@ -428,7 +433,7 @@ fn a_mad_account_stops_nobody() {
 }
 
 #[test]
-fn where_nothing_can_be_shared_the_limit_holds_for_each_alone() {
+fn if_no_account_can_be_made_the_limit_holds_for_each_process_alone() {
     let host = Host::new("4GiB");
     std::fs::write(host.folder.path().join("file"), "").unwrap();
     let folders = [
@@ -448,7 +453,7 @@ fn where_nothing_can_be_shared_the_limit_holds_for_each_alone() {
 }
 
 #[test]
-fn an_account_without_a_limit_only_tells() {
+fn an_account_without_a_limit_refuses_nothing() {
     let host = Host::new("4GiB");
     let start = || Member::start(host.job().env("VRAMSHIM_ACCOUNTS", host.accounts()));
     let (mut first, mut second) = (start(), start());

@@ -1,7 +1,7 @@
-//! A client in Rust through cudarc's safe API: allocations on two devices, real bytes there and back, and at every
-//! checkpoint its own count beside the simulator's truth and the library's account.
+//! A client in Rust that uses cudarc's safe API. It allocates on two devices and copies bytes to the device and back. At
+//! every checkpoint it prints its own count beside the simulator's table and the library's account.
 //!
-//! It must not name the crate `vramshim`: that would link the hooks into the program itself.
+//! It must not depend on the library's crate: that would link the hooks into the client itself.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, CudaSlice, PinnedHostSlice, result};
 
 type Tell = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 
-/// The JSON that a function of the process gives, `null` where there is none of that name.
+/// The JSON that the function of this name returns, or `null` if no library in this process exports it.
 fn told(name: &CStr) -> String {
     // SAFETY: both functions have the signature of `Tell` (shim.h, cuda_api.h) and write at most what they are given.
     unsafe {
@@ -72,17 +72,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let slice = stream.clone_htod(&numbers)?;
             own.add(device, "async", numbers.len() * 4);
             if stream.clone_dtoh(&slice)? != numbers {
-                return Err("the bytes changed on their way".into());
+                return Err("the copied bytes differ".into());
             }
             slices.push((device, slice));
             slices.push((device, stream.alloc_zeros::<f32>(round * 333)?));
             own.add(device, "async", round * 333 * 4);
             context.bind_to_thread()?;
-            // SAFETY: freed once, below, and never read.
+            // SAFETY: the address is freed once, below, and never read.
             let address = unsafe { result::malloc_sync(round * 100_000)? };
             linear.push((device, address, round * 100_000));
             own.add(device, "linear", round * 100_000);
-            // SAFETY: never read before it is written.
+            // SAFETY: the memory is not initialised and is never read.
             pinned.push(unsafe { context.alloc_pinned::<u8>(round * 5000)? });
             own.add(-1, "host", round * 5000);
         }
@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let (device, address, bytes) = linear.swap_remove(round % linear.len());
             own.subtract(device, "linear", bytes);
             contexts[0].bind_to_thread()?;
-            // SAFETY: from `malloc_sync`, and out of the list now.
+            // SAFETY: the address is from `malloc_sync`. It was just taken out of the list, so it is freed once.
             unsafe { result::free_sync(address)? };
             own.subtract(-1, "host", pinned.swap_remove(0).len());
             own.checkpoint();
@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     pinned.iter().for_each(|slice| hold("cuMemHostAlloc", slice.len(), -1));
     println!(r#"{{"live":[{}]}}"#, held.join(","));
     own.checkpoint();
-    // As they are: what a job still holds when it ends is what the journal must show.
+    // Nothing is freed here: the journal must show what a job still holds when it ends.
     std::mem::forget((slices, pinned, linear, contexts));
     Ok(())
 }

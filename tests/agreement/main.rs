@@ -1,5 +1,5 @@
-//! Every client under every strategy: what the job asked for, what the simulated device really holds and what the
-//! library says agree at every checkpoint, byte for byte, and the journal tells the same afterwards.
+//! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
+//! simulator's table, and the library's account. Afterwards the journal shows the same numbers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
 
-/// Checks every checkpoint of a job that ended, its journal and what it left behind.
+/// Checks every checkpoint of a job that ended, its journal, and the list of allocations that it did not free.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
     let finished = finished.ok();
     let lines = finished.json();
@@ -63,9 +63,9 @@ fn a_client_through_get_proc_address_agrees() {
     exercise("proc", &["-DPROC"], &[1]);
 }
 
-/// Requests that fail at the layer below change no total, whichever of them it is.
+/// A request that the next layer refuses changes no total, whichever class it is of.
 #[test]
-fn failures_below_leave_the_account_right() {
+fn failures_of_the_next_layer_leave_the_account_right() {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(&path)
@@ -83,7 +83,7 @@ fn failures_below_leave_the_account_right() {
     }
 }
 
-/// A device that is full most of the time.
+/// The device is full most of the time.
 #[test]
 fn a_full_device_leaves_the_account_right() {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
@@ -115,7 +115,8 @@ fn runtime(number: u32) {
             .find_map(|line| serde_json::from_value(line["calls"].clone()).ok())
             .unwrap_or_else(|| panic!("{context}: {}", finished.stderr));
         let job = check(finished, strategy, &context);
-        // One user-visible call is one record under the runtime's name; the driver calls below it are none of their own.
+        // One call of the client is one record under the runtime's name. The driver calls that the runtime makes for it
+        // are not recorded as well.
         let told: BTreeMap<String, u64> = job["apis"]
             .as_array()
             .unwrap()

@@ -1,8 +1,9 @@
-//! A policy knows which captures are open, whatever becomes of them: it breaks none, and waits for no ended one.
+//! A policy knows which stream captures are open, however each of them ends. It never invalidates an open capture, and
+//! never waits for one that has ended.
 
 use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, client};
 
-/// What is larger than a chunk the driver would serve, which waits of its own accord.
+/// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the scenes.
 const LARGE_CHUNK: Strategy = Strategy {
     name: "naive_best_fit",
     environment: &[("FLAGS_initial_gpu_memory_in_mb", "3200")],
@@ -16,7 +17,7 @@ fn scene(name: &str, strategy: Strategy) -> Job {
         .args([name])
 }
 
-fn in_all(name: &str, with: impl Fn(Job) -> Job) {
+fn under_each_strategy(name: &str, with: impl Fn(Job) -> Job) {
     for strategy in [LARGE_CHUNK, AUTO_GROWTH, AUTO_GROWTH_CHUNKS] {
         with(scene(name, strategy)).run().ok();
     }
@@ -24,33 +25,33 @@ fn in_all(name: &str, with: impl Fn(Job) -> Job) {
 
 #[test]
 fn a_capture_ends_with_its_stream() {
-    in_all("stream", |job| job);
+    under_each_strategy("stream", |job| job);
 }
 
 #[test]
 fn a_capture_ends_with_its_context() {
-    in_all("context", |job| job);
+    under_each_strategy("context", |job| job);
 }
 
 #[test]
 fn one_handle_is_another_stream_in_each_thread() {
     let layer = client("captures/layer.c", "captures_layer.so", &["-shared", "-fPIC"]);
-    in_all("threads", |job| job.preload(layer.clone()));
+    under_each_strategy("threads", |job| job.preload(layer.clone()));
 }
 
 #[test]
 fn a_capture_that_could_not_be_ended_is_still_open() {
-    in_all("failed", |job| job.env("SIMGPU_FAULTS", "cuStreamEndCapture:1=908"));
+    under_each_strategy("failed", |job| job.env("SIMGPU_FAULTS", "cuStreamEndCapture:1=908"));
 }
 
 #[test]
-fn a_capture_that_begins_while_a_policy_waits_is_whole() {
-    in_all("meanwhile", |job| job.env("SIMGPU_LATENCY", "cuCtxSynchronize=300ms"));
+fn a_capture_that_begins_while_a_policy_waits_stays_valid() {
+    under_each_strategy("meanwhile", |job| job.env("SIMGPU_LATENCY", "cuCtxSynchronize=300ms"));
 }
 
 #[test]
-fn memory_given_back_when_idle_breaks_no_capture() {
-    // Giving it back takes longer than from one capture to the next.
+fn idle_release_breaks_no_capture() {
+    // Giving memory back takes longer than the time between two captures.
     let slow = "cuMemUnmap=300us,cuMemRelease=300us,cuMemFree=2ms";
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS] {
         let job = scene("idle", strategy).env("VRAMSHIM_IDLE_RELEASE", "20ms");

@@ -1,8 +1,8 @@
-//! Threads that crowd one context: they get pools of their own, and nothing else changes.
+//! Many threads that allocate in one context at the same time. Some of them get subpools, and nothing else changes.
 
 use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
 
-/// A policy that waits for the context is locked long enough for other threads to find it so.
+/// With this latency a wait takes long enough for other threads to find the policy's lock held.
 const SLOW: &str = "cuCtxSynchronize=300us";
 
 fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
@@ -37,7 +37,7 @@ fn tells(finished: &Finished, words: &str) -> bool {
 }
 
 #[test]
-fn a_crowd_gets_pools_of_its_own_and_every_byte_is_on_the_books() {
+fn threads_that_contend_get_subpools_and_every_byte_is_counted() {
     for strategy in STRATEGIES {
         let finished = crowd(strategy, 4, "8GiB", 1);
         assert!(
@@ -51,19 +51,19 @@ fn a_crowd_gets_pools_of_its_own_and_every_byte_is_on_the_books() {
 }
 
 #[test]
-fn a_lone_thread_keeps_to_one_pool() {
+fn a_lone_thread_gets_no_subpool() {
     assert_eq!(branches(&crowd(AUTO_GROWTH, 1, "8GiB", 1)), 0);
 }
 
 #[test]
-fn what_lies_free_in_the_pools_of_a_crowd_serves_a_large_request() {
-    // 1 GiB, of which eight small blocks keep some.
+fn free_memory_of_subpools_serves_a_large_request() {
+    // The large request needs nearly all of 1 GiB; eight small blocks stay live.
     let finished = crowd(AUTO_GROWTH, 4, "1GiB", 900);
     assert!(branches(&finished) > 0, "{}", finished.stderr);
     assert!(tells(&finished, "large 0"), "{}", finished.stdout);
 }
 
-/// Small chunks, so that those of several contexts share pages of 2 MiB, which two tables tell of.
+/// The chunks are small, so that chunks of several contexts lie in the same page of 2 MiB of the table of owners.
 #[test]
 fn contexts_that_share_pages_do_not_stop_each_other() {
     let path = client("contention/crossing.c", "crossing", &["libcuda.so.1"]);
@@ -76,7 +76,7 @@ fn contexts_that_share_pages_do_not_stop_each_other() {
 }
 
 #[test]
-fn of_threads_that_free_the_same_block_one_takes_it_off_the_books() {
+fn of_threads_that_free_the_same_block_one_succeeds() {
     let path = client("contention/rivals.c", "rivals", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(path.clone()).strategy(strategy).sim("8GiB", 1);

@@ -1,4 +1,4 @@
-//! At the borders of a policy's memory the job finds what it would find with the driver's.
+//! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
 
 use support::{Job, MIB, STRATEGIES, client, totals};
 
@@ -7,7 +7,7 @@ fn scene(name: &str) -> Job {
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 
-/// Whoever got the handle of a granule would share, or map, the blocks of others along with this one.
+/// With the handle of a granule a job could map or share the other blocks of that granule as well.
 #[test]
 fn a_block_has_no_physical_memory_of_its_own() {
     for strategy in STRATEGIES {
@@ -15,12 +15,13 @@ fn a_block_has_no_physical_memory_of_its_own() {
     }
 }
 
-/// A pool that begins while its context goes would serve the next one of that handle with memory that is gone.
+/// A pool that is made during the destruction of its context would later serve the next context with the same handle,
+/// with memory that no longer exists.
 #[test]
-fn no_pool_begins_in_a_dying_context() {
+fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
     for strategy in STRATEGIES {
         let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
-        // The C library hands out again at once what was just freed, unless it keeps that aside.
+        // Without the thread cache malloc reuses the freed context's memory at once, so the next one has the same handle.
         let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
         let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
         let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
@@ -29,7 +30,7 @@ fn no_pool_begins_in_a_dying_context() {
     }
 }
 
-/// Else other processes find the device full for as long as it takes to fail.
+/// Otherwise other processes would find the device full until the request has failed.
 #[test]
 fn a_request_larger_than_the_device_takes_nothing() {
     for strategy in STRATEGIES {

@@ -1,4 +1,5 @@
-//! The exported `dlsym` and `dlvsym`, in real processes under the library.
+//! Tests of the exported `dlsym` and `dlvsym`. Each compiles small programs and libraries and runs them as processes
+//! under the library.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -26,7 +27,7 @@ fn library() -> PathBuf {
     library
 }
 
-/// A folder of freshly compiled programs and libraries.
+/// A temporary folder for the programs and libraries that a test compiles.
 struct Stage(tempfile::TempDir);
 
 impl Stage {
@@ -39,12 +40,14 @@ impl Stage {
     }
 
     fn compile(&self, source: &str, output: &str, arguments: &[&str]) -> &Self {
-        let clients = support::root().join("tests");
         let mut command = Command::new("cc");
         command
             .current_dir(self.0.path())
             .args(["-O1", "-Wall", "-fPIC", "-fno-builtin", "-o", output]);
-        command.arg(clients.join(source)).args(arguments).arg("-ldl");
+        command
+            .arg(support::root().join("tests").join(source))
+            .args(arguments)
+            .arg("-ldl");
         let result = command.output().expect("a C compiler");
         assert!(
             result.status.success(),
@@ -63,7 +66,7 @@ impl Stage {
         self.compile("dlsym/app.c", "app", &["-pthread", "-fopenmp"])
     }
 
-    /// The program under the libraries of `preload`; `ours` stands for the library under test.
+    /// Runs the program with these libraries preloaded. The name `ours` stands for the library under test.
     fn run(&self, preload: &[&str], program: impl AsRef<std::ffi::OsStr>, arguments: &[&str]) -> Output {
         let paths: Vec<String> = preload
             .iter()
@@ -95,7 +98,7 @@ impl Stage {
     }
 }
 
-/// A hang is a failure, not a wait.
+/// Runs the command. The test fails if the command does not end within the limit.
 fn within(limit: Duration, mut command: Command) -> Output {
     let mut child = command
         .stdin(Stdio::null())
@@ -155,7 +158,7 @@ fn names_that_only_begin_like_ours_are_left_alone() {
 }
 
 #[test]
-fn what_is_not_there_fails_as_it_always_did() {
+fn a_missing_symbol_fails_as_without_the_library() {
     let stage = Stage::new();
     stage.app();
     let alone = stage.lines(&[], &["errors"]);
@@ -170,7 +173,7 @@ fn what_is_not_there_fails_as_it_always_did() {
 }
 
 #[test]
-fn what_is_there_is_ours_by_every_road() {
+fn a_hooked_name_is_ours_through_every_handle() {
     let stage = Stage::new();
     stage.app().driver("libcuda.so.1", "driver");
     let expected = [
@@ -259,7 +262,7 @@ fn runtime(stage: &Stage, number: u32) {
 }
 
 #[test]
-fn versions_are_asked_for_below() {
+fn the_next_layer_decides_whether_a_version_exists() {
     let stage = Stage::new();
     runtime(&stage, 98);
     let expected = [
@@ -325,7 +328,7 @@ fn each_caller_gets_its_own_runtime() {
 }
 
 #[test]
-fn nobody_waits_for_anybody() {
+fn threads_and_vfork_children_do_not_wait_for_each_other() {
     let stage = Stage::new();
     stage.app().driver("libcuda.so.1", "driver");
     assert_eq!(stage.lines(&["ours"], &["threads"]), ["6400"]);

@@ -1,5 +1,5 @@
-//! `vramshim doctor` over machines that are well and machines that are not: what it finds, how bad it says that is, and
-//! that nothing of what it started stays behind.
+//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks what it finds, which severity it gives to each
+//! finding, and that it leaves no process and no file behind.
 
 mod command;
 mod report;
@@ -12,17 +12,17 @@ use serde_json::Value;
 use support::layer::{FORMS, Form};
 use support::{Job, client, left_out, library, program};
 
-/// `vramshim doctor --json` where the simulated driver is to be found, as the loader finds a real one.
+/// `vramshim doctor --json`, with the simulated driver where the dynamic loader finds it.
 fn doctor(arguments: &[&str]) -> Job {
     Job::new(program()).alone().args(["doctor", "--json"]).args(arguments)
 }
 
-/// A command under it, for a moment.
+/// A doctor that tries this command for two seconds.
 fn doctor_of(command: &Path, arguments: &[&str]) -> Job {
     doctor(&["--for", "2s", "--"]).args([command]).args(arguments)
 }
 
-/// A library called `libcuda.so.1` in a folder of its own.
+/// Builds a driver with this fault as `libcuda.so.1` and returns its folder.
 fn bad_driver(how: &str) -> PathBuf {
     let name = format!("bad-driver-{}", how.replace(['-', '='], ""));
     let built = client(
@@ -32,7 +32,7 @@ fn bad_driver(how: &str) -> PathBuf {
     );
     let folder = built.with_file_name(format!("{name}-folder"));
     std::fs::create_dir_all(&folder).expect("a folder");
-    // Another test process may do the same at this moment.
+    // Another test process may build the same driver at the same time.
     let fresh = folder.join(format!("fresh-{}", std::process::id()));
     std::fs::copy(built, &fresh).expect("a copy");
     std::fs::rename(fresh, folder.join("libcuda.so.1")).expect("a driver");
@@ -115,7 +115,7 @@ fn wrong_usage_is_refused() {
 fn no_driver_is_a_problem() {
     let report = Report::run(doctor(&[]).without("LD_LIBRARY_PATH"));
     if report.page["driver"]["path"] != Value::Null {
-        return left_out("this machine has a driver, so none cannot be tried");
+        return left_out("a machine without a driver: this one has a driver");
     }
     report.has("driver", "problem", "libcuda.so.1 cannot be loaded");
     assert!(report.all("device").is_empty() && report.all("vmm").is_empty());
@@ -145,7 +145,7 @@ fn a_driver_that_fails_is_explained() {
     }
 }
 
-/// A layer that crashes is told from a driver that does.
+/// The report tells a layer that crashes from a driver that crashes.
 #[test]
 fn a_preloaded_library_that_breaks_the_driver_is_named() {
     let layer = client(
@@ -158,7 +158,7 @@ fn a_preloaded_library_that_breaks_the_driver_is_named() {
 }
 
 #[test]
-fn without_virtual_memory_management_granules_are_not_to_be_had() {
+fn missing_virtual_memory_management_is_reported() {
     let over = |strategy: &str| {
         let job = doctor(&["--strategy", strategy]).env("SIMGPU_VMM", "0");
         Report::run(job)
@@ -167,13 +167,13 @@ fn without_virtual_memory_management_granules_are_not_to_be_had() {
     over("passthrough")
         .nothing_worse_than_notes()
         .has("vmm", "note", "no virtual memory management");
-    // What the device claims is not believed.
+    // The attribute of the device is not trusted: the doctor tries the calls.
     let broken = doctor(&["--strategy", "auto_growth"]).env("SIMGPU_FAULTS", "cuMemMap:1+=801");
     Report::run(broken).has("vmm", "warning", "cuMemMap failed with CUDA_ERROR_NOT_SUPPORTED");
 }
 
 #[test]
-fn granules_that_can_be_mapped_but_once_are_told() {
+fn granules_that_can_be_mapped_only_once_are_reported() {
     for (strategy, status) in [("auto_growth", "warning"), ("passthrough", "note")] {
         let job = doctor(&["--strategy", strategy]).env("SIMGPU_FAULTS", "cuMemMap:2=801");
         Report::run(job)
@@ -183,7 +183,7 @@ fn granules_that_can_be_mapped_but_once_are_told() {
 }
 
 #[test]
-fn a_full_device_is_told() {
+fn a_full_device_is_reported() {
     let job = doctor(&[]).env("SIMGPU_FAULTS", "cuDevicePrimaryCtxRetain:1+=2");
     Report::run(job).has(
         "device",
@@ -203,7 +203,7 @@ fn a_layer_is_noticed_in_both_forms() {
             Form::Preloaded => report.has("preload", "note", "liblayer.so is preloaded and exports dlsym"),
             Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
         };
-        // The layer's own figures: what the job will have.
+        // The layer's figure, because that is what the job can use.
         assert_eq!(
             report.page["driver"]["devices"][0]["free_memory"],
             1u64 << 30,
@@ -236,9 +236,9 @@ const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
     "-DDLSYM_VERSION=\"GLIBC_2.2.5\""
 };
 
-/// Both orders are told, and calls arrive in both.
+/// The report names the order of the library and the layer. In both orders the calls reach the library.
 #[test]
-fn the_librarys_place_among_layers_is_told() {
+fn the_order_of_library_and_layer_is_reported() {
     let layer = client(
         "support/clients/dlsym_layer.c",
         "dlsym-layer.so",
@@ -263,7 +263,7 @@ fn the_librarys_place_among_layers_is_told() {
 // ---- settings, folder, limits
 
 #[test]
-fn settings_that_fight_with_the_strategy_are_told() {
+fn settings_that_conflict_with_the_strategy_are_reported() {
     let with = |strategy: &str, variable: &str, value: &str| {
         Report::run(doctor(&["--strategy", strategy]).env(variable, value))
     };
@@ -312,7 +312,7 @@ fn variables_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn a_reservation_of_nearly_all_is_warned_of_where_others_hold_memory() {
+fn naive_best_fit_beside_other_processes_is_warned_of() {
     let holder = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
     let state = tempfile::tempdir().unwrap();
     let shared = state.path().join("state");
@@ -385,7 +385,7 @@ fn limits_and_accounts_are_looked_at() {
     Report::run(limited("1GiB", accounts.path())).has("accounts", "warning", "wrong size");
 }
 
-/// What is tried in the folder is gone afterwards, and the folder is not made.
+/// The doctor removes what it wrote to test the folder, and does not create the folder.
 #[test]
 fn nothing_is_left_in_the_folder() {
     let job = doctor(&[]);
@@ -402,7 +402,7 @@ fn nothing_is_left_in_the_folder() {
 }
 
 #[test]
-fn limited_address_space_is_warned_of() {
+fn limits_on_address_space_and_file_size_are_reported() {
     let limited = |limit: &str| {
         let script = format!("ulimit {limit} && exec \"$0\" doctor --json");
         Report::run(Job::new("bash").alone().args(["-c", &script]).args([program()]))
