@@ -1,5 +1,5 @@
-//! Real frameworks, unmodified, over the simulated GPU: PyTorch, cuda-bindings, numba-cuda, and the look-ups of the real
-//! CUDA runtime. Needs what scripts/setup-frameworks fetches.
+//! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks how the real CUDA runtime
+//! looks its functions up. Needs what scripts/setup-frameworks fetches.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,12 +33,12 @@ fn script(name: &str) -> PathBuf {
     support::root().join("tests/frameworks").join(name)
 }
 
-/// Runs a job with `vramshim run --sim`, as a user would; every process that left a journal ended well.
+/// Runs a job with `vramshim run --sim`, as a user would. Checks that every process that left a journal exited with 0.
 fn run(job: &str, strategy: &str, memory: &str, least_agreements: usize) -> Finished {
     run_with(&[job], strategy, memory, least_agreements)
 }
 
-/// As `run`, with arguments for the job.
+/// Like `run`, with arguments for the job.
 fn run_with(job: &[&str], strategy: &str, memory: &str, least_agreements: usize) -> Finished {
     let under = Job::new(program())
         .alone()
@@ -98,7 +98,7 @@ fn start_lines(finished: &Finished) -> usize {
         .count()
 }
 
-/// The job under every strategy; one process of it uses CUDA. Returns what `inspect` says of each.
+/// Runs the job under every strategy. Only one of its processes uses CUDA. Returns the output of `inspect` for each run.
 fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec<Value> {
     let one = |strategy: &&str| {
         let finished = run(job, strategy, memory, least_agreements);
@@ -134,8 +134,8 @@ fn training() {
     assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
-/// The job under every strategy, over a quota layer of 4 GiB in both forms; returns what it printed. The job compares
-/// what PyTorch counts with our account and the simulator's table; the layer's book is compared here.
+/// Runs the job under every strategy over a quota layer of 4 GiB in both forms, and returns what it printed. The job
+/// compares PyTorch's count with the library's account and the simulator's table. The layer's book is compared here.
 fn over_a_quota_layer(job: &str) -> Vec<String> {
     let layers: [(Form, Habits); 2] = [
         (
@@ -182,7 +182,7 @@ fn out_of_memory_over_a_quota_layer() {
     for printed in over_a_quota_layer("out_of_memory.py") {
         assert!(
             printed.contains("has a total capacity of 4.00 GiB"),
-            "the share is all there is: {printed}"
+            "the total is the layer's limit: {printed}"
         );
     }
 }
@@ -295,7 +295,7 @@ fn importing_torch_starts_nothing() {
 }
 
 #[test]
-fn the_real_runtimes_look_everything_up_through_us() {
+fn the_real_runtimes_look_everything_up_through_the_library() {
     let site = environment().join("lib");
     let find = |major: &str| {
         let pattern = format!("libcudart.so.{major}");
@@ -314,7 +314,7 @@ fn the_real_runtimes_look_everything_up_through_us() {
     for major in ["12", "13"] {
         let job = Job::new(python());
         let log = job.folder().join("look-ups");
-        // The runtime stops at its own check of the driver, whatever that answers; only its look-ups are looked at.
+        // The real runtime refuses the simulated driver after its look-ups, so only the look-ups are checked.
         let code = format!(
             "import ctypes; r = ctypes.CDLL({:?}); p = ctypes.c_void_p(); r.cudaMalloc(ctypes.byref(p), 4096)",
             find(major)
@@ -328,7 +328,7 @@ fn the_real_runtimes_look_everything_up_through_us() {
         for look_up in &asked {
             assert_eq!(
                 look_up[4], ours,
-                "runtime {major} asked the driver past us: {look_up:?}"
+                "runtime {major} looked up without the library: {look_up:?}"
             );
         }
         for name in [
@@ -344,9 +344,9 @@ fn the_real_runtimes_look_everything_up_through_us() {
     }
 }
 
-/// Three processes under one limit: nvidia-ml-py, torch.cuda.mem_get_info, `vramshim top` and the simulator agree.
+/// Three processes share one limit. nvidia-ml-py, torch.cuda.mem_get_info, `vramshim top` and the simulator agree.
 #[test]
-fn everybody_is_told_the_same_in_a_group() {
+fn all_answers_agree_in_a_group_of_processes() {
     let limit = (2u64 << 30).to_string();
     for (strategy, moments) in [("passthrough", 100), ("naive_best_fit", 20), ("auto_growth", 100)] {
         run_with(&["group.py", &limit, &moments.to_string()], strategy, "16GiB", moments);

@@ -1,5 +1,5 @@
-//! Freed memory asked for again in another shape: it is found wherever it lies, or goes back to the driver, and what
-//! stays keeps its bytes. The client checks those; the simulator is asked what it really gave away.
+//! Jobs that free memory and then ask for blocks of other sizes. A policy reuses the free memory or gives it back to the
+//! driver, and live blocks keep their bytes. The client checks the bytes; the simulator reports what it has allocated.
 
 use serde_json::Value;
 use support::layer::FORMS;
@@ -18,7 +18,7 @@ const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
     ..AUTO_GROWTH
 };
-/// All that keep what was freed.
+/// The strategies that keep freed memory.
 const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
 
 fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
@@ -26,7 +26,7 @@ fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
     Job::new(path).strategy(strategy).args(arguments)
 }
 
-/// The job's checkpoints, which all agree.
+/// The checkpoints of the job, after a check that each of them agrees.
 fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     let found = finished.json();
     for (number, checkpoint) in found.iter().enumerate() {
@@ -35,21 +35,22 @@ fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     found
 }
 
-/// What the simulated device has given away at each checkpoint.
+/// The bytes that the simulated device has allocated to the process, at each checkpoint.
 fn given(job: Job, strategy: Strategy) -> Vec<u64> {
     let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
     let found = checkpoints(&job.run().ok(), strategy);
     found.iter().map(|checkpoint| used(checkpoint).unwrap()).collect()
 }
 
-/// What lies below: memory in pages, which lie where they like, or one piece for each request.
+/// How the simulated device places memory: in pages that need not be contiguous, or in one piece for each request.
 #[derive(Clone, Copy, Debug)]
 enum Below {
     Pages,
     Pieces,
 }
 
-/// 1, 2 and 1 GiB on a device of 5, the 2 freed, 3 asked for: what `inspect --json` says of the device afterwards.
+/// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB. Returns what
+/// `inspect --json` says about the device afterwards.
 fn textbook(strategy: Strategy, below: Below, answer: &str) -> Value {
     let context = format!("{strategy:?} over {below:?}");
     let pieces = match below {
@@ -78,12 +79,16 @@ fn auto_growth_puts_scattered_memory_side_by_side() {
     for below in [Below::Pieces, Below::Pages] {
         let device = textbook(AUTO_GROWTH, below, "served");
         assert_eq!(device["reserved"]["peak"], 5 * GIB, "{below:?}");
-        assert_eq!(device["remapped_bytes"], 2 * GIB, "all that was freed, {below:?}");
+        assert_eq!(
+            device["remapped_bytes"],
+            2 * GIB,
+            "all freed memory was remapped, {below:?}"
+        );
     }
 }
 
-/// What the test above is worth: without granules as much is free, but not in one piece, whether it was given back or
-/// not.
+/// The control of the test above. Without granules the same number of bytes is free, but not in one piece. This holds if
+/// the policy keeps the memory and if it gave the memory back.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
     let table = [
@@ -103,8 +108,8 @@ fn scattered_memory_that_stays_where_it_is_runs_out() {
     }
 }
 
-/// Two halves of granules that are partly in use, on a device that has nothing else: what the job says of a request for
-/// as much, and what `inspect --json` says of the device.
+/// Only two halves of granules are free, on a device that has no other memory. Returns the job's answer to a request of
+/// that size, and what `inspect --json` says about the device.
 fn halves(job: Job) -> (String, Value) {
     let finished = job.sim("6MiB", 1).run().ok();
     let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
@@ -129,9 +134,9 @@ fn auto_growth_maps_free_halves_of_granules_side_by_side() {
     assert!(device["remapped_bytes"].as_u64() >= Some(2 * MIB), "{device}");
 }
 
-/// What the test above is worth, and what a layer sees that maps nothing twice: no failure but out of memory.
+/// The control of the test above. The only failure over such a layer is out of memory.
 #[test]
-fn halves_of_granules_stay_where_they_are_over_a_layer_that_maps_nothing_twice() {
+fn halves_of_granules_are_not_joined_over_a_layer_that_maps_no_granule_twice() {
     for form in FORMS {
         let job = scene(AUTO_GROWTH, &["ends"]).over(form, "6MiB", &[("LAYER_VMM", "once")]);
         let (said, device) = halves(job);
@@ -157,23 +162,23 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
     }
 }
 
-/// What a policy keeps in one reservation stays where it is, whatever lies below.
+/// A policy that keeps everything in one segment cannot join free blocks, even if the device could.
 #[test]
-fn pages_below_do_not_help_who_keeps_what_was_freed() {
+fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
     for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
         textbook(strategy, Below::Pages, "out of memory");
     }
 }
 
-/// A driver with pages maps what it has as it likes; so it does chunks that went back to it.
+/// A driver with pages can serve a large request from memory that was given back in several pieces.
 #[test]
-fn memory_that_the_driver_has_back_is_scattered_for_nobody() {
+fn memory_that_was_given_back_serves_a_large_request() {
     for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
         textbook(strategy, Below::Pages, "served");
     }
 }
 
-/// What the tests above build on.
+/// The tests above rely on this behaviour of the simulator.
 #[test]
 fn the_simulator_finds_pieces_and_takes_them_back() {
     let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);
@@ -186,7 +191,7 @@ fn the_simulator_finds_pieces_and_takes_them_back() {
 }
 
 #[test]
-fn a_job_that_rests_gives_free_memory_back() {
+fn an_idle_job_gives_free_memory_back() {
     for strategy in KEEPING {
         let job = scene(strategy, &["idle", "50"]).env("VRAMSHIM_IDLE_RELEASE", "100ms");
         assert_eq!(given(job, strategy), [64 * MIB, 0], "{strategy:?}");
@@ -194,8 +199,8 @@ fn a_job_that_rests_gives_free_memory_back() {
 }
 
 #[test]
-fn a_job_that_rests_keeps_free_memory_unless_told_otherwise() {
-    // What `naive_best_fit` got for one request alone goes back with it.
+fn an_idle_job_keeps_free_memory_by_default() {
+    // A segment that `naive_best_fit` obtained for a single request goes back with its block.
     for (strategy, held) in KEEPING.into_iter().zip([64, 320, 320, 320]) {
         let job = scene(strategy, &["idle", "0.2"]);
         assert_eq!(given(job, strategy), [held * MIB; 2], "{strategy:?}");
@@ -214,7 +219,7 @@ fn trim_gives_free_memory_back_at_once() {
 }
 
 #[test]
-fn free_memory_is_in_no_other_requests_way() {
+fn free_memory_of_a_policy_blocks_no_other_request() {
     for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH, AUTO_GROWTH_CHUNKS] {
         let finished = scene(strategy, &["others"]).sim("1GiB", 1).run().ok();
         assert_eq!(checkpoints(&finished, strategy).len(), 6, "{strategy:?}");
@@ -222,7 +227,7 @@ fn free_memory_is_in_no_other_requests_way() {
 }
 
 #[test]
-fn small_blocks_are_in_no_large_ones_way() {
+fn small_blocks_do_not_fragment_memory_for_large_ones() {
     let job = scene(AUTO_GROWTH, &["between"]).sim("2GiB", 1);
     assert_eq!(given(job, AUTO_GROWTH), [2 * GIB]);
 }

@@ -1,11 +1,11 @@
-//! Preloaded into programs that have nothing to do with CUDA, the library changes nothing: not a byte of what they
-//! print, no file, no thread, no descriptor, no library loaded.
+//! The library is preloaded into programs that do not use CUDA. It changes nothing: the output stays the same byte for
+//! byte, and the library opens no file, starts no thread and loads no other library.
 
 use std::path::Path;
 
 use support::{Finished, Job, in_path, left_out};
 
-/// Every path below a folder, sorted.
+/// Every path inside a folder, sorted.
 fn tree(folder: &Path) -> Vec<String> {
     let mut paths = Vec::new();
     let mut open = vec![folder.to_owned()];
@@ -43,7 +43,7 @@ fn outcome(finished: &Finished) -> (Option<i32>, &str, &str, Vec<String>) {
     )
 }
 
-/// The same with the library as without, under the strategy that would announce itself.
+/// Checks that a program prints the same with the library as without. The strategy would print a start line.
 fn unchanged(program: &str, arguments: &[&str]) {
     if !in_path(program) {
         return left_out(&format!("{program} is not installed"));
@@ -109,7 +109,7 @@ fn interpreters() {
     unchanged("perl", &["-e", "print 6*7, qq(\\n)"]);
 }
 
-/// What a process sees of itself: threads, open descriptors, mapped files.
+/// A process lists its own threads, open descriptors and mapped files.
 #[test]
 fn no_thread_no_descriptor_no_file() {
     let script = "grep ^Threads /proc/$$/status; ls /proc/$$/fd; \
@@ -125,14 +125,14 @@ fn no_thread_no_descriptor_no_file() {
     assert_eq!(rest, alone.stdout.lines().collect::<Vec<_>>());
     assert!(
         with.stdout.lines().any(|line| line == library),
-        "the library was not there: {}",
+        "the library was not loaded: {}",
         with.stdout
     );
     assert!(with.stdout.starts_with("Threads:\t1\n"));
     assert_eq!(tree(with.folder.path()), ["hello.c"]);
 }
 
-/// A job that does use CUDA gets no thread from us either.
+/// In a job that uses CUDA the library starts no thread either.
 #[test]
 fn no_thread_under_cuda() {
     let path = support::client("support/clients/lifecycle.c", "lifecycle", &["libcuda.so.1"]);
@@ -145,7 +145,7 @@ fn no_thread_under_cuda() {
 }
 
 #[test]
-fn a_program_without_the_loader_does_not_notice() {
+fn a_statically_linked_program_runs_as_without_the_library() {
     let path = support::client("support/clients/lifecycle.c", "static", &["-static", "-DSTATIC"]);
     let finished = Job::new(path).run();
     assert_eq!(

@@ -1,5 +1,6 @@
-//! What broke others, each with a test of its own: answers to odd arguments, unknown pointers, who is charged, what
-//! look-ups hand out, blocks that look like allocations, reuse after the device is done, disks that are full.
+//! One test for each fault that other interposing libraries have had: odd arguments, unknown pointers, memory charged to
+//! the wrong device, wrong results of look-ups, blocks that do not look like allocations, blocks reused too early, and
+//! full disks.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ fn scene(name: &str, strategy: Strategy) -> Job {
     Job::new(program()).strategy(strategy).args([name])
 }
 
-/// Every checkpoint of the job agrees; it has so many of them.
+/// Checks that the job printed this number of checkpoints and that each of them agrees.
 fn agreed(finished: Finished, strategy: Strategy, checkpoints: usize) -> Finished {
     let finished = finished.ok();
     let lines = finished.json();
@@ -45,7 +46,7 @@ fn odd_calls_answer_as_without_the_library() {
 }
 
 #[test]
-fn a_free_that_fails_below_is_no_free() {
+fn a_free_that_the_next_layer_refuses_frees_nothing() {
     let job = scene("refused", PASSTHROUGH).env("SIMGPU_FAULTS", "cuMemFree:1=999");
     let told = agreed(job.run(), PASSTHROUGH, 3).inspect();
     assert_eq!((&told["failures"], &told["anomalies"]), (&1.into(), &0.into()));
@@ -65,7 +66,7 @@ fn arrays_are_counted_in_bytes() {
     }
 }
 
-/// The hooked driver functions, by the list of exported symbols.
+/// The hooked functions of the driver, from the list of exported symbols.
 fn hooked() -> String {
     let names = include_str!("../exports/exports.txt").lines();
     names
@@ -115,7 +116,7 @@ fn a_block_looks_like_an_allocation() {
     assert_eq!(finished.stdout, "ipc 0\n");
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, support::AUTO_GROWTH_CHUNKS] {
         let finished = scene("questions", strategy).env("POOLED", "1").run().ok();
-        // What another process sees by it: tests/ipc.rs.
+        // tests/ipc checks what another process gets with the handle.
         assert_eq!(finished.stdout, "ipc 0\n", "{strategy:?}");
     }
 }
@@ -164,7 +165,7 @@ fn two_runtimes_in_one_process_each_get_their_own_calls() {
     }
 }
 
-// ---- no room for the journal: the job is worth more ---------------------------------------------------------------------
+// ---- no room for the journal: events are lost, and the job goes on ------------------------------------------------------
 
 #[test]
 fn an_unwritable_directory_is_said_once() {
@@ -187,7 +188,7 @@ fn an_unwritable_directory_is_said_once() {
     }
 }
 
-/// The job ends well, says the loss once, and the journal tells how much it does not tell.
+/// Checks that the job exits with 0, that the library warns once, and that the journal counts every lost event.
 fn cut_short(finished: Finished, folder: &Path) {
     let finished = agreed(finished, PASSTHROUGH, 1);
     let warnings: Vec<_> = finished
@@ -219,7 +220,7 @@ fn a_limit_on_file_sizes_costs_events_only() {
     let keep = tempfile::tempdir().unwrap();
     std::fs::copy(&finished.journals()[0], keep.path().join("journal.vraj")).unwrap();
     cut_short(finished, keep.path());
-    // Not even room for the head of a journal.
+    // The limit is too small for the header of a journal.
     let finished = agreed(limited(8).run(), PASSTHROUGH, 1);
     assert!(
         finished.said().iter().any(|(severity, _)| *severity == 'E'),
@@ -248,7 +249,7 @@ fn a_full_disk_costs_events_only() {
         output.is_ok_and(|output| output.status.success())
     };
     if !run("mount", &["-t", "tmpfs", "-o", "size=2m", "tmpfs"]) {
-        return left_out("a full disk needs the right to mount one (tests/journal.rs has the writer's own test)");
+        return left_out("a full disk needs the right to mount one (tests/journal tests the writer alone)");
     }
     let finished = scene("many", PASSTHROUGH).env("VRAMSHIM_DIR", disk.path()).run();
     let keep = tempfile::tempdir().unwrap();

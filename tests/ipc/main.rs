@@ -1,4 +1,5 @@
-//! Blocks of a policy shared between processes: the right bytes both ways, and a clear refusal where that cannot be.
+//! Processes that share blocks of a policy through CUDA IPC. Both see the same bytes. If the memory cannot be shared, the
+//! job gets a clear error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -8,7 +9,7 @@ use serde_json::Value;
 use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 use tempfile::TempDir;
 
-/// What a policy's memory is made of: segments of `cuMemAlloc`, or granules that are mapped.
+/// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
 const IN_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")],
@@ -19,13 +20,13 @@ const INVALID_VALUE: &str = "1";
 const INVALID_CONTEXT: &str = "201";
 const MAP_FAILED: &str = "205";
 
-/// A client that does what it is told, a line at a time.
+/// A client that reads one command a line and answers each with a line.
 struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     stderr: ChildStderr,
-    /// Where it runs; goes with it.
+    /// The working folder, which is removed with this value.
     _folder: TempDir,
 }
 
@@ -59,7 +60,7 @@ impl Process {
         rest.trim().to_owned()
     }
 
-    /// Bytes of a class that the account of the library says are held.
+    /// The bytes of this class in the library's account.
     fn held(&mut self, class: &str) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
         let rows = line["account"]["totals"].as_array().expect("an account");
@@ -67,7 +68,7 @@ impl Process {
         its.map(|row| row["requested"]["current"].as_u64().unwrap()).sum()
     }
 
-    /// What the simulator holds of a class: entries.
+    /// The number of this class's entries in the simulator's table.
     fn truth(&mut self, class: &str) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
         let rows = line["truth"]["totals"].as_array().expect("a table");
@@ -75,7 +76,7 @@ impl Process {
         its.map(|row| row["count"].as_u64().unwrap()).sum()
     }
 
-    /// Ends it; what the library said on the way, but for how it started.
+    /// Ends the process and returns the library's messages, except the start line.
     fn end(mut self) -> Vec<String> {
         drop(self.stdin.take());
         let end = Instant::now() + Duration::from_secs(20);
@@ -83,7 +84,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(Instant::now() < end, "it does not end");
+            assert!(Instant::now() < end, "the client does not end");
             std::thread::sleep(Duration::from_millis(3));
         };
         let mut text = String::new();
@@ -108,7 +109,7 @@ fn pair(strategy: Strategy) -> (Process, Process) {
 fn both_processes_see_the_same_bytes() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);
-        // At the start of its segment, inside it, and over several granules, with others around it.
+        // Blocks at the start of a segment, inside a segment, and across several granules, with other blocks around.
         let sizes = [1000, 300_000, 7 * MIB + 4096, 5000, 2 * MIB];
         for (number, size) in sizes.into_iter().enumerate() {
             owner.well(&format!("alloc {number} {size}"));
@@ -181,7 +182,7 @@ fn more_granules_than_one_message_carries() {
     owner.well("fill large 3");
     let handle = owner.well("get large");
     user.well(&format!("open large {handle}"));
-    // Its first half granule is one with the small one.
+    // The first half granule of the large block is shared with the small block.
     assert_eq!(user.truth("imported"), 601);
     assert_eq!(user.tell("check large 3"), "right");
     user.well("fill large 4");
@@ -208,7 +209,7 @@ fn opened_twice_is_closed_twice() {
         user.well("close b");
         assert_eq!(user.held("imported"), 0);
         assert_eq!(user.tell("close b"), INVALID_VALUE);
-        // And again, from the start.
+        // Opening works again after the last close.
         user.well(&format!("open a {handle}"));
         assert_eq!(user.tell("check a 9"), "right");
         assert_eq!(
@@ -219,9 +220,9 @@ fn opened_twice_is_closed_twice() {
     }
 }
 
-/// Closing a handle waits for the work that uses the memory, which nobody may do while a capture is open.
+/// Closing a handle waits for the work that uses the memory. Waiting is not allowed during a stream capture.
 #[test]
-fn what_is_closed_during_a_capture_is_unmapped_later() {
+fn a_handle_closed_during_a_capture_is_unmapped_later() {
     let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
     let (mut owner, mut user) = (delayed(), delayed());
     for name in ["one", "two"] {
@@ -243,13 +244,13 @@ fn what_is_closed_during_a_capture_is_unmapped_later() {
 }
 
 #[test]
-fn a_freed_block_is_shared_no_more() {
+fn a_freed_block_can_no_longer_be_opened() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);
         owner.well("alloc shared 100000");
         let handle = owner.well("get shared");
         owner.well("free shared");
-        // At the same address: its owner never shared it.
+        // This block has the address of the freed one, but its owner never shared it.
         owner.well("alloc secret 100000");
         owner.well("fill secret 5");
         assert_eq!(
@@ -265,7 +266,7 @@ fn a_freed_block_is_shared_no_more() {
 }
 
 #[test]
-fn what_a_context_shared_goes_with_it() {
+fn destroying_a_context_ends_what_it_shared() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);
         owner.well("alloc shared 100000");
@@ -274,7 +275,11 @@ fn what_a_context_shared_goes_with_it() {
         owner.well("destroy");
         user.well("destroy");
         let seen = (user.held("imported"), user.truth("address_range"));
-        assert_eq!(seen, (0, 0), "{strategy:?}: the importer's context took it along");
+        assert_eq!(
+            seen,
+            (0, 0),
+            "{strategy:?}: the importer's context was destroyed with what it had opened"
+        );
         let mut late = Process::start(job(strategy));
         assert_eq!(
             late.tell(&format!("open x {handle}")).split(' ').next(),
@@ -286,12 +291,12 @@ fn what_a_context_shared_goes_with_it() {
 }
 
 #[test]
-fn an_exporter_that_is_gone() {
+fn a_handle_of_an_ended_process_is_refused() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);
         owner.well("alloc shared 100000");
         let handle = owner.well("get shared");
-        // A child that the exporter forked holds what it inherited, and must not be mistaken for it.
+        // A forked child of the exporter inherits its descriptors. The importer must not take it for the exporter.
         owner.well(&format!("fill shared {}", 1));
         assert_ne!(owner.tell("fork"), "-1");
         owner.kill();
@@ -300,7 +305,10 @@ fn an_exporter_that_is_gone() {
             user.tell(&format!("open x {handle}")).split(' ').next(),
             Some(MAP_FAILED)
         );
-        assert!(began.elapsed() < Duration::from_secs(5), "it waited for nobody");
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "the importer waited for a process that had ended"
+        );
         let said = user.end();
         assert!(said.len() == 1 && said[0].contains("gone"), "{said:?}");
     }
@@ -334,7 +342,7 @@ fn handles_of_the_driver_pass_through() {
         user.well(&format!("open x {handle}"));
         assert_eq!(user.tell("check x 2"), "right");
         assert_eq!(user.held("imported"), 100_000);
-        // Once more, and closed as often.
+        // A handle that is opened twice must be closed twice.
         user.well(&format!("open x {handle}"));
         assert_eq!(user.held("imported"), 100_000);
         user.well("close x");
@@ -408,7 +416,7 @@ fn a_failure_half_way_leaves_nothing_behind() {
 }
 
 #[test]
-fn peers_see_what_is_mapped_before_and_after_they_were_allowed_to() {
+fn peer_access_holds_for_memory_mapped_before_and_after() {
     let mut one = Process::start(job(AUTO_GROWTH));
     one.well("alloc before 3000000");
     assert_eq!(one.tell("access before 0"), "0 3");

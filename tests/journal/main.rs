@@ -1,5 +1,5 @@
-//! The journal against everything a job may do to it: be killed, run out of disk, fork, exec, close descriptors it does
-//! not own. What must not disturb the test itself happens in a second process: this program run again, in one role.
+//! Tests of the journal's writer in jobs that are killed, run out of disk space, fork, exec, or close descriptors that
+//! are not theirs. Such a job is a second process: this test program started again in a role.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,6 @@ use journal::format::{HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, Route
 use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
-// In a folder, or it would be taken for a test of its own.
 mod threads;
 
 const ROLE: &str = "JOURNAL_TEST_ROLE";
@@ -35,7 +34,7 @@ fn create(folder: &Path, max_bytes: u64) -> Journal {
     Journal::create(&options(folder, max_bytes)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An event that can be recognised: the other fields follow from its number.
+/// An event whose other fields all follow from its number, so that a mixed-up record is noticed.
 fn event(number: u64) -> Record {
     Record {
         time_ns: 0,
@@ -54,7 +53,8 @@ fn event(number: u64) -> Record {
     }
 }
 
-/// Numbers of the events in a journal, in order, each checked to be whole and not earlier than the one before.
+/// The numbers of the events in a journal, in order, and the count of unfinished slots. Checks that each event is whole
+/// and not earlier than the event before it.
 fn numbers(journal: &reader::Journal) -> (Vec<u64>, u64) {
     let mut events = journal.events();
     let mut before = 0;
@@ -93,7 +93,7 @@ fn journals(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// This program again, in a role of its own.
+/// Starts this test program again in a role.
 fn start(role: &str, folder: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "in_a_role", "--nocapture", "--test-threads=1"])
@@ -105,7 +105,7 @@ fn start(role: &str, folder: &Path) -> Child {
         .unwrap()
 }
 
-/// What a role says; read until it says no more.
+/// The lines that a role prints, until its output ends.
 fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap())
         .lines()
@@ -120,7 +120,7 @@ fn say(what: &str) {
             .try_clone_to_owned()
             .unwrap(),
     );
-    // One write call: lines of several threads do not mix.
+    // One call writes the whole line, so lines of several threads do not mix.
     let _ = out.write_all(line.as_bytes());
 }
 
@@ -174,7 +174,7 @@ fn it_shows_how_functions_were_looked_up() {
     }
 }
 
-/// Not a test of its own: the second process starts here.
+/// The entry of the second process. Without a role it does nothing.
 #[test]
 fn in_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -238,7 +238,7 @@ fn errors_name_path_and_reason() {
     assert!(error.contains("/proc/nothing"), "{error}");
 }
 
-/// Writes until an event is lost; how many were written before.
+/// Writes until an event is lost, and returns the number of events written before.
 fn write_until_lost(journal: &Journal) -> u64 {
     (0..1_000_000)
         .take_while(|&number| journal.write(event(number)) == Outcome::Written)
@@ -284,7 +284,7 @@ fn a_file_size_limit_is_a_full_disk_and_not_a_signal() {
 
 fn small_disk(folder: &Path) {
     let target = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
-    // SAFETY: NUL-terminated strings; the mount is seen by this process alone and goes with it.
+    // SAFETY: the strings end with NUL. The mount namespace belongs to this process alone and ends with it.
     let mounted = unsafe {
         libc::unshare(libc::CLONE_NEWNS) == 0
             && libc::mount(
@@ -309,7 +309,7 @@ fn small_disk(folder: &Path) {
     std::fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let journal = create(folder, 1 << 30);
     let written = write_until_lost(&journal);
-    // The mapping is backed everywhere, or this process would have died of SIGBUS by now.
+    // Every mapped page has disk space, or SIGBUS would have killed this process by now.
     assert!(
         written as usize * RECORD_SIZE > 3 << 19,
         "{written} events on a disk with 2 MiB free"
@@ -321,14 +321,18 @@ fn small_disk(folder: &Path) {
     assert_eq!((numbers(&read).0.len() as u64, read.lost()), (written + 1, 1));
     assert_eq!(read.header().lost_errno, libc::ENOSPC);
 
-    // Fills the disk to the last page, and fails doing so.
+    // Fills the disk to the last page; the write itself fails.
     let _ = std::fs::write(&ballast, vec![1; 4 << 20]);
     let error = Journal::create(&options(folder, 1 << 30))
         .err()
         .expect("no room for a header")
         .to_string();
     assert!(error.contains("No space left"), "{error}");
-    assert_eq!(journals(folder).len(), 1, "what could not be begun is not left behind");
+    assert_eq!(
+        journals(folder).len(),
+        1,
+        "no file is left of a journal that could not be created"
+    );
     say("done");
 }
 
@@ -348,18 +352,19 @@ fn a_full_disk_loses_events_and_not_the_job() {
 fn forker(folder: &Path) {
     let journal = create(folder, 1 << 30);
     journal.write(event(1));
-    // After another thread this one takes slots that it keeps in hand; the child has a copy of the hand.
+    // Another thread has written, so from here on this thread reserves slots in batches. The child inherits a copy of
+    // the reserved slots.
     std::thread::scope(|scope| scope.spawn(|| journal.write(event(2))).join().unwrap());
     journal.write(event(3));
-    // SAFETY: the child does nothing that a fork forbids it: its only thread is this one's copy.
+    // SAFETY: every other thread of this process only waits, so the child finds no lock held that it needs.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: in a forked child, with one thread; not used afterwards.
+        // SAFETY: this is a forked child with one thread, and the journal is not used afterwards.
         unsafe { journal.abandon() };
         let own = create(folder, 1 << 30);
         own.write(event(100));
         own.ended(0);
-        // SAFETY: ends the child without running the parent's exit handlers.
+        // SAFETY: `_exit` ends the child at once and runs no exit handler of the parent.
         unsafe { libc::_exit(0) };
     }
     let mut status = -1;
@@ -421,7 +426,7 @@ fn an_execed_program_has_a_file_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let mut child = start("execer", folder.path());
     said(&mut child).for_each(drop);
-    // The role's file is written by the test's thread, whose pid is the process's: one pid, two programs.
+    // The role and the program that it executed have the same process id.
     finish(child);
     let files = journals(folder.path());
     assert_eq!(files.len(), 2);
@@ -438,11 +443,11 @@ fn an_execed_program_has_a_file_of_its_own() {
 fn closer(folder: &Path) {
     let journal = create(folder, 1 << 30);
     let foreign = std::fs::File::create(folder.join("foreign")).unwrap();
-    // Everything above the standard streams is closed or made somebody else's, as a daemon might do.
+    // Closes or replaces every descriptor above the standard streams, as a daemon might do.
     for fd in 3..130 {
         let foreign = std::os::fd::AsRawFd::as_raw_fd(&foreign);
         if fd != foreign {
-            // SAFETY: numbers only; whoever owned them before is the subject of the test.
+            // SAFETY: `dup2` touches no memory. That it replaces descriptors of the journal is what is tested.
             unsafe { libc::dup2(foreign, fd) };
         }
     }

@@ -1,4 +1,5 @@
-//! The program against real journals: what `inspect` says about them, what `run` hands to a job, and every refusal.
+//! Tests of the program's commands on real journals: what `inspect` prints, what `run` passes to a job, and which
+//! arguments and files are refused.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -64,7 +65,7 @@ fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
     }
 }
 
-/// A journal with two blocks in a segment, one direct allocation, one failure; the block of 1 MiB stays.
+/// Writes a journal with two blocks in a segment, one direct allocation and one failure. The block of 1 MiB stays live.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
     journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
@@ -83,7 +84,7 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         ..record(Kind::AllocFailed, Api::cudaMalloc, 0, 1 << 40)
     });
     journal.ended(0);
-    // This process holds the lock on the file it wrote, as if it were still running; a copy is nobody's.
+    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
     let path = journal.path().to_owned();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
@@ -140,7 +141,7 @@ fn inspect_in_json_tells_everything() {
 }
 
 #[test]
-fn memory_that_was_mapped_elsewhere_is_told_where_there_is_any() {
+fn remapped_bytes_are_shown_if_there_are_any() {
     let folder = tempfile::tempdir().unwrap();
     let plain = write_journal(folder.path(), "plain");
     assert!(!stdout(&inspect(&[], &plain)).contains("remapped"));
@@ -233,7 +234,7 @@ fn a_folder_of_journals_is_a_table_and_all_shows_each() {
 }
 
 #[test]
-fn what_is_no_journal_is_named_and_the_others_are_shown() {
+fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
     let folder = tempfile::tempdir().unwrap();
     let output = inspect(&[], folder.path());
     assert_eq!(output.status.code(), Some(1));
@@ -259,7 +260,7 @@ fn what_is_no_journal_is_named_and_the_others_are_shown() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_it_quietly() {
+fn a_closed_pipe_ends_inspect_quietly() {
     let folder = tempfile::tempdir().unwrap();
     let path = write_journal(folder.path(), "llm");
     let output = Command::new("sh")
@@ -274,7 +275,7 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     assert_eq!(stderr(&output), "");
 }
 
-/// A file that can be named as the library: these tests are about what the program does, not about the library.
+/// An empty file in place of the library, which these tests do not need.
 fn library(folder: &Path) -> PathBuf {
     let path = folder.join("libvramshim.so");
     std::fs::write(&path, "").unwrap();
@@ -385,7 +386,7 @@ fn run_refuses_what_cannot_work() {
 }
 
 #[test]
-fn a_command_that_cannot_start_has_the_shells_codes() {
+fn a_command_that_cannot_start_gives_the_exit_codes_of_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &[], &["no-such-command-at-all"]);
     assert_eq!(output.status.code(), Some(127));
@@ -441,7 +442,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
     let expected: Vec<String> = stand_ins.iter().map(|name| format!("{simulator}/{name}")).collect();
     assert_eq!(preloads[1..5], expected);
     assert_eq!(preloads[5], "/before/other.so");
-    assert_eq!(lines[3], "x", "the shared state is there for every process of the job");
+    assert_eq!(lines[3], "x", "every process of the job finds the shared state");
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! A job killed at any moment leaves a journal that can be read, with every event in it that had happened before.
+//! A job that is killed at any moment leaves a journal that can be read and that holds every event before the kill.
 //!
-//! The job writes down each event through a pipe after the call returned. The journal must hold, thread by thread, all
-//! of these in their order, and at most one more for each thread: the one it was killed in the middle of telling.
-//! A free that was under way at the kill may be missing while its memory is somebody else's already; the journal then
-//! shows a slot that was never finished, and nothing else may look like that.
+//! The job writes each event into a pipe after the call has returned. For each thread the journal must hold all of these
+//! events in their order, and at most one more: the event of the call that was running at the kill. A free that was
+//! running at the kill may be missing although another thread already got its memory. The journal then shows an
+//! unfinished slot, and this is the only reason for which it may show one.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +26,7 @@ struct Told {
 
 type ByThread = BTreeMap<u32, Vec<Told>>;
 
-/// The lines that came through the pipe whole.
+/// The events of the complete lines in the pipe, by thread.
 fn through_the_pipe(text: &str) -> ByThread {
     let mut threads = ByThread::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -47,7 +47,7 @@ fn through_the_pipe(text: &str) -> ByThread {
 fn kill_at(moment: u64) -> usize {
     let strategy = STRATEGIES[moment as usize % STRATEGIES.len()];
     let threads = moment / 4 % 4 + 1;
-    // Anywhere within 30 ms, most often early: the file grows there, and threads start.
+    // The kill comes within 30 ms, and early in most cases: at the start the file grows and threads begin.
     let spread = RandomState::new().build_hasher().finish() % 1000;
     let after = Duration::from_micros(spread * spread * 30 / 1000);
     let context = format!("moment {moment}, {strategy:?}, {threads} threads, killed after {after:?}");
@@ -60,7 +60,7 @@ fn kill_at(moment: u64) -> usize {
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
         let mut first = [0u8; 1];
-        // From the first event on there is a journal.
+        // The journal exists when the first event has arrived.
         if pipe.read_exact(&mut first).is_ok() {
             text.push(char::from(first[0]));
         }
@@ -75,7 +75,7 @@ fn kill_at(moment: u64) -> usize {
     child.kill().expect("a kill");
     let status = child.wait().expect("a child");
     let told = through_the_pipe(&rest.join().unwrap());
-    assert_eq!(status.signal(), Some(9), "{context}: it ended by itself");
+    assert_eq!(status.signal(), Some(9), "{context}: the job ended before the kill");
 
     let journals = journals_in(&folder.path().join("journals"));
     assert_eq!(journals.len(), 1, "{context}");
@@ -112,7 +112,10 @@ fn kill_at(moment: u64) -> usize {
             told.len()
         );
         assert_eq!(&written[..told.len()], told, "{context}: thread {thread}");
-        assert!(written.len() <= told.len() + 1, "{context}: events that never were");
+        assert!(
+            written.len() <= told.len() + 1,
+            "{context}: the journal holds events that did not happen"
+        );
     }
 
     let jobs = inspect(&journals[0]);
