@@ -1,6 +1,6 @@
-//! Between us and the driver stands a quota layer (`tests/support/layer`), in the two forms and with the habits that such layers
-//! have. Under every strategy the job runs, and its memory has one truth: the layer's book, our account and the
-//! simulator's table agree at every checkpoint, to the byte.
+//! Jobs over a quota layer (`tests/support/layer`) that stands between the library and the driver, in both forms and with
+//! the habits that such layers have. Every job runs under every strategy. At every checkpoint the layer's book, the
+//! library's account and the simulator's table agree to the byte.
 
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
@@ -13,9 +13,9 @@ const GIB: u64 = 1024 * MIB;
 
 const WELL_BEHAVED: Habits = &[];
 const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];
-/// What is mapped is mapped nowhere else.
+/// The layer refuses to map a granule that is mapped already.
 const MAPPED_ONCE: Habits = &[("LAYER_VMM", "once")];
-/// Virtual memory management that is not there, or only looks so.
+/// Virtual memory management is missing, or the device claims it and its calls fail.
 const WITHOUT_VMM: [Habits; 3] = [
     &[("LAYER_VMM", "0")],
     &[("LAYER_VMM", "broken")],
@@ -39,7 +39,7 @@ const HABITS: [Habits; 9] = [
     ],
 ];
 
-/// Each of these over a layer in both forms.
+/// Each item with each form of the layer.
 fn over_both<A: Copy>(each: &[A]) -> Vec<(Form, A)> {
     FORMS
         .into_iter()
@@ -47,13 +47,14 @@ fn over_both<A: Copy>(each: &[A]) -> Vec<(Form, A)> {
         .collect()
 }
 
-/// The same with every strategy.
+/// Each item with each form of the layer and each strategy.
 fn under_all<A: Copy>(each: &[A]) -> Vec<(Form, A, Strategy)> {
     let with = |(form, one)| THREE.map(|strategy| (form, one, strategy));
     over_both(each).into_iter().flat_map(with).collect()
 }
 
-/// `tests/support/clients/quota.c` on 1 GiB of a device, by the road to the driver that layers of the form are made for.
+/// Runs `tests/support/clients/quota.c` with a limit of 1 GiB. The client reaches the driver in the way that layers of
+/// this form support.
 fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
     let path = match form {
         Form::Preloaded => client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]),
@@ -62,7 +63,7 @@ fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
     Job::new(path).sim("2GiB", 1).over(form, "1GiB", habits).args(arguments)
 }
 
-/// Checks every checkpoint of a job that ended well, and its journal; returns what `inspect` says.
+/// Checks every checkpoint and the journal of a job that exited with 0. Returns the output of `inspect`.
 fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
     let lines = finished.json();
     let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
@@ -90,14 +91,15 @@ fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
     job
 }
 
-/// Bytes that the account has of linear memory.
+/// The bytes of linear memory in the library's account.
 fn linear(checkpoint: &Value, kind: &str) -> u64 {
     let rows = checkpoint["account"]["totals"].as_array().unwrap();
     let row = rows.iter().find(|row| row["class"] == "linear");
     row.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
 }
 
-/// After a checkpoint the job asked what is free: what the layer would still give, and what lies free with us.
+/// After a checkpoint the job asks for the free memory. The answer is what the layer would still give plus what is free
+/// inside the policy's segments.
 fn assert_information_agrees(lines: &[Value], context: &str) {
     let mut compared = 0;
     for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
@@ -122,7 +124,7 @@ fn every_kind_of_memory_agrees_over_every_habit() {
 }
 
 #[test]
-fn the_limit_is_out_of_memory_and_no_more() {
+fn the_layers_limit_is_out_of_memory_and_no_other_error() {
     for (form, habits, strategy) in under_all(&HABITS) {
         let context = format!("{form:?} {habits:?} {}", strategy.name);
         let finished = quota(form, habits, &["limit"]).strategy(strategy).run().ok();
@@ -132,7 +134,7 @@ fn the_limit_is_out_of_memory_and_no_more() {
         let has = |name: &str| habits.iter().any(|(habit, _)| *habit == name);
         let kinds = 5 - usize::from(has("LAYER_VMM") && habits != MAPPED_ONCE) - usize::from(has("LAYER_POOLS"));
         assert_eq!(served.len(), kinds, "{context}:\n{served:?}");
-        // Of 48 MiB each, all but the last of 1 GiB.
+        // Blocks of 48 MiB fill 1 GiB; the policy may use the rest itself.
         assert!(
             served.iter().all(|count| (20..=21).contains(count)),
             "{context}: {served:?}"
@@ -143,7 +145,7 @@ fn the_limit_is_out_of_memory_and_no_more() {
     }
 }
 
-/// The layer, our ledger and NVML say that the same is used; so does cuMemGetInfo, but for what lies free with us.
+/// The layer, the ledger and NVML report the same used bytes. cuMemGetInfo counts free memory of the policy as free.
 fn assert_one_truth(stdout: &str, context: &str) {
     let line = stdout.lines().find(|line| line.starts_with("books: ")).expect(context);
     let numbers: Vec<u64> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
@@ -158,7 +160,7 @@ fn assert_one_truth(stdout: &str, context: &str) {
     );
 }
 
-/// What `quota mixed` said of its end, and the job as `inspect` tells it.
+/// Runs `quota mixed`. Returns its last line and the output of `inspect`.
 fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String, Value) {
     let context = format!("mixed {seed}, {form:?} {habits:?} {}", strategy.name);
     let job = quota(form, habits, &["mixed", seed, "4000"]).sim("1GiB", 1);
@@ -169,10 +171,10 @@ fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String,
     (said.expect("its end").to_owned(), job)
 }
 
-/// The conflict: a layer that must find each request in one piece, and a job that asks for many small ones among large
-/// ones. No more than six tenths of the memory are ever asked for.
+/// The layer must find each request in one piece, and the job asks for many small and some large blocks. The job never
+/// holds more than six tenths of the memory.
 #[test]
-fn mixed_sizes_run_over_memory_in_one_piece_where_a_policy_stands_between() {
+fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {
     for (form, seed) in over_both(&["1", "2", "3"]) {
         let (said, _) = mixed(form, IN_ONE_PIECE, PASSTHROUGH, seed);
         let numbers: Vec<u64> = said.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -186,7 +188,7 @@ fn mixed_sizes_run_over_memory_in_one_piece_where_a_policy_stands_between() {
     }
 }
 
-/// What the test above is worth: where pieces do not matter, the job runs without a policy as well.
+/// The control of the test above. Over a layer with pages the job runs without a policy too.
 #[test]
 fn mixed_sizes_run_over_pages_under_every_strategy() {
     for (form, strategy) in over_both(&THREE) {
@@ -196,7 +198,7 @@ fn mixed_sizes_run_over_pages_under_every_strategy() {
 }
 
 #[test]
-fn it_is_said_once_that_granules_are_not_to_be_had() {
+fn missing_virtual_memory_management_is_reported_once() {
     for (form, habits) in over_both(&WITHOUT_VMM) {
         let finished = quota(form, habits, &["book", "2", "250"])
             .strategy(AUTO_GROWTH)
@@ -212,10 +214,10 @@ fn it_is_said_once_that_granules_are_not_to_be_had() {
     }
 }
 
-/// Clients by the other roads: linked, through `cuGetProcAddress`, through the runtime; two devices, contexts that die
-/// with their memory, threads that free what others allocated.
+/// Clients that reach the driver in other ways: linked, through `cuGetProcAddress`, through the runtime. They use two
+/// devices, destroy contexts that hold memory, and free blocks in other threads.
 #[test]
-fn every_road_leads_through_the_layer() {
+fn every_way_to_the_driver_leads_through_the_layer() {
     let roads = [
         (
             client("support/clients/exercise.c", "linked", &["libcuda.so.1"]),
@@ -243,9 +245,10 @@ fn every_road_leads_through_the_layer() {
     }
 }
 
-/// The other order: the layer is in front, with its `dlsym`, and what it lets pass comes to us.
+/// The other order: the layer is preloaded before the library, and its `dlsym` comes first. The library sees the calls
+/// that the layer forwards.
 #[test]
-fn the_layer_may_stand_in_front_of_us() {
+fn the_layer_may_come_before_the_library() {
     let scenes: [&[&str]; 2] = [&["book", "1", "250"], &["limit"]];
     let linked = client("support/clients/quota.c", "quota-linked", &["libcuda.so.1"]);
     let dlopen = client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]);
@@ -262,7 +265,7 @@ fn the_layer_may_stand_in_front_of_us() {
             let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
             for checkpoint in &checkpoints {
                 assert_agree(checkpoint, strategy, &context);
-                // In front, its book is of what the job asked for.
+                // A layer in front of the library counts what the job asked for.
                 let requested: u64 = checkpoint["own"]
                     .as_array()
                     .unwrap()
@@ -284,7 +287,7 @@ fn the_layer_may_stand_in_front_of_us() {
     }
 }
 
-/// A share that is full most of the time, on a device that is not.
+/// The layer's limit is reached most of the time, while the device has free memory.
 #[test]
 fn a_full_share_leaves_the_account_right() {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
@@ -298,9 +301,9 @@ fn a_full_share_leaves_the_account_right() {
     }
 }
 
-/// What a policy keeps counts against the share, and goes back where something else needs it, or is told to.
+/// Free memory of a policy counts against the layer's limit. It goes back if another request needs it, or on request.
 #[test]
-fn free_memory_is_in_nobodys_way() {
+fn free_memory_of_a_policy_blocks_no_other_request() {
     let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
     for (form, strategy) in over_both(&THREE) {
         for (scene, keeps) in [("others", true), ("trim", false)] {
@@ -314,7 +317,8 @@ fn free_memory_is_in_nobodys_way() {
     }
 }
 
-/// 1, 2 and 1 GiB of a share of 5 that lies in one piece for each request, the 2 freed, 3 asked for.
+/// Under a limit of 5 GiB, over memory in one piece for each request, the job allocates 1, 2 and 1 GiB, frees the 2 GiB
+/// and asks for 3 GiB.
 #[test]
 fn scattered_memory_is_put_side_by_side() {
     let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
@@ -331,7 +335,7 @@ fn scattered_memory_is_put_side_by_side() {
     }
 }
 
-/// What the tests above build on: without us the layer's book is true, and its habits are what they are called.
+/// The tests above rely on the layer: without the library its book is right and its habits do what their names say.
 #[test]
 fn the_layer_alone_keeps_its_book() {
     for (form, habits) in over_both(&HABITS) {

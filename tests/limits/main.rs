@@ -1,5 +1,5 @@
-//! Limits of one process: whatever it asks for, it gets at most so much, is refused as CUDA refuses, and is told figures
-//! that agree.
+//! The memory limit of one process. The process never gets more than its limit, in any class of memory. A refusal looks
+//! like CUDA's own, and every answer about free and total memory agrees with the limit.
 
 use serde_json::Value;
 use support::layer::FORMS;
@@ -14,7 +14,7 @@ fn limited(scene: &str, limit: &str) -> Job {
     job.env("VRAMSHIM_MEMORY_LIMIT", limit).args([scene, "1", "250"])
 }
 
-/// Bytes that the account has of a device, of all classes that are memory of it.
+/// The bytes of device 0 in the library's account, over all classes of device memory.
 fn held(checkpoint: &Value, kind: &str) -> u64 {
     let rows = checkpoint["account"]["totals"].as_array().unwrap().iter();
     let of_device =
@@ -88,13 +88,13 @@ fn the_limit_is_out_of_memory_and_is_reported() {
                 && first.contains("the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)"),
             "{context}: {first}"
         );
-        assert!(reports.len() < 6, "{context}: told often, {reports:?}");
+        assert!(reports.len() < 6, "{context}: too many reports, {reports:?}");
     }
 }
 
-/// Every kind at the limit at once, with another program's kind of client; nothing is ever lost.
+/// The client asks for every class of memory while the limit is reached.
 #[test]
-fn a_full_share_leaves_the_account_right() {
+fn a_reached_limit_leaves_the_account_right() {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     for strategy in STRATEGIES {
         let job = Job::new(&path).env("VRAMSHIM_MEMORY_LIMIT", "10MiB").strategy(strategy);
@@ -118,7 +118,7 @@ fn a_full_share_leaves_the_account_right() {
     }
 }
 
-/// One that has a limit of its own on a device, started with these variables; what it is told.
+/// Starts a process with these variables and returns what it is told about the device.
 fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
     let job = variables
         .iter()
@@ -174,7 +174,7 @@ fn limits_are_understood_however_they_are_written() {
     }
 }
 
-/// UUIDs say which device is meant, whatever number the job sees it under.
+/// A limit with a UUID holds for that device under every ordinal.
 #[test]
 fn visible_devices_change_numbers_and_not_devices() {
     let host = Host::new("4GiB");
@@ -211,9 +211,9 @@ fn visible_devices_change_numbers_and_not_devices() {
     );
 }
 
-/// A part of a card (MIG) is a device of its own, for CUDA and for NVML; the card is not what is limited.
+/// A MIG instance is a device of its own for CUDA and for NVML. The limit holds for the instance, not for the card.
 #[test]
-fn a_part_of_a_card_is_the_device_that_is_limited() {
+fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
     let host = Host::new("4GiB");
     let start = |limit: &str| Member::start(host.job().env("SIMGPU_MIG", "1").env("VRAMSHIM_MEMORY_LIMIT", limit));
     let mut member = start("1GiB");
@@ -244,7 +244,7 @@ fn a_part_of_a_card_is_the_device_that_is_limited() {
     }
 }
 
-/// What contexts take counts. More used than allowed reads as nothing free, and is no error.
+/// The memory of contexts counts. If more than the limit is used, the free memory is 0, and no call fails.
 #[test]
 fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     let host = Host::new("4GiB");
@@ -266,7 +266,7 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     });
     assert_eq!(told["limit"], own);
     assert_eq!(told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"]);
-    // Another context, noticed with the next look; both go.
+    // `c` makes another context, which is counted with the next question. `d` destroys it.
     member.ask("c");
     member.ask("d");
     assert_eq!(member.information()["nvml"]["used"], 400 * MIB);
@@ -288,9 +288,9 @@ fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     member.end();
 }
 
-/// What a reset context had is gone from the account, and what the next one has is on it from its first use.
+/// The memory of a reset context leaves the account. The memory of the next context enters it with the first use.
 #[test]
-fn a_context_that_is_reset_takes_its_share_with_it() {
+fn the_memory_of_a_reset_context_leaves_the_account() {
     for strategy in THREE {
         let host = Host::new("4GiB");
         let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
@@ -315,7 +315,8 @@ fn a_context_that_is_reset_takes_its_share_with_it() {
     }
 }
 
-/// As the strategy may be: set by the program itself, after it looked at the device and before it used it.
+/// A program may set the limit itself, as it may set the strategy: after its first questions about the device, but before
+/// it uses the device.
 #[test]
 fn a_program_may_limit_itself_before_it_begins() {
     let host = Host::new("4GiB");
@@ -388,9 +389,9 @@ fn the_limit_may_be_given_to_the_program() {
     }
 }
 
-/// A layer below that shows less than there is: what it shows is what everybody is told.
+/// A next layer reports less memory than the device has. Every answer of the library agrees with the layer.
 #[test]
-fn a_layer_below_and_everybody_else_agree() {
+fn the_answers_agree_with_a_layer_that_has_a_limit() {
     for form in FORMS {
         for strategy in THREE {
             let host = Host::new("4GiB");

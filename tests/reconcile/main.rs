@@ -1,5 +1,5 @@
-//! `vramshim reconcile`: running jobs beside the simulated NVML, whose figures are exact; memory that the ledger cannot
-//! know; and every refusal.
+//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact, memory that the
+//! ledger does not have, and wrong arguments.
 
 mod gone;
 mod holder;
@@ -47,8 +47,8 @@ fn a_running_job_agrees_to_the_byte() {
 }
 
 #[test]
-fn what_a_context_takes_is_known_from_the_first_measurement() {
-    // Under a limit the library asks NVML; without one there is the driver's figure for the device.
+fn the_size_of_a_context_is_known_from_the_first_measurement() {
+    // Under a limit the library asks NVML. Without a limit it has the driver's figure for the device.
     for (limit, basis) in [("0", "device"), ("3GiB", "nvml")] {
         for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
             let (_folder, state) = host();
@@ -68,7 +68,7 @@ fn what_a_context_takes_is_known_from_the_first_measurement() {
 }
 
 #[test]
-fn a_process_without_the_library_is_another_one() {
+fn a_process_without_the_library_is_listed_apart() {
     let (_folder, state) = host();
     let _foreign = Holder::start(holder(&state).alone()).with(&["device 0", "alloc 700"]);
     let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
@@ -78,7 +78,7 @@ fn a_process_without_the_library_is_another_one() {
     let device = &page["devices"][0];
     assert_eq!(device["other_processes"], 700 * MIB);
     assert_eq!(device["unknown"], 0);
-    // The one that was not asked about is under the library: its bytes have names, too.
+    // The process that was not named runs under the library, so its bytes are explained too.
     let mut pids: Vec<u64> = Vec::new();
     for process in device["processes"].as_array().unwrap() {
         pids.push(process["pid"].as_u64().unwrap());
@@ -90,7 +90,7 @@ fn a_process_without_the_library_is_another_one() {
 }
 
 #[test]
-fn another_host_is_no_neighbour() {
+fn processes_of_another_host_are_not_counted() {
     let (_folder, state) = host();
     let (_other_folder, other_state) = host();
     let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
@@ -107,11 +107,11 @@ fn another_host_is_no_neighbour() {
 }
 
 #[test]
-fn memory_taken_behind_the_library_is_unknown() {
+fn memory_that_the_library_did_not_see_is_unknown() {
     let (_folder, state) = host();
     let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64", "hide 64"]);
     let (page, code) = look(&[&job.pid()]);
-    assert_eq!(code, 0, "the bound itself is within the bound");
+    assert_eq!(code, 0, "a difference equal to the bound is accepted");
     assert_eq!(page["devices"][0]["unknown"], 64 * MIB);
     job.tell("hide 1");
     let (page, code) = look(&[&job.pid()]);
@@ -180,7 +180,7 @@ fn a_job_that_run_started_is_found_on_its_own_gpu() {
 }
 
 #[test]
-fn bytes_that_nvml_keeps_to_itself_are_not_made_up() {
+fn bytes_that_nvml_does_not_report_are_not_invented() {
     let (_folder, state) = host();
     let silent = |job: Job| job.env("SIMGPU_NVML_BYTES", "0");
     let job = Holder::start(silent(holder(&state))).with(&["device 0", "alloc 64"]);
@@ -202,7 +202,7 @@ fn bytes_that_nvml_keeps_to_itself_are_not_made_up() {
 
 #[test]
 fn without_nvml_it_says_so() {
-    // A simulated GPU that is its process's own, and one that does not say that it is simulated.
+    // The first simulated GPU belongs to its process alone. The second does not say that it is simulated.
     let own = Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
     let (_folder, state) = host();
     let disguised = holder(&state)
@@ -236,7 +236,7 @@ fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
     assert_eq!(rounds.next().unwrap()["within_bound"], true);
     job.tell("hide 2");
     assert!(rounds.any(|round| round["within_bound"] == false));
-    // SAFETY: the child is ours and has not been waited for.
+    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
     unsafe { libc::kill(watch.id() as i32, libc::SIGINT) };
     let rest = rounds.map(|round| round["within_bound"].clone()).collect::<Vec<_>>();
     assert!(rest.iter().all(|within| *within == false), "{rest:?}");
@@ -253,7 +253,7 @@ fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
 }
 
 #[test]
-fn a_real_job_that_ended_or_was_killed_can_be_looked_at() {
+fn a_real_job_can_be_reconciled_after_its_end_or_a_kill() {
     for killed in [true, false] {
         let (_folder, state) = host();
         let job = holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB");
@@ -276,7 +276,7 @@ fn a_real_job_that_ended_or_was_killed_can_be_looked_at() {
 }
 
 #[test]
-fn what_names_nothing_is_refused() {
+fn arguments_that_name_no_job_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = folder.path().to_str().unwrap();
     let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();

@@ -1,4 +1,4 @@
-//! `vramshim replay` on small traces whose answers can be worked out by hand.
+//! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
 mod inputs;
 
@@ -67,16 +67,16 @@ fn each_strategy_reserves_what_its_rules_say() {
     assert_eq!(page["peak_live"], 100 + 3 * MIB + 11 * MIB + 1);
     assert_eq!(page["unmatched"], 1);
     assert_eq!(reserved(&rows, "passthrough"), page["peak_live"].as_u64().unwrap());
-    // 2 MiB for the small one, 20 MiB for the middle one, whose rest serves the large one
+    // 2 MiB for the small block and 20 MiB for the middle one. The rest of the 20 MiB serves the large block.
     assert_eq!(reserved(&rows, "torch"), 22 * MIB);
-    // small pages of 2 MiB, large ones of 20 MiB
+    // Small blocks take pages of 2 MiB, large blocks take pages of 20 MiB.
     assert_eq!(reserved(&rows, "torch_expandable"), 22 * MIB);
-    // what our own auto_growth makes of it is for its own tests; the first 3 MiB are still held when the large one comes
+    // The exact value is for the tests of auto_growth. The first 3 MiB are still held when the large block is requested.
     let own = reserved(&rows, "auto_growth");
     assert!((14 * MIB + 101..=16 * MIB).contains(&own), "{own}");
-    // a chunk each, rounded to 256 bytes
+    // Each block takes a chunk of its size, rounded to 256 bytes.
     assert_eq!(reserved(&rows, "paddle_auto_growth"), 256 + 3 * MIB + 11 * MIB + 256);
-    // 80 GiB less 5%, and 0.92 of that
+    // 0.92 of 95% of 80 GiB.
     assert_eq!(reserved(&rows, "paddle_naive_best_fit"), 75_076_028_334);
     let names: Vec<&str> = rows.iter().map(|row| row.0.as_str()).collect();
     assert_eq!(
@@ -93,7 +93,7 @@ fn each_strategy_reserves_what_its_rules_say() {
     );
 }
 
-/// Peak reserved, driver calls and failures of the one strategy that is played.
+/// Replays one strategy. Returns its peak of reserved bytes, its driver calls and its failures.
 fn one(text: &str, name: &str, arguments: &[&str]) -> (u64, u64, u64) {
     let (page, _) = peaks(text, &[&["--strategy", name], arguments].concat());
     let rows = page["strategies"].as_array().unwrap();
@@ -127,7 +127,7 @@ fn paddle_auto_growth_by_hand() {
         ("free", 1, 3 * MIB),
         ("allocate", 3, 3 * MIB + MIB / 2),
     ]);
-    // one chunk of 4 MiB; what is free in it, 3 MiB and half a MiB, lies on both sides of the second
+    // One chunk of 4 MiB, in which 3 MiB and half a MiB are free on both sides of the second block.
     assert_eq!(one(&split, "paddle_auto_growth", &["--chunk", "4MiB"]), (8 * MIB, 2, 0));
     let chunks = csv(&[
         ("allocate", 1, 4 * MIB),
@@ -136,14 +136,14 @@ fn paddle_auto_growth_by_hand() {
         ("free", 2, 4 * MIB),
         ("allocate", 3, 8 * MIB),
     ]);
-    // two chunks do not make one
+    // Two free chunks cannot be joined.
     assert_eq!(one(&chunks, "paddle_auto_growth", &[]), (16 * MIB, 3, 0));
-    // refused, both idle chunks given back, asked again
+    // The request is refused, both free chunks are given back, and the request is repeated.
     assert_eq!(
         one(&chunks, "paddle_auto_growth", &["--device-memory", "10MiB"]),
         (8 * MIB, 6, 0)
     );
-    // the retry asks for the chunk again, not for the request
+    // The retry asks for the size of a chunk again, not for the size of the request.
     assert_eq!(
         one(
             &chunks,
@@ -165,15 +165,15 @@ fn paddle_naive_best_fit_by_hand() {
         ("allocate", 4, MIB),
         ("allocate", 5, 3 * MIB / 2),
     ]);
-    // 8 MiB for the first, 4 for the second, the third alone (and its descriptor's 256 bytes) until it is freed; the
-    // fourth in the rest of the second chunk, another 4 MiB for the fifth
+    // 8 MiB for the first block, 4 MiB for the second. The third has a segment of its own, with a descriptor of 256
+    // bytes, until it is freed. The fourth fits into the second chunk, and the fifth needs another 4 MiB.
     let name = "paddle_naive_best_fit";
     assert_eq!(one(&text, name, &sizes("24MiB")), (21 * MIB + 256, 5, 0));
     let small = csv(&[("allocate", 1, 7 * MIB), ("allocate", 2, 2 * MIB)]);
-    // 4.5 MiB less 5% are a chunk, 4 MiB less 5% are none
+    // 95% of 4.5 MiB hold a chunk, 95% of 4 MiB do not.
     assert_eq!(one(&small, name, &sizes("12.5MiB")), (12 * MIB, 2, 0));
     assert_eq!(one(&small, name, &sizes("12MiB")), (8 * MIB, 1, 1));
-    // a share of 100 MiB (0.95 * 0.92), then of what that leaves
+    // The first chunk is 0.95 * 0.92 of 100 MiB, the next is the same share of the rest.
     let shares = csv(&[("allocate", 1, 87 * MIB), ("allocate", 2, MIB)]);
     let first = 91_645_542;
     let free = 100 * MIB - first;
@@ -193,7 +193,7 @@ fn a_cache_is_given_back_before_a_request_fails() {
     ]);
     let (page, rows) = peaks(&text, &["--device-memory", "100MiB"]);
     for row in page["strategies"].as_array().unwrap() {
-        // Paddle's never gives back: 80 MiB must be in its first chunk, 0.874 of the device
+        // Paddle's naive_best_fit never gives memory back: its first chunk, 0.874 of the device, must hold 80 MiB.
         let expected = if row["name"] == "paddle_naive_best_fit" { 92 } else { 80 };
         assert_eq!(row["smallest_device"], expected * MIB, "{row}");
     }
@@ -211,7 +211,7 @@ fn the_journal_of_a_job_can_be_played() {
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let told = finished.inspect();
     assert_eq!(page["peak_live"], told["devices"][0]["requested"]["peak"]);
-    // passthrough reserves least by definition
+    // passthrough reserves exactly what is live, so no strategy reserves less.
     assert_eq!(page["recommendation"]["compared_with"], "passthrough");
     assert_eq!(page["recommendation"]["strategy"], Value::Null);
     let finished = support::Job::new(support::client("support/clients/training.c", "training", &[]))
@@ -223,7 +223,7 @@ fn the_journal_of_a_job_can_be_played() {
     let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let advice = &page["recommendation"];
     assert_eq!(advice["compared_with"], "naive_best_fit");
-    // as the job had it
+    // The figures of the job itself.
     let row = |name| {
         page["strategies"]
             .as_array()
@@ -233,7 +233,7 @@ fn the_journal_of_a_job_can_be_played() {
             .unwrap()
     };
     assert_eq!(row("naive_best_fit")["peak_reserved"], 4096 * MIB);
-    // how PyTorch would have asked is not in a journal
+    // A journal does not say what PyTorch would have requested, so no setting of PyTorch is recommended.
     let setting = advice["setting"].as_str().expect("a setting");
     assert!(setting.starts_with("FLAGS_allocator_strategy="), "{advice}");
 }
@@ -242,7 +242,7 @@ fn the_journal_of_a_job_can_be_played() {
 fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
-    // PyTorch takes 20 MiB for these 2 MiB, in one call; passthrough makes twenty
+    // PyTorch reserves 20 MiB for these 2 MiB in one call. passthrough makes twenty calls.
     let mut rows = Vec::new();
     for id in 1..=10 {
         rows.extend([("allocate", id, 2 * MIB), ("free", id, 2 * MIB)]);
@@ -276,7 +276,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
 
 #[test]
 fn a_recommendation_tells_what_it_costs() {
-    // Of ever other lengths, two alive at a time.
+    // The sizes change all the time, and two blocks are live at any moment.
     let sizes: Vec<u64> = (0..40).map(|number| (2 + number * 7 % 31) * MIB).collect();
     let mut rows = Vec::new();
     for (number, &size) in sizes.iter().enumerate() {
@@ -292,7 +292,7 @@ fn a_recommendation_tells_what_it_costs() {
     assert_eq!(page["strategies"][1]["name"], "auto_growth");
     assert!(why.contains(&format!("it calls the driver {calls} times")), "{why}");
     assert!(why.contains("--chunk 32MiB"), "{why}");
-    // Of what does not serve every request, no utilisation can be told.
+    // A strategy that does not serve every request has no utilisation.
     let (page, _) = peaks(&csv(&rows), &["--device-memory", "30MiB"]);
     for row in page["strategies"].as_array().unwrap() {
         assert_eq!(row["fits"], row["utilisation"].is_f64(), "{row}");
@@ -313,7 +313,7 @@ fn only_what_helps_is_recommended() {
     ];
     let expandable = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     for (rows, strategies, device, setting, saves, words) in [
-        // 40 MiB in pages of 20 instead of 12 and 30
+        // 40 MiB in pages of 20 MiB, instead of segments of 12 and 30 MiB.
         (
             &grown[..],
             "torch,torch_expandable",
@@ -330,7 +330,7 @@ fn only_what_helps_is_recommended() {
             0,
             "nothing to gain over the 20.0 MiB under torch",
         ),
-        // as many driver calls as PyTorch, and three times as many
+        // As many driver calls as PyTorch, and then three times as many.
         (
             small,
             "passthrough",
@@ -340,7 +340,7 @@ fn only_what_helps_is_recommended() {
             "PYTORCH_NO_CUDA",
         ),
         (busy, "passthrough", "1GiB", None, 0, "nothing to gain"),
-        // least of all, as the device is small, but reserved up front
+        // The device is small, so this reserves least, but it reserves everything at the start.
         (
             small,
             "naive_best_fit",
