@@ -1,5 +1,5 @@
-//! Freed memory is not handed out while work of its former owner may still touch it, on a simulator whose work is done
-//! as late as CUDA allows. The client asks the simulator of every range it is given, and looks whether its bytes stay.
+//! A freed block is not handed out again while work of its former owner may still touch it. The simulator does all work
+//! as late as CUDA allows. The client asks the simulator about every block that it gets, and checks that its bytes stay.
 
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, client,
@@ -14,7 +14,7 @@ fn played(name: &str, strategy: Strategy) -> Finished {
     scene(name).strategy(strategy).run().ok()
 }
 
-/// What the other tests here build on; and that the library stands in nobody's way.
+/// The other tests rely on this behaviour of the simulator. With the library preloaded it is the same.
 #[test]
 fn the_simulator_delays_and_orders_work_as_documented() {
     scene("order").alone().run().ok();
@@ -22,14 +22,14 @@ fn the_simulator_delays_and_orders_work_as_documented() {
 }
 
 #[test]
-fn no_block_comes_back_before_the_work_of_its_former_owner_is_done() {
+fn no_block_is_reused_before_the_work_of_its_former_owner_is_done() {
     for strategy in STRATEGIES {
         played("streams", strategy);
     }
 }
 
 #[test]
-fn an_open_capture_is_neither_spoilt_nor_a_reason_to_hand_out_busy_memory() {
+fn during_a_capture_the_capture_stays_valid_and_no_busy_block_is_reused() {
     for strategy in STRATEGIES {
         let told = played("capture", strategy).stdout;
         let frees = |mode: &str| told.lines().filter(|line| line.starts_with(mode)).count();
@@ -38,7 +38,7 @@ fn an_open_capture_is_neither_spoilt_nor_a_reason_to_hand_out_busy_memory() {
             (10, 10),
             "{told}"
         );
-        // Only the driver forbids a free beside a capture; a policy has no reason to ask it.
+        // The driver refuses a free during a capture. A policy serves the free without a call to the driver.
         let expected = if strategy.name == PASSTHROUGH.name { 0 } else { 10 };
         assert_eq!(frees("global: freed 4"), expected, "{strategy:?}: {told}");
     }

@@ -1,4 +1,4 @@
-//! How the library starts, what it says then, and how processes end, fork and exec with it.
+//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under it.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn scene(name: &str) -> Job {
     Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
 }
 
-/// The start lines on stderr; every line of the library is in glog's form, or `said` would not know it.
+/// The start lines on stderr, after a check that each of them has glog's form.
 fn start_lines(finished: &Finished) -> Vec<String> {
     let lines: Vec<&str> = finished
         .stderr
@@ -26,14 +26,18 @@ fn start_lines(finished: &Finished) -> Vec<String> {
         .filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"))
         .map(|(_, words)| words)
         .collect();
-    assert_eq!(said.len(), lines.len(), "a start line out of form: {lines:?}");
+    assert_eq!(
+        said.len(),
+        lines.len(),
+        "a start line that has not glog's form: {lines:?}"
+    );
     said
 }
 
 const NAIVE_LINE: &str = "Using Naive Best Fit allocation strategy";
 const GROWTH_LINE: &str = "Using Auto Growth allocation strategy";
 
-/// The jobs in the order they started in.
+/// The jobs in the order of their start.
 fn in_order(finished: &Finished) -> Vec<Value> {
     let mut jobs = finished.inspect_all();
     jobs.sort_by_key(|job| job["start_time_ns"].as_u64());
@@ -78,7 +82,7 @@ fn the_library_can_be_told_to_be_quiet() {
     assert_eq!(finished.stderr, "");
 }
 
-/// The libcuda calls of a small job in Python.
+/// A small job in Python that calls libcuda.
 const PYTHON_JOB: &str = "
 import ctypes, os, sys
 cuda = ctypes.CDLL('libcuda.so.1')
@@ -146,7 +150,7 @@ fn run_refuses_a_bad_value_before_the_job_starts() {
 }
 
 #[test]
-fn a_bad_value_is_said_once_and_passed_through() {
+fn a_bad_value_is_reported_once_and_the_job_runs_with_passthrough() {
     let finished = scene("hold").env("FLAGS_allocator_strategy", "best_fit").run().ok();
     let said = finished.said();
     assert_eq!(
@@ -183,7 +187,7 @@ fn strict_refuses_memory_after_a_bad_value() {
 }
 
 #[test]
-fn thread_local_is_left_to_paddle_with_a_remark() {
+fn thread_local_passes_through_with_a_message() {
     let finished = scene("hold").env("FLAGS_allocator_strategy", "thread_local").run().ok();
     let said = finished.said();
     assert!(
@@ -234,7 +238,7 @@ fn a_child_of_a_job_leaves_its_parents_journal_alone() {
 fn an_idle_child_does_not_end_its_parents_journal() {
     for name in ["fork idle", "vfork"] {
         let finished = scene(name).run();
-        assert!(finished.status.code().is_none(), "{name} was to die by a signal");
+        assert!(finished.status.code().is_none(), "{name} did not end by a signal");
         let job = finished.inspect();
         assert_eq!(job["ended"], "signal", "{name}");
         assert_eq!(job["devices"][0]["requested"]["current"], 8192, "{name}");
@@ -275,7 +279,7 @@ fn an_execed_process_is_a_new_one() {
 }
 
 #[test]
-fn the_way_a_process_ends_is_told() {
+fn the_journal_records_how_a_process_ended() {
     for (name, ended, status) in [("status", "exit", 33), ("_exit", "exit", 9), ("use", "exit", 0)] {
         let job = scene(name).run().inspect();
         assert_eq!(
@@ -289,7 +293,7 @@ fn the_way_a_process_ends_is_told() {
     assert!(job.get("exit_status").is_none());
 }
 
-/// The job the program runs: the exit code is its own, and a signal is.
+/// `vramshim run` ends with the job's exit code, or by the job's signal.
 #[test]
 fn run_passes_on_how_the_job_ended() {
     let path = client(SCENES, "lifecycle", &["libcuda.so.1"]);
@@ -316,9 +320,9 @@ fn run_passes_on_how_the_job_ended() {
     }
 }
 
-/// A journal is read while its job runs, from the folder that carries the job's name where none is chosen.
+/// If no folder is given, the journal is in a folder with the job's name. It can be read while the job runs.
 #[test]
-fn a_running_job_can_be_inspected_where_its_name_says() {
+fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     use std::io::{BufRead, BufReader};
 
     let path = client("support/clients/training.c", "training", &[]);

@@ -1,4 +1,5 @@
-//! The allocator for PyTorch (`vramshim_torch_*`) without PyTorch: who may have a block next, and when.
+//! Tests of the allocator for PyTorch (`vramshim_torch_*`) without PyTorch: which stream may get a freed block next, and
+//! when.
 
 use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
 
@@ -13,13 +14,14 @@ fn in_all(name: &str) -> [(support::Strategy, Finished); 4] {
     STRATEGIES.map(|strategy| (strategy, scene(name).strategy(strategy).run().ok()))
 }
 
-/// Synchronisations that a scene has printed.
+/// The number of synchronisations that a scene printed.
 fn waited(finished: &Finished) -> u64 {
     let count = finished.stdout.trim().strip_prefix("waited ").expect("a count");
     count.parse().unwrap()
 }
 
-/// PyTorch asks before anybody has retained the primary context, which goes with its memory when nobody does.
+/// PyTorch allocates before the job has retained the primary context. Without a retain, the context and its memory would
+/// be destroyed after the call.
 #[test]
 fn the_first_tensor_outlives_the_call_that_made_it() {
     for (strategy, finished) in in_all("first") {
@@ -32,16 +34,16 @@ fn the_first_tensor_outlives_the_call_that_made_it() {
 }
 
 #[test]
-fn whoever_does_not_tell_of_other_streams_waits() {
+fn without_record_stream_a_free_waits() {
     in_all("untold");
 }
 
 #[test]
-fn whoever_tells_waits_for_those_blocks_alone() {
+fn with_record_stream_only_recorded_blocks_wait() {
     for (strategy, finished) in in_all("told") {
         let told = finished.stdout.trim();
         if strategy.name == "passthrough" {
-            assert!(told.ends_with("waited 0"), "{told}"); // the driver waits, unasked
+            assert!(told.ends_with("waited 0"), "{told}"); // the driver itself waits
         } else {
             assert_eq!(told, "same 100 waited 0", "{strategy:?}");
         }
@@ -49,17 +51,17 @@ fn whoever_tells_waits_for_those_blocks_alone() {
 }
 
 #[test]
-fn from_one_stream_to_another_memory_goes_only_after_a_wait() {
+fn memory_moves_to_another_stream_only_after_a_wait() {
     for strategy in POLICIES {
-        // Not enough for both streams at the same time.
+        // The device has too little memory for both streams at the same time.
         let finished = scene("crossing").sim("160MiB", 1).strategy(strategy).run().ok();
         assert!(waited(&finished) > 0, "{strategy:?}");
     }
 }
 
 #[test]
-fn a_stream_with_the_handle_of_another_is_another() {
-    // The C library hands out again at once what was just freed, unless it keeps that aside.
+fn a_new_stream_with_the_handle_of_a_destroyed_one_is_another_stream() {
+    // Without the thread cache malloc reuses freed memory at once, so a new stream gets the handle of the destroyed one.
     for strategy in STRATEGIES {
         let job = scene("namesake").strategy(strategy);
         job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").run().ok();
@@ -67,7 +69,7 @@ fn a_stream_with_the_handle_of_another_is_another() {
 }
 
 #[test]
-fn what_a_graph_may_use_is_nobody_elses() {
+fn memory_that_a_cuda_graph_may_use_is_not_reused() {
     for strategy in STRATEGIES {
         let finished = scene("captured").sim("600MiB", 1).strategy(strategy).run().ok();
         let said = finished.said();
@@ -77,7 +79,7 @@ fn what_a_graph_may_use_is_nobody_elses() {
 }
 
 #[test]
-fn replay_foretells_what_the_library_does() {
+fn replay_predicts_what_the_library_does() {
     let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
     let waited = waited(&finished);
     let journal = finished.journals().remove(0);
@@ -104,7 +106,7 @@ fn replay_foretells_what_the_library_does() {
         .map(|live| live["stream"].as_u64());
     let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
     assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
-    assert!(waited > 0, "nothing was mapped elsewhere");
+    assert!(waited > 0, "no memory was remapped");
     assert_eq!(told["synchronisations"], waited, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
 }
