@@ -47,7 +47,7 @@ def truth():
 
 
 def layer():
-    """The book of a quota layer (tests/layer), as the C clients print it; None without one."""
+    """The book of a quota layer (tests/support/layer), as the C clients print it; None without one."""
     used, limit = _function("layer_used"), _function("layer_limit")
     if used is None or limit is None:
         return None
