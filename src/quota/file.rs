@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use super::account::{Account, Place, SEATS};
-use super::lock;
+use base::sync::lock;
 use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 

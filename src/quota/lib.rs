@@ -10,8 +10,8 @@ pub mod limits;
 use std::alloc;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 
@@ -21,6 +21,7 @@ use limits::Limits;
 
 use base::cuda::MAX_DEVICES;
 use base::identity;
+use base::sync::lock;
 use base::uuid::uuid_text;
 
 /// Whose memory counts towards a limit.
@@ -381,8 +382,4 @@ impl Quota {
         let place = account.sit()?;
         Ok(Some((account, place)))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
