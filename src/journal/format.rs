@@ -239,3 +239,6 @@ const _: () = {
     assert!(size_of::<Header>() <= HEADER_SIZE);
     assert!(HEADER_SIZE.is_multiple_of(4096));
 };
+
+#[cfg(test)]
+mod tests;
