@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base::api::Api;
 use base::api::FIRST_RUNTIME_API;
-use journal::format::{HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, RouteEntry};
+use journal::format::{HEADER_SIZE, MAX_ROUTES, Record, Route, RouteEntry, SLOT_SIZE};
 use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
@@ -259,7 +259,7 @@ fn limited(folder: &Path) {
     let journal = create(folder, 1 << 30);
     limit_file_size((2 << 20) + 100);
     let written = write_until_lost(&journal);
-    assert_eq!(written as usize, ((2 << 20) - HEADER_SIZE) / RECORD_SIZE);
+    assert_eq!(written as usize, ((2 << 20) - HEADER_SIZE) / SLOT_SIZE);
     assert_eq!(journal.write(event(0)), Outcome::Lost { first: false });
     limit_file_size(libc::RLIM_INFINITY);
     std::thread::sleep(Duration::from_millis(1100));
@@ -312,7 +312,7 @@ fn small_disk(folder: &Path) {
     let written = write_until_lost(&journal);
     // The mapping is backed everywhere, or this process would have died of SIGBUS by now.
     assert!(
-        written as usize * RECORD_SIZE > 3 << 19,
+        written as usize * SLOT_SIZE > 3 << 19,
         "{written} events on a disk with 2 MiB free"
     );
     std::fs::remove_file(&ballast).unwrap();

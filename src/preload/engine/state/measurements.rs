@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::engine::state::limits::describe;
-use crate::engine::{BLANK, Engine, Place};
+use crate::engine::{Engine, Place};
 use crate::next::{self, management};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use journal::format::{Kind, Record};
+use journal::format::{Event, MemInfo};
 use quota::DeviceQuota;
 
 const UNSEEN: u8 = 0;
@@ -136,16 +136,13 @@ impl Engine {
         if self.journal.as_ref().is_none_or(|journal| journal.lost() > 0) {
             return;
         }
-        self.write(Record {
-            kind: Kind::Measured as u8,
-            api: Api::Policy.number(),
-            device,
-            address: reserved,
-            size: total as u64,
-            allocated: free as u64,
-            detail: of_process,
-            ..BLANK
-        });
+        let (total, free) = (total as u64, free as u64);
+        let event = Event::Measured {
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            process_bytes: (of_process > 0).then_some(of_process),
+            reserved,
+        };
+        self.write(Api::Policy, device, event);
     }
 
     /// Measures every device that was used.
