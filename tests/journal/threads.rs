@@ -84,8 +84,8 @@ fn what_was_committed_is_there_after_sigkill() {
 /// In which slots the events lie, in the order of the events.
 fn slots(journal: &Journal) -> Vec<u64> {
     open(journal.path())
-        .events()
-        .map(|event| event.unwrap().index)
+        .records()
+        .map(|record| record.unwrap().slot)
         .collect()
 }
 
