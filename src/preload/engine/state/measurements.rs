@@ -173,17 +173,17 @@ impl Engine {
     fn measure_context(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
         for _ in 0..4 {
             let before = self.reserved(device);
-            let place = quota.place();
+            let seat = quota.seat();
             // Memory that another thread is obtaining or giving back is on one side of the comparison only.
-            let in_flight = place.held().saturating_sub(quota.context()) != before;
+            let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let Some(of_process) = management::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
             // Pools give memory back when somebody waits for a stream.
             self.refresh_pools(Api::Policy);
-            // What came and went while the library was asked left its number with our place.
-            if !in_flight && quota.place() == place && self.reserved(device) == before {
-                quota.context_takes(of_process.saturating_sub(before));
+            // What came and went while the library was asked left its number with our seat.
+            if !in_flight && quota.seat() == seat && self.reserved(device) == before {
+                quota.set_context_bytes(of_process.saturating_sub(before));
                 return (before, of_process);
             }
         }
