@@ -41,3 +41,12 @@ impl DriverError {
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);
 }
+
+/// The result of a driver function, which returns 0 if it succeeds.
+#[inline]
+pub fn check(result: i32) -> Result<(), DriverError> {
+    match result {
+        SUCCESS => Ok(()),
+        code => Err(DriverError(code)),
+    }
+}

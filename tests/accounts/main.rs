@@ -16,7 +16,7 @@ const OUT_OF_MEMORY: i32 = 2;
 
 /// The account of the host's one device, opened to read. This process has no seat in it.
 fn look(host: &Host) -> SharedAccount {
-    SharedAccount::look_at(&host.account_file()).expect("an account")
+    SharedAccount::open_path(&host.account_file()).expect("an account")
 }
 
 /// The bytes that all living processes hold together.
@@ -252,7 +252,7 @@ fn a_process_never_takes_itself_for_dead() {
     let mut other = Member::start(host.member("4GiB"));
     assert_eq!(other.allocate(MIB), 0);
     let account = look(&host);
-    let mut places = [(); 2].map(|()| account.sit().expect("a seat"));
+    let mut places = [(); 2].map(|()| account.take_seat().expect("a seat"));
     for place in &mut places {
         account.account().take(place, 10 * MIB, GIB).unwrap();
     }

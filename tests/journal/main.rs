@@ -8,9 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use base::api::Api;
-use base::api::FIRST_RUNTIME_API;
-use journal::format::{HEADER_SIZE, MAX_ROUTES, RECORD_SIZE, Record, Route, RouteEntry};
+use base::api::{Api, Class, FIRST_RUNTIME_API};
+use journal::format::{Allocation, Event, HEADER_SIZE, MAX_ROUTES, RawRecord, Route, RouteEntry, SLOT_SIZE};
 use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
@@ -35,48 +34,44 @@ fn create(folder: &Path, max_bytes: u64) -> Journal {
 }
 
 /// An event whose other fields all follow from its number, so that a mixed-up record is noticed.
-fn event(number: u64) -> Record {
-    Record {
-        time_ns: 0,
+fn numbered(number: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: Class::Linear.into(),
         address: number,
-        size: number.wrapping_mul(3),
+        requested: number.wrapping_mul(3),
         allocated: !number,
-        detail: number ^ 0x5555,
-        tid: 0,
-        result: 0,
-        api: 200,
-        device: 0,
-        kind: 1,
-        class: 1,
-        flags: 0,
+        reserved: Some(number ^ 0x5555),
         stream: 0,
-    }
+    })
+}
+
+fn event(number: u64) -> RawRecord {
+    numbered(number).encode(Api::cudaMalloc, 0)
 }
 
 /// The numbers of the events in a journal, in order, and the count of unfinished slots. Checks that each event is whole
 /// and not earlier than the event before it.
 fn numbers(journal: &reader::Journal) -> (Vec<u64>, u64) {
-    let mut events = journal.events();
+    let mut records = journal.records();
     let mut before = 0;
-    let numbers = events
+    let numbers = records
         .by_ref()
         .map(|found| {
-            let record = found.unwrap().record;
+            let record = found.unwrap();
             assert!(record.tid > 0);
             assert!(record.time_ns >= before);
             before = record.time_ns;
+            let Event::Alloc(allocation) = record.event else {
+                panic!("{record:?}")
+            };
             assert_eq!(
-                record,
-                Record {
-                    time_ns: record.time_ns,
-                    tid: record.tid,
-                    ..event(record.address)
-                }
+                (record.api, record.device, record.event),
+                (Api::cudaMalloc.into(), 0, numbered(allocation.address))
             );
-            record.address
+            allocation.address
         })
         .collect();
-    (numbers, events.unfinished())
+    (numbers, records.unfinished())
 }
 
 fn open(path: &Path) -> reader::Journal {
@@ -258,7 +253,7 @@ fn limited(folder: &Path) {
     let journal = create(folder, 1 << 30);
     limit_file_size((2 << 20) + 100);
     let written = write_until_lost(&journal);
-    assert_eq!(written as usize, ((2 << 20) - HEADER_SIZE) / RECORD_SIZE);
+    assert_eq!(written as usize, ((2 << 20) - HEADER_SIZE) / SLOT_SIZE);
     assert_eq!(journal.write(event(0)), Outcome::Lost { first: false });
     limit_file_size(libc::RLIM_INFINITY);
     std::thread::sleep(Duration::from_millis(1100));
@@ -311,7 +306,7 @@ fn small_disk(folder: &Path) {
     let written = write_until_lost(&journal);
     // Every mapped page has disk space, or SIGBUS would have killed this process by now.
     assert!(
-        written as usize * RECORD_SIZE > 3 << 19,
+        written as usize * SLOT_SIZE > 3 << 19,
         "{written} events on a disk with 2 MiB free"
     );
     std::fs::remove_file(&ballast).unwrap();
@@ -401,9 +396,9 @@ fn a_forked_child_leaves_its_parents_journal_alone() {
             assert_eq!((journal.state(), found), (State::Exited(0), vec![100]));
             let parent = journal.header().parent_pid;
             assert_eq!(parent, child.id());
-            let mut events = journal.events();
+            let mut records = journal.records();
             assert_eq!(
-                events.next().unwrap().unwrap().record.tid,
+                records.next().unwrap().unwrap().tid,
                 journal.header().pid,
                 "not the parent's thread id"
             );

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{create, event, journals, numbers, open, said, say, start};
-use journal::format::{HEADER_SIZE, RECORD_SIZE};
+use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use journal::reader::State;
 use journal::writer::{Journal, Outcome};
 
@@ -84,8 +84,8 @@ fn what_was_committed_is_there_after_sigkill() {
 /// The slots of the events, in the order of the events.
 fn slots(journal: &Journal) -> Vec<u64> {
     open(journal.path())
-        .events()
-        .map(|event| event.unwrap().index)
+        .records()
+        .map(|record| record.unwrap().slot)
         .collect()
 }
 
@@ -206,7 +206,7 @@ fn at_the_size_limit_the_count_of_lost_events_is_exact() {
     });
     assert_eq!(firsts, 1, "the first loss is reported once");
     assert!(journal.loss_reason().contains("1048576"), "{}", journal.loss_reason());
-    let slots = ((1 << 20) - HEADER_SIZE) / RECORD_SIZE;
+    let slots = ((1 << 20) - HEADER_SIZE) / SLOT_SIZE;
     let written = open(journal.path());
     let (found, unfinished) = numbers(&written);
     assert_eq!((found.len(), unfinished), (slots, 0));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use base::api::{Api, Class};
-use journal::format::{FLAG_DIRECT, FLAG_MOVED, Kind, Record};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
 
@@ -47,21 +47,21 @@ fn create(folder: &Path, job: &str) -> Journal {
     .unwrap()
 }
 
-fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
-    Record {
-        time_ns: 0,
+fn block(address: u64, size: u64) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
         address,
-        size,
+        requested: size,
         allocated: size,
-        detail: 0,
-        tid: 0,
-        result: 0,
-        api: api.number(),
-        device: 0,
-        kind: kind as u8,
-        class: Class::Linear.number(),
-        flags: 0,
+        reserved: None,
         stream: 0,
+    }
+}
+
+fn free(address: u64, size: u64) -> Event {
+    Event::Free {
+        allocation: block(address, size),
+        context_gone: false,
     }
 }
 
@@ -69,20 +69,32 @@ fn record(kind: Kind, api: Api, address: u64, size: u64) -> Record {
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
     journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
-    journal.write(record(Kind::SegmentAlloc, Api::Policy, 0x1000_0000, 4 << 20));
-    journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1000_0000, 1 << 20));
-    journal.write(record(Kind::Alloc, Api::cudaMalloc, 0x1010_0000, 1 << 20));
-    journal.write(Record {
-        flags: FLAG_DIRECT,
-        detail: 4 << 20,
-        ..record(Kind::Alloc, Api::cuMemAlloc, 0x2000_0000, 4 << 20)
-    });
-    journal.write(record(Kind::Free, Api::cuMemFree, 0x2000_0000, 4 << 20));
-    journal.write(record(Kind::Free, Api::cudaFree, 0x1000_0000, 1 << 20));
-    journal.write(Record {
+    let segment = Event::SegmentAlloc {
+        address: 0x1000_0000,
+        size: 4 << 20,
+        moved: false,
+    };
+    let direct = Allocation {
+        reserved: Some(4 << 20),
+        ..block(0x2000_0000, 4 << 20)
+    };
+    let failed = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: 1 << 40,
         result: 2,
-        ..record(Kind::AllocFailed, Api::cudaMalloc, 0, 1 << 40)
-    });
+        over_limit: false,
+    };
+    for (api, event) in [
+        (Api::Policy, segment),
+        (Api::cudaMalloc, Event::Alloc(block(0x1000_0000, 1 << 20))),
+        (Api::cudaMalloc, Event::Alloc(block(0x1010_0000, 1 << 20))),
+        (Api::cuMemAlloc, Event::Alloc(direct)),
+        (Api::cuMemFree, free(0x2000_0000, 4 << 20)),
+        (Api::cudaFree, free(0x1000_0000, 1 << 20)),
+        (Api::cudaMalloc, failed),
+    ] {
+        journal.write(event.encode(api, 0));
+    }
     journal.ended(0);
     // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
     let path = journal.path().to_owned();
@@ -149,24 +161,24 @@ fn remapped_bytes_are_shown_if_there_are_any() {
 
     let folder = tempfile::tempdir().unwrap();
     let journal = create(folder.path(), "moving");
-    let segment = |kind, address, size, flags| Record {
-        flags,
-        ..record(kind, Api::Policy, address, size)
-    };
-    journal.write(segment(Kind::SegmentAlloc, 0x1000_0000, 8 << 20, 0));
+    let write = |event: Event| journal.write(event.encode(Api::Policy, 0));
+    write(Event::SegmentAlloc {
+        address: 0x1000_0000,
+        size: 8 << 20,
+        moved: false,
+    });
     for step in 0..2 {
-        journal.write(segment(
-            Kind::SegmentFree,
-            0x1000_0000 + (step << 21),
-            2 << 20,
-            FLAG_MOVED,
-        ));
-        journal.write(segment(
-            Kind::SegmentAlloc,
-            0x2000_0000 + (step << 21),
-            2 << 20,
-            FLAG_MOVED,
-        ));
+        write(Event::SegmentFree {
+            address: 0x1000_0000 + (step << 21),
+            size: 2 << 20,
+            moved: true,
+            context_gone: false,
+        });
+        write(Event::SegmentAlloc {
+            address: 0x2000_0000 + (step << 21),
+            size: 2 << 20,
+            moved: true,
+        });
     }
     let path = journal.path().to_owned();
     let page = stdout(&inspect(&[], &path));

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use journal::format::Kind;
+use journal::format::Event;
 use journal::reader::Journal;
 use support::{Job, STRATEGIES, client, inspect, journals_in, live};
 
@@ -82,23 +82,20 @@ fn kill_at(moment: u64) -> usize {
     let mut written = ByThread::new();
     let mut held = BTreeMap::new();
     let mut given_out_again = 0;
-    for event in Journal::open(&journals[0]).expect("a journal").events() {
-        let record = event.expect("an event").record;
-        let freed = match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => false,
-            Some(Kind::Free) => true,
-            Some(Kind::AllocFailed | Kind::FreeFailed) => panic!("{context}: {record:?}"),
+    for record in Journal::open(&journals[0]).expect("a journal").records() {
+        let record = record.expect("a record");
+        let (freed, allocation) = match record.event {
+            Event::Alloc(allocation) => (false, allocation),
+            Event::Free { allocation, .. } => (true, allocation),
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => panic!("{context}: {record:?}"),
             _ => continue,
         };
+        let (address, size) = (allocation.address, allocation.requested);
         match freed {
-            false => given_out_again += u64::from(held.insert(record.address, record.size).is_some()),
-            true => assert_eq!(held.remove(&record.address), Some(record.size), "{context}: {record:?}"),
+            false => given_out_again += u64::from(held.insert(address, size).is_some()),
+            true => assert_eq!(held.remove(&address), Some(size), "{context}: {record:?}"),
         }
-        let told = Told {
-            freed,
-            address: record.address,
-            size: record.size,
-        };
+        let told = Told { freed, address, size };
         written.entry(record.tid).or_default().push(told);
     }
     for (thread, told) in &told {

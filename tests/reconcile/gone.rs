@@ -4,45 +4,45 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::format::{Allocation, Event, MemInfo};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
 
 use crate::holder::{differences, look, only, reconcile};
 use support::{MIB, inspect, program};
 
-pub fn record(kind: Kind, address: u64, size: u64) -> Record {
-    Record {
-        time_ns: 0,
+/// A call of the job and what came of it.
+pub type Step = (Api, Event);
+
+/// An allocation that was obtained by itself; all in bytes.
+pub fn direct(class: Class, address: u64, size: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: class.into(),
         address,
-        size,
+        requested: size,
         allocated: size,
-        detail: size,
-        tid: 0,
-        result: 0,
-        api: Api::cuMemAlloc.number(),
-        device: 0,
-        kind: kind as u8,
-        class: Class::Linear.number(),
-        flags: FLAG_DIRECT,
+        reserved: Some(size),
         stream: 0,
+    })
+}
+
+/// All in bytes; `nvml` is 0 if NVML says nothing.
+pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {
+    Event::Measured {
+        mem_info: Some(MemInfo { total, free }),
+        process_bytes: (nvml > 0).then_some(nvml),
+        reserved,
     }
 }
 
 /// A measurement of a device of 4 GiB. The arguments are in MiB.
-fn measured(used: u64, nvml: u64, reserved: u64) -> Record {
-    Record {
-        size: 4096 * MIB,
-        allocated: (4096 - used) * MIB,
-        detail: nvml * MIB,
-        class: 0,
-        flags: 0,
-        ..record(Kind::Measured, reserved * MIB, 0)
-    }
+fn measured(used: u64, nvml: u64, reserved: u64) -> Step {
+    let event = measurement(4096 * MIB, (4096 - used) * MIB, nvml * MIB, reserved * MIB);
+    (Api::Policy, event)
 }
 
-fn alloc(address: u64, mib: u64) -> Record {
-    record(Kind::Alloc, address * MIB, mib * MIB)
+fn alloc(address: u64, mib: u64) -> Step {
+    (Api::cuMemAlloc, direct(Class::Linear, address * MIB, mib * MIB))
 }
 
 pub fn options(folder: &Path) -> Options {
@@ -57,11 +57,11 @@ pub fn options(folder: &Path) -> Options {
 }
 
 /// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
-fn gone(folder: &Path, records: &[Record], said: bool) -> PathBuf {
+fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
     journal.device(0, 4096 * MIB, [0xab; 16], "Simulated GPU\x1b[31m", None);
-    for record in records {
-        journal.write(*record);
+    for &(api, event) in records {
+        journal.write(event.encode(api, 0));
     }
     if said {
         journal.ended(0);
@@ -152,11 +152,7 @@ fn rounding_is_limited_to_the_rest_of_pages() {
 #[test]
 fn use_below_the_ledger_is_shown() {
     let folder = tempfile::tempdir().unwrap();
-    let managed = Record {
-        class: Class::Managed.number(),
-        api: Api::cuMemAllocManaged.number(),
-        ..alloc(2048, 100)
-    };
+    let managed = (Api::cuMemAllocManaged, direct(Class::Managed, 2048 * MIB, 100 * MIB));
     let records = [
         measured(300, 300, 0),
         alloc(1024, 200),

@@ -7,11 +7,11 @@ use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use journal::format::{Kind, Record};
+use base::api::{Api, Class};
 use journal::writer::Journal;
 use serde_json::Value;
 
-use crate::gone::{options, record};
+use crate::gone::{direct, measurement, options};
 use crate::holder::{Holder, differences, holder, host, look};
 use support::{Job, MIB, client, simulated};
 
@@ -40,18 +40,13 @@ fn stand_in() {
         }
         match command {
             "alloc" | "claim" => {
-                journal.write(record(Kind::Alloc, (1 << 40) + reserved, size));
+                let event = direct(Class::Linear, (1 << 40) + reserved, size);
+                journal.write(event.encode(Api::cuMemAlloc, 0));
                 reserved += size;
             }
             "measure" => {
                 let (total, free) = driver.memory();
-                journal.write(Record {
-                    allocated: free,
-                    detail: size,
-                    class: 0,
-                    flags: 0,
-                    ..record(Kind::Measured, reserved, total)
-                });
+                journal.write(measurement(total, free, size, reserved).encode(Api::Policy, 0));
             }
             "load" => {
                 load(Path::new(argument));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
@@ -275,21 +275,15 @@ fn limits_are_shown_and_devices_are_known_by_their_uuid() {
         })
         .unwrap();
         journal.device(i32::from(device), 80 << 30, [7; 16], "GPU\x1b[31m", limit);
-        journal.write(Record {
-            time_ns: 0,
+        let event = Event::Alloc(Allocation {
+            class: Class::Linear.into(),
             address: 4096,
-            size,
+            requested: size,
             allocated: 512,
-            detail: 512,
-            tid: 0,
-            result: 0,
-            api: Api::cudaMalloc.number(),
-            device,
-            kind: Kind::Alloc as u8,
-            class: Class::Linear.number(),
-            flags: FLAG_DIRECT,
+            reserved: Some(512),
             stream: 0,
         });
+        journal.write(event.encode(Api::cudaMalloc, device));
         journal
     };
     let _journals = [write(0, Some(8 << 30), 100), write(3, None, 23)];

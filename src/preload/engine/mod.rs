@@ -12,8 +12,8 @@ mod start;
 pub mod state;
 mod thread;
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tracing::{debug, info, warn};
 
@@ -21,8 +21,9 @@ use crate::engine::state::ledger::{Allocation, Key, Ledger};
 use crate::next::{self, NOT_PERMITTED, SUCCESS};
 use base::api::{Api, Class};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::sync::lock;
 use config::Config;
-use journal::format::{FLAG_DIRECT, FLAG_LIMIT, Kind, Record};
+use journal::format::{self, Event, RawRecord};
 use journal::writer::{Claim, Journal, Outcome};
 use quota::Quota;
 
@@ -133,11 +134,6 @@ pub fn enter_if_limited(api: Api) -> Option<Call> {
     }
 }
 
-/// Locks without the possibility of a panic: nothing that holds one of our locks can panic half-way.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// What the ledger keeps of `requested` bytes that took `reserved` from the layer below.
 fn booking(class: Class, place: Place, requested: u64, reserved: u64) -> Allocation {
     let Place { device, context } = place;
@@ -210,7 +206,8 @@ impl Call {
         if let Some(stale) = self.engine.ledger.insert(key, allocation) {
             self.engine.refund_allocation(&stale);
         }
-        self.engine.write(record(Kind::Alloc, self.api(), key, &allocation));
+        self.engine
+            .write(self.api(), allocation.device, Event::Alloc(recorded(key, &allocation)));
         self.engine.grew(allocation.device);
         self.engine.saw_device(allocation.device);
     }
@@ -219,23 +216,20 @@ impl Call {
         let device = place.map_or(HOST_DEVICE, |place| place.device);
         self.engine.saw_device(device);
         self.engine.ledger.failed(device, class);
-        let mut flags = 0;
+        let mut over_limit = false;
         if let Some(place) = place.filter(|_| result == next::OUT_OF_MEMORY && class.is_device_memory()) {
             if self.engine.is_limited(device, size) {
-                flags = FLAG_LIMIT;
+                over_limit = true;
             }
             self.engine.tell_out_of_memory(place, size);
         }
-        self.engine.write(Record {
-            kind: Kind::AllocFailed as u8,
-            api: self.api().number(),
-            class: class.number(),
-            device,
-            size,
+        let event = Event::AllocFailed {
+            class: class.into(),
+            requested: size,
             result,
-            flags,
-            ..BLANK
-        });
+            over_limit,
+        };
+        self.engine.write(self.api(), device, event);
     }
 
     /// Gives back what `key` names. The entry leaves the ledger, and the record takes its place in the journal, before
@@ -265,8 +259,7 @@ impl Call {
         let result = ask();
         if result == SUCCESS {
             self.engine.refund_allocation(&allocation);
-            self.engine
-                .commit(claim, record(Kind::Free, self.api(), key, &allocation));
+            self.engine.freed(claim, self.api(), key, &allocation, false);
         } else {
             self.engine.ledger.insert(key, allocation);
             self.free_failed(claim, key, result);
@@ -276,17 +269,13 @@ impl Call {
 
     fn free_failed(&self, claim: Option<Claim>, key: Key, result: i32) {
         let claim = claim.or_else(|| self.engine.claim());
-        let kind = Kind::FreeFailed as u8;
         let device = Place::current().map_or(HOST_DEVICE, |place| place.device);
-        let failure = Record {
-            kind,
-            api: self.api().number(),
+        let event = Event::FreeFailed {
             address: key.value(),
-            device,
+            segment: None,
             result,
-            ..BLANK
         };
-        self.engine.commit(claim, failure);
+        self.engine.commit(claim, self.api(), device, event);
     }
 }
 
@@ -299,39 +288,26 @@ impl Call {
     }
 }
 
-const BLANK: Record = Record {
-    time_ns: 0,
-    address: 0,
-    size: 0,
-    allocated: 0,
-    detail: 0,
-    tid: 0,
-    result: 0,
-    api: 0,
-    device: HOST_DEVICE,
-    kind: 0,
-    class: 0,
-    flags: 0,
-    stream: 0,
-};
-
-fn record(kind: Kind, api: Api, key: Key, allocation: &Allocation) -> Record {
-    Record {
-        kind: kind as u8,
-        api: api.number(),
+/// An allocation of the ledger as the journal has it.
+fn recorded(key: Key, allocation: &Allocation) -> format::Allocation {
+    format::Allocation {
+        class: allocation.class.into(),
         address: key.value(),
-        size: allocation.requested,
+        requested: allocation.requested,
         allocated: allocation.allocated,
-        detail: allocation.reserved,
-        device: allocation.device,
-        class: allocation.class.number(),
-        flags: if allocation.reserved > 0 { FLAG_DIRECT } else { 0 },
-        ..BLANK
+        reserved: (allocation.reserved > 0).then_some(allocation.reserved),
+        stream: 0,
     }
 }
 
 impl Engine {
-    fn write(&self, record: Record) {
+    /// Inlined, so that each caller encodes the one kind of event that it has.
+    #[inline(always)]
+    fn write(&self, api: Api, device: i16, event: Event) {
+        self.write_record(event.encode(api, device));
+    }
+
+    fn write_record(&self, record: RawRecord) {
         if let Some(journal) = &self.journal {
             self.told_of_loss(journal, journal.write(record));
         }
@@ -341,7 +317,22 @@ impl Engine {
         self.journal.as_ref().map(Journal::claim)
     }
 
-    fn commit(&self, claim: Option<Claim>, record: Record) {
+    /// As `write`, in the slot that was claimed.
+    #[inline(always)]
+    fn commit(&self, claim: Option<Claim>, api: Api, device: i16, event: Event) {
+        self.commit_record(claim, event.encode(api, device));
+    }
+
+    /// Records that an allocation of the ledger was freed; if `context_gone`, with its context.
+    fn freed(&self, claim: Option<Claim>, api: Api, key: Key, freed: &Allocation, context_gone: bool) {
+        let event = Event::Free {
+            allocation: recorded(key, freed),
+            context_gone,
+        };
+        self.commit(claim, api, freed.device, event);
+    }
+
+    fn commit_record(&self, claim: Option<Claim>, record: RawRecord) {
         if let (Some(journal), Some(claim)) = (&self.journal, claim) {
             self.told_of_loss(journal, journal.commit(claim, record));
         }

@@ -2,11 +2,11 @@
 
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::ledger::{Allocation, Key};
-use crate::engine::{BLANK, Call, Engine};
+use crate::engine::{Call, Engine, recorded};
 use crate::next::{self, CUcontext, SUCCESS};
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;
-use journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use journal::format::Event;
 
 /// A device's primary context, where it is active.
 fn primary(device: i32) -> Option<CUcontext> {
@@ -34,22 +34,12 @@ impl Engine {
     /// Takes everything of a context off the books *before* the context goes: a moment after, its handle and its
     /// addresses may be somebody else's.
     fn depart(&self, context: u64, device: i16, api: Api, is_gone: impl Fn(&Allocation) -> bool) -> Departed {
-        self.write(Record {
-            kind: Kind::ContextDestroyed as u8,
-            api: api.number(),
-            device,
-            address: context,
-            ..BLANK
-        });
+        self.write(api, device, Event::ContextDestroyed { context });
         self.sharing.context_goes(context);
         let mut allocations = self.ledger.select(|_, allocation| is_gone(allocation));
         allocations.retain(|(key, _)| self.ledger.remove(*key).is_some());
         for (key, allocation) in &allocations {
-            let record = crate::engine::record(Kind::Free, api, *key, allocation);
-            self.write(Record {
-                flags: record.flags | FLAG_CONTEXT_GONE,
-                ..record
-            });
+            self.freed(self.claim(), api, *key, allocation, true);
         }
         Departed {
             allocations,
@@ -80,7 +70,7 @@ impl Engine {
         }
         for (key, allocation) in departed.allocations {
             self.ledger.insert(key, allocation);
-            self.write(crate::engine::record(Kind::Alloc, api, key, &allocation));
+            self.write(api, allocation.device, Event::Alloc(recorded(key, &allocation)));
         }
     }
 }

@@ -9,11 +9,11 @@ use crate::engine::pools::device_memory;
 use crate::engine::state::captures::captures;
 use crate::engine::state::ledger::{Allocation, Key};
 use crate::engine::state::limits::Grant;
-use crate::engine::{BLANK, Call, Engine, Place, booking, lock};
+use crate::engine::{Call, Engine, Place, booking, lock};
 use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, SUCCESS};
 use base::api::{Api, Class};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
-use journal::format::{Kind, Record};
+use journal::format::Event;
 use quota::Refusal;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
@@ -121,15 +121,12 @@ impl Engine {
     }
 
     pub(crate) fn pool_record(&self, api: Api, class: Class, device: i16, size: u64, used: u64) {
-        self.write(Record {
-            kind: Kind::PoolReserved as u8,
-            api: api.number(),
-            class: class.number(),
-            device,
-            size,
-            allocated: used,
-            ..BLANK
-        });
+        let event = Event::PoolReserved {
+            class: class.into(),
+            reserved: size,
+            used,
+        };
+        self.write(api, device, event);
     }
 
     /// The pools of a device went with its primary context.

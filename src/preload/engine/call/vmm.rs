@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::state::ledger::Key;
-use crate::engine::{BLANK, Call, Place, booking, lock};
+use crate::engine::{Call, Place, booking, lock};
 use crate::next::{self, CUmemAllocationProp, Handle, INVALID_VALUE, SUCCESS};
 use base::api::Class;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Kind, Record};
+use journal::format::Event;
 use journal::writer::Claim;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
@@ -169,8 +169,7 @@ impl Call {
         let key = Key::Physical(handle);
         if let Some(allocation) = self.engine.ledger.remove(key) {
             self.engine.refund_allocation(&allocation);
-            self.engine
-                .commit(claim, crate::engine::record(Kind::Free, self.api(), key, &allocation));
+            self.engine.freed(claim, self.api(), key, &allocation, false);
         }
     }
 
@@ -180,7 +179,7 @@ impl Call {
         if result == SUCCESS {
             physical.mapped(address, size, handle);
             drop(physical);
-            self.mapping(Kind::Map, address, size, handle);
+            self.mapping(Event::Map { address, size, handle });
         }
         result
     }
@@ -194,22 +193,14 @@ impl Call {
                 self.physical_gone(self.engine.claim(), handle);
             }
             drop(physical);
-            self.mapping(Kind::Unmap, address, size, 0);
+            self.mapping(Event::Unmap { address, size });
         }
         result
     }
 
-    fn mapping(&self, kind: Kind, address: u64, size: u64, handle: Handle) {
-        self.engine.write(Record {
-            kind: kind as u8,
-            api: self.api().number(),
-            class: Class::Vmm.number(),
-            device: Place::current().map_or(HOST_DEVICE, |place| place.device),
-            address,
-            size,
-            detail: handle,
-            ..BLANK
-        });
+    fn mapping(&self, event: Event) {
+        let device = Place::current().map_or(HOST_DEVICE, |place| place.device);
+        self.engine.write(self.api(), device, event);
     }
 
     /// # Safety

@@ -1,11 +1,11 @@
 //! A pool's memory as the layer below grants it, told to ledger and journal.
 
+use crate::engine::Engine;
 use crate::engine::pools::Pool;
 use crate::engine::pools::device_memory::Segments;
-use crate::engine::{BLANK, Engine};
 use crate::next::SUCCESS;
-use base::api::{Api, Class};
-use journal::format::{FLAG_MOVED, Kind, Record};
+use base::api::Api;
+use journal::format::Event;
 use policy::device_memory::Available;
 
 pub struct Accounted<'a> {
@@ -15,23 +15,28 @@ pub struct Accounted<'a> {
 }
 
 impl Accounted<'_> {
-    pub fn gained(&self, address: u64, size: u64, flags: u8) {
+    pub fn gained(&self, address: u64, size: u64, moved: bool) {
         let device = self.pool.place.device;
         self.engine.pools.add_range(address, size, self.pool);
         self.engine.ledger.segment_obtained(device, size);
-        if flags & FLAG_MOVED == 0 {
+        if !moved {
             self.engine.grew(device);
         }
-        let record = segment_record(Kind::SegmentAlloc, device, address, size);
-        self.engine.write(Record { flags, ..record });
+        let event = Event::SegmentAlloc { address, size, moved };
+        self.engine.write(Api::Policy, device, event);
     }
 
-    pub fn lost(&self, address: u64, size: u64, flags: u8) {
+    pub fn lost(&self, address: u64, size: u64, moved: bool, context_gone: bool) {
         let device = self.pool.place.device;
         self.engine.pools.remove_range(address, size);
         self.engine.ledger.segment_returned(device, size);
-        let record = segment_record(Kind::SegmentFree, device, address, size);
-        self.engine.write(Record { flags, ..record });
+        let event = Event::SegmentFree {
+            address,
+            size,
+            moved,
+            context_gone,
+        };
+        self.engine.write(Api::Policy, device, event);
     }
 }
 
@@ -53,7 +58,7 @@ impl Segments for Accounted<'_> {
     }
 
     fn obtained(&self, address: u64, size: u64) {
-        self.gained(address, size, 0);
+        self.gained(address, size, false);
     }
 
     fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32 {
@@ -62,14 +67,18 @@ impl Segments for Accounted<'_> {
             return free();
         }
         // Off the books before it is free: a moment after, the address may be somebody else's.
-        self.lost(address, size, 0);
+        self.lost(address, size, false, false);
         let result = free();
         if result == SUCCESS {
             self.uncharge(size);
         } else {
-            self.gained(address, size, 0);
-            let record = segment_record(Kind::FreeFailed, self.pool.place.device, address, size);
-            self.engine.write(Record { result, ..record });
+            self.gained(address, size, false);
+            let event = Event::FreeFailed {
+                address,
+                segment: Some(size),
+                result,
+            };
+            self.engine.write(Api::Policy, self.pool.place.device, event);
         }
         result
     }
@@ -79,11 +88,11 @@ impl Segments for Accounted<'_> {
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
-        self.gained(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.gained(address, size, moved);
     }
 
     fn unmapped(&self, address: u64, size: u64, moved: bool) {
-        self.lost(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.lost(address, size, moved, false);
     }
 
     fn peers(&self) -> Vec<i32> {
@@ -92,19 +101,5 @@ impl Segments for Accounted<'_> {
 
     fn in_chunks(&self, why: &str) {
         tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
-    }
-}
-
-fn segment_record(kind: Kind, device: i16, address: u64, size: u64) -> Record {
-    Record {
-        kind: kind as u8,
-        api: Api::Policy.number(),
-        class: Class::Linear.number(),
-        device,
-        address,
-        size,
-        allocated: size,
-        detail: size,
-        ..BLANK
     }
 }

@@ -8,25 +8,24 @@ use std::ptr;
 
 use crate::engine::pools::Pool;
 use crate::engine::state::ledger::Key;
-use crate::engine::{BLANK, Call, Engine, Place, lock};
+use crate::engine::{Call, Engine, Place, lock};
 use crate::next::{self, INVALID_VALUE, SUCCESS};
-use base::api::{Api, Class};
-use journal::format::{Kind, Record};
+use base::api::Class;
+use journal::format::{Allocation, Event};
 use journal::writer::Claim;
 use policy::device_memory::DriverError;
 use policy::slabs;
 use policy::{self, Backing, Block, Policy};
 
-pub fn block_record(kind: Kind, api: Api, device: i16, block: &Block) -> Record {
-    Record {
-        kind: kind as u8,
-        api: api.number(),
-        class: Class::Linear.number(),
-        device,
+/// A block as the journal has it. `stream` is the number of the stream that the call named, or 0.
+pub fn recorded(block: &Block, stream: u8) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
         address: block.address,
-        size: block.requested,
+        requested: block.requested,
         allocated: block.allocated,
-        ..BLANK
+        reserved: None,
+        stream,
     }
 }
 
@@ -53,9 +52,9 @@ impl Call {
         let allocated = self.engine.block_from(pool, size, stream);
         match allocated {
             Ok(block) => {
-                let record = block_record(Kind::Alloc, self.api(), device, &block);
                 let stream = self.engine.tensors.number(stream);
-                self.engine.write(Record { stream, ..record });
+                self.engine
+                    .write(self.api(), device, Event::Alloc(recorded(&block, stream)));
                 Ok(block.address)
             }
             Err(DriverError(problem)) => {
@@ -94,9 +93,11 @@ impl Call {
         });
         match freed {
             Ok(Ok(block)) => {
-                let record = block_record(Kind::Free, self.api(), pool.place.device, &block);
-                let stream = self.engine.tensors.number(stream);
-                self.engine.commit(claim, Record { stream, ..record });
+                let event = Event::Free {
+                    allocation: recorded(&block, self.engine.tensors.number(stream)),
+                    context_gone: false,
+                };
+                self.engine.commit(claim, self.api(), pool.place.device, event);
                 Freed::Answer(SUCCESS)
             }
             // Freed already, or no block begins there. The layer below must not see it: it knows the address as (part

@@ -4,11 +4,11 @@ use std::ptr;
 
 use crate::engine::pools::Pool;
 use crate::engine::pools::growth::Accounted;
-use crate::engine::pools::suballocation::block_record;
+use crate::engine::pools::suballocation::recorded;
 use crate::engine::{Engine, lock};
 use crate::next;
 use base::api::Api;
-use journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use journal::format::Event;
 use policy::Policy;
 
 /// A pool whose context is about to go, with what it held.
@@ -38,9 +38,11 @@ impl Engine {
                     continue;
                 }
                 self.ledger.block_returned(&one.usage, &block);
-                let record = block_record(Kind::Free, api, pool.place.device, &block);
-                let flags = FLAG_CONTEXT_GONE;
-                self.write(Record { flags, ..record });
+                let event = Event::Free {
+                    allocation: recorded(&block, 0),
+                    context_gone: true,
+                };
+                self.write(api, pool.place.device, event);
             }
             self.ledger.pool_ends(pool.place.device, &one.usage);
         }
@@ -50,7 +52,7 @@ impl Engine {
         let segments = self.pools.segments_of(pool);
         let accounted = Accounted { engine: self, pool };
         for &(address, size) in &segments {
-            accounted.lost(address, size, FLAG_CONTEXT_GONE);
+            accounted.lost(address, size, false, true);
         }
         Some(DetachedPool {
             pool,
@@ -71,7 +73,7 @@ impl Engine {
         let device = pool.place.device;
         let accounted = Accounted { engine: self, pool };
         for (address, size) in segments {
-            accounted.gained(address, size, 0);
+            accounted.gained(address, size, false);
         }
         for (address, size, branch) in slabs {
             self.pools.lend(address, size, branch);
@@ -84,7 +86,7 @@ impl Engine {
                     continue;
                 }
                 self.ledger.block_obtained(device, &one.usage, &block);
-                self.write(block_record(Kind::Alloc, api, device, &block));
+                self.write(api, device, Event::Alloc(recorded(&block, 0)));
             }
             *lock(&one.policy) = Some(policy);
         }

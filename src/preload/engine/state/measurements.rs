@@ -7,11 +7,11 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::engine::state::limits::describe;
-use crate::engine::{BLANK, Engine, Place};
+use crate::engine::{Engine, Place};
 use crate::next::{self, management};
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use journal::format::{Kind, Record};
+use journal::format::{Event, MemInfo};
 use quota::DeviceQuota;
 
 const UNSEEN: u8 = 0;
@@ -136,16 +136,13 @@ impl Engine {
         if self.journal.as_ref().is_none_or(|journal| journal.lost() > 0) {
             return;
         }
-        self.write(Record {
-            kind: Kind::Measured as u8,
-            api: Api::Policy.number(),
-            device,
-            address: reserved,
-            size: total as u64,
-            allocated: free as u64,
-            detail: of_process,
-            ..BLANK
-        });
+        let (total, free) = (total as u64, free as u64);
+        let event = Event::Measured {
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            process_bytes: (of_process > 0).then_some(of_process),
+            reserved,
+        };
+        self.write(Api::Policy, device, event);
     }
 
     /// Measures every device that was used.
@@ -176,17 +173,17 @@ impl Engine {
     fn measure_context(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
         for _ in 0..4 {
             let before = self.reserved(device);
-            let place = quota.place();
+            let seat = quota.seat();
             // Memory that another thread is obtaining or giving back is on one side of the comparison only.
-            let in_flight = place.held().saturating_sub(quota.context()) != before;
+            let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let Some(of_process) = management::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
             // Pools give memory back when somebody waits for a stream.
             self.refresh_pools(Api::Policy);
-            // What came and went while the library was asked left its number with our place.
-            if !in_flight && quota.place() == place && self.reserved(device) == before {
-                quota.context_takes(of_process.saturating_sub(before));
+            // What came and went while the library was asked left its number with our seat.
+            if !in_flight && quota.seat() == seat && self.reserved(device) == before {
+                quota.set_context_bytes(of_process.saturating_sub(before));
                 return (before, of_process);
             }
         }

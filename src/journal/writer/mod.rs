@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 pub use super::file::CreateError;
 use super::file::{create_file, lock, reserve};
 use super::format::{
-    Ended, HEADER_SIZE, Header, MAGIC, MAX_ROUTES, RECORD_SIZE, Record, RouteEntry, Slot, UNDER_WAY, VERSION,
+    Ended, HEADER_SIZE, Header, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, Slot, UNDER_WAY, VERSION,
 };
 use base::cuda::MAX_DEVICES;
 use base::file::{FileId, page_down, page_up};
@@ -126,7 +126,7 @@ impl Journal {
         let file = FileId::of(fd).map_err(|errno| ("look at", errno))?;
         lock(fd);
 
-        let smallest = page_up(HEADER_SIZE + RECORD_SIZE);
+        let smallest = page_up(HEADER_SIZE + SLOT_SIZE);
         let wanted = usize::try_from(options.max_bytes)
             .unwrap_or(usize::MAX)
             .clamp(smallest, 1 << 40);
@@ -173,7 +173,7 @@ impl Journal {
             (*header).magic = MAGIC;
             (*header).version = VERSION;
             (*header).header_size = HEADER_SIZE as u32;
-            (*header).record_size = RECORD_SIZE as u32;
+            (*header).record_size = SLOT_SIZE as u32;
             (*header).pid = libc::getpid() as u32;
             (*header).parent_pid = libc::getppid() as u32;
             (*header).start_ticks = start_ticks;
@@ -191,7 +191,7 @@ impl Journal {
 
     /// Writes a record with the time of this call. `time_ns` and `tid` are filled in here.
     #[inline]
-    pub fn write(&self, record: Record) -> Outcome {
+    pub fn write(&self, record: RawRecord) -> Outcome {
         self.commit(self.claim(), record)
     }
 
@@ -215,7 +215,7 @@ impl Journal {
 
     /// Writes `record` in the place that was claimed by this thread; its time is the claim's.
     #[inline]
-    pub fn commit(&self, claim: Claim, mut record: Record) -> Outcome {
+    pub fn commit(&self, claim: Claim, mut record: RawRecord) -> Outcome {
         let Claim {
             mut index,
             time_ns,
@@ -230,7 +230,7 @@ impl Journal {
         }
         record.time_ns = time_ns;
         record.tid = tid;
-        let offset = HEADER_SIZE + index as usize * RECORD_SIZE;
+        let offset = HEADER_SIZE + index as usize * SLOT_SIZE;
         // SAFETY: `index < mapped`, so the slot is backed and mapped; the claim makes it this thread's alone.
         unsafe {
             let slot: *mut Slot = self.base.add(offset).cast();
@@ -243,7 +243,7 @@ impl Journal {
     /// The commit word of a slot that was handed out.
     #[inline]
     fn commit_word(&self, index: u64) -> &AtomicU64 {
-        let offset = HEADER_SIZE + index as usize * RECORD_SIZE;
+        let offset = HEADER_SIZE + index as usize * SLOT_SIZE;
         // SAFETY: only slots below `mapped` are handed out, and what is mapped stays so; the word is only ever used as
         // an atomic.
         unsafe { &(*self.base.add(offset).cast::<Slot>()).commit }

@@ -11,8 +11,9 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::mem::offset_of;
 
-use super::super::format::{HEADER_SIZE, RECORD_SIZE, Record, Slot};
-use super::{Event, Journal, fill, parse_record, u64_at};
+use super::journal::Journal;
+use crate::bytes::u64_at;
+use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, Slot};
 
 /// How much is read at once.
 const BLOCK: usize = 4 << 20;
@@ -20,7 +21,7 @@ const BLOCK: usize = 4 << 20;
 const NEVER: u64 = u64::MAX;
 
 /// Iterator over committed events. A read error is handed out once, after the events before it, and ends it.
-pub struct Events<'a> {
+pub struct Records<'a> {
     journal: &'a Journal,
     /// Bytes of a block; whole slots.
     block: usize,
@@ -30,11 +31,11 @@ pub struct Events<'a> {
     /// Blocks read so far, and where in the file they end.
     blocks: usize,
     read_to: u64,
-    /// Events of the last block, the next one last.
-    ready: Vec<Event>,
-    /// Events that were ready when the earliest of a later block was not read yet.
+    /// Records of the last block, the next one last.
+    ready: Vec<Record>,
+    /// Records that were ready when the earliest of a later block was not read yet.
     waiting: BinaryHeap<Waiting>,
-    /// Events up to this time may be handed out.
+    /// Records up to this time may be handed out.
     frontier: u64,
     unfinished: u64,
     /// Uncommitted slots since the last committed one.
@@ -43,10 +44,10 @@ pub struct Events<'a> {
     done: bool,
 }
 
-struct Waiting(Event);
+struct Waiting(Record);
 
-pub(super) fn key(event: &Event) -> (u64, u64) {
-    (event.record.time_ns, event.index)
+pub(super) fn key(record: &Record) -> (u64, u64) {
+    (record.time_ns, record.slot)
 }
 
 impl Ord for Waiting {
@@ -70,13 +71,20 @@ impl PartialEq for Waiting {
 
 impl Eq for Waiting {}
 
-impl<'a> Events<'a> {
+impl Journal {
+    /// The records in the order of their times.
+    pub fn records(&self) -> Records<'_> {
+        Records::new(self)
+    }
+}
+
+impl<'a> Records<'a> {
     pub(super) fn new(journal: &'a Journal) -> Self {
         Self::in_blocks(journal, BLOCK)
     }
 
     pub(super) fn in_blocks(journal: &'a Journal, block: usize) -> Self {
-        Events {
+        Records {
             journal,
             block,
             behind: Vec::new(),
@@ -95,7 +103,7 @@ impl<'a> Events<'a> {
 
     /// How far in the file, in bytes; what waits for its time counts as passed.
     pub fn position(&self) -> u64 {
-        let ahead = (self.ready.len() * RECORD_SIZE) as u64;
+        let ahead = (self.ready.len() * SLOT_SIZE) as u64;
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
@@ -107,10 +115,10 @@ impl<'a> Events<'a> {
 
     /// Reads the block that begins at `start` into the buffer; false at the end of the file.
     fn read(&mut self, start: u64) -> io::Result<bool> {
-        let left = self.journal.size.saturating_sub(start);
+        let left = self.journal.size().saturating_sub(start);
         self.buffer.resize(left.min(self.block as u64) as usize, 0);
-        let got = fill(&self.journal.file, &mut self.buffer, start)?;
-        self.buffer.truncate(got / RECORD_SIZE * RECORD_SIZE);
+        let got = self.journal.read(&mut self.buffer, start)?;
+        self.buffer.truncate(got / SLOT_SIZE * SLOT_SIZE);
         Ok(!self.buffer.is_empty())
     }
 
@@ -119,11 +127,11 @@ impl<'a> Events<'a> {
     fn look_ahead(&mut self) {
         let mut start = HEADER_SIZE as u64;
         // One block needs no look behind it.
-        if self.journal.size.saturating_sub(start) > self.block as u64 {
+        if self.journal.size().saturating_sub(start) > self.block as u64 {
             while let Ok(true) = self.read(start) {
-                let first = (start - HEADER_SIZE as u64) / RECORD_SIZE as u64;
+                let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
                 let earliest = (first..)
-                    .zip(self.buffer.chunks_exact(RECORD_SIZE))
+                    .zip(self.buffer.chunks_exact(SLOT_SIZE))
                     .filter(|(index, slot)| commit_word(slot) == index + 1)
                     .map(|(_, slot)| u64_at(slot, TIME))
                     .min();
@@ -159,13 +167,13 @@ impl<'a> Events<'a> {
             self.buffer = Vec::new();
             return;
         }
-        let first = (self.read_to - HEADER_SIZE as u64) / RECORD_SIZE as u64;
-        let knows_under_way = self.journal.version > 1;
-        for (index, slot) in (first..).zip(self.buffer.chunks_exact(RECORD_SIZE)) {
+        let first = (self.read_to - HEADER_SIZE as u64) / SLOT_SIZE as u64;
+        let knows_under_way = self.journal.marks_under_way();
+        for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
             match commit_word(slot) {
                 word if word == index + 1 => {
                     self.unfinished += std::mem::take(&mut self.gap);
-                    self.ready.push(event_in(index, slot));
+                    self.ready.push(record_in(index, slot));
                 }
                 // Kept in hand, or never handed out.
                 0 if knows_under_way => {}
@@ -184,19 +192,19 @@ impl<'a> Events<'a> {
 }
 
 /// Where in a slot its time lies.
-const TIME: usize = offset_of!(Slot, record) + offset_of!(Record, time_ns);
+const TIME: usize = offset_of!(Slot, record) + offset_of!(RawRecord, time_ns);
 
 pub(super) fn commit_word(slot: &[u8]) -> u64 {
     u64_at(slot, offset_of!(Slot, commit))
 }
 
-pub(super) fn event_in(index: u64, slot: &[u8]) -> Event {
-    let record = parse_record(&slot[offset_of!(Slot, record)..]);
-    Event { index, record }
+/// The record in the bytes of slot `number`.
+pub(super) fn record_in(number: u64, slot: &[u8]) -> Record {
+    RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]).decode(number)
 }
 
-impl Iterator for Events<'_> {
-    type Item = io::Result<Event>;
+impl Iterator for Records<'_> {
+    type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
