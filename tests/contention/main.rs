@@ -28,7 +28,7 @@ fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished
 fn branches(finished: &Finished) -> usize {
     let said = finished.said();
     said.iter()
-        .filter(|(_, words)| words.contains("is served by branch"))
+        .filter(|(_, words)| words.contains("is served by subpool"))
         .count()
 }
 
