@@ -185,7 +185,7 @@ static void streams(void)
 /* ---- capture */
 
 /* Allocates and frees while another stream captures. A relaxed capture allows both. During any other capture only calls
- * that need no driver succeed, and if a call failed, the capture may be invalidated. */
+ * that need no driver succeed, and if a call fails, the capture is invalidated. */
 static void beside_a_capture(bool relaxed)
 {
     CUstream worker = new_stream(NON_BLOCKING), captured = new_stream(NON_BLOCKING), mine = new_stream(NON_BLOCKING);

@@ -1,4 +1,4 @@
-/* A layer between the library and the driver that counts the calls that wait for a context or stream. */
+/* A layer between the library and the driver that counts the calls of cuCtxSynchronize. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 
