@@ -1,6 +1,6 @@
-/* A policy and stream captures: it must not wait for the device while a capture is open, and must wait if none is. Exits
- * with 1 otherwise. In all scenes but `idle`, most of the device is one freed block that was just used. It can be reused
- * only after a wait, unless it was clean when the capture began.
+/* A policy and stream captures: it must not wait for the device while a capture is open, and must wait if none is.
+ * Exits with 1 otherwise. In all scenes but `idle`, most of the device is one freed block that was just used. It can be
+ * reused only after a wait, unless it was clean when the capture began.
  *
  *   captures stream     the capturing stream is destroyed
  *   captures context    the capturing stream's context is destroyed
@@ -24,7 +24,8 @@ static void end_capture(CUstream stream, CUresult wanted)
     EXPECT(cuStreamEndCapture(stream, &graph), wanted);
 }
 
-/* Allocates, uses and frees most of the device. Afterwards only the policy can serve a block of this size, after a wait. */
+/* Allocates, uses and frees most of the device. Afterwards only the policy can serve a block of this size, after a
+ * wait. */
 static void use_most(void)
 {
     CUdeviceptr address;

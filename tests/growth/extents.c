@@ -1,5 +1,5 @@
-/* Tests of the simulator alone: a device of 1 GiB on which each request needs one piece (SIMGPU_CONTIGUOUS). Exits with 1
- * if the simulator does not behave as documented.
+/* Tests of the simulator alone: a device of 1 GiB on which each request needs one piece (SIMGPU_CONTIGUOUS). Exits with
+ * 1 if the simulator does not behave as documented.
  *
  *   extents kinds        every class of memory finds the holes that exist, and leaves them as they were
  *   extents paging       the same on a device with pages
@@ -135,7 +135,8 @@ static void kinds(CUresult longer_than_a_hole)
     }
 }
 
-/* A pool takes its memory in one piece. If another request needs memory, the pool gives up the end of what it took last. */
+/* A pool takes its memory in one piece. If another request needs memory, the pool gives up the end of what it took
+ * last. */
 static void pool(void)
 {
     CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};

@@ -1,5 +1,5 @@
-/* Address ranges that are backed by memory: one huge mapping, which takes no memory until it is written to. Freed ranges
- * are kept by size class and reused. */
+/* Address ranges that are backed by memory: one huge mapping, which takes no memory until it is written to. Freed
+ * ranges are kept by size class and reused. */
 #include "sim.h"
 #include <sys/mman.h>
 
@@ -11,8 +11,8 @@ struct range { uint64_t address; struct range *next; };
 static uint64_t base, next_small, next_large;
 static struct range *bins[BINS];
 
-/* The size and the number of the class that `size` belongs to. There are eight classes between each power of two and the
- * next, from 512 on. */
+/* The size and the number of the class that `size` belongs to. There are eight classes between each power of two and
+ * the next, from 512 on. */
 static uint64_t class_of(uint64_t size, int *number)
 {
     uint64_t least = size < 512 ? 512 : size;

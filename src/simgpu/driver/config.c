@@ -176,7 +176,8 @@ static void add_rule(struct rule parsed)
     rules = rule;
 }
 
-/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a call. */
+/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
+ * call. */
 static struct { const char *function; atomic_ulong calls; } counts[1024];
 static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
 

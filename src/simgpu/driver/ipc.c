@@ -8,8 +8,8 @@
 struct handle { uint64_t magic; int pid, fd, device; uint64_t offset, size; };
 #define MAGIC 0x5349504331ull
 
-/* Copies the touched pages of [first, first + size) into the file. Untouched pages stay holes, because device memory may
- * be larger than the machine's memory. */
+/* Copies the touched pages of [first, first + size) into the file. Untouched pages stay holes, because device memory
+ * may be larger than the machine's memory. */
 static bool save(int fd, uint64_t first, uint64_t size)
 {
     int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);

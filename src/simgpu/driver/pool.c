@@ -1,5 +1,5 @@
-/* Stream-ordered memory. A pool takes physical memory in steps. It gives memory above its release threshold back when the
- * device is synchronised, or when another request needs memory. */
+/* Stream-ordered memory. A pool takes physical memory in steps. It gives memory above its release threshold back when
+ * the device is synchronised, or when another request needs memory. */
 #include "sim.h"
 
 static struct Pool defaults[MAX_DEVICES];

@@ -1,5 +1,5 @@
-/* cuGetProcAddress: returns the newest variant of a name that is not newer than the requested version and the driver. The
- * table is made at build time from the exported symbols of the library, so the loader looks nothing up. */
+/* cuGetProcAddress: returns the newest variant of a name that is not newer than the requested version and the driver.
+ * The table is made at build time from the exported symbols of the library, so the loader looks nothing up. */
 #include "cuda_api.h"
 #include <dlfcn.h>
 #include <stdatomic.h>

@@ -25,8 +25,8 @@ struct config {
     const char *truth, *state;
 };
 const struct config *config(void);
-/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts the
- * call if work is delayed. */
+/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts
+ * the call if work is delayed. */
 CUresult fault(const char *function);
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
 
@@ -113,8 +113,8 @@ struct Context {
     uint64_t id;
 };
 extern pthread_mutex_t sim_mutex;
-/* Set as soon as there was a capture, a pool or delayed work. Until then a synchronisation has nothing to do and returns
- * without the lock, so that benchmarks with many threads do not measure the simulator's lock. */
+/* Set as soon as there was a capture, a pool or delayed work. Until then a synchronisation has nothing to do and
+ * returns without the lock, so that benchmarks with many threads do not measure the simulator's lock. */
 extern _Atomic bool sim_eventful;
 /* Whether this process called cuInit. A forked child did not, even if its parent did. */
 enum { BEFORE_INIT, INITIALISED, FORKED };
@@ -195,8 +195,8 @@ void graph_reset(int device);
 /* ---- vmm.c */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 
-/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait may release the lock for
- * some time, so the caller must look its table entries up again afterwards. */
+/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait may release the lock
+ * for some time, so the caller must look its table entries up again afterwards. */
 struct side { char *base; size_t pitch, slice; }; /* source or destination of a copy of rows and slices */
 struct Work {
     enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;

@@ -1,6 +1,6 @@
-/* The memory of the devices, which the processes of one simulated host share. Each process has a slot with the bytes that
- * it holds of each device. A slot belongs to a process id and start time. The next process that looks frees the slots of
- * dead processes, and the lock survives the death of its holder. */
+/* The memory of the devices, which the processes of one simulated host share. Each process has a slot with the bytes
+ * that it holds of each device. A slot belongs to a process id and start time. The next process that looks frees the
+ * slots of dead processes, and the lock survives the death of its holder. */
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>

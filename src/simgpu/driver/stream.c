@@ -221,7 +221,8 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 }
 API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime(milliseconds, start, end); }
 
-/* An event of another process has always completed, because work is done at once. With SIMGPU_DELAYED there are none. */
+/* An event of another process has always completed, because work is done at once. With SIMGPU_DELAYED there are
+ * none. */
 #define EVENT_MAGIC "simgpu event"
 API CUresult cuIpcGetEventHandle(CUipcMemHandle *out, CUevent event)
 {

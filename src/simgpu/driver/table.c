@@ -1,5 +1,5 @@
-/* The exact table of everything that is allocated, and the JSON made from it ("the truth" in tests). An entry is found by
- * any address in its range. */
+/* The exact table of everything that is allocated, and the JSON made from it ("the truth" in tests). An entry is found
+ * by any address in its range. */
 #include "sim.h"
 #include <search.h>
 #include <stdarg.h>

@@ -1,14 +1,14 @@
-/* With SIMGPU_DELAYED=1 work is done later than it is submitted, as on a device. Each stream has a queue. Its operations
- * are performed, oldest first, when a call waits for them and no sooner. So a too early reuse of memory is noticed: the
- * old work really writes to it afterwards, and simgpu_hazard reports it before.
+/* With SIMGPU_DELAYED=1 work is done later than it is submitted, as on a device. Each stream has a queue. Its
+ * operations are performed, oldest first, when a call waits for them and no sooner. So a too early reuse of memory is
+ * noticed: the old work really writes to it afterwards, and simgpu_hazard reports it before.
  *
  * An operation comes after the operations before it in its queue, and after the operation that its stream was told to
  * wait for. On the legacy default stream it comes after all earlier work of the context's blocking streams, and their
  * later work comes after it. Every operation has a number and waits only for operations with smaller numbers.
  *
  * Polling makes progress too: each query that finds pending work performs one operation. A queue holds a limited number
- * of operations, as a device's queue does. Kernels compute nothing, so they only keep their place in the order. Work that
- * is pending when the process ends is never done. */
+ * of operations, as a device's queue does. Kernels compute nothing, so they only keep their place in the order. Work
+ * that is pending when the process ends is never done. */
 #include "sim.h"
 
 #define QUEUE_LIMIT 4096

@@ -1,6 +1,6 @@
 /* The part of the CUDA driver API that the simulated GPU and the test programs use. Types, constants and prototypes are
- * written from the public documentation. Sizes are bytes. If a name exists with _v2 too, the name without it is the first
- * generation, with 32-bit addresses. */
+ * written from the public documentation. Sizes are bytes. If a name exists with _v2 too, the name without it is the
+ * first generation, with 32-bit addresses. */
 #ifndef SIMGPU_CUDA_API_H
 #define SIMGPU_CUDA_API_H
 

@@ -1,8 +1,8 @@
 /* A stand-in cuBLAS. Handles remember their settings; computations succeed and compute nothing.
  *
- * It is written from the public headers. With it a program that is linked with cuBLAS runs on the simulated GPU, where no
- * kernel computes anything either. It makes no CUDA calls. Memory in which a routine would leave a result is not changed,
- * on the device or the host. The argument checks of the batched factorisations report success. */
+ * It is written from the public headers. With it a program that is linked with cuBLAS runs on the simulated GPU, where
+ * no kernel computes anything either. It makes no CUDA calls. Memory in which a routine would leave a result is not
+ * changed, on the device or the host. The argument checks of the batched factorisations report success. */
 #include <stddef.h>
 #include <stdlib.h>
 

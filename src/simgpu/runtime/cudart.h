@@ -96,8 +96,8 @@ enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_ARRAY = 3, MEMORY_UNIFIED = 4 
 
 #include "cudart_driver.h"
 
-/* The driver's functions for this call, with a context current on this thread. Returns NULL and notes the error if there
- * is no driver or no context. `per_thread` selects the functions whose default stream is each thread's own. */
+/* The driver's functions for this call, with a context current on this thread. Returns NULL and notes the error if
+ * there is no driver or no context. `per_thread` selects the functions whose default stream is each thread's own. */
 const struct driver *enter(int per_thread);
 /* The same without a context, for questions that must not create one. */
 const struct driver *enter_without_context(int per_thread);
@@ -109,8 +109,8 @@ cudaError_t current_device(const struct driver *cu, int *device);
 cudaError_t done(cudaError_t error);
 cudaError_t last_error(void);
 
-/* The driver's kernel for a host function, loaded at first use. *kernel is NULL if the driver cannot load code. A launch
- * then does nothing, as it would with a kernel. */
+/* The driver's kernel for a host function, loaded at first use. *kernel is NULL if the driver cannot load code. A
+ * launch then does nothing, as it would with a kernel. */
 cudaError_t kernel_of(const struct driver *cu, const void *host_function, Handle *kernel);
 cudaError_t symbol_address(const struct driver *cu, const void *symbol, void **address, size_t *size);
 

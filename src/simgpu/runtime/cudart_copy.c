@@ -1,5 +1,5 @@
-/* Copies and fills. The kind of a copy chooses the driver function. For cudaMemcpyDefault the driver finds the kind from
- * the addresses. */
+/* Copies and fills. The kind of a copy chooses the driver function. For cudaMemcpyDefault the driver finds the kind
+ * from the addresses. */
 #include "cudart.h"
 
 STREAM_FUNCTION(cudaMemcpy, _ptds, (void *to, const void *from, size_t size, int kind), to, from, size, kind)
@@ -234,7 +234,8 @@ STREAM_FUNCTION(cudaMemset3D, _ptds, (PitchedPtr memory, int value, Extent exten
     return error == SUCCESS ? cu->cuStreamSynchronize(NULL) : error;
 }
 
-/* Copies to and from a device variable: the address is checked against the variable's size, then a plain copy follows. */
+/* Copies to and from a device variable: the address is checked against the variable's size, then a plain copy
+ * follows. */
 static cudaError_t locate(const struct driver *cu, const void *symbol, size_t size, size_t offset, char **address)
 {
     void *start;

@@ -1,9 +1,9 @@
 /* Finds the driver for the stand-in runtime, and chooses the context of a call.
  *
- * Nothing happens before the first call. Then libcuda.so.1 is opened, dlsym finds cuGetProcAddress_v2, and every function
- * of the table is looked up by name and version. A missing function is replaced by one that returns "not supported".
- * Contexts are the devices' primary contexts, retained at first use. If the program made a context current itself, that
- * context is used, as the runtime's documentation says. */
+ * Nothing happens before the first call. Then libcuda.so.1 is opened, dlsym finds cuGetProcAddress_v2, and every
+ * function of the table is looked up by name and version. A missing function is replaced by one that returns "not
+ * supported". Contexts are the devices' primary contexts, retained at first use. If the program made a context current
+ * itself, that context is used, as the runtime's documentation says. */
 #include "cudart.h"
 
 #include <dlfcn.h>

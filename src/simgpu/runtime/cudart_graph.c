@@ -1,5 +1,5 @@
-/* CUDA graphs. The node parameters of runtime and driver have the same layout, with two exceptions. A kernel node holds a
- * host function in the runtime and a kernel in the driver, and a conditional node holds its context in the driver. */
+/* CUDA graphs. The node parameters of runtime and driver have the same layout, with two exceptions. A kernel node holds
+ * a host function in the runtime and a kernel in the driver, and a conditional node holds its context in the driver. */
 #include "cudart.h"
 
 FORWARD(cudaGraphCreate, cuGraphCreate, (Handle *graph, unsigned flags), graph, flags)

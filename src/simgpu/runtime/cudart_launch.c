@@ -1,7 +1,7 @@
 /* Launches of kernels, and questions about kernels.
  *
- * A launch goes to the driver if the driver has the code, so that a capture gets its node. Otherwise the launch succeeds
- * without a node. In both cases nothing is computed. Attributes are plausible figures for a small kernel. */
+ * A launch goes to the driver if the driver has the code, so that a capture gets its node. Otherwise the launch
+ * succeeds without a node. In both cases nothing is computed. Attributes are plausible figures for a small kernel. */
 #include "cudart.h"
 
 enum { INVALID_CONFIGURATION = 9, CALL_DEPTH = 16 };

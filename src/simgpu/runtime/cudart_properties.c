@@ -127,7 +127,8 @@ _Static_assert(sizeof(Properties) == (CUDART_VERSION < 13000 ? 1032 : 1008), "th
     X(gpuPciDeviceID, 139) X(gpuPciSubsystemID, 140) X(hostNumaMultinodeIpcSupported, 143)
 #endif
 
-/* In version 12 the name without a suffix fills the shorter structure of version 11. No program here is built with it. */
+/* In version 12 the name without a suffix fills the shorter structure of version 11. No program here is built with
+ * it. */
 #if CUDART_VERSION < 13000
 #define GET_PROPERTIES cudaGetDeviceProperties_v2
 #else

@@ -1,5 +1,5 @@
-/* One scene for each fault that other interposing libraries have had. Each scene makes documented calls and exits with 1
- * if an answer is not the documented one. Results that only the test can judge are printed.
+/* One scene for each fault that other interposing libraries have had. Each scene makes documented calls and exits with
+ * 1 if an answer is not the documented one. Results that only the test can judge are printed.
  *
  *   behaviour SCENE */
 #include "client.h"
@@ -116,7 +116,8 @@ static void codes(void)
     SAY(cuPointerGetAttribute(&address, 11, 0xdead0000));
     SAY(cuCtxDestroy_v2(NULL));
     SAY(cuDevicePrimaryCtxReset_v2(9));
-    /* Frees an address inside a block, a block twice, and a block in another context. The other blocks keep their bytes. */
+    /* Frees an address inside a block, a block twice, and a block in another context. The other blocks keep their
+     * bytes. */
     CUdeviceptr first = allocate(100000), second = allocate(100000), third = allocate(100000);
     CHECK(cuMemsetD8_v2(first, 1, 100000));
     CHECK(cuMemsetD8_v2(third, 3, 100000));

@@ -25,7 +25,8 @@ static inline void *driver_function(const char *name)
     CUresult (*get)(const char *, void **, int, unsigned long long, int *) = dlsym(library, "cuGetProcAddress_v2");
     char base[128];
     snprintf(base, sizeof base, "%s", name);
-    /* Some names have another signature in another version: the 32-bit functions before 3.2, and cuCtxCreate since 11.4. */
+    /* Some names have another signature in another version: the 32-bit functions before 3.2, and cuCtxCreate since
+     * 11.4. */
     static const char *const first[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo", NULL};
     int version = strncmp(name, "cuCtxCreate", 11) ? 12080 : 11000;
     char *suffix = strstr(base, "_v2");

@@ -1,5 +1,5 @@
-/* Shared by the clients that check whether memory is still in use, on a simulator that does its work as late as possible
- * (SIMGPU_DELAYED=1). */
+/* Shared by the clients that check whether memory is still in use, on a simulator that does its work as late as
+ * possible (SIMGPU_DELAYED=1). */
 #ifndef DELAYED_H
 #define DELAYED_H
 

@@ -1,5 +1,5 @@
-/* Frees memory and asks for blocks of other sizes. Exits with 1 if a live block has other bytes than were written to it,
- * or if a request fails that must succeed.
+/* Frees memory and asks for blocks of other sizes. Exits with 1 if a live block has other bytes than were written to
+ * it, or if a request fails that must succeed.
  *
  *   growth textbook        allocates 1, 2 and 1 GiB, frees the 2 GiB, asks for 3 GiB; prints the result
  *   growth ends            frees two halves of granules, asks for a whole granule; prints the result
@@ -92,8 +92,8 @@ static void textbook(void)
     else printf("CUDA error %d\n", result);
 }
 
-/* Asks for 2 MiB on a device of 6 MiB, of which two halves of granules are free: the end of one granule and the beginning
- * of another. */
+/* Asks for 2 MiB on a device of 6 MiB, of which two halves of granules are free: the end of one granule and the
+ * beginning of another. */
 static void ends(void)
 {
     struct block head = allocate(MIB), opening = allocate(MIB), whole = allocate(2 * MIB), closing = allocate(MIB);

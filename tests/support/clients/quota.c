@@ -1,5 +1,5 @@
-/* A job that may use a part of a device. Exits with 1 if an answer is impossible, or if a block has other bytes than were
- * written to it.
+/* A job that may use a part of a device. Exits with 1 if an answer is impossible, or if a block has other bytes than
+ * were written to it.
  *
  *   quota book SEED STEPS   allocates and frees every class of device memory at random
  *   quota limit             allocates each class until out of memory, frees all, and allocates half as much again

@@ -1,5 +1,5 @@
-/* A client of the runtime API. It allocates every class of memory at random on two devices and counts bytes and calls. It
- * is linked to libcudart.so.12 or .13 and declares the functions itself.
+/* A client of the runtime API. It allocates every class of memory at random on two devices and counts bytes and calls.
+ * It is linked to libcudart.so.12 or .13 and declares the functions itself.
  *
  *   runtime SEED STEPS */
 #include "client.h"

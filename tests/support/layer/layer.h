@@ -1,6 +1,6 @@
 /* A quota layer stands between the job and the driver and counts the device memory of a process against a limit, as
- * systems for GPU sharing do. It is written from the public headers. There are two forms: preloaded (preloaded.c), and in
- * place of libcuda.so.1 (replacing.c). This header is shared by its files. */
+ * systems for GPU sharing do. It is written from the public headers. There are two forms: preloaded (preloaded.c), and
+ * in place of libcuda.so.1 (replacing.c). This header is shared by its files. */
 #ifndef LAYER_H
 #define LAYER_H
 
@@ -66,7 +66,8 @@ struct entry {
 bool book_charge(int device, uint64_t size);
 void book_refund(int device, uint64_t size);
 void book_enter(struct entry entry);
-/* Taken out before the driver frees: it may hand the same address out again at once. The bytes stay charged until then. */
+/* Taken out before the driver frees: it may hand the same address out again at once. The bytes stay charged until
+ * then. */
 bool book_take(enum kind kind, uint64_t key, struct entry *out);
 bool book_retain(uint64_t handle);
 void book_forget(bool (*gone)(const struct entry *, const void *), const void *data);
