@@ -1,6 +1,6 @@
-//! Measures the cost of one pair: free a block, allocate another. All contenders hold their live blocks at the same time
-//! and take turns in short rounds, so other work of the machine slows all of them alike. A ratio is computed for each
-//! round, and the median is printed.
+//! Measures the cost of one pair: free a block, allocate another. All contenders hold their live blocks at the same
+//! time and take turns in short rounds, so other work of the machine slows all of them alike. A ratio is computed for
+//! each round, and the median is printed.
 
 use comfy_table::Table;
 use serde_json::{Value, json};

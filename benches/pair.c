@@ -8,10 +8,10 @@
  *              FILE.so pair_allocate, pair_release and pair_start of that library (pair.h)
  *   LIVE       live blocks, split evenly among the threads; no thread frees another's
  *
- * Prints "ready" when the blocks are allocated and were replaced about twice. Then each line on stdin asks for one round
- * of at most MILLISECONDS and PAIRS for each thread. The answer is a line "PAIRS NANOSECONDS PROCESSOR": the pairs of
- * all threads, the time from begin to end, and the sum of the threads' processor time in nanoseconds. If the allocator
- * fails, the line "refused WHY" takes the place of either line. */
+ * Prints "ready" when the blocks are allocated and were replaced about twice. Then each line on stdin asks for one
+ * round of at most MILLISECONDS and PAIRS for each thread. The answer is a line "PAIRS NANOSECONDS PROCESSOR": the
+ * pairs of all threads, the time from begin to end, and the sum of the threads' processor time in nanoseconds. If the
+ * allocator fails, the line "refused WHY" takes the place of either line. */
 #include "cuda_api.h"
 #include "pair.h"
 #include <dlfcn.h>

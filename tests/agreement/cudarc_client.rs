@@ -1,5 +1,5 @@
-//! A client in Rust that uses cudarc's safe API. It allocates on two devices and copies bytes to the device and back. At
-//! every checkpoint it prints its own count beside the simulator's table and the library's account.
+//! A client in Rust that uses cudarc's safe API. It allocates on two devices and copies bytes to the device and back.
+//! At every checkpoint it prints its own count beside the simulator's table and the library's account.
 //!
 //! It must not depend on the library's crate: that would link the hooks into the client itself.
 

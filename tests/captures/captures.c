@@ -1,13 +1,13 @@
-/* A policy beside stream captures: it must not wait for the device while one is open, and must when none is. Ends with 1
- * where it is otherwise. Except for `idle`, most of the device is free but was just used: whoever wants it has to wait,
- * unless it was free already when the capture began.
+/* A policy and stream captures: it must not wait for the device while a capture is open, and must wait if none is.
+ * Exits with 1 otherwise. In all scenes but `idle`, most of the device is one freed block that was just used. It can be
+ * reused only after a wait, unless it was clean when the capture began.
  *
  *   captures stream     the capturing stream is destroyed
  *   captures context    the capturing stream's context is destroyed
- *   captures threads    two threads capture the streams that are CU_STREAM_PER_THREAD to them (over a layer)
- *   captures failed     ending fails, and the stream goes on capturing; or it is over, and broken (with SIMGPU_FAULTS)
+ *   captures threads    two threads capture CU_STREAM_PER_THREAD, each its own (over a layer)
+ *   captures failed     the end fails and the stream goes on capturing; or it ends invalidated (with SIMGPU_FAULTS)
  *   captures meanwhile  a capture begins while the policy waits (with SIMGPU_LATENCY)
- *   captures idle       a job only captures, while its memory is given back (with VRAMSHIM_IDLE_RELEASE) */
+ *   captures idle       a job does nothing but capture while its memory is given back (with VRAMSHIM_IDLE_RELEASE) */
 #include "delayed.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -24,7 +24,8 @@ static void end_capture(CUstream stream, CUresult wanted)
     EXPECT(cuStreamEndCapture(stream, &graph), wanted);
 }
 
-/* Fills most of the device, which only the policy can have again, and not before it waited. */
+/* Allocates, uses and frees most of the device. Afterwards only the policy can serve a block of this size, after a
+ * wait. */
 static void use_most(void)
 {
     CUdeviceptr address;
@@ -40,7 +41,7 @@ static CUresult most(void)
     return result;
 }
 
-/* What was used before the capture can be had in it, once. */
+/* A block that was freed before the capture can be allocated during it, once. */
 static void begin_with_most(CUstream stream)
 {
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -91,8 +92,8 @@ static void *captures_its_own(void *unused)
 {
     CHECK(cuCtxSetCurrent(context));
     begin_capture(PER_THREAD, CU_STREAM_CAPTURE_MODE_RELAXED);
-    pthread_barrier_wait(&both); /* both capture */
-    pthread_barrier_wait(&both); /* the other one has ended */
+    pthread_barrier_wait(&both); /* both threads capture */
+    pthread_barrier_wait(&both); /* the other thread's capture has ended */
     end_capture(PER_THREAD, CUDA_SUCCESS);
     return unused;
 }
@@ -125,7 +126,7 @@ static void failed(void)
     end_capture(stream, CUDA_SUCCESS);
     may_wait();
     begin_with_most(stream);
-    EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* breaks it */
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); /* invalidates the capture */
     may_not_wait();
     end_capture(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     may_wait();
@@ -147,7 +148,7 @@ static void meanwhile(void)
     use_most();
     uint64_t before = synchronisations();
     pthread_create(&thread, NULL, waits, NULL);
-    while (synchronisations() == before) continue; /* it has begun, and takes a while */
+    while (synchronisations() == before) continue; /* the wait has begun, and takes some time */
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
     pthread_join(thread, NULL);
     end_capture(stream, CUDA_SUCCESS);
@@ -170,7 +171,7 @@ static void idle(void)
     CUstream stream = new_stream(NON_BLOCKING);
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], SIZE));
     for (int i = 0; i < BLOCKS; i++) CHECK(cuMemFree_v2(blocks[i]));
-    /* Until after the memory went. */
+    /* Runs until the memory was given back. */
     for (int round = 0; round < ROUNDS || reserved() >= BLOCKS * (uint64_t)SIZE; round++) {
         begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
         usleep(2000);

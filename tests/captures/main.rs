@@ -3,7 +3,8 @@
 
 use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Job, NAIVE_BEST_FIT, Strategy, client};
 
-/// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the scenes.
+/// A request larger than a chunk goes to the driver, which waits by itself. This chunk holds every request of the
+/// scenes.
 const LARGE_CHUNK: Strategy = Strategy {
     name: "naive_best_fit",
     environment: &[("FLAGS_initial_gpu_memory_in_mb", "3200")],

@@ -1,12 +1,12 @@
-/* Contexts whose segments lie in the same 2 MiB pages, and threads that do everything there is to do with such pages
- * at once: branch off and borrow slabs, ask about addresses, obtain and give back segments. Ends, or does not.
+/* Several contexts have segments in the same pages of 2 MiB, and threads use these pages at the same time: they make
+ * subpools and borrow slabs, ask about addresses, obtain segments and give them back. A deadlock shows as a hang.
  *
  *   crossing STEPS */
 #include "client.h"
 #include <pthread.h>
 
 enum { BLOCKS = 600, CONTEXTS = 4 };
-static const size_t SEGMENT = (1 << 20) + 8192; /* larger than a chunk: a segment of its own, and no multiple of a page */
+static const size_t SEGMENT = (1 << 20) + 8192; /* larger than a chunk, so it takes a segment of its own, and no multiple of a page */
 
 static CUcontext contexts[CONTEXTS];
 static int steps;

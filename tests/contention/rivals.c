@@ -1,4 +1,4 @@
-/* Threads that all free the same blocks: a bug that CUDA answers with an error, to all but one of them.
+/* Threads that all free the same blocks. This is an error of the job, and CUDA reports it to all threads but one.
  *
  *   rivals THREADS BLOCKS
  *

@@ -1,9 +1,10 @@
-/* What a job may do at the borders of a policy's memory. Ends with 1 where something is not as it is with the driver.
+/* Rare calls on a policy's memory. Exits with 1 if an answer differs from the driver's.
  *
- *   corners handle      asks for the physical memory behind blocks
- *   corners dying       allocates in a context while that is destroyed; then 100 MiB in one with the same handle; prints a checkpoint
+ *   corners handle      asks for the handle of the physical memory behind blocks
+ *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
+ *                       handle, and prints a checkpoint
  *   corners too-much    asks for more than the device has
- *   corners named       waits for a context that is not current, as CUDA 13 names it; prints that it did */
+ *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
 #include <pthread.h>
 
@@ -19,7 +20,7 @@ static void handle(void)
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)blocks[i]), CUDA_ERROR_INVALID_VALUE);
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)(blocks[i] + 100)), CUDA_ERROR_INVALID_VALUE);
     }
-    /* But what the job mapped itself has one. */
+    /* Memory that the job mapped itself has a handle. */
     CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemGenericAllocationHandle own_one;
     CHECK(cuMemAddressReserve(&mapped, 2 * MIB, 0, 0, 0));
@@ -37,8 +38,8 @@ static void *allocates_late(void *unused)
 {
     CUdeviceptr address;
     CHECK(cuCtxSetCurrent(dying));
-    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* it is on its way now, which takes it a while */
-    (void)cuMemAlloc_v2(&address, MIB); /* whether it succeeds is between the two threads */
+    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* the destruction has begun, and takes some time */
+    (void)cuMemAlloc_v2(&address, MIB); /* whether it succeeds depends on timing */
     return unused;
 }
 
@@ -54,7 +55,7 @@ static void in_a_dying_context(void)
     CHECK(cuCtxDestroy_v2(dying));
     CHECK(cuCtxCreate_v2(&next, 0, 0));
     for (int i = 0; i < 3000 && next != dying; i++) {
-        CHECK(cuCtxPopCurrent_v2(&next)); /* as many as it takes, one on the stack */
+        CHECK(cuCtxPopCurrent_v2(&next)); /* creates contexts until one has the same handle, and keeps one on the stack */
         CHECK(cuCtxCreate_v2(&next, 0, 0));
     }
     THAT(next == dying);
@@ -76,7 +77,7 @@ static void too_much(void)
     uint64_t before = simgpu_calls("cuMemCreate");
     EXPECT(cuMemAlloc_v2(&address, 6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
     THAT(simgpu_calls("cuMemCreate") == before);
-    /* What is there can still be had. */
+    /* A request that fits is still served. */
     CHECK(cuMemAlloc_v2(&address, 3 * GIB));
 }
 

@@ -1,4 +1,4 @@
-/* The application: one small scene for each argument. What it prints is what the test reads. */
+/* The application: the argument chooses a scene. The test reads what the scene prints. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -162,7 +162,7 @@ int main(int count, char **arguments) {
     return 0;
 }
 
-/* Asks before anything else of the program has run. */
+/* Calls dlsym before any other code of the program. */
 __attribute__((constructor)) static void early(void) {
     if (!dlsym(RTLD_DEFAULT, "malloc"))
         abort();

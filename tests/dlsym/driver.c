@@ -1,4 +1,4 @@
-/* A driver that does nothing but say that it was reached; built as libcuda.so.1 and under other names. */
+/* A driver that only prints that it was called. Built as libcuda.so.1 and under other names. */
 #include <stddef.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Functions whose names begin like ours, and are not. */
+/* Functions whose names begin like hooked names, but are not hooked. */
 int cudnnCreate(void) { return 1; }
 int cublasCreate_v2(void) { return 2; }
 int cufftPlan1d(void) { return 3; }

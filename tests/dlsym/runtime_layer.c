@@ -1,4 +1,4 @@
-/* A layer in front of or behind ours that wraps one runtime function. */
+/* A layer before or after the library that wraps one function of the runtime. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 int cudaMalloc(void **out, size_t size) {
     static int depth;
     if (++depth > 1)
-        abort(); /* called back by what it called */
+        abort(); /* the next function called this one again */
 #ifdef BY_HANDLE
     void *handle = dlopen("libcudart.so.98", RTLD_NOW);
 #else

@@ -1,4 +1,4 @@
-/* Wraps `greet`: says who it is, then calls the next one. Compiled once for each link of the chain. */
+/* Wraps `greet`: prints its own name and calls the next `greet`. Compiled once for each library of the chain. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 void greet(const char *name) {
     static int depth;
     if (++depth > 1)
-        abort(); /* got ourselves */
+        abort(); /* RTLD_NEXT found this function itself */
     printf(WHO " ");
     fflush(stdout);
 #ifdef LAST
@@ -22,7 +22,7 @@ void greet(const char *name) {
     depth--;
 }
 
-/* And one of the C library's. */
+/* Wraps a function of the C library in the same way. */
 int puts(const char *text) {
     static int depth;
     if (++depth > 1)

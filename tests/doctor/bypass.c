@@ -1,11 +1,11 @@
-/* Ways to device memory that no preloaded library sees, and then a long rest.
+/* Allocates device memory in ways that a preloaded library does not see, and then rests for a long time.
  *
- *   tables   the driver's functions from its ELF tables
- *   mixed    the same for one block of two, which is freed through the function everybody finds
- *   twice    a second copy of the driver, with dlmopen
- *   stranger frees an address that nobody gave it
- *   child    another program, started without LD_PRELOAD, that allocates as usual
- *   plain    allocates as usual */
+ *   tables   finds the driver's functions in its ELF tables
+ *   mixed    the same for one of two blocks; frees it through the function that dlsym finds
+ *   twice    loads a second copy of the driver with dlmopen
+ *   stranger frees an address that was never allocated
+ *   child    starts another program without LD_PRELOAD, which allocates with cuMemAlloc
+ *   plain    allocates with cuMemAlloc */
 #include "client.h"
 #include <link.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 enum { MIB = 1 << 20 };
 typedef CUresult (*alloc_t)(CUdeviceptr *, size_t);
 
-/* The address of an exported function, as the tables of the mapped file have it. */
+/* The address of an exported function, from the ELF tables of the mapped file. */
 static void *in_tables(const char *name)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -25,7 +25,7 @@ static void *in_tables(const char *name)
         if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
         if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
     }
-    /* The strings follow the symbols, as every linker lays them out. */
+    /* Every linker puts the strings behind the symbols, so they end the table. */
     for (const ElfW(Sym) *symbol = symbols; (const char *)symbol < strings; symbol++)
         if (symbol->st_shndx && strcmp(strings + symbol->st_name, name) == 0) return (void *)(map->l_addr + symbol->st_value);
     THAT(!"in the tables");
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
         enter();
         CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
         CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&hidden, 2048ull * MIB));
-        usleep(300000); /* long enough for NVML to be asked */
+        usleep(300000); /* long enough for the doctor to ask NVML */
         CHECK(cu(cuMemFree_v2)(hidden));
     } else if (strcmp(argv[1], "twice") == 0) {
         enter();

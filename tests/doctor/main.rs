@@ -1,5 +1,5 @@
-//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks what it finds, which severity it gives to each
-//! finding, and that it leaves no process and no file behind.
+//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks what it finds, which severity it gives to
+//! each finding, and that it leaves no process and no file behind.
 
 mod command;
 mod report;

@@ -1,5 +1,5 @@
-//! The symbols of the two files that are installed: what the library exports and needs, that the program exports nothing
-//! of the kind, and that `shim.h` declares what the library exports.
+//! The symbols of the two files that are installed: what the library exports and needs, that the program exports
+//! nothing of the kind, and that `shim.h` declares what the library exports.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,9 +47,9 @@ fn the_exported_symbols_are_the_golden_list() {
     );
 }
 
-/// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit` and
-/// `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The same filter finds every name of the
-/// golden list in the library, so an empty result says something.
+/// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`
+/// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The same filter finds every name of
+/// the golden list in the library, so an empty result says something.
 #[test]
 fn the_program_exports_nothing_that_the_library_does() {
     let golden = golden();
@@ -85,8 +85,8 @@ fn nothing_is_needed_beyond_libc_libgcc_and_the_loader() {
     assert!(needed.is_empty(), "needs {needed:?}");
 }
 
-/// The library must load on every system on which the tool chain's programs run. The limit is 2.34, because the symbols of
-/// libdl and libpthread moved into libc with that version.
+/// The library must load on every system on which the tool chain's programs run. The limit is 2.34, because the symbols
+/// of libdl and libpthread moved into libc with that version.
 #[test]
 fn no_symbol_of_a_newer_glibc_is_needed() {
     let table = tool("objdump", &["-T"], &library());

@@ -98,7 +98,8 @@ fn start_lines(finished: &Finished) -> usize {
         .count()
 }
 
-/// Runs the job under every strategy. Only one of its processes uses CUDA. Returns the output of `inspect` for each run.
+/// Runs the job under every strategy. Only one of its processes uses CUDA. Returns the output of `inspect` for each
+/// run.
 fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec<Value> {
     let one = |strategy: &&str| {
         let finished = run(job, strategy, memory, least_agreements);

@@ -1,9 +1,9 @@
-/* A device of 1 GiB whose physical memory is asked for in one piece each (SIMGPU_CONTIGUOUS), without anything in front
- * of it. Ends with 1 where the simulator does otherwise than it says.
+/* Tests of the simulator alone: a device of 1 GiB on which each request needs one piece (SIMGPU_CONTIGUOUS). Exits with
+ * 1 if the simulator does not behave as documented.
  *
- *   extents kinds        every kind of memory finds the holes that are there, and leaves them as they were
- *   extents paging       the same device where pieces do not matter
- *   extents processes    what a killed process held comes back where it was */
+ *   extents kinds        every class of memory finds the holes that exist, and leaves them as they were
+ *   extents paging       the same on a device with pages
+ *   extents processes    the memory of a killed process is free again at its place */
 #include "client.h"
 #include <signal.h>
 #include <sys/wait.h>
@@ -43,7 +43,7 @@ static void refuse(size_t mib)
     EXPECT(cuMemAlloc_v2(&address, mib * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* Memory of each kind, asked for and given back; what became of the request. */
+/* Each function allocates and frees memory of one class, and returns the result of the request. */
 
 static CUresult linear(size_t size)
 {
@@ -135,7 +135,7 @@ static void kinds(CUresult longer_than_a_hole)
     }
 }
 
-/* What a pool takes at once lies in one piece; what it gives up, for somebody who is short, is the end of what it took
+/* A pool takes its memory in one piece. If another request needs memory, the pool gives up the end of what it took
  * last. */
 static void pool(void)
 {
@@ -181,7 +181,7 @@ static void processes(void)
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     expect_free(768);
-    refuse(768); /* ours lies between */
+    refuse(768); /* this process's block lies in between */
     CUdeviceptr rest = take(512);
     give(take(256));
     give(ours);

@@ -1,5 +1,6 @@
-//! Jobs that free memory and then ask for blocks of other sizes. A policy reuses the free memory or gives it back to the
-//! driver, and live blocks keep their bytes. The client checks the bytes; the simulator reports what it has allocated.
+//! Jobs that free memory and then ask for blocks of other sizes. A policy reuses the free memory or gives it back to
+//! the driver, and live blocks keep their bytes. The client checks the bytes; the simulator reports what it has
+//! allocated.
 
 use serde_json::Value;
 use support::layer::FORMS;
@@ -87,8 +88,8 @@ fn auto_growth_puts_scattered_memory_side_by_side() {
     }
 }
 
-/// The control of the test above. Without granules the same number of bytes is free, but not in one piece. This holds if
-/// the policy keeps the memory and if it gave the memory back.
+/// The control of the test above. Without granules the same number of bytes is free, but not in one piece. This holds
+/// if the policy keeps the memory and if it gave the memory back.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
     let table = [

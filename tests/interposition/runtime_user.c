@@ -1,4 +1,4 @@
-/* A library that uses the runtime it was linked to; a program may hold one for each of two runtimes. */
+/* A library that uses the runtime that it was linked with. A program may load one for each of two runtimes. */
 #include <stddef.h>
 
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaPeekAtLastError(void), cudaRuntimeGetVersion(int *);

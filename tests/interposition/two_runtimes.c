@@ -1,4 +1,4 @@
-/* Loads the libraries named, each with a runtime of its own that nobody else sees, and uses them in turn.
+/* Loads two libraries with RTLD_LOCAL, each with a runtime of its own, and uses them in turn.
  *
  *   two_runtimes LIBRARY LIBRARY */
 #include "client.h"
@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     }
     *count_of(0, LINEAR) = 2001;
     checkpoint();
-    /* an error is told to the runtime it happened in, and to no other */
+    /* cudaGetLastError returns an error in the runtime in which it happened, and in no other. */
     for (int i = 0; i < USERS; i++) {
         EXPECT(users[i].obtain(&none, 1ull << 50), CUDA_ERROR_OUT_OF_MEMORY);
         printf("errors %d %d\n", users[0].last_error(), users[1].last_error());
@@ -33,7 +33,7 @@ int main(int argc, char **argv)
     CHECK(users[0].give_back(memory[0]));
     *count_of(0, LINEAR) = 1001;
     checkpoint();
-    /* past the runtime, through a pointer that it hands out: as frameworks reach what the runtime does not have */
+    /* Calls the driver through a pointer from the runtime, as frameworks do for functions that the runtime lacks. */
     for (int i = 0; i < USERS; i++) {
         CUdeviceptr address;
         CUresult (*allocate)(CUdeviceptr *, size_t) = users[i].driver_function("cuMemAlloc", 12000);

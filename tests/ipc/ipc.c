@@ -1,5 +1,5 @@
-/* Shares memory with another process, and uses what another one shared, as the lines on stdin say. One line on stdout
- * answers each: a result code first, where there is one.
+/* Shares memory with another process and uses memory that another process shared. It reads commands from stdin, one a
+ * line, and answers each with a line. If the command is a CUDA call, the answer begins with its result.
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
  *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
@@ -41,7 +41,7 @@ static const char *check(const struct block *b, unsigned seed)
     return i == b->size ? "right" : "wrong";
 }
 
-/* First address and size as the range of an address and as three attributes tell them: all the same, or a complaint. */
+/* Prints the first address and the size of a block. Complains if cuMemGetAddressRange and three attributes disagree. */
 static void range(const struct block *b, size_t offset)
 {
     CUdeviceptr base = 0, start = 0, again = 0;
@@ -71,7 +71,7 @@ int main(void)
     CHECK(cuInit(0));
     for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cuCtxSetCurrent(contexts[0]));
-    CUstream user, captured; /* `use` gives the one work that stays pending; the other one captures */
+    CUstream user, captured; /* `use` gives the first pending work; the second captures */
     CHECK(cuStreamCreate(&user, 1));
     CHECK(cuStreamCreate(&captured, 1));
     char line[512], command[32], name[160], more[160];
@@ -122,7 +122,7 @@ int main(void)
         else if (!strcmp(command, "threads")) printf("%d\n", threads());
         else if (!strcmp(command, "destroy")) printf("%d\n", cuDevicePrimaryCtxReset_v2(0));
         else if (!strcmp(command, "fork")) {
-            /* The child keeps everything it inherited open for a while. */
+            /* The child keeps all inherited descriptors open for some time. */
             fflush(stdout);
             int child = fork();
             if (child == 0) {

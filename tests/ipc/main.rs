@@ -1,5 +1,5 @@
-//! Processes that share blocks of a policy through CUDA IPC. Both see the same bytes. If the memory cannot be shared, the
-//! job gets a clear error.
+//! Processes that share blocks of a policy through CUDA IPC. Both see the same bytes. If the memory cannot be shared,
+//! the job gets a clear error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};

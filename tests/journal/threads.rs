@@ -1,5 +1,5 @@
-//! Several threads write one journal at the same time. No event is missing, the order of each thread and of time is kept,
-//! even after a kill, and slots that a thread has reserved but not used are not counted.
+//! Several threads write one journal at the same time. No event is missing, the order of each thread and of time is
+//! kept, even after a kill, and slots that a thread has reserved but not used are not counted.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub fn writer(folder: &Path) {
             scope.spawn(move || {
                 for number in (1..).map(|n| thread << 32 | n) {
                     assert_eq!(journal.write(event(number)), Outcome::Written);
-                    // Printing costs more than writing, so only some numbers are printed. A printed event must be in the
-                    // journal, and so must every event that this thread wrote before it.
+                    // Printing costs more than writing, so only some numbers are printed. A printed event must be in
+                    // the journal, and so must every event that this thread wrote before it.
                     if number % 64 == 0 {
                         say(&number.to_string());
                     }

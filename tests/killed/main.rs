@@ -1,8 +1,8 @@
 //! A job that is killed at any moment leaves a journal that can be read and that holds every event before the kill.
 //!
-//! The job writes each event into a pipe after the call has returned. For each thread the journal must hold all of these
-//! events in their order, and at most one more: the event of the call that was running at the kill. A free that was
-//! running at the kill may be missing although another thread already got its memory. The journal then shows an
+//! The job writes each event into a pipe after the call has returned. For each thread the journal must hold all of
+//! these events in their order, and at most one more: the event of the call that was running at the kill. A free that
+//! was running at the kill may be missing although another thread already got its memory. The journal then shows an
 //! unfinished slot, and this is the only reason for which it may show one.
 
 use std::collections::BTreeMap;

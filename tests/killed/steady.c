@@ -1,5 +1,5 @@
-/* Allocates and frees without end, and writes down each event once the call has returned:
- * "THREAD a|f ADDRESS SIZE", one write(2) a line.
+/* Allocates and frees without end, and prints each event after the call has returned: "THREAD a|f ADDRESS SIZE", with
+ * one write(2) for each line.
  *
  *   steady THREADS SEED */
 #include "client.h"

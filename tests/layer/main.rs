@@ -1,6 +1,6 @@
-//! Jobs over a quota layer (`tests/support/layer`) that stands between the library and the driver, in both forms and with
-//! the habits that such layers have. Every job runs under every strategy. At every checkpoint the layer's book, the
-//! library's account and the simulator's table agree to the byte.
+//! Jobs over a quota layer (`tests/support/layer`) that stands between the library and the driver, in both forms and
+//! with the habits that such layers have. Every job runs under every strategy. At every checkpoint the layer's book,
+//! the library's account and the simulator's table agree to the byte.
 
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};

@@ -315,8 +315,8 @@ fn the_memory_of_a_reset_context_leaves_the_account() {
     }
 }
 
-/// A program may set the limit itself, as it may set the strategy: after its first questions about the device, but before
-/// it uses the device.
+/// A program may set the limit itself, as it may set the strategy: after its first questions about the device, but
+/// before it uses the device.
 #[test]
 fn a_program_may_limit_itself_before_it_begins() {
     let host = Host::new("4GiB");

@@ -1,17 +1,17 @@
-/* Holds memory as it is told on stdin, a command a line, each answered by "done":
+/* Holds memory. It reads commands from stdin, one a line, and answers each with "done":
  *
- *   device N     the primary context of device N is current from here on
- *   context      one more context of that device is made, and stays current
+ *   device N     makes the primary context of device N current
+ *   context      creates another context of that device, which stays current
  *   alloc MIB    cuMemAlloc
- *   free         of what was allocated last
- *   hide MIB     cuMemAlloc of the driver itself, past everything that stands in front of it */
+ *   free         frees the last block
+ *   hide MIB     calls the driver's own cuMemAlloc, which no preloaded library sees */
 #include "client.h"
 #include <link.h>
 
 static uint64_t blocks[64];
 static int count;
 
-/* A function of the driver by its own table of symbols; dlsym would be told of others. */
+/* A function of the driver, from its own table of symbols. dlsym would return a hook. */
 static void *of_the_driver(const char *name)
 {
     struct link_map *map = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -22,7 +22,7 @@ static void *of_the_driver(const char *name)
         if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
         if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
     }
-    /* The one ends where the other begins. */
+    /* The table of symbols ends where the strings begin. */
     for (symbol = symbols; (const char *)symbol < strings; symbol++)
         if (symbol->st_value && !strcmp(strings + symbol->st_name, name)) return (char *)map->l_addr + symbol->st_value;
     fprintf(stderr, "holder: no %s\n", name);

@@ -1,6 +1,6 @@
-//! Stand-ins for jobs: each process writes a journal as the library does, with measurements at chosen moments, and really
-//! allocates memory of the simulated GPU. The tests check how `reconcile` finds the size of a context, and what it
-//! prints if it cannot.
+//! Stand-ins for jobs: each process writes a journal as the library does, with measurements at chosen moments, and
+//! really allocates memory of the simulated GPU. The tests check how `reconcile` finds the size of a context, and what
+//! it prints if it cannot.
 
 use std::ffi::{CString, c_int, c_void};
 use std::io::BufRead;

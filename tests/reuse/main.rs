@@ -1,5 +1,6 @@
 //! A freed block is not handed out again while work of its former owner may still touch it. The simulator does all work
-//! as late as CUDA allows. The client asks the simulator about every block that it gets, and checks that its bytes stay.
+//! as late as CUDA allows. The client asks the simulator about every block that it gets, and checks that its bytes
+//! stay.
 
 use support::{
     AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, STRATEGIES, Strategy, client,

@@ -1,10 +1,10 @@
-/* Memory that is used again while work of its former owner is still to come: on a simulator whose work is done late
- * (SIMGPU_DELAYED=1). Ends with 1 where a range that was just handed out may still be written to, or was.
+/* Reuse of memory while work of its former owner is pending, on a simulator that does its work as late as possible
+ * (SIMGPU_DELAYED=1). Exits with 1 if pending work may still write to a block that was just allocated, or did write.
  *
- *   reuse order      that the simulator delays, orders and waits as CUDA documents it (without the library)
- *   reuse streams    free and allocate behind work on every kind of stream, from one thread and from two
+ *   reuse order      checks that the simulator delays, orders and waits as CUDA documents it (without the library)
+ *   reuse streams    frees and allocates behind work on every kind of stream, from one thread and from two
  *   reuse capture    the same while another stream captures
- *   reuse once       100 blocks at once; prints how often the context was waited for */
+ *   reuse once       frees 100 blocks; prints the number of waits for the context */
 #include "delayed.h"
 #include <pthread.h>
 
@@ -12,7 +12,7 @@ enum { BLOCK = 256 << 10 };
 #define LEGACY ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
 
-/* Nobody's earlier work may touch what was just handed out. */
+/* Allocates a block, and checks that no pending work may touch it. */
 static CUdeviceptr allocate(size_t size)
 {
     CUdeviceptr address;
@@ -47,7 +47,7 @@ static void *waits_in_its_own_stream(void *address)
 {
     CHECK(cuCtxSetCurrent(context));
     CHECK(cuStreamSynchronize(PER_THREAD));
-    THAT(!idle((CUdeviceptr)address)); /* another thread's */
+    THAT(!idle((CUdeviceptr)address)); /* the work of another thread */
     return NULL;
 }
 
@@ -62,18 +62,18 @@ static void order(void)
     CHECK(cuMemcpyDtoH_v2(&byte, a, 1)); /* the default stream does not wait for this one */
     THAT(byte == 0);
     EXPECT(cuStreamQuery(free_one), CUDA_ERROR_NOT_READY);
-    while (cuStreamQuery(free_one) != CUDA_SUCCESS) continue; /* who polls gets there */
+    while (cuStreamQuery(free_one) != CUDA_SUCCESS) continue; /* polling lets the work proceed */
     holds(a, 1, BLOCK);
 
     CHECK(cuMemsetD8Async(a, 2, BLOCK, blocking));
     CHECK(cuStreamSynchronize(free_one));
     THAT(!idle(a));
-    CHECK(cuMemcpyDtoH_v2(&byte, a, 1)); /* but for that one */
+    CHECK(cuMemcpyDtoH_v2(&byte, a, 1)); /* the default stream waits for a blocking stream */
     THAT(byte == 2);
-    CHECK(cuMemsetD8_v2(a, 3, BLOCK)); /* does not wait either */
+    CHECK(cuMemsetD8_v2(a, 3, BLOCK)); /* a memset does not wait */
     THAT(!idle(a));
     CHECK(cuMemsetD8Async(b, 3, BLOCK, blocking));
-    CHECK(cuStreamSynchronize(blocking)); /* comes after what the default stream was given */
+    CHECK(cuStreamSynchronize(blocking)); /* its work comes after the work of the default stream */
     THAT(idle(a) && idle(b));
 
     CUevent event;
@@ -85,7 +85,7 @@ static void order(void)
     CHECK(cuStreamWaitEvent(other, event, 0));
     CHECK(cuMemcpyDtoDAsync_v2(b, a, 16, other));
     THAT(simgpu_hazard(b, BLOCK) == 2);
-    CHECK(cuStreamSynchronize(other)); /* what came before the event, and no more */
+    CHECK(cuStreamSynchronize(other)); /* waits for the work before the event, and no more */
     THAT(idle(a) && simgpu_hazard(b, BLOCK) == 1);
     CHECK(cuEventSynchronize(event));
     CHECK(cuEventQuery(event));
@@ -104,20 +104,20 @@ static void order(void)
     THAT(step_count == 3 && steps[0] == 0 && steps[2] == 2 && idle(b));
 
     CHECK(cuMemsetD8Async(a, 6, BLOCK, free_one));
-    CHECK(cuMemcpyDtoHAsync_v2(&byte, a, 1, free_one)); /* into memory that the device cannot write to: waits */
+    CHECK(cuMemcpyDtoHAsync_v2(&byte, a, 1, free_one)); /* a copy to pageable memory waits */
     THAT(byte == 6);
     CHECK(cuMemsetD8Async(a, 7, BLOCK, free_one));
-    CHECK(cuMemFree_v2(b)); /* waits for everything */
+    CHECK(cuMemFree_v2(b)); /* a free waits for all work */
     THAT(idle(a));
 
     CUdeviceptr c;
     CHECK(cuMemAllocAsync(&c, BLOCK, free_one));
     CHECK(cuMemsetD8Async(c, 8, BLOCK, free_one));
-    CHECK(cuMemFreeAsync(c, free_one)); /* in order */
+    CHECK(cuMemFreeAsync(c, free_one)); /* in the order of the stream */
     THAT(simgpu_hazards() == 0);
     CHECK(cuMemAllocAsync(&c, BLOCK, free_one));
     CHECK(cuMemsetD8Async(c, 8, BLOCK, free_one));
-    CHECK(cuMemFreeAsync(c, other)); /* out of order */
+    CHECK(cuMemFreeAsync(c, other)); /* not ordered after the use: a hazard */
     THAT(simgpu_hazards() == 1);
     CHECK(cuCtxSynchronize());
 
@@ -142,7 +142,7 @@ static void order(void)
 
 enum { ROUNDS = 40, OWNERS = 8 };
 
-/* Work on `stream`, a free, and new owners whose own stream is not ordered after that work. */
+/* Starts work on `stream`, frees the blocks, and allocates blocks for streams that are not ordered after that work. */
 static void behind(CUstream stream, CUstream mine, unsigned seed)
 {
     CUdeviceptr owners[OWNERS];
@@ -184,8 +184,8 @@ static void streams(void)
 
 /* ---- capture */
 
-/* Allocations and frees while another stream captures; `relaxed` allows them, where not only what needs no driver can
- * succeed, and only where nothing failed must the capture be whole. */
+/* Allocates and frees while another stream captures. A relaxed capture allows both. During any other capture only calls
+ * that need no driver succeed, and if a call fails, the capture is invalidated. */
 static void beside_a_capture(bool relaxed)
 {
     CUstream worker = new_stream(NON_BLOCKING), captured = new_stream(NON_BLOCKING), mine = new_stream(NON_BLOCKING);
@@ -196,11 +196,11 @@ static void beside_a_capture(bool relaxed)
         before[i] = allocate(BLOCK);
         CHECK(cuMemsetD8Async(before[i], 0xee, BLOCK, worker));
     }
-    for (int i = 0; i < 8; i++) CHECK(cuMemFree_v2(before[i])); /* some before it opens, */
+    for (int i = 0; i < 8; i++) CHECK(cuMemFree_v2(before[i])); /* frees some blocks before the capture, */
     for (int i = 8; i < 16; i++) CHECK(cuMemsetD8Async(before[i], 0xee, BLOCK, worker));
     CHECK(cuStreamBeginCapture_v2(captured, relaxed ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_GLOBAL));
     CHECK(cuMemsetD8Async(before[15], 1, BLOCK, captured));
-    for (int i = 8; i < 12 && !result; i++) freed += (result = cuMemFree_v2(before[i])) == CUDA_SUCCESS; /* some after */
+    for (int i = 8; i < 12 && !result; i++) freed += (result = cuMemFree_v2(before[i])) == CUDA_SUCCESS; /* and some during it */
     CHECK(cuStreamIsCapturing(captured, &status));
     THAT(result ? !relaxed && result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : status == CAPTURING);
     while (made < 8 && !result)

@@ -1,5 +1,5 @@
-//! Compares the three counts of a checkpoint: what the client counted itself, what the simulator's table holds, and what
-//! the library's account says. The journal is compared with the last checkpoint.
+//! Compares the three counts of a checkpoint: what the client counted itself, what the simulator's table holds, and
+//! what the library's account says. The journal is compared with the last checkpoint.
 
 use std::collections::BTreeMap;
 

@@ -54,8 +54,8 @@ impl Random {
         self.between(0, 99) < percent
     }
 
-    /// A number from `low` up to below `high`: the power of two is uniform, and so is the number within it. Uses integers
-    /// only, because floating-point powers differ between machines.
+    /// A number from `low` up to below `high`: the power of two is uniform, and so is the number within it. Uses
+    /// integers only, because floating-point powers differ between machines.
     pub fn scaled(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(u64::from(low.ilog2()), u64::from(high.ilog2()) - 1);
         (1 << bits) + self.between(0, (1 << bits) - 1)
@@ -132,8 +132,8 @@ impl Tape {
 }
 
 /// The same as RMM's `random_allocations` benchmark: sizes are uniform up to `largest`, and a coin decides between an
-/// allocation and a free of a random block. No allocation passes the limit, and everything is freed at the end. `events`
-/// is even.
+/// allocation and a free of a random block. No allocation passes the limit, and everything is freed at the end.
+/// `events` is even.
 pub fn rmm(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut blocks = Vec::new();
@@ -407,7 +407,8 @@ pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result
     Ok(())
 }
 
-/// Writes a sequence in the format of RMM's logging adaptor. The id serves as the pointer. Each event takes a microsecond.
+/// Writes a sequence in the format of RMM's logging adaptor. The id serves as the pointer. Each event takes a
+/// microsecond.
 pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     writeln!(file, "Thread,Time,Action,Pointer,Size,Stream")?;

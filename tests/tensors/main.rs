@@ -1,5 +1,5 @@
-//! Tests of the allocator for PyTorch (`vramshim_torch_*`) without PyTorch: which stream may get a freed block next, and
-//! when.
+//! Tests of the allocator for PyTorch (`vramshim_torch_*`) without PyTorch: which stream may get a freed block next,
+//! and when.
 
 use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
 
@@ -20,8 +20,8 @@ fn waited(finished: &Finished) -> u64 {
     count.parse().unwrap()
 }
 
-/// PyTorch allocates before the job has retained the primary context. Without a retain, the context and its memory would
-/// be destroyed after the call.
+/// PyTorch allocates before the job has retained the primary context. Without a retain, the context and its memory
+/// would be destroyed after the call.
 #[test]
 fn the_first_tensor_outlives_the_call_that_made_it() {
     for (strategy, finished) in in_all("first") {
@@ -61,7 +61,8 @@ fn memory_moves_to_another_stream_only_after_a_wait() {
 
 #[test]
 fn a_new_stream_with_the_handle_of_a_destroyed_one_is_another_stream() {
-    // Without the thread cache malloc reuses freed memory at once, so a new stream gets the handle of the destroyed one.
+    // Without the thread cache malloc reuses freed memory at once, so a new stream gets the handle of the destroyed
+    // one.
     for strategy in STRATEGIES {
         let job = scene("namesake").strategy(strategy);
         job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").run().ok();

@@ -1,12 +1,12 @@
-/* An allocator as PyTorch is given one (vramshim_torch_*). Ends with 1 where memory is handed out that may be in use.
+/* Calls the allocator for PyTorch (vramshim_torch_*). Exits with 1 if a block is handed out that may still be in use.
  *
- *   tensors first       before anybody has a context; prints checkpoints
- *   tensors untold      the job uses blocks on other streams and never records it
- *   tensors told        it records it; prints what a second use on the same stream cost
- *   tensors crossing    many blocks from one stream to the other and back, which fill the device; prints what that cost
- *   tensors namesake    a stream has the handle of one that was destroyed
- *   tensors captured    blocks allocated and freed during captures
- *   tensors steps       blocks of all sizes on three streams, some used on two; prints what that cost */
+ *   tensors first       allocates before the job has a context; prints checkpoints
+ *   tensors untold      uses blocks on other streams and never records it
+ *   tensors told        records it; prints the number of reused blocks and of waits on the same stream
+ *   tensors crossing    moves blocks that fill the device between two streams; prints the number of waits
+ *   tensors namesake    a new stream has the handle of a destroyed one
+ *   tensors captured    allocates and frees blocks during captures
+ *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
 #include "delayed.h"
 #include "random.h"
 #include <pthread.h>
@@ -44,7 +44,7 @@ static void first(void)
     CHECK(cuMemsetD8_v2(other, 1, MIB));
     *count_of(0, LINEAR) += MIB;
     checkpoint();
-    /* Who retained it for himself releases it. */
+    /* Releases the job's own retain; the library's retain keeps the context. */
     CHECK(cuDevicePrimaryCtxRelease_v2(0));
     CHECK(cuMemsetD8_v2(tensor, 1, MIB));
     checkpoint();
@@ -52,7 +52,8 @@ static void first(void)
 
 /* ---- untold, told */
 
-/* A block of `own` that `user` works on, freed as of `own`: the next owner must not meet that work. */
+/* Allocates a block for stream `own`, uses it on stream `user`, and frees it for `own`. The next owner's block must not
+ * have this work pending. */
 static void used_elsewhere(CUstream own, CUstream user, bool tell)
 {
     CUdeviceptr tensor = obtain(MIB, own);
@@ -86,7 +87,7 @@ static void told(void)
     begin();
     everywhere(true);
     CUstream stream = new_stream(NON_BLOCKING);
-    give_back(obtain(MIB, stream), MIB, stream); /* waits for the recorded ones */
+    give_back(obtain(MIB, stream), MIB, stream); /* waits for the recorded streams */
     uint64_t before = synchronisations();
     int same = 0;
     for (int i = 0; i < 100; i++) {
@@ -144,7 +145,7 @@ static void namesake(void)
         CUdeviceptr tensor = obtain(MIB, gone);
         CHECK(cuMemsetD8Async(tensor, 0xee, MIB, gone));
         give_back(tensor, MIB, gone);
-        CHECK(cuStreamDestroy_v2(gone)); /* its work goes on */
+        CHECK(cuStreamDestroy_v2(gone)); /* its pending work goes on */
         CUstream next = new_stream(NON_BLOCKING);
         met += next == gone;
         CUdeviceptr other = obtain(MIB, next);
@@ -165,7 +166,7 @@ static void *comes_and_goes(void *stream)
     return NULL;
 }
 
-/* What belongs to no graph is there again after the capture: on a device of 600 MiB, 400 MiB can be used so each time. */
+/* Memory that belongs to no graph is free again after the capture: on a device of 600 MiB each round uses 400 MiB. */
 static void beside_a_capture(CUstream stream)
 {
     pthread_t thread;
@@ -194,7 +195,7 @@ static void captured(void)
         give_back(before, MIB, stream);
         give_back(within, MIB, stream);
         CHECK(cuStreamEndCapture(stream, &graph));
-        give_back(output, MIB, stream); /* the graph has it still */
+        give_back(output, MIB, stream); /* the graph still uses it */
     }
     CHECK(cuCtxSynchronize());
     for (int i = 0; i < 3; i++) beside_a_capture(stream);

@@ -1,10 +1,10 @@
-/* Does what it is told, a line at a time, and waits in between with what it holds.
+/* Runs commands, one a line, and rests in between with the memory that it holds.
  *
  *   paced SEED THREADS      reads lines from stdin, answers each with a checkpoint and a line of its own figures:
- *                             N      N random steps in each thread, at the same time
- *                             fail   a request that cannot be served
- *                             child  forks a child that sleeps until it is killed, or we are
- *                             +N     N allocations and frees in a row in each thread
+ *                             N      runs N random steps in each thread, all threads at the same time
+ *                             fail   makes a request that cannot be served
+ *                             child  forks a child that sleeps until it or this process is killed
+ *                             +N     runs N pairs of allocation and free in each thread
  *   {"stats":[{"device":0,"requested":...,...},...]} */
 #include "client.h"
 #include "random.h"

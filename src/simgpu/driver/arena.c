@@ -1,5 +1,5 @@
-/* Addresses with memory behind them: one huge mapping that costs nothing until it is written to. Freed ranges are kept
- * by size class and given out again. */
+/* Address ranges that are backed by memory: one huge mapping, which takes no memory until it is written to. Freed
+ * ranges are kept by size class and reused. */
 #include "sim.h"
 #include <sys/mman.h>
 
@@ -13,7 +13,8 @@ struct range { uint64_t address; struct range *next; };
 static uint64_t base, arena_size, next_small, next_large;
 static struct range *bins[BINS];
 
-/* The bytes of the class that `size` belongs to, and its number: eight classes for each doubling, from 512 on. */
+/* The size and the number of the class that `size` belongs to. There are eight classes between each power of two and
+ * the next, from 512 on. */
 static uint64_t class_of(uint64_t size, int *number)
 {
     uint64_t least = size < 512 ? 512 : size;
@@ -64,7 +65,7 @@ void arena_give(uint64_t address, uint64_t size)
     int number;
     uint64_t bytes = class_of(size, &number);
     uint64_t first = (address + 4095) & ~4095ull, last = (address + bytes) & ~4095ull;
-    /* A fresh mapping also undoes what sharing between processes made of it. */
+    /* A new mapping also replaces the file that sharing with another process put here. */
     if (last > first && last - first >= 65536)
         mmap((void *)first, last - first, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     struct range *range = malloc(sizeof *range);

@@ -1,4 +1,4 @@
-/* Arrays and mipmapped arrays. Sizes are the bytes of the elements. */
+/* Arrays and mipmapped arrays. Their size is the sum of the bytes of their elements. */
 #include "sim.h"
 
 static uint64_t channel_bytes(unsigned format)

@@ -1,23 +1,23 @@
-/* What the simulated host is like, from the environment:
+/* The simulated host as the environment describes it; the default is in parentheses:
  *
  *   SIMGPU_DEVICES         number of devices (1)
- *   SIMGPU_MEMORY          memory of each, with units; or one for each device, comma-separated (80GiB)
+ *   SIMGPU_MEMORY          memory of each device, with a unit; or a list with a size for each device (80GiB)
  *   SIMGPU_VMM             0: no virtual memory management (1)
- *   SIMGPU_GRANULARITY     of virtual memory management (2MiB)
- *   SIMGPU_DRIVER_VERSION  as cuDriverGetVersion gives it; functions that came later are not found (13000)
- *   SIMGPU_CONTEXT_BYTES   what each context takes (0)
- *   SIMGPU_CONTIGUOUS      1: what is taken at once lies in one piece of physical memory, as where nothing pages (0);
- *                          the same for all processes of a host; see extents.c
- *   SIMGPU_MIG             1: each device is a part of a card twice its size, with a UUID of its own (0)
+ *   SIMGPU_GRANULARITY     granularity of virtual memory management (2MiB)
+ *   SIMGPU_DRIVER_VERSION  the answer of cuDriverGetVersion; functions of later versions are not found (13000)
+ *   SIMGPU_CONTEXT_BYTES   memory that each context takes (0)
+ *   SIMGPU_CONTIGUOUS      1: each request needs one piece of physical memory, as on a device without pages (0);
+ *                          must be the same for all processes of a host; see extents.c
+ *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
- *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th, from the 3rd on
- *                          answers that code; names without _v2
- *   SIMGPU_LATENCY         cuMemAlloc=29us,...: how long calls take (us, ms)
- *   SIMGPU_DELAYED         1: work on streams is done when something waits for it, as late as may be (0); see work.c
+ *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
+ *                          from the 3rd on returns this code; names without _v2
+ *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms)
+ *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
- *   SIMGPU_NVML_BYTES      0: NVML lists processes and does not tell their bytes, as on WSL or without permission (1)
- *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, who asked
- *   SIMGPU_TRUTH           file to write the truth to at exit; %p is the process id
+ *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
+ *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
+ *   SIMGPU_TRUTH           file to write the table of allocations to at exit; %p is the process id
  *   CUDA_VISIBLE_DEVICES   as usual
  */
 #include "sim.h"
@@ -93,7 +93,7 @@ void sim_uuid_text(int physical, char text[41])
         at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)u[i]);
 }
 
-/* The part of a card that SIMGPU_MIG makes a device. */
+/* The UUID of a MIG instance, which SIMGPU_MIG makes a device. */
 void sim_part_uuid_text(int physical, char text[41])
 {
     sim_uuid_text(physical + MAX_DEVICES, text);
@@ -119,7 +119,7 @@ static void read_visible(void)
                 sim_uuid_text(i, text);
                 if (strncmp(text, part, strlen(part)) == 0) found = i;
             }
-            if (found < 0) break; /* what follows an invalid one is invisible, as documented */
+            if (found < 0) break; /* CUDA documents that devices after an invalid entry are invisible */
             the_config.visible[count++] = found;
         }
     }
@@ -176,11 +176,12 @@ static void add_rule(struct rule parsed)
     rules = rule;
 }
 
-/* Calls by name, for simgpu_calls: counted only where work is delayed, since counting costs as much as a call. */
+/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
+ * call. */
 static struct { const char *function; atomic_ulong calls; } counts[1024];
 static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The place of a name; where it has none, a new one if `add`. */
+/* The counter of a name. If there is none, `add` makes a new one. */
 static atomic_ulong *count_of(const char *function, bool add)
 {
     size_t room = sizeof counts / sizeof *counts, at = 5381;

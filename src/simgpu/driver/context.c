@@ -1,22 +1,22 @@
-/* Initialisation, primary and own contexts. Memory dies with its context. */
+/* Initialisation, primary contexts, and contexts that the process creates. The memory of a context is freed with it. */
 #include "sim.h"
 #include <stdatomic.h>
 
-/* The lock is not on a cache line with what is read at every call. */
+/* The lock is on another cache line than the variables that are read at every call. */
 #define APART __attribute__((aligned(128)))
 APART pthread_mutex_t sim_mutex = PTHREAD_MUTEX_INITIALIZER;
 APART _Atomic bool sim_eventful;
 APART int sim_state;
 
 static APART struct Context primaries[MAX_DEVICES];
-static struct Context *contexts; /* own ones that live */
+static struct Context *contexts; /* live contexts of cuCtxCreate */
 static uint64_t ids;
 
 #define STACK 32
 static __thread struct Context *stack[STACK];
 static __thread int depth;
 
-/* Own contexts that were destroyed so far: what a thread knows of its context holds as long as there are no more. */
+/* Number of destroyed contexts. While it does not change, what a thread remembers of its current context is valid. */
 static atomic_ulong destroyed;
 static __thread struct { struct Context *context; unsigned long destroyed; int device; } known;
 
@@ -55,8 +55,8 @@ struct Context *context_current(void)
     return context && context_valid(context) ? context : NULL;
 }
 
-/* The current context and its device without the lock, which is taken only after some context was destroyed: clients
- * and their layers ask for it at every turn. */
+/* The current context and its device. The lock is taken only after a context was destroyed, because clients and layers
+ * ask for the current context very often. */
 static struct Context *current_and_device(int *device)
 {
     struct Context *context = depth ? stack[depth - 1] : NULL;
@@ -280,7 +280,7 @@ API CUresult cuCtxSynchronize(void)
     return synchronise(NULL);
 }
 
-/* Of CUDA 13: the context is named, and need not be current. */
+/* The variant of CUDA 13, which takes a context that need not be current. */
 API CUresult cuCtxSynchronize_v2(CUcontext context)
 {
     CUresult refused = sim_enter("cuCtxSynchronize");

@@ -1,17 +1,17 @@
-/* Copies and fills: they really move bytes, unless the stream is capturing. */
+/* Copies and fills. They really move bytes, unless the stream is capturing. */
 #include "sim.h"
 
 uint64_t array_element(const CUDA_ARRAY3D_DESCRIPTOR *d);
 Allocation *table_find_registered(uint64_t address);
 
-/* Host memory that the device cannot reach by itself: the driver copies it while the caller waits. */
+/* Whether this is pageable host memory, which the device cannot reach: the driver copies it while the caller waits. */
 static bool pageable(const void *address)
 {
     uint64_t at = (uint64_t)address, start, size;
     return !table_find(at) && !table_find_registered(at) && !vmm_at(at, &start, &size);
 }
 
-/* Memory whose users may look at it without asking the driver. */
+/* Whether the host may read or write this memory without a call to the driver. */
 static bool on_host(const void *address)
 {
     Allocation *a = table_find((uint64_t)address);
@@ -33,7 +33,7 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
     struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1};
     bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
     if (pageable(from)) {
-        /* read before the call returns; what is written may be written later */
+        /* The source is read before the call returns. The destination may be written later. */
         if (!ordered) work_wait(q);
         work.owned = malloc(size + 1);
         work.from.base = memcpy(work.owned, from, size);
@@ -125,7 +125,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};
     memcpy(work.value, value, element);
     work_submit(stream, work);
-    /* on the device's own memory the caller does not wait */
+    /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);
     if (q && !ordered && on_host((void *)to)) work_wait(q);
     return CUDA_SUCCESS;

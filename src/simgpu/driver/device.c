@@ -1,4 +1,4 @@
-/* Devices and what they say of themselves: a card of compute capability 9.0 that has everything. */
+/* Devices and their attributes: a card of compute capability 9.0 with every feature. */
 #include "sim.h"
 
 void sim_uuid(int physical, char uuid[16]);
@@ -106,7 +106,7 @@ static int attribute_value(int attribute, int device)
     case 102: return config()->vmm;     /* virtual memory management */
     case 103: return config()->vmm;     /* posix file descriptors */
     case 106: return 32;                /* blocks a multiprocessor */
-    case 110: return config()->vmm;     /* such memory that network cards reach */
+    case 110: return config()->vmm;     /* virtual memory that network cards can reach */
     case 115: return 1;                 /* memory pools */
     case 119: return 1;                 /* pool handle types: file descriptor */
     case 120: return 1;                 /* cluster launch */

@@ -1,15 +1,15 @@
-/* Where on the device the taken bytes lie, for SIMGPU_CONTIGUOUS: first fit, one extent for each taking.
+/* The places of taken bytes on the device, for SIMGPU_CONTIGUOUS: first fit, one extent for each request.
  *
- * The shared state has a word for every page of 2 MiB, the number of the process slot that holds the page. So the pages
- * of a process that died are known, whatever it was doing then. An extent is placed in whole pages, as drivers place
- * what they do not share among requests; what counts as used is the bytes, as everywhere. */
+ * The shared state has a word for every page of 2 MiB: the number of the process slot that holds the page. So the pages
+ * of a dead process are known, at whatever moment it died. An extent has whole pages, but only its bytes count as used,
+ * as in every other mode. */
 #include "sim.h"
 
 #define PAGE (2ull << 20)
 
 static uint64_t pages_for(uint64_t bytes) { return (bytes + PAGE - 1) / PAGE; }
 
-/* Each device has as many words as the largest one needs: those that are never touched cost nothing. */
+/* Each device has as many words as the largest device needs. Unused words take no memory. */
 static uint64_t stride(void)
 {
     uint64_t most = 0;
@@ -34,7 +34,7 @@ bool extents_take(struct shared_state *s, int physical, int owner, uint64_t byte
         run = pages[page] ? 0 : run + 1;
         if (!run) first = page + 1;
     }
-    if (run < count || bytes > total - first * PAGE) return false; /* the last page may be cut short */
+    if (run < count || bytes > total - first * PAGE) return false; /* the last page may be incomplete */
     for (uint64_t page = first; page < first + count; page++) pages[page] = (uint16_t)owner;
     struct extent *extent = malloc(sizeof *extent);
     *extent = (struct extent){first, bytes, *extents};

@@ -1,5 +1,6 @@
-# Makes the table of cuGetProcAddress from the exported symbols of the library (nm's names on standard input): the base
-# name, the version from which it means this symbol, whether it is a per-thread-stream variant.
+# Makes the table of cuGetProcAddress from the exported symbols of the library, one name a line on standard input. An
+# entry has the base name, the first CUDA version in which the name means this symbol, and whether the symbol is the
+# variant for per-thread default streams.
 function since(base, generation) {
     if (generation == 1) {
         if (base ~ /Async$|MemPool|GraphMem|MemAllocFromPool/ && base ~ /MemAlloc|MemFree|Pool|GraphMem/) return 11020
@@ -27,7 +28,7 @@ function since(base, generation) {
     generation = match(base, /_v[234]$/) ? substr(base, RSTART + 2) + 0 : 1
     sub(/_v[234]$/, "", base)
     version = since(base, generation)
-    # two whose second generation grew once more, and names that changed altogether
+    # Functions with more than two generations.
     if (base == "cuStreamGetCaptureInfo" || base == "cuStreamUpdateCaptureDependencies") version = generation == 1 ? 10010 : (generation == 3 || (base ~ /Update/ && generation == 2)) ? 12030 : 11030
     if (base == "cuCtxCreate") version = generation == 1 ? 2000 : generation == 2 ? 3020 : generation == 3 ? 11040 : 12050
     printf "X(%s, \"%s\", %d, %d)\n", name, base, version, per_thread

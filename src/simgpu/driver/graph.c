@@ -1,5 +1,5 @@
-/* Graphs. Only memory nodes do anything: an allocation node has its address from the start and takes memory when the
- * graph is launched, from the device's graph memory, which is kept until it is trimmed. */
+/* CUDA graphs. Only memory nodes have an effect. An allocation node has its address from the start. It takes memory
+ * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
 #include "sim.h"
 
 struct Node {

@@ -1,5 +1,5 @@
-/* Memory of other processes. To share an allocation its pages become those of a memfd, in place; the handle names the
- * process and descriptor, through which the peer maps the same pages. */
+/* Memory of other processes. To share an allocation, the simulator replaces its pages by pages of a memfd. The handle
+ * names the process and the descriptor, through which the peer maps the same pages. */
 #include "sim.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,8 +8,8 @@
 struct handle { uint64_t magic; int pid, fd, device; uint64_t offset, size; };
 #define MAGIC 0x5349504331ull
 
-/* Writes what is there of [first, first + size) into the file. Device memory is address space until somebody writes to
- * it, and may be larger than the machine's: pages that nobody touched stay holes. */
+/* Copies the touched pages of [first, first + size) into the file. Untouched pages stay holes, because device memory
+ * may be larger than the machine's memory. */
 static bool save(int fd, uint64_t first, uint64_t size)
 {
     int map = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -19,7 +19,7 @@ static bool save(int fd, uint64_t first, uint64_t size)
         uint64_t count = end - page < 1 << 16 ? end - page : 1 << 16;
         well = pread(map, entries, count * 8, (off_t)(page * 8)) == (ssize_t)(count * 8);
         for (uint64_t i = 0; well && i < count; i++)
-            if (entries[i] >> 62) /* present, or swapped out */
+            if (entries[i] >> 62) /* the page is present or swapped out */
                 well = pwrite(fd, (void *)((page + i) << 12), 4096, (off_t)(((page + i) << 12) - first)) == 4096;
         page += count;
     }
@@ -45,7 +45,7 @@ API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* One that is open already is open once more, at the same address. */
+/* A handle that is open already is opened again at the same address. */
 struct already { uint64_t name; Allocation *found; };
 static uint64_t name_of(const struct handle *h) { return (uint64_t)h->pid << 32 | (unsigned)h->fd; }
 static void find_opened(Allocation *a, void *data)
@@ -96,13 +96,13 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* External memory: any file descriptor that can be mapped. */
+/* External memory: accepts any file descriptor that can be mapped. */
 API CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *d)
 {
     ENTER_CONTEXT("cuImportExternalMemory", context);
     REQUIRE(out && d && d->type == 1 && d->size);
     Allocation *a = table_new(IMPORTED, context->device, d->size, 0, "cuImportExternalMemory");
-    a->ipc_fd = d->handle.fd; /* the import takes it over */
+    a->ipc_fd = d->handle.fd; /* the import owns the descriptor from here on */
     table_add(a);
     *out = a;
     return CUDA_SUCCESS;

@@ -4,7 +4,7 @@
 
 Allocation *table_find_registered(uint64_t address);
 
-/* Device memory of `reserved` bytes on the current context's device; NULL where there is no room. */
+/* Allocates `reserved` bytes on the current context's device. Returns NULL if there is no room. */
 static Allocation *obtain(enum class class, struct Context *context, uint64_t requested, uint64_t reserved, const char *api)
 {
     struct extent *extents = NULL;
@@ -76,7 +76,7 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);
     int device = a->device;
     table_remove(a);
-    if (device >= 0) pools_synchronised(device); /* freeing waits for the device */
+    if (device >= 0) pools_synchronised(device); /* a free waits for the device, which is when pools give memory back */
     return CUDA_SUCCESS;
 }
 API CUresult cuMemFree(CUdeviceptr_v1 address) { return cuMemFree_v2(address); }
@@ -95,7 +95,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
 API CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     (void)out, (void)pitch, (void)width, (void)height, (void)element;
-    return CUDA_ERROR_OUT_OF_MEMORY; /* no 32-bit addresses for these */
+    return CUDA_ERROR_OUT_OF_MEMORY; /* this memory never has a 32-bit address */
 }
 
 API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)

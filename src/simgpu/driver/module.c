@@ -1,4 +1,4 @@
-/* Code. Any image is accepted, any kernel is found, and launching does nothing. */
+/* Modules and kernels. Every image is accepted, every kernel is found, and a launch does nothing. */
 #include "sim.h"
 
 #define U __attribute__((unused))

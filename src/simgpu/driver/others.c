@@ -1,5 +1,5 @@
-/* What clients look up beside memory: value writes on streams, and features that this device says it does not have
- * (green contexts, multicast objects, tensor maps). */
+/* Functions that clients look up besides memory: writes of values on streams, and features that this device reports as
+ * missing (green contexts, multicast objects, tensor maps). */
 #include "sim.h"
 
 static CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, size_t size)

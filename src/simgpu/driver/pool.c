@@ -1,10 +1,10 @@
-/* Stream-ordered memory. A pool takes physical memory in steps and gives what exceeds its release threshold back when
- * the device is synchronised, or when somebody else is short. */
+/* Stream-ordered memory. A pool takes physical memory in steps. It gives memory above its release threshold back when
+ * the device is synchronised, or when another request needs memory. */
 #include "sim.h"
 
 static struct Pool defaults[MAX_DEVICES];
 static struct Pool *current_pool[MAX_DEVICES];
-static struct Pool *pools; /* created ones */
+static struct Pool *pools; /* pools of cuMemPoolCreate */
 
 static struct Pool *default_pool(int device)
 {
@@ -38,7 +38,7 @@ static bool pool_valid(const struct Pool *pool)
 static void shrink(struct Pool *pool, uint64_t keep)
 {
     uint64_t chunk = config()->pool_chunk, least = pool->used > keep ? pool->used : keep;
-    if (least >= pool->reserved) return; /* before rounding: a threshold of UINT64_MAX, "keep all", is usual */
+    if (least >= pool->reserved) return; /* before rounding, because a threshold of UINT64_MAX ("keep all") would overflow */
     least = (least + chunk - 1) / chunk * chunk;
     if (least >= pool->reserved) return;
     if (pool->device >= 0) state_give(physical_of(pool->device), pool->reserved - least, &pool->extents);

@@ -1,5 +1,5 @@
-/* cuGetProcAddress: the newest variant of a name that is not newer than the version asked for, nor than the driver.
- * The table is made at build time from what the library exports, so no look-up of the loader is involved. */
+/* cuGetProcAddress: returns the newest variant of a name that is not newer than the requested version and the driver.
+ * The table is made at build time from the exported symbols of the library, so the loader looks nothing up. */
 #include "cuda_api.h"
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* sim.h is left out here: the table needs the names declared without their parameters. */
+/* This file does not include sim.h, because the table declares the functions without their parameters. */
 int sim_driver_version(void);
 
 #define X(function, base, since, per_thread) extern void function##_address(void) __asm__(#function);

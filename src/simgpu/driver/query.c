@@ -1,4 +1,4 @@
-/* What a program may ask about memory. */
+/* Questions that a program may ask about memory. */
 #include "sim.h"
 
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
@@ -23,7 +23,7 @@ API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
     return CUDA_SUCCESS;
 }
 
-/* The memory an address lies in, whatever kind it is. */
+/* The entry that contains an address, whatever class it is of. */
 static Allocation *whole(uint64_t address, uint64_t *start, uint64_t *size)
 {
     Allocation *a = table_find(address);
@@ -102,7 +102,7 @@ API CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address
     REQUIRE(out && attribute > 0 && attribute < 32);
     return attribute_value(out, attribute, address);
 }
-/* For an unknown pointer this one succeeds with nothing in every attribute. */
+/* For an unknown pointer this function succeeds and sets every attribute to zero. */
 API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out, CUdeviceptr address)
 {
     ENTER("cuPointerGetAttributes");

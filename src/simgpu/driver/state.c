@@ -1,6 +1,6 @@
-/* The devices' memory as the processes of one simulated host share it: each process has a slot with the bytes it holds
- * of each device. A slot belongs to a process id and start time; a dead one's is freed by whoever looks next, and the
- * lock survives its holder. */
+/* The memory of the devices, which the processes of one simulated host share. Each process has a slot with the bytes
+ * that it holds of each device. A slot belongs to a process id and start time. The next process that looks frees the
+ * slots of dead processes, and the lock survives the death of its holder. */
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -25,13 +25,13 @@ static uint64_t start_ticks(int pid)
     close(fd);
     if (length <= 0) return 0;
     text[length] = 0;
-    char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    char *at = strrchr(text, ')'); /* the process name before it may contain any character */
     unsigned long long ticks = 0, address_space = 0;
-    /* 19 fields lie between the name and the start time */
+    /* There are 19 fields between the name and the start time. */
     if (at)
         sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu %llu", &ticks,
                &address_space);
-    return address_space ? ticks : 0; /* what is left of a process that ended holds no memory */
+    return address_space ? ticks : 0; /* a zombie holds no memory */
 }
 
 void state_lock(struct shared_state *s)
@@ -68,13 +68,13 @@ static struct shared_state *map(void)
         s->magic = MAGIC;
     }
     if (fd >= 0) {
-        flock(fd, LOCK_UN); /* the mapping keeps the file open, and the lock with it */
+        flock(fd, LOCK_UN); /* the mapping would keep the file open, and the lock held */
         close(fd);
     }
     return s;
 }
 
-/* With the lock held: frees the slots of processes that are gone. */
+/* Frees the slots of dead processes. Called with the lock held. */
 static void reap(struct shared_state *s)
 {
     for (int i = 0; i < s->slots_touched; i++) {
@@ -121,7 +121,7 @@ static uint64_t sum(struct shared_state *s, int physical)
     return used;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static bool take(struct shared_state *s, struct process_slot *mine, int physical, uint64_t bytes, struct extent **extents)
 {
     uint64_t total = config()->memory[physical];

@@ -1,4 +1,4 @@
-/* Streams, events, and captures. While a stream captures, work becomes nodes of a graph. */
+/* Streams, events and stream captures. While a stream captures, its work becomes nodes of a CUDA graph. */
 #include "sim.h"
 #include <time.h>
 
@@ -147,7 +147,7 @@ PTSZ(cuStreamGetAttribute);
 API CUresult cuStreamSetAttribute(CUstream stream, int attribute, const void *value) { (void)attribute, (void)value; STREAM_CALL("cuStreamSetAttribute"); return CUDA_SUCCESS; }
 PTSZ(cuStreamSetAttribute);
 
-/* The job's own function runs without our lock: it may not call CUDA, but it may take its time. */
+/* A host function of the job runs without the lock. It must not call CUDA, but it may run for long. */
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
     STREAM_CALL("cuLaunchHostFunc");
@@ -167,7 +167,7 @@ API CUresult cuStreamAddCallback_ptsz(CUstream stream, void (*function)(CUstream
 
 /* ---- events */
 
-/* What it stands for: the work that a stream had been given when it was recorded. */
+/* An event stands for the work that the stream had when the event was recorded. */
 struct Event { uint64_t nanoseconds; struct Queue *queue; uint64_t number; };
 
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
@@ -221,7 +221,8 @@ API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 }
 API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime(milliseconds, start, end); }
 
-/* An event of another process is one that has passed: work is done at once. Where it is done late there are none. */
+/* An event of another process has always completed, because work is done at once. With SIMGPU_DELAYED there are
+ * none. */
 #define EVENT_MAGIC "simgpu event"
 API CUresult cuIpcGetEventHandle(CUipcMemHandle *out, CUevent event)
 {

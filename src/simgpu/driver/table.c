@@ -1,4 +1,5 @@
-/* The exact table of what is allocated, and the truth made from it. Entries are found by any address they hold. */
+/* The exact table of everything that is allocated, and the JSON made from it ("the truth" in tests). An entry is found
+ * by any address in its range. */
 #include "sim.h"
 #include <search.h>
 #include <stdarg.h>
@@ -8,7 +9,7 @@ const char *const class_names[CLASSES] = {
     "address_range",
 };
 
-/* Host registrations and address ranges lie over other entries, so they have trees of their own. */
+/* Host registrations and address ranges overlap other entries, so they have trees of their own. */
 enum { MEMORY, REGISTERED, RANGES, TREES };
 static void *trees[TREES];
 
@@ -35,7 +36,7 @@ Allocation *table_new(enum class class, int device, uint64_t requested, uint64_t
     a->api = api;
     a->id = ++ids;
     a->ipc_fd = -1;
-    /* an object without an address is named by its entry */
+    /* An object without an address has its entry's address as its handle. */
     a->address = (uint64_t)a;
     a->span = 1;
     return a;
@@ -103,7 +104,7 @@ void table_remove_where(bool (*gone)(const Allocation *, const void *), const vo
     free(c.entries);
 }
 
-/* ---- the truth as JSON */
+/* ---- the table as JSON */
 
 struct text { char *buffer; size_t capacity, length; };
 
@@ -153,7 +154,7 @@ static void write_truth(struct text *text)
         add(text, "%s{\"device\":%d,\"uuid\":\"%s\",\"total\":%llu,\"free\":%llu,\"used_by_process\":%llu}", device ? "," : "",
             device, uuid, (unsigned long long)c->memory[physical],
             (unsigned long long)(c->memory[physical] - state_used(physical)), (unsigned long long)state_used_by_us(physical));
-        /* what a driver's own pool has reserved is no single entry's */
+        /* Reserved memory of a pool belongs to no single entry. */
         totals[device][ASYNC].reserved = pools_reserved(device);
         totals[device][GRAPH].requested = graph_used(device);
         totals[device][GRAPH].reserved = graph_reserved(device);

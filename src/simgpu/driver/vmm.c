@@ -1,11 +1,11 @@
-/* Virtual memory management. Physical memory is a range of one sparse memfd of this process; a reservation is address
- * space over a region of that file, without access; mapping puts a handle's range at an address; access is mprotect. A
- * handle's memory is free when its last reference and its last mapping are gone.
+/* Virtual memory management. Physical memory is a range of one sparse memfd of this process. A reservation is address
+ * space that maps a region of this file, without access. Mapping puts a handle's range at an address, and access is
+ * mprotect. The memory of a handle is freed with its last reference and its last mapping.
  *
- * The kernel limits how many pieces of differing origin an address space has (65530), and a job may hold more handles
- * than that. So a handle gets its range of the file only when it is mapped, and, where that is free, the one that lies
- * under the address already; bytes that lie elsewhere and are mapped nowhere move there. However many handles a
- * reservation holds, and in whatever order they came, it stays one piece. */
+ * The kernel limits the number of mappings of a process (65530), and a job may hold more handles than that. So a handle
+ * gets its range of the file only when it is mapped: the range that the address maps already, if it is free. A handle
+ * that has its bytes elsewhere, and is not mapped there, moves them. So a reservation stays one mapping of the kernel,
+ * with any number of handles in any order. */
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -13,27 +13,27 @@
 
 Allocation *table_find_range(uint64_t address);
 
-/* What stands in an exported file descriptor: where the importer finds the memory. */
+/* The contents of an exported file descriptor, from which the importer finds the memory. */
 struct exported { uint64_t magic; int pid, fd, device; uint64_t offset, size; Allocation *handle; };
 #define EXPORTED 0x53494d4758504d31ull
 
 struct mapping { uint64_t address, size; Allocation *physical; unsigned char access[MAX_DEVICES]; };
 
-/* The part of the file under one reservation. It outlives the reservation while a handle has its bytes there. */
+/* The part of the file that one reservation maps. It outlives the reservation while a handle has its bytes there. */
 struct Region {
     uint64_t offset, granules, mapped, users;
     struct mapping **mappings; /* by granule */
-    bool *taken;               /* by granule: some handle's bytes lie there */
-    bool open;                 /* everything has access: there were too many pieces to tell apart */
+    bool *taken;               /* by granule: it holds the bytes of a handle */
+    bool open;                 /* all of it is accessible, because there were too many mappings for the kernel */
 };
 
 static int memory_fd = -1;
-static uint64_t memory_end, memory_size; /* the file is never used twice: address space of a file costs nothing */
+static uint64_t memory_end, memory_size; /* no range of the file is used twice, because unused ranges take no memory */
 #define FILE_STEP (1ull << 40)
 
 #define SUPPORTED() do { if (!config()->vmm) return CUDA_ERROR_NOT_SUPPORTED; } while (0)
 
-/* A range of the file that nobody had before; ~0 where there is none. */
+/* A range of the file that was never used, or ~0 if there is none. */
 static uint64_t take_file(uint64_t size)
 {
     if (memory_fd < 0) memory_fd = memfd_create("simgpu", MFD_CLOEXEC);
@@ -41,7 +41,7 @@ static uint64_t take_file(uint64_t size)
     if (end > memory_size) {
         uint64_t wanted = (end + FILE_STEP - 1) / FILE_STEP * FILE_STEP;
         if (ftruncate(memory_fd, (off_t)wanted)) {
-            /* a process may be limited to small files */
+            /* the process may have a limit on the size of files */
             wanted = end;
             if (ftruncate(memory_fd, (off_t)wanted)) return ~0ull;
         }
@@ -72,7 +72,7 @@ static bool copy_bytes(uint64_t to, uint64_t from, uint64_t size)
     return true;
 }
 
-/* The handle's range of the file is nobody's again, and reads as zeros. */
+/* Releases a handle's range of the file, which reads as zeros afterwards. */
 static void displace(Allocation *a)
 {
     if (lseek(memory_fd, (off_t)a->offset, SEEK_DATA) < (off_t)(a->offset + a->requested))
@@ -86,7 +86,7 @@ static void displace(Allocation *a)
     a->placed = false;
 }
 
-/* Gives a handle its range of the file: granule `first` of the region on, where that is free. */
+/* Gives a handle its range of the file: from granule `first` of the region on, if that is free. */
 static bool place(Allocation *a, struct Region *region, uint64_t first)
 {
     bool fixed = a->placed && (a->mappings || a->exported);
@@ -175,7 +175,7 @@ static struct mapping *mapping_at(const Allocation *range, uint64_t address)
 
 static struct mapping *find_mapping(uint64_t address) { return mapping_at(table_find_range(address), address); }
 
-/* The range under [address, address + size) goes back to the region's own bytes, without access. */
+/* Maps the region's own range at [address, address + size) again, without access. */
 static bool cover(const Allocation *range, uint64_t address, uint64_t size)
 {
     off_t offset = (off_t)(range->region->offset + (address - range->address));
@@ -257,7 +257,7 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     uint64_t granularity = config()->granularity, end = address + size;
     Allocation *range = table_find_range(address);
     REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
-    /* whole mappings only */
+    /* Only whole mappings can be unmapped. */
     for (uint64_t at = address; at < end;) {
         struct mapping *m = mapping_at(range, at);
         if (!m) { at += granularity; continue; }
@@ -297,7 +297,8 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     }
     if (region->open || mprotect((void *)address, size, protection) == 0) return CUDA_SUCCESS;
     if (errno != ENOMEM) return CUDA_ERROR_INVALID_VALUE;
-    /* Access here and none there, in too many places: then everywhere, which costs the fault that a stray access gets. */
+    /* The kernel has too many mappings to set access for each. The whole region becomes accessible, so a stray access
+     * does not fault. */
     region->open = mprotect((void *)range->address, range->span, PROT_READ | PROT_WRITE) == 0;
     return region->open ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -370,7 +371,7 @@ API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, v
     a->ipc_fd = fd;
     a->offset = e.offset;
     a->references = 1;
-    a->data = a; /* a handle, not memory at an address */
+    a->data = a; /* marks a handle, which has no memory at an address */
     table_add(a);
     *out = a->address;
     return CUDA_SUCCESS;

@@ -1,39 +1,39 @@
-/* Work that is done later than it is submitted (SIMGPU_DELAYED=1), as on a device: each stream has a queue, and what is
- * in it is performed when something waits for it and no sooner, oldest first. So whoever uses memory again too early is
- * found out: the old work really writes into it afterwards, and simgpu_hazard tells beforehand.
+/* With SIMGPU_DELAYED=1 work is done later than it is submitted, as on a device. Each stream has a queue. Its
+ * operations are performed, oldest first, when a call waits for them and no sooner. So a too early reuse of memory is
+ * noticed: the old work really writes to it afterwards, and simgpu_hazard reports it before.
  *
- * An operation comes after those before it in its queue; after the one that its stream was told to wait for; on the
- * legacy default stream after everything submitted before to blocking streams of the context, and the other way round.
- * Every operation has a number, and only ever waits for smaller ones.
+ * An operation comes after the operations before it in its queue, and after the operation that its stream was told to
+ * wait for. On the legacy default stream it comes after all earlier work of the context's blocking streams, and their
+ * later work comes after it. Every operation has a number and waits only for operations with smaller numbers.
  *
- * Who polls makes progress too: each query that finds work pending performs one operation. A queue holds a limited
- * number of operations, as the device's do. Kernels compute nothing, so they only hold their place in the order. What
- * is still pending when the process ends is not done. */
+ * Polling makes progress too: each query that finds pending work performs one operation. A queue holds a limited number
+ * of operations, as a device's queue does. Kernels compute nothing, so they only keep their place in the order. Work
+ * that is pending when the process ends is never done. */
 #include "sim.h"
 
 #define QUEUE_LIMIT 4096
 
 struct Queue {
-    enum queue_kind { UNUSED, LEGACY_QUEUE, THREAD_QUEUE, STREAM_QUEUE, ORPHAN } kind; /* an orphan's stream was destroyed */
+    enum queue_kind { UNUSED, LEGACY_QUEUE, THREAD_QUEUE, STREAM_QUEUE, ORPHAN } kind; /* ORPHAN: its stream was destroyed */
     bool blocking;
     struct Context *context;
-    uint64_t thread; /* whose default stream it is */
+    uint64_t thread; /* the thread whose default stream this is */
     struct Work *first, **last;
     unsigned length;
-    uint64_t runner; /* the thread that performs its first operation just now */
+    uint64_t runner; /* the thread that is performing its first operation */
     uint64_t marked;
     struct Queue *next;
 };
 
-static struct Queue *queues; /* only ever grows: unused ones are used again */
-static uint64_t newest;      /* the last operation's number */
+static struct Queue *queues; /* never shrinks; unused queues are reused */
+static uint64_t newest;      /* the number of the last operation */
 static uint64_t hazards;
 static pthread_cond_t performed = PTHREAD_COND_INITIALIZER;
 
 static uint64_t this_thread(void)
 {
     static uint64_t threads;
-    static __thread uint64_t number; /* unlike pthread_self, not given to another thread later */
+    static __thread uint64_t number; /* unlike pthread_self, never reused by another thread */
     if (!number) number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
     return number;
 }
@@ -96,7 +96,7 @@ static void perform(const struct Work *w)
                         w->width);
         break;
     case WORK_HOST:
-        /* The job's own function: it may take its time, and wait for threads that call us. */
+        /* A host function of the job may run for long, and may wait for threads that call the driver. */
         pthread_mutex_unlock(&sim_mutex);
         w->function(w->data);
         pthread_mutex_lock(&sim_mutex);
@@ -111,7 +111,7 @@ static void perform(const struct Work *w)
     }
 }
 
-/* What an operation of `q` comes after, beside those before it in the queue: each visited with the last number meant. */
+/* Visits every other queue whose operations come before an operation of `q`, with the number of the last of them. */
 static void each_before(const struct Queue *q, const struct Work *w, void (*visit)(struct Queue *, uint64_t))
 {
     if (w->kind == WORK_WAIT) visit(w->after, w->after_number);
@@ -124,11 +124,11 @@ static void each_before(const struct Queue *q, const struct Work *w, void (*visi
 
 static bool pending(const struct Queue *q, uint64_t last) { return q->first && q->first->number <= last; }
 
-/* Performs the operations of `q` up to number `last`. The lock may be given up on the way. */
+/* Performs the operations of `q` up to number `last`. May release the lock in between. */
 static void run(struct Queue *q, uint64_t last)
 {
     while (pending(q, last)) {
-        if (q->runner == this_thread()) return; /* a function of the job called us, which CUDA does not allow */
+        if (q->runner == this_thread()) return; /* a host function called the driver, which CUDA forbids */
         if (q->runner) {
             pthread_cond_wait(&performed, &sim_mutex);
             continue;
@@ -169,7 +169,7 @@ void work_submit(CUstream stream, struct Work work)
 
 void work_wait(struct Queue *q)
 {
-    /* The legacy stream's end is behind what other streams have been given. */
+    /* The end of the legacy stream comes after the work of the blocking streams. */
     uint64_t last = q->kind == LEGACY_QUEUE ? work_add(q, (struct Work){.kind = WORK_NOTHING}) : newest;
     run(q, last);
 }
@@ -189,7 +189,7 @@ void work_wait_all(void)
     for (struct Queue *q = queues; q; q = q->next) run(q, last);
 }
 
-/* Whether operations up to `number` are pending; then one is performed after the answer was found. */
+/* Whether operations up to `number` are pending. If so, performs one of them after the answer is found. */
 bool work_pending(struct Queue *q, uint64_t number)
 {
     if (!q || !pending(q, number)) return false;
@@ -241,7 +241,7 @@ void work_unmapped(uint64_t address, uint64_t size)
         for (struct Work *w = q->first; w; w = w->next)
             if (touches(w, address, size)) {
                 hazards++;
-                w->kind = WORK_NOTHING; /* on a device, an access to memory that is not there */
+                w->kind = WORK_NOTHING; /* on a device this would be an access to unmapped memory */
             }
 }
 
@@ -259,7 +259,7 @@ bool work_release(CUstream stream, uint64_t address, uint64_t size)
     struct Queue *q = work_queue(stream);
     if (!q) return false;
     uint64_t freed = work_add(q, (struct Work){.kind = WORK_RELEASE, .to.base = (char *)address, .width = size});
-    /* Work that the free does not come after may still use the memory when it is somebody else's. */
+    /* Work that is not ordered before the free may still use the memory when it has another owner. */
     for (struct Queue *other = queues; other; other = other->next) other->marked = 0;
     mark(q, freed);
     for (struct Queue *other = queues; other; other = other->next)

@@ -1,6 +1,6 @@
-/* The part of the CUDA driver API that the simulated GPU and the test programs use: types, constants and prototypes as
- * the public documentation gives them, in our own words. Sizes are bytes. Names without _v2 are the first, 32-bit
- * generation where a second exists. */
+/* The part of the CUDA driver API that the simulated GPU and the test programs use. Types, constants and prototypes are
+ * written from the public documentation. Sizes are bytes. If a name exists with _v2 too, the name without it is the
+ * first generation, with 32-bit addresses. */
 #ifndef SIMGPU_CUDA_API_H
 #define SIMGPU_CUDA_API_H
 
@@ -245,14 +245,15 @@ CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuGetProcAddress(const char *name, void **out, int version, unsigned long long flags);
 CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long long flags, int *status);
 
-/* the simulator's own */
-/* What is really allocated by this process, as JSON into buffer (at most capacity bytes, NUL included); returns the
- * bytes the whole text needs. */
+/* functions of the simulator itself */
+/* Writes the table of everything that this process has allocated as JSON into buffer, at most capacity bytes including
+ * NUL. Returns the bytes that the whole text needs. */
 size_t simgpu_truth(char *buffer, size_t capacity);
-/* The same into a file; 0 on success. */
+/* Writes the same into a file. Returns 0 on success. */
 int simgpu_write_truth(const char *path);
-/* With SIMGPU_DELAYED=1: operations still pending that touch any byte of a range; frees and unmaps of memory that work
- * not ordered before them still touched; calls of a function so far, by its name without _v2. */
+/* Only with SIMGPU_DELAYED=1. simgpu_hazard: number of pending operations that touch any byte of a range.
+ * simgpu_hazards: number of frees and unmaps of memory that pending work, not ordered before them, still touched.
+ * simgpu_calls: number of calls of a function so far, by its name without _v2. */
 uint64_t simgpu_hazard(uint64_t address, uint64_t size);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);

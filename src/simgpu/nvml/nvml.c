@@ -1,5 +1,5 @@
-/* The simulated libnvidia-ml.so.1: physical devices, whatever CUDA_VISIBLE_DEVICES says, from the state that the
- * processes of the simulated host share. Result codes are NVML's own. */
+/* The simulated libnvidia-ml.so.1. It lists the physical devices, regardless of CUDA_VISIBLE_DEVICES, and takes its
+ * figures from the state that the processes of the simulated host share. Result codes are NVML's own. */
 #include "sim.h"
 
 void simgpu_lock(struct shared_state *state);
@@ -9,12 +9,12 @@ typedef struct Device *Device;
 void sim_uuid_text(int physical, char text[41]);
 void sim_part_uuid_text(int physical, char text[41]);
 
-/* Handles are numbers: the devices from 1 on, their parts (SIMGPU_MIG) from 1 + MAX_DEVICES on. */
+/* Handles are numbers: devices from 1 on, MIG instances (SIMGPU_MIG) from 1 + MAX_DEVICES on. */
 static bool is_part(Device device) { return (intptr_t)device > MAX_DEVICES; }
 static int index_of(Device device) { return (int)(((intptr_t)device - 1) % MAX_DEVICES); }
 static Device handle(int index, bool part) { return (Device)(intptr_t)(1 + index + (part ? MAX_DEVICES : 0)); }
 static bool valid(Device device) { return device && index_of(device) < config()->devices && (!is_part(device) || config()->mig); }
-/* A card is twice as large as its part. */
+/* A card has twice the memory of its MIG instance. */
 static uint64_t total_of(Device device) { return config()->memory[index_of(device)] * (config()->mig && !is_part(device) ? 2 : 1); }
 #define DEVICE() do { if (!valid(device)) return INVALID_ARGUMENT; } while (0)
 #define U __attribute__((unused))
@@ -97,7 +97,7 @@ static int processes(Device device, unsigned *count, void *out, bool small)
     DEVICE();
     struct shared_state *s = simgpu_state();
     unsigned n = 0, room = *count;
-    simgpu_used(index_of(device)); /* reaps the dead */
+    simgpu_used(index_of(device)); /* frees the slots of dead processes */
     simgpu_lock(s);
     for (int i = 0; i < MAX_PROCESSES; i++) {
         uint64_t used = s->slots[i].pid ? s->slots[i].used[index_of(device)] : 0;

@@ -1,8 +1,8 @@
-/* A stand-in cuBLAS: handles remember their settings, computations succeed and compute nothing.
+/* A stand-in cuBLAS. Handles remember their settings; computations succeed and compute nothing.
  *
- * Written from the public headers, so that a program linked against cuBLAS loads and runs on the simulated GPU, where no
- * kernel computes anything either. It makes no CUDA calls. Results that a routine would leave in memory, on the device
- * or the host, are left as they were; the argument checks of the batched factorisations report that all is well. */
+ * It is written from the public headers. With it a program that is linked with cuBLAS runs on the simulated GPU, where
+ * no kernel computes anything either. It makes no CUDA calls. Memory in which a routine would leave a result is not
+ * changed, on the device or the host. The argument checks of the batched factorisations report success. */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -39,7 +39,7 @@ API int cublasSetWorkspace_v2(Context *context, void *workspace, size_t size)
     return OK;
 }
 
-/* A setting: its setter, its getter, and the field between them. */
+/* A setting: its field, its setter and its getter. */
 #define SETTING(setter, getter, type, field)      \
     API int setter(Context *context, type value)  \
     {                                             \
@@ -107,13 +107,13 @@ API const char *cublasGetStatusString(int status)
     return "unknown";
 }
 
-/* Named by another library of the toolkit, described in no header: there so that the name resolves. */
+/* Another library of the toolkit needs this name, which no header declares. It exists so that the name resolves. */
 API int cublasSetEnvironmentMode(void)
 {
     return NOT_SUPPORTED;
 }
 
-/* Factorisations that say on the host whether their arguments were valid. */
+/* Factorisations that report on the host whether their arguments are valid. */
 #define LEAST_SQUARES(T)                                                                                           \
     API int cublas##T##geqrfBatched(void *h, int m, int n, void *a, int lda, void *tau, int *info, int batch)      \
     {                                                                                                              \
@@ -139,7 +139,7 @@ API int cublasSetEnvironmentMode(void)
     }
 LEAST_SQUARES(S) LEAST_SQUARES(D) LEAST_SQUARES(C) LEAST_SQUARES(Z)
 
-/* Everything that computes. The callers' arguments are theirs to clean up, so one shape serves for all. */
+/* All computing functions. The caller removes the arguments from the stack, so one signature fits all. */
 #define ONE(name) API int name(void) { return OK; }
 #define WIDE(name) ONE(name) ONE(name##_64)
 #define REAL(name) WIDE(cublasS##name) WIDE(cublasD##name)

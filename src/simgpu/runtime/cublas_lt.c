@@ -1,5 +1,5 @@
-/* A stand-in cuBLASLt: descriptors can be made, set and freed, the heuristic offers one algorithm, and multiplying
- * succeeds without computing. See cublas.c; this is the other half of the same library. */
+/* A stand-in cuBLASLt. Descriptors can be created, set and freed, the heuristic offers one algorithm, and a
+ * multiplication succeeds without computing. See cublas.c, the other half of the same library. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static int discard(void *descriptor)
 API int cublasLtCreate(void **out) { return make(out); }
 API int cublasLtDestroy(void *handle) { return discard(handle); }
 
-/* A kind of descriptor. What is set is not kept: nothing here reads it. */
+/* A type of descriptor. Attributes that are set are not stored, because nothing here reads them. */
 #define DESCRIPTOR(name)                                                       \
     API int cublasLt##name##Create(void **out) { return make(out); }           \
     API int cublasLt##name##Destroy(void *descriptor) { return discard(descriptor); } \

@@ -1,12 +1,12 @@
-/* A stand-in CUDA runtime: what its files share.
+/* Shared by the files of the stand-in CUDA runtime.
  *
- * It exists so that an unmodified program built against libcudart runs on the simulated driver of this folder. It is
- * written from NVIDIA's public headers and documentation alone, one source built once for each major version
- * (CUDART_VERSION 12080 and 13000), and it reaches the driver by the road the real runtime is documented and seen to
- * take: lazily, dlopen("libcuda.so.1"), dlsym("cuGetProcAddress_v2"), then every function by name and version. That
- * road is what the library under test interposes, so a short cut here would test nothing.
+ * With it an unmodified program that is linked with libcudart runs on the simulated driver. It is written from NVIDIA's
+ * public headers and documentation alone, and is built once for each major version (CUDART_VERSION 12080 and 13000). It
+ * reaches the driver as the real runtime does: at the first call, with dlopen("libcuda.so.1"),
+ * dlsym("cuGetProcAddress_v2"), and then a look-up of every function by name and version. The library under test
+ * interposes exactly these calls, so the stand-in must not link to the driver.
  *
- * Kernels do nothing. Memory, copies, streams, events, captures and graphs are whatever the driver makes of them. */
+ * Kernels do nothing. Memory, copies, streams, events, captures and graphs are the driver's. */
 #ifndef SIMGPU_CUDART_H
 #define SIMGPU_CUDART_H
 
@@ -34,8 +34,8 @@ enum {
     NOT_SUPPORTED = 801,
 };
 
-/* Handles are pointers nobody here looks into; a device pointer is a 64-bit integer to the driver and a pointer to the
- * runtime, which travel in the same registers on every platform this builds for. */
+/* Handles are opaque pointers here. A device pointer is a 64-bit integer for the driver and a pointer for the runtime;
+ * both are passed in the same registers on every supported platform. */
 typedef void *Handle;
 typedef void *Stream;
 
@@ -96,8 +96,8 @@ enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_ARRAY = 3, MEMORY_UNIFIED = 4 
 
 #include "cudart_driver.h"
 
-/* The driver for this call, with a context current on this thread; NULL, and the error noted, where there is none.
- * `per_thread` asks for the functions that take the default stream to be each thread's own. */
+/* The driver's functions for this call, with a context current on this thread. Returns NULL and notes the error if
+ * there is no driver or no context. `per_thread` selects the functions whose default stream is each thread's own. */
 const struct driver *enter(int per_thread);
 /* The same without a context, for questions that must not create one. */
 const struct driver *enter_without_context(int per_thread);
@@ -105,12 +105,12 @@ const struct driver *enter_without_context(int per_thread);
 cudaError_t primary_context(const struct driver *cu, int device, Handle *context);
 cudaError_t current_device(const struct driver *cu, int *device);
 
-/* Every call ends here: an error stays behind for cudaGetLastError. */
+/* Every call ends here. An error is kept for cudaGetLastError. */
 cudaError_t done(cudaError_t error);
 cudaError_t last_error(void);
 
-/* The driver's kernel for a host function, loaded at first use. *kernel is NULL where the driver cannot load code:
- * then launching is the no-op that it is anyway. */
+/* The driver's kernel for a host function, loaded at first use. *kernel is NULL if the driver cannot load code. A
+ * launch then does nothing, as it would with a kernel. */
 cudaError_t kernel_of(const struct driver *cu, const void *host_function, Handle *kernel);
 cudaError_t symbol_address(const struct driver *cu, const void *symbol, void **address, size_t *size);
 

@@ -1,5 +1,5 @@
-/* Copies and fills. The kind of a copy chooses the driver function; cudaMemcpyDefault leaves the choice to the
- * addresses, which the driver knows. */
+/* Copies and fills. The kind of a copy chooses the driver function. For cudaMemcpyDefault the driver finds the kind
+ * from the addresses. */
 #include "cudart.h"
 
 STREAM_FUNCTION(cudaMemcpy, _ptds, (void *to, const void *from, size_t size, int kind), to, from, size, kind)
@@ -116,7 +116,7 @@ STREAM_FUNCTION(cudaMemcpy2DFromArray, _ptds,
     return cu->cuMemcpy2DUnaligned(&copy);
 }
 
-/* cudaMemcpy3DParms: widths and x positions count elements where an array takes part, bytes otherwise. */
+/* cudaMemcpy3DParms: widths and x positions count elements if an array takes part, and bytes otherwise. */
 typedef struct {
     Handle from_array;
     Pos from_at;
@@ -234,7 +234,8 @@ STREAM_FUNCTION(cudaMemset3D, _ptds, (PitchedPtr memory, int value, Extent exten
     return error == SUCCESS ? cu->cuStreamSynchronize(NULL) : error;
 }
 
-/* Copies to and from a device variable: its address, checked against its size, and then a plain copy. */
+/* Copies to and from a device variable: the address is checked against the variable's size, then a plain copy
+ * follows. */
 static cudaError_t locate(const struct driver *cu, const void *symbol, size_t size, size_t offset, char **address)
 {
     void *start;

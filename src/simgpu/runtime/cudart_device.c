@@ -1,4 +1,4 @@
-/* Questions about devices and settings of the current context. Questions that name a device need no context. */
+/* Questions about devices, and settings of the current context. A question with a device number needs no context. */
 #include "cudart.h"
 
 #define QUESTION(name, driver_name, params, ...)   \
@@ -25,7 +25,7 @@ FORWARD(cudaDeviceSetCacheConfig, cuCtxSetCacheConfig, (int config), config)
 FORWARD(cudaDeviceFlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites, (int target, int scope), target, scope)
 FORWARD(cudaCtxResetPersistingL2Cache, cuCtxResetPersistingL2Cache, (void))
 
-#if CUDART_VERSION < 13000 /* older names for the same */
+#if CUDART_VERSION < 13000 /* older names of the same functions */
 FORWARD(cudaThreadSynchronize, cuCtxSynchronize, (void))
 #endif
 
@@ -64,7 +64,7 @@ API cudaError_t cudaSetDeviceFlags(unsigned flags)
 API cudaError_t cudaDeviceGetSharedMemConfig(int *config)
 {
     if (config == NULL) return done(INVALID_VALUE);
-    *config = 1; /* four-byte banks, the only kind there is by now */
+    *config = 1; /* four-byte banks, the only size that current devices have */
     return SUCCESS;
 }
 

@@ -1,9 +1,9 @@
-/* How the stand-in runtime finds the driver, and which context a call runs in.
+/* Finds the driver for the stand-in runtime, and chooses the context of a call.
  *
- * Nothing happens before the first call. Then libcuda.so.1 is opened, cuGetProcAddress_v2 is looked up by dlsym, and the
- * whole table is asked for by name and version. A function the driver lacks becomes one that answers "not supported".
- * Contexts are the devices' primary ones, retained at first use; a context that the program made current itself is left
- * alone, as the runtime's documentation promises. */
+ * Nothing happens before the first call. Then libcuda.so.1 is opened, dlsym finds cuGetProcAddress_v2, and every
+ * function of the table is looked up by name and version. A missing function is replaced by one that returns "not
+ * supported". Contexts are the devices' primary contexts, retained at first use. If the program made a context current
+ * itself, that context is used, as the runtime's documentation says. */
 #include "cudart.h"
 
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ static _Thread_local int thread_device;
 static _Thread_local Handle thread_primary;
 static _Thread_local unsigned thread_resets;
 
-/* Stands in for every absent function: callers clean up their own arguments on all platforms in question. */
+/* Replaces every missing function. On all supported platforms the caller removes the arguments from the stack. */
 static cudaError_t not_supported(void)
 {
     return NOT_SUPPORTED;
@@ -203,7 +203,7 @@ API cudaError_t cudaDeviceReset(void)
 API cudaError_t cudaDriverGetVersion(int *version)
 {
     if (version == NULL) return done(INVALID_VALUE);
-    *version = 0; /* documented: no driver is version 0, not an error */
+    *version = 0; /* documented: without a driver the version is 0, and there is no error */
     const struct driver *cu = loaded(0);
     return cu == NULL ? SUCCESS : done(cu->cuDriverGetVersion(version));
 }
@@ -215,7 +215,7 @@ API cudaError_t cudaRuntimeGetVersion(int *version)
     return SUCCESS;
 }
 
-/* Documented: a name or version that the driver does not serve is a success that returns NULL and says why. */
+/* Documented: for a name or version that the driver lacks, the call succeeds, returns NULL and sets the reason. */
 static cudaError_t entry_point(const char *name, void **found, unsigned version, unsigned long long flags, int *status,
                                int per_thread)
 {

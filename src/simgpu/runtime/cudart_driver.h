@@ -1,5 +1,5 @@
-/* The driver functions the stand-in runtime uses: name as asked of cuGetProcAddress, the CUDA version asked for, and the
- * parameters. Where one name is used in two versions the second has a field name of its own (DRIVER_RENAMED). */
+/* The driver functions that the stand-in runtime uses: the name and the CUDA version for cuGetProcAddress, and the
+ * parameters. If a name is used in two versions, the second has a field name of its own (DRIVER_RENAMED). */
 #ifndef SIMGPU_CUDART_DRIVER_H
 #define SIMGPU_CUDART_DRIVER_H
 

@@ -1,7 +1,7 @@
-/* The error each thread leaves behind, and what errors are called.
+/* The last error of each thread, and the names of errors.
  *
- * Names are the runtime's own and stand in a table; explanations come from the driver, which has one for every shared
- * number, with a few here for the errors that mean there is no driver to ask. */
+ * The names are the runtime's own and are in a table here. Explanations come from the driver, which has one for every
+ * number that both share. The explanations of errors that mean "no driver" are here. */
 #include "cudart.h"
 
 static _Thread_local cudaError_t left_behind;
@@ -94,7 +94,7 @@ API const char *cudaGetErrorString(cudaError_t error)
 {
     for (size_t i = 0; i < ERROR_COUNT; i++)
         if (errors[i].code == error) return errors[i].text;
-    cudaError_t before = left_behind; /* asking what an error means must not replace it */
+    cudaError_t before = left_behind; /* a question about an error must not replace the last error */
     const struct driver *cu = enter_without_context(0);
     left_behind = before;
     const char *text = NULL;

@@ -1,5 +1,5 @@
-/* Graphs. Runtime and driver lay their node parameters out alike, but for two things: a kernel node names a host
- * function here and a kernel there, and a conditional node there carries its context. */
+/* CUDA graphs. The node parameters of runtime and driver have the same layout, with two exceptions. A kernel node holds
+ * a host function in the runtime and a kernel in the driver, and a conditional node holds its context in the driver. */
 #include "cudart.h"
 
 FORWARD(cudaGraphCreate, cuGraphCreate, (Handle *graph, unsigned flags), graph, flags)
@@ -86,7 +86,7 @@ API cudaError_t cudaGraphAddMemsetNode(NODE, const void *parameters)
     return done(error == SUCCESS ? cu->cuGraphAddMemsetNode(node, graph, dependencies, count, parameters, context) : error);
 }
 
-/* cudaKernelNodeParams: the function comes first, the rest is the driver's. */
+/* cudaKernelNodeParams: the function comes first, the rest is as in the driver. */
 typedef struct {
     const void *function;
     Dim3 grid, block;
@@ -105,7 +105,7 @@ API cudaError_t cudaGraphAddKernelNode(NODE, const KernelNode *parameters)
     return done(error == SUCCESS ? cu->cuGraphAddKernelNode(node, graph, dependencies, count, &translated) : error);
 }
 
-/* cudaGraphNodeParams: 256 bytes whatever the type of the node. */
+/* cudaGraphNodeParams: 256 bytes for every type of node. */
 typedef struct {
     int type, reserved[3];
     union {
@@ -142,7 +142,7 @@ static cudaError_t add_node(NODE, const void *edges, NodeParameters *parameters)
     if (error == SUCCESS && parameters->type == CONDITIONAL)
         parameters->conditional.bodies = translated.conditional.bodies;
     else if (error == SUCCESS && parameters->type != KERNEL)
-        *parameters = translated; /* an allocation node answers with its address */
+        *parameters = translated; /* an allocation node returns its address in the parameters */
     return done(error);
 }
 

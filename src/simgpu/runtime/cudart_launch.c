@@ -1,7 +1,7 @@
-/* Launching kernels, and what is asked about them.
+/* Launches of kernels, and questions about kernels.
  *
- * A launch goes to the driver when the driver has the code, so that a capture sees its node; otherwise it succeeds
- * without one. Either way nothing is computed, and attributes are plausible figures for a small kernel. */
+ * A launch goes to the driver if the driver has the code, so that a capture gets its node. Otherwise the launch
+ * succeeds without a node. In both cases nothing is computed. Attributes are plausible figures for a small kernel. */
 #include "cudart.h"
 
 enum { INVALID_CONFIGURATION = 9, CALL_DEPTH = 16 };
@@ -41,7 +41,7 @@ STREAM_FUNCTION(cudaLaunchCooperativeKernel, _ptsz, (const void *function, LAUNC
     return error == SUCCESS ? launch(cu, kernel, grid, block, arguments, shared, stream, 1) : error;
 }
 
-/* Compiled code of version 13 looks its kernel up once and launches by handle. */
+/* Code compiled for version 13 looks its kernel up once and launches it by its handle. */
 API cudaError_t __cudaGetKernel(Handle *kernel, const void *function)
 {
     ENTER(cu, 0);
@@ -63,7 +63,7 @@ API cudaError_t cudaGetFuncBySymbol(Handle *function, const void *symbol)
     return __cudaGetKernel(function, symbol);
 }
 
-/* cudaLaunchConfig_t and the driver's own differ only in the width of the shared memory size. */
+/* cudaLaunchConfig_t differs from the driver's structure only in the width of the shared memory size. */
 typedef struct {
     Dim3 grid, block;
     size_t shared;
@@ -93,7 +93,7 @@ STREAM_FUNCTION(cudaLaunchKernelExC, _ptsz, (const Config *config, const void *f
     return cu->cuLaunchKernelEx(&same, kernel, arguments, NULL);
 }
 
-/* kernel<<<...>>> pushes its configuration here and the compiled stub takes it back. */
+/* kernel<<<...>>> pushes its configuration here, and the compiled stub pops it. */
 static _Thread_local struct {
     Dim3 grid, block;
     size_t shared;
@@ -122,7 +122,7 @@ API cudaError_t __cudaPopCallConfiguration(Dim3 *grid, Dim3 *block, size_t *shar
     return SUCCESS;
 }
 
-/* Device attributes the answers below are made from. */
+/* The device attributes from which the answers below are computed. */
 enum { MAX_THREADS_PER_BLOCK = 1, SHARED_PER_BLOCK = 8, THREADS_PER_SM = 39, MAJOR = 75, MINOR = 76, SHARED_PER_SM = 81,
        BLOCKS_PER_SM = 106 };
 

@@ -1,7 +1,7 @@
-/* Memory of every kind but arrays and pools: one driver call for one runtime call. */
+/* Memory of every class but arrays and pools. Each runtime call is one driver call. */
 #include "cudart.h"
 
-/* A request for nothing is a success that returns NULL; the driver calls it an invalid value. */
+/* A request for 0 bytes succeeds and returns NULL; the driver would return an invalid value. */
 API cudaError_t cudaMalloc(void **out, size_t size)
 {
     ENTER(cu, 0);
@@ -10,7 +10,7 @@ API cudaError_t cudaMalloc(void **out, size_t size)
     return size == 0 ? SUCCESS : done(cu->cuMemAlloc(out, size));
 }
 
-/* Freeing NULL does nothing, but counts as a first use of the device: programs say cudaFree(0) to make the context. */
+/* A free of NULL frees nothing, but makes the context: programs call cudaFree(0) for this. */
 API cudaError_t cudaFree(void *memory)
 {
     ENTER(cu, 0);
@@ -120,7 +120,7 @@ typedef struct {
 #endif
 } PointerAttributes;
 
-/* Memory the driver has never heard of is not an error: its type is "unregistered" and its host address its own. */
+/* Memory that the driver does not know is no error. Its type is "unregistered", and its host address is the pointer. */
 API cudaError_t cudaPointerGetAttributes(PointerAttributes *out, const void *memory)
 {
     enum { UNREGISTERED, HOST, DEVICE, MANAGED };
@@ -129,7 +129,7 @@ API cudaError_t cudaPointerGetAttributes(PointerAttributes *out, const void *mem
     if (out == NULL) return done(INVALID_VALUE);
     int wanted[] = {MEMORY_TYPE, DEVICE_ORDINAL, DEVICE_POINTER, HOST_POINTER, IS_MANAGED};
     unsigned type = 0, managed = 0;
-    int device = -2; /* what the runtime documents for memory of no device */
+    int device = -2; /* the runtime documents this value for memory of no device */
     void *on_device = NULL, *on_host = NULL;
     void *answers[] = {&type, &device, &on_device, &on_host, &managed};
     memset(out, 0, sizeof *out);

@@ -1,4 +1,4 @@
-/* Stream-ordered memory and its pools. The structures of runtime and driver are laid out alike and pass unread. */
+/* Stream-ordered memory and its pools. The structures of runtime and driver have the same layout and are passed on. */
 #include "cudart.h"
 
 STREAM_FUNCTION(cudaMallocAsync, _ptsz, (void **out, size_t size, Stream stream), out, size, stream)

@@ -1,7 +1,7 @@
 /* cudaGetDeviceProperties: the structure of this version, filled from the driver's attributes.
  *
- * The fields stand in the order and with the types of the public header; each line of the table names a field and the
- * attribute it is read from. Versions 12 and 13 differ in the fields they dropped and added. */
+ * The fields have the order and the types of the public header. Each line of the table names a field and the attribute
+ * from which it is filled. Versions 12 and 13 have some different fields. */
 #include "cudart.h"
 
 typedef struct {
@@ -127,14 +127,15 @@ _Static_assert(sizeof(Properties) == (CUDART_VERSION < 13000 ? 1032 : 1008), "th
     X(gpuPciDeviceID, 139) X(gpuPciSubsystemID, 140) X(hostNumaMultinodeIpcSupported, 143)
 #endif
 
-/* The plain name in version 12 still fills the shorter structure of version 11, which nothing here is built with. */
+/* In version 12 the name without a suffix fills the shorter structure of version 11. No program here is built with
+ * it. */
 #if CUDART_VERSION < 13000
 #define GET_PROPERTIES cudaGetDeviceProperties_v2
 #else
 #define GET_PROPERTIES cudaGetDeviceProperties
 #endif
 
-/* An attribute that an older driver does not know is left at zero. */
+/* An attribute that an older driver does not know stays zero. */
 API cudaError_t GET_PROPERTIES(Properties *out, int device)
 {
     ENTER_WITHOUT_CONTEXT(cu);

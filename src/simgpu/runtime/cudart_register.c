@@ -1,8 +1,8 @@
-/* What compiled CUDA code tells the runtime when it is loaded: which images of device code there are, and which host
- * function or variable stands for which name in them.
+/* Registration of compiled CUDA code. When such code is loaded, it tells the runtime its images of device code, and
+ * which host function or variable stands for which name in them.
  *
- * Registering only remembers (a framework registers a hundred thousand names while it is being imported, in programs
- * that may never touch a GPU). An image is handed to the driver when one of its names is first used. */
+ * Registration only stores this. A framework registers a hundred thousand names at import, in programs that may never
+ * use a GPU. An image is loaded into the driver when one of its names is first used. */
 #include "cudart.h"
 
 #include <pthread.h>
@@ -12,7 +12,7 @@ typedef struct {
     void *code;
     Handle library;
     int tried;
-    size_t first; /* its entries, newest first: index + 1, 0 ends the list */
+    size_t first; /* list of its entries, newest first: index + 1, 0 ends the list */
 } Image;
 
 typedef struct {
@@ -29,7 +29,7 @@ static Entry *entries;
 static size_t entry_count, entry_room;
 static size_t *slots; /* open addressing: index + 1, 0 is empty */
 static size_t slot_count;
-static Image handed_out; /* owner of kernels that the driver named to the program itself */
+static Image handed_out; /* owns the kernels whose handles the program has from the driver */
 
 static size_t *slot_of(const void *key)
 {
@@ -38,7 +38,7 @@ static size_t *slot_of(const void *key)
     return &slots[at];
 }
 
-/* Room for one more, with the slots at most half full. */
+/* Makes room for one more entry, and keeps at least half of the slots empty. */
 static int grow(void)
 {
     if (entry_count < entry_room) return 1;
@@ -166,7 +166,7 @@ API void __cudaRegisterFatBinaryEnd(void **image)
     (void)image;
 }
 
-/* The driver may be gone when this runs (it runs at exit), so what was loaded stays loaded. */
+/* This runs at exit, when the driver may be unloaded already, so images are not unloaded. */
 API void __cudaUnregisterFatBinary(void **handle)
 {
     Image *image = (Image *)handle;

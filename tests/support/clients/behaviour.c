@@ -1,5 +1,5 @@
-/* One scene for each thing that broke others: asks the driver as documented, and ends with 1 where an answer is not the
- * documented one. What only the test can judge is printed.
+/* One scene for each fault that other interposing libraries have had. Each scene makes documented calls and exits with
+ * 1 if an answer is not the documented one. Results that only the test can judge are printed.
  *
  *   behaviour SCENE */
 #include "client.h"
@@ -33,7 +33,7 @@ static size_t free_bytes(void)
     return bytes;
 }
 
-/* Exactly the ten fields, and not a byte beyond. */
+/* Reads the ten fields of struct vramshim_stats, and checks that the library writes no byte after them. */
 static void stats(void)
 {
     struct { struct vramshim_stats s; uint64_t after; } out = {.after = 42};
@@ -56,7 +56,7 @@ static void stats(void)
     for (size_t i = 0; i < sizeof out.s / sizeof *field; i++) printf("%llu\n", (unsigned long long)field[i]);
 }
 
-/* Result codes of calls that are odd, wrong or too much. The same without the library, whatever the strategy. */
+/* Result codes of unusual and wrong calls. They must be the same under every strategy as without the library. */
 static void codes(void)
 {
     CUdeviceptr address = 0, other;
@@ -116,7 +116,8 @@ static void codes(void)
     SAY(cuPointerGetAttribute(&address, 11, 0xdead0000));
     SAY(cuCtxDestroy_v2(NULL));
     SAY(cuDevicePrimaryCtxReset_v2(9));
-    /* inside, twice, from elsewhere; and nothing of the neighbours is harmed */
+    /* Frees an address inside a block, a block twice, and a block in another context. The other blocks keep their
+     * bytes. */
     CUdeviceptr first = allocate(100000), second = allocate(100000), third = allocate(100000);
     CHECK(cuMemsetD8_v2(first, 1, 100000));
     CHECK(cuMemsetD8_v2(third, 3, 100000));
@@ -151,7 +152,7 @@ static void *free_elsewhere(void *address)
     return NULL;
 }
 
-/* Each class charged to the device it is on, whichever is current. */
+/* Memory of each class is charged to the device that holds it, and not to the current device. */
 static void devices(void)
 {
     begin();
@@ -189,7 +190,8 @@ static void devices(void)
     checkpoint();
 }
 
-/* Bytes, not bits: 64 x 32 elements of four floats; levels halve, layers do not. */
+/* Arrays are counted in bytes: 64 x 32 elements of four floats. Each mipmap level halves width and height, but not the
+ * number of layers. */
 static void arrays(void)
 {
     begin();
@@ -206,7 +208,8 @@ static void arrays(void)
     checkpoint();
 }
 
-/* cuGetProcAddress: of the names on stdin the answer to every version and flag; then v2 and the 32-bit function used. */
+/* Prints what cuGetProcAddress answers for every name on stdin, with every version and flag. Then calls the 32-bit
+ * function and the v2 function of one name. */
 static void look_ups(void)
 {
     static const int versions[] = {2000, 3010, 3020, 6000, 10000, 11020, 12000, 12030, 13000};
@@ -236,7 +239,7 @@ static void generations(void)
     CUresult (*get)(const char *, void **, int, unsigned long long, int *);
     begin();
     CHECK(cuGetProcAddress("cuGetProcAddress", &found, 12000, 0));
-    get = (__typeof__(get))found; /* the answer to a look-up looks up as well */
+    get = (__typeof__(get))found; /* cuGetProcAddress itself, from a look-up */
     CUdeviceptr wide = 0;
     CHECK(get("cuMemAlloc", &found, 3020, 0, NULL));
     CHECK(((CUresult (*)(CUdeviceptr *, size_t))found)(&wide, 1000));
@@ -250,7 +253,7 @@ static void generations(void)
     checkpoint();
 }
 
-/* What a program may ask about a block that was cut from a larger piece. */
+/* Questions that a program may ask about a block that is a part of a larger segment. */
 static void questions(void)
 {
     begin();
@@ -301,7 +304,8 @@ static void questions(void)
     THAT(start == 0 && size == 0 && kind == 0);
 }
 
-/* Freeing waits for the device; handing a freed block out again must not come before that. */
+/* cuMemFree promises that all work on the block has finished. A policy must wait at the latest before it reuses the
+ * block. */
 static void reuse(void)
 {
     int (*count)(void) = dlsym(RTLD_DEFAULT, "synchronisations");
@@ -314,20 +318,20 @@ static void reuse(void)
     for (int i = 0; i < 8; i++) blocks[i] = allocate(100000);
     THAT(count() == 0);
     for (int i = 0; i < 8; i += 2) CHECK(cuMemFree_v2(blocks[i]));
-    THAT(count() == 0); /* not at each free ... */
+    THAT(count() == 0); /* No free waits ... */
     blocks[0] = allocate(100000);
-    THAT(count() == 1); /* ... but before the first is used again, */
+    THAT(count() == 1); /* ... the policy waits before it reuses the first block, */
     blocks[2] = allocate(100000);
     blocks[4] = allocate(100000);
-    THAT(count() == 1); /* and once for all that were freed before. */
+    THAT(count() == 1); /* and this wait serves all blocks that were freed before. */
     CHECK(cuMemFree_v2(blocks[4]));
     CHECK(cuStreamCreate(&stream, 1));
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    THAT(count() == 2); /* What is free when a capture begins can be used in it; */
+    THAT(count() == 2); /* The policy waits when a capture begins, so blocks that are free then can be used in it; */
     CHECK(cuMemFree_v2(blocks[2]));
     for (int i = 0; i < 4; i++) {
         fresh = allocate(100000);
-        THAT(fresh != blocks[2]); /* what is freed in it cannot, because it must not be broken. */
+        THAT(fresh != blocks[2]); /* blocks that are freed during it cannot, because a wait would invalidate it. */
     }
     THAT(count() == 2);
     CHECK(cuStreamEndCapture(stream, &graph));
@@ -336,7 +340,7 @@ static void reuse(void)
     THAT(count() == 3);
 }
 
-/* A free that fails below is no free. */
+/* A free that the next layer refuses frees nothing. */
 static void refused(void)
 {
     begin();
@@ -350,7 +354,7 @@ static void refused(void)
     checkpoint();
 }
 
-/* More events than a small disk holds. */
+/* More events than fit on a small disk. */
 static void many(void)
 {
     begin();

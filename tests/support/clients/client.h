@@ -1,5 +1,5 @@
-/* What the test clients share: the driver by any of the three roads, a count of their own, and a checkpoint that prints
- * it beside the simulator's truth and the library's account.
+/* Shared by the test clients: three ways to reach the driver, a count of the client's own allocations, and a checkpoint
+ * that prints this count beside the simulator's table and the library's account.
  *
  *   (nothing)   linked to libcuda.so.1
  *   -DDLOPEN    every function through dlopen and dlsym
@@ -25,7 +25,8 @@ static inline void *driver_function(const char *name)
     CUresult (*get)(const char *, void **, int, unsigned long long, int *) = dlsym(library, "cuGetProcAddress_v2");
     char base[128];
     snprintf(base, sizeof base, "%s", name);
-    /* A name has another signature in another version: the 32-bit functions before 3.2, other contexts from 11.4 on. */
+    /* Some names have another signature in another version: the 32-bit functions before 3.2, and cuCtxCreate since
+     * 11.4. */
     static const char *const first[] = {"cuMemAlloc", "cuMemFree", "cuMemGetInfo", NULL};
     int version = strncmp(name, "cuCtxCreate", 11) ? 12080 : 11000;
     char *suffix = strstr(base, "_v2");
@@ -79,21 +80,21 @@ static const char *const class_names[CLASSES] = {
     "linear", "pitched", "managed", "host", "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph",
     "address_range",
 };
-/* bytes asked for and not given back, by device (the last row is the host) and class */
+/* Bytes allocated and not yet freed, by device (the last row is the host) and class. */
 static _Atomic long long own[17][CLASSES];
 static inline _Atomic long long *count_of(int device, int class) { return &own[device < 0 ? 16 : device][class]; }
 
-/* A function of the simulator or of a layer; NULL where there is none. */
+/* A function of the simulator or of a layer, or NULL if there is none. */
 static inline void *found_below(const char *name)
 {
     void *found = dlsym(RTLD_DEFAULT, name);
     if (found) return found;
-    /* the driver may have been loaded privately */
+    /* The driver may have been loaded with RTLD_LOCAL. */
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     return library ? dlsym(library, name) : NULL;
 }
 
-/* The book of a quota layer (tests/support/layer), by device. */
+/* Prints the book of a quota layer (tests/support/layer), by device. */
 static inline void print_layer(void)
 {
     uint64_t (*used)(int) = found_below("layer_used"), (*limit)(void) = found_below("layer_limit");
@@ -103,8 +104,8 @@ static inline void print_layer(void)
     printf("]}");
 }
 
-/* One line of JSON: {"own":[...],"truth":{...},"account":{...},"layer":{...}}, null for what is not there; the last only
- * where there is one. */
+/* Prints one line of JSON: {"own":[...],"truth":{...},"account":{...},"layer":{...}}. Without simulator or library the
+ * value is null; "layer" is printed only if there is a layer. */
 static inline void checkpoint(void)
 {
     static char buffer[1 << 24];
@@ -119,7 +120,7 @@ static inline void checkpoint(void)
                        class_names[class], own[device][class]);
                 comma = ",";
             }
-    /* The account first: it asks the driver's pools, and must not depend on somebody having looked before. */
+    /* The account comes first. It asks the driver's pools, and must be right without an earlier question to them. */
     printf("],\"account\":");
     if (account) account(buffer, sizeof buffer), fputs(buffer, stdout);
     else printf("null");

@@ -1,10 +1,10 @@
-/* Threads that ask one context for memory all at once, and free what others of them allocated. Every block carries marks
- * at both ends, which must be there when it is freed.
+/* Threads that allocate in one context at the same time, and free blocks that other threads allocated. Every block has
+ * marks at both ends, which are checked when the block is freed.
  *
  *   contend THREADS STEPS SEED LARGE
  *
- * Prints a checkpoint while the last blocks are live; frees all but a few small ones, asks for LARGE MiB, and prints
- * "large RESULT", another checkpoint; resets the device and prints the last one. */
+ * Prints a checkpoint while the last blocks are live. Frees all but a few small blocks, asks for LARGE MiB, and prints
+ * "large RESULT" and another checkpoint. Then it resets the device and prints the last checkpoint. */
 #include "client.h"
 #include "random.h"
 #include <pthread.h>
@@ -54,7 +54,7 @@ static void *work(void *number)
 {
     uint64_t state = seed * 7919ull + (unsigned long long)(size_t)number;
     CHECK(cuCtxSetCurrent(context));
-    /* A block that was just freed can be used again only after the context was waited for: the crowd is at the door. */
+    /* A block that was just freed can be reused only after a wait for the context, so the threads contend here. */
     for (int i = 0; i < CROWDED; i++) {
         CUdeviceptr address;
         CHECK(cuMemAlloc_v2(&address, 4096));

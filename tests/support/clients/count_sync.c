@@ -1,4 +1,4 @@
-/* A layer behind the library that counts how often the device is waited for. */
+/* A layer between the library and the driver that counts the calls of cuCtxSynchronize. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 

@@ -1,4 +1,5 @@
-/* What the clients share that look for memory in use, on a simulator whose work is done late (SIMGPU_DELAYED=1). */
+/* Shared by the clients that check whether memory is still in use, on a simulator that does its work as late as
+ * possible (SIMGPU_DELAYED=1). */
 #ifndef DELAYED_H
 #define DELAYED_H
 

@@ -1,5 +1,5 @@
-/* Asks for every class of memory the driver has, at random, on two devices and from several threads, and counts what it
- * asked for.
+/* Allocates and frees memory of every class at random, on two devices and from several threads, and counts its own
+ * requests.
  *
  *   exercise SEED STEPS THREADS */
 #include "client.h"
@@ -34,7 +34,7 @@ static void map_whole(struct item *i, int device)
     CHECK(cu(cuMemSetAccess)(i->address, i->span, &access, 1));
 }
 
-/* Whether there was room: a device may be full, and a test may make it so. */
+/* Whether the request succeeded. Out of memory is accepted, because a test may fill the device. */
 static bool obtained(CUresult result, struct item *i)
 {
     if (result != CUDA_ERROR_OUT_OF_MEMORY) CHECK(result);
@@ -101,7 +101,7 @@ static void allocate(struct worker *w, struct item *i)
         CHECK(cu(cuMemHostRegister_v2)(i->more, size, 0));
         break;
     case K_ASYNC: {
-        /* on the stream's device, whichever is current */
+        /* The memory is on the stream's device, and not on the current one. */
         CUstream stream;
         i->class = ASYNC;
         CHECK(cu(cuStreamCreate)(&stream, 1));
@@ -112,7 +112,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_POOL: {
-        /* on the pool's device, be it one of ours or the device's own */
+        /* The memory is on the pool's device. The pool is one of this client's or the default pool. */
         CUmemoryPool pool = pools[device];
         i->class = ASYNC;
         if (size % 2) CHECK(cu(cuDeviceGetDefaultMemPool)(&pool, device));
@@ -121,7 +121,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_VMM: {
-        /* charged to the device in the properties, whichever is current */
+        /* Charged to the device in the properties, and not to the current one. */
         i->device = (device + 1) % DEVICES;
         CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, i->device);
         i->class = VMM;
@@ -178,7 +178,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_CAPTURE: {
-        /* becomes a node of the graph: nothing is held before the launch */
+        /* The allocation becomes a node of the graph, which holds no memory before its launch. */
         CUgraph graph;
         CUstream stream;
         i->class = GRAPH;
@@ -197,7 +197,7 @@ static void allocate(struct worker *w, struct item *i)
 
 static void release(struct worker *w, struct item *i)
 {
-    /* from whichever device is current: what is freed says where it belongs */
+    /* Frees with a random device current. The freed memory itself tells its device. */
     CHECK(cu(cuCtxSetCurrent)(contexts[draw(&w->seed, DEVICES)]));
     switch (i->kind) {
     case K_LINEAR: case K_PITCHED: case K_MANAGED: CHECK(cu(cuMemFree_v2)(i->address)); break;
@@ -233,7 +233,8 @@ static void release(struct worker *w, struct item *i)
     i->live = false;
 }
 
-/* What must fail, and change nothing. A test may let any request fail as on a full device instead. */
+/* Checks a call that must fail and change nothing. Out of memory is accepted too, because a test may fill the
+ * device. */
 static void refused(CUresult result, CUresult wanted)
 {
     if (result != CUDA_ERROR_OUT_OF_MEMORY) EXPECT(result, wanted);
@@ -256,7 +257,7 @@ static void failures(struct worker *w)
         if (!obtained(cu(cuMemAlloc_v2)(&address, 100000), &(struct item){0})) break;
         EXPECT(cu(cuMemFree_v2)(address + 512), CUDA_ERROR_INVALID_VALUE);
         CHECK(cu(cuMemFree_v2)(address));
-        /* another thread may be given the same address at once, so only one that is alone can free twice */
+        /* Another thread may get the same address at once, so a block is freed twice only if one thread runs. */
         if (w->number < 0) EXPECT(cu(cuMemFree_v2)(address), CUDA_ERROR_INVALID_VALUE);
         break;
     }
@@ -290,13 +291,13 @@ static void *work(void *data)
             CHECK(cu(cuStreamSynchronize)(NULL));
             if (step % 80 == 0) CHECK(cu(cuMemPoolTrimTo)(pools[w->number & 1], 0));
             pthread_barrier_wait(&barrier);
-            pthread_barrier_wait(&barrier); /* the main thread looks in between */
+            pthread_barrier_wait(&barrier); /* the main thread prints a checkpoint in between */
         }
     }
     return NULL;
 }
 
-/* What goes with the primary context of device 1. */
+/* Resets device 1, and forgets everything that its primary context held. */
 static void reset_device_one(struct worker *workers, int threads)
 {
     CHECK(cu(cuDevicePrimaryCtxReset_v2)(1));
@@ -310,7 +311,8 @@ static void reset_device_one(struct worker *workers, int threads)
         }
 }
 
-/* What is still held, as the library names it. Graph memory is the driver's pool and in no list. */
+/* Prints what is still allocated, with the library's names of the calls. Memory of graphs belongs to the driver's pool
+ * and is in no list. */
 static void print_live(const struct worker *workers, int threads)
 {
     static const char *const apis[KINDS] = {
@@ -332,7 +334,7 @@ static void print_live(const struct worker *workers, int threads)
     printf("]}\n");
 }
 
-/* The device begins anew: what was known of it before must not be taken for what is there now. */
+/* The device was reset. The library must not mix its earlier state with the new one. */
 static void after_the_reset(struct worker *w)
 {
     CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
@@ -347,7 +349,7 @@ static void after_the_reset(struct worker *w)
     checkpoint();
 }
 
-/* Pools go when nothing of them is left in anybody's hands. */
+/* Destroys the pools, after all of their memory was freed. */
 static void destroy_pools(struct worker *workers, int threads)
 {
     for (int t = 0; t < threads; t++)

@@ -1,13 +1,13 @@
-/* Memory that is freed and asked for again in another shape. Ends with 1 where a block that stayed has other bytes than
- * were written to it, or where a request fails that must not.
+/* Frees memory and asks for blocks of other sizes. Exits with 1 if a live block has other bytes than were written to
+ * it, or if a request fails that must succeed.
  *
- *   growth textbook        1, 2 and 1 GiB, the 2 freed, 3 asked for; says what became of it
- *   growth ends            two halves of granules freed, a whole one asked for; says what became of it
- *   growth random SEED     blocks of random sizes come and go, and every one keeps its bytes
- *   growth trim            a block stays, one is freed; vramshim_trim is called
- *   growth idle SECONDS    the same, but waits so long at most for the driver to have its memory back
- *   growth others          memory of every other kind, on a device that is full of freed memory
- *   growth between         small blocks between large ones; the large ones freed, everything else asked for at once */
+ *   growth textbook        allocates 1, 2 and 1 GiB, frees the 2 GiB, asks for 3 GiB; prints the result
+ *   growth ends            frees two halves of granules, asks for a whole granule; prints the result
+ *   growth random SEED     allocates and frees blocks of random sizes, and checks that every one keeps its bytes
+ *   growth trim            keeps one block, frees another, and calls vramshim_trim
+ *   growth idle SECONDS    the same, but waits at most so long until the driver has its memory back
+ *   growth others          asks for every other class of memory, on a device that is full of freed memory
+ *   growth between         small blocks between large ones; frees the large ones and asks for all the rest in one block */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -18,9 +18,8 @@
 
 struct block { CUdeviceptr address; size_t size; };
 
-/* Words to be found in a block again: two in every 2 MiB, none of which stands anywhere else, so that nothing larger is
- * touched than must be. */
-static void words(struct block block, void visit(CUdeviceptr, uint64_t))
+/* Visits two words in every 2 MiB of a block, each with a value that follows from its address. */
+static void visit_words(struct block block, void visit(CUdeviceptr, uint64_t))
 {
     for (size_t at = 0; at < block.size; at += 2 * MIB) {
         size_t end = block.size - at < 2 * MIB ? block.size : at + 2 * MIB;
@@ -40,8 +39,8 @@ static void read_word(CUdeviceptr address, uint64_t word)
     exit(1);
 }
 
-static void write_words(struct block block) { words(block, write_word); }
-static void find_words(struct block block) { words(block, read_word); }
+static void write_words(struct block block) { visit_words(block, write_word); }
+static void find_words(struct block block) { visit_words(block, read_word); }
 
 static CUresult ask(struct block *block, size_t size)
 {
@@ -66,7 +65,7 @@ static void release(struct block block)
     *count_of(0, LINEAR) -= block.size;
 }
 
-/* Bytes that the simulated device has given away. */
+/* Bytes that the simulated device has allocated. */
 static uint64_t driver_gave(void)
 {
     static char text[1 << 20];
@@ -93,7 +92,7 @@ static void textbook(void)
     else printf("CUDA error %d\n", result);
 }
 
-/* A request of 2 MiB on a device of 6 that has two halves of a granule free, one at the end of its granule and one at the
+/* Asks for 2 MiB on a device of 6 MiB, of which two halves of granules are free: the end of one granule and the
  * beginning of another. */
 static void ends(void)
 {
@@ -110,7 +109,7 @@ static void ends(void)
     printf("two halves free, a whole asked for: %s\n", result == CUDA_SUCCESS ? "served" : "out of memory");
     if (result != CUDA_SUCCESS) return;
     find_words(made);
-    /* Everything back, in another order, and all of it in one piece. */
+    /* Frees everything, in another order, and asks for all of it in one block. */
     release(whole);
     release(made);
     release(tail);
@@ -146,7 +145,7 @@ static void come_and_go(void)
     checkpoint();
 }
 
-/* Free memory goes back: at once where that is asked for, by itself where seconds are given. */
+/* Free memory goes back to the driver: by vramshim_trim, or by itself within these seconds. */
 static void give_back(double seconds)
 {
     uint64_t (*trim)(int) = dlsym(RTLD_DEFAULT, "vramshim_trim");
@@ -218,7 +217,7 @@ static void others(void)
     void (*const kinds[])(size_t) = {physical, managed, pitched, stream_ordered, array, other_context};
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         release(allocate(768 * MIB));
-        THAT(driver_gave() >= 768 * MIB); /* or nothing would be in the way */
+        THAT(driver_gave() >= 768 * MIB); /* otherwise the test shows nothing */
         kinds[kind](512 * MIB);
         checkpoint();
     }
@@ -227,7 +226,7 @@ static void others(void)
 static void between(void)
 {
     enum { PAIRS = 16 };
-    /* Where little is reserved, small blocks and large ones share granules. */
+    /* While little memory is reserved, small and large blocks share granules. */
     struct block first = allocate(576 * MIB), large[PAIRS], small[PAIRS], all;
     for (int i = 0; i < PAIRS; i++) {
         large[i] = allocate(64 * MIB);

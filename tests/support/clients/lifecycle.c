@@ -1,7 +1,7 @@
-/* Processes that begin, fork, exec and end in every way, with GPU memory in hand.
+/* Processes that start, fork, exec and end in every way while they hold GPU memory.
  *
- *   lifecycle SCENE      prints what its calls answered */
-#ifdef STATIC /* what a program that no library can be put in front of is like */
+ *   lifecycle SCENE      prints the results of its calls */
+#ifdef STATIC /* a statically linked program, into which no library can be preloaded */
 #include <stdio.h>
 int main(void) { return puts("static") < 0; }
 #else
@@ -46,7 +46,7 @@ static void *churn(void *unused)
     return unused;
 }
 
-/* Forks while other threads are in the middle of their calls; a child that hangs ends by SIGALRM. */
+/* Forks while other threads are inside CUDA calls. A child that hangs ends by SIGALRM. */
 static void fork_in_a_storm(int forks)
 {
     pthread_t threads[3];
@@ -98,7 +98,7 @@ int main(int argc, char **argv)
         allocate(100);
         return 4;
     }
-    if (!strcmp(scene, "fork idle")) { /* a child that leaves CUDA alone, and ends in the usual way */
+    if (!strcmp(scene, "fork idle")) { /* the child makes no CUDA call and exits */
         allocate(8192);
         if ((child = fork()) == 0) exit(3);
         wait_for(child);

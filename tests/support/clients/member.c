@@ -1,16 +1,16 @@
-/* One of several processes on a device, told what to do by lines on stdin; answers each with a line.
+/* One of several processes on a device. It reads commands from stdin, one a line, and answers each with a line.
  *
- *   a BYTES          allocates; the CUDA result and which block it is
- *   f BLOCK          frees; the CUDA result
+ *   a BYTES          allocates; answers the CUDA result and the number of the block
+ *   f BLOCK          frees; answers the CUDA result
  *   c                makes another context, which becomes current; d destroys it
- *   p                resets the primary context, which takes all memory with it, and makes it current again
- *   r SEED STEPS     allocates and frees at random; how many requests were refused
- *   i                what everybody says: cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator, our account
- *   k                forks a child that asks NVML, and waits for it; its exit status
+ *   p                resets the primary context with all its memory, and makes it current again
+ *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
+ *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's account
+ *   k                forks a child that asks NVML, and waits for it; answers its exit status
  *
- *   member forked: the same in a forked child, of a parent that only asked NVML.
+ *   member forked: the same in a forked child. The parent asked NVML only.
  *   member late: the same, with a limit of 1GiB that the program itself sets after it asked NVML.
- *   member storm SEED LIMIT: allocates and frees at random until it is told to end (SIGTERM), holding up to LIMIT bytes. */
+ *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -48,7 +48,7 @@ static int free_block(void)
     return block;
 }
 
-/* ---- NVML, found as its clients find it */
+/* ---- NVML, loaded as its clients load it */
 
 typedef void *Device;
 struct memory { unsigned long long total, free, used; };
@@ -155,7 +155,7 @@ static int storm(size_t most)
     return 0;
 }
 
-/* What NVML says of the first device, to one who has not begun with CUDA, or may not. */
+/* Asks NVML about the first device, in a process that has made no CUDA call. */
 static void ask_management(void)
 {
     Device device;

@@ -1,11 +1,10 @@
-/* A job on part of a device. Ends with 1 where it is told what cannot be, or where a block has other bytes than were
- * written to it.
+/* A job that may use a part of a device. Exits with 1 if an answer is impossible, or if a block has other bytes than
+ * were written to it.
  *
- *   quota book SEED STEPS   every kind of device memory there is, at random
- *   quota limit             each kind until there is no more of it, all given back, and half as much again
- *   quota mixed SEED STEPS  many small requests among large ones, never more than 60% of the memory there is; says what
- *                           became of them
- *   quota next              asks the loader twice what comes next */
+ *   quota book SEED STEPS   allocates and frees every class of device memory at random
+ *   quota limit             allocates each class until out of memory, frees all, and allocates half as much again
+ *   quota mixed SEED STEPS  many small and some large requests, never more than 60% of the memory; prints the result
+ *   quota next              looks the same name up twice with RTLD_NEXT */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -17,10 +16,10 @@ enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
 struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
 
 static uint64_t seed;
-static size_t granularity; /* of physical memory; 0 where there is none */
+static size_t granularity; /* of physical memory; 0 without virtual memory management */
 static bool pools;
 
-/* Words at both ends, so that blocks which lie over each other are seen. */
+/* Writes words at both ends, so that blocks that overlap are noticed. */
 static void write_words(struct block *block)
 {
     static uint64_t words;
@@ -37,7 +36,7 @@ static void find_words(const struct block *block)
     THAT(first == block->word && last == block->word);
 }
 
-/* What a layer may answer to one who does without. */
+/* Results that a layer may give for a class of memory that it does not support. */
 static bool unusable(CUresult result) { return result == CUDA_ERROR_NOT_SUPPORTED || result == UNKNOWN; }
 
 static CUresult map(struct block *block)
@@ -102,10 +101,10 @@ static void release(struct block *block)
 static const int classes[] = {LINEAR, PITCHED, MANAGED, ASYNC, VMM};
 enum { KINDS = sizeof classes / sizeof *classes };
 
-/* Whether the device says that it has memory of this class. */
+/* Whether the device says that it supports this class of memory. */
 static bool is_there(int class) { return class == VMM ? granularity > 0 : class == ASYNC ? pools : true; }
 
-/* What is free must be found with the rest of what there is. */
+/* Checks that free and used memory add up. */
 static void compare_information(void)
 {
     size_t free_bytes, total, whole;
@@ -162,7 +161,7 @@ static void limit(void)
         checkpoint();
         EXPECT(ask(&more, class, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
         checkpoint();
-        /* one goes, one comes */
+        /* Frees one block and allocates another. */
         release(&blocks[count / 2]);
         CHECK(cu(cuStreamSynchronize)(NULL));
         CHECK(ask(&blocks[count / 2], class, size));
@@ -186,7 +185,7 @@ static size_t mixed_size(void)
     }
 }
 
-/* What each book says is used of the device, in bytes; cuMemGetInfo counts what lies free with the library as free. */
+/* Prints the used bytes of the device by each book. cuMemGetInfo counts free memory of the library as free. */
 static void books(void)
 {
     struct { unsigned long long total, free, used; } memory;

@@ -1,5 +1,5 @@
-/* A client of the runtime API: every kind of memory at random on two devices, counted by bytes and by calls. Linked to
- * libcudart.so.12 or .13; the prototypes are our own.
+/* A client of the runtime API. It allocates every class of memory at random on two devices and counts bytes and calls.
+ * It is linked to libcudart.so.12 or .13 and declares the functions itself.
  *
  *   runtime SEED STEPS */
 #include "client.h"
@@ -79,7 +79,7 @@ static void allocate(struct item *i)
     case KINDS: break;
     }
     *count_of(i->device, apis[i->kind].class) += i->bytes;
-    if (i->kind == MALLOC && size >= 4096) { /* real bytes */
+    if (i->kind == MALLOC && size >= 4096) { /* copies bytes to the device and back */
         char there[4096], back[4096];
         memset(there, (int)draw(&seed, 256), sizeof there);
         CHECK(cudaMemcpy(i->memory, there, sizeof there, 1));
@@ -109,7 +109,7 @@ static void failures(void)
 {
     void *memory;
     size_t size;
-    CHECK(cudaMalloc(&memory, 0)); /* nothing asked for, nothing to record */
+    CHECK(cudaMalloc(&memory, 0)); /* no bytes are requested, so there is no record */
     CHECK(cudaFree(NULL));
     CHECK(cudaMemGetInfo(NULL, &size));
     called("cudaMalloc");

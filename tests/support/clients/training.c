@@ -1,8 +1,8 @@
-/* Asks for GPU memory as a training run does: weights, gradients and two optimiser moments that stay, activations that
- * come and go with every step and vary with the batch, one request too many and the recovery from it. Driver API only,
- * looked up at run time, so it runs wherever a driver does.
+/* Allocates GPU memory as a training run does. Weights, gradients and two optimiser moments stay. Activations are
+ * allocated and freed in every step, with sizes that depend on the batch. One request is too large, and the job
+ * recovers. It uses the driver API only and looks it up at run time, so it runs on any machine with a driver.
  *
- *   training [STEPS] [--pause]     20 steps unless told otherwise; --pause: holds its memory until stdin is closed */
+ *   training [STEPS] [--pause]     20 steps by default; --pause: holds its memory until stdin is closed */
 #include "cuda_api.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -84,5 +84,5 @@ int main(int argc, char **argv)
     }
     fflush(stdout);
     while (pause && getchar() != EOF) continue;
-    return 0; /* as most training scripts do: without freeing what is kept */
+    return 0; /* most training scripts do not free the weights either */
 }

@@ -1,4 +1,4 @@
-/* What a job is told of the device: the limit is all there is. */
+/* Answers to a job's questions about the device: the limit is its total memory. */
 #include "layer.h"
 
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115 };

@@ -1,5 +1,5 @@
-/* The book: who holds how many bytes of which device. One lock, held while a slow layer takes its time, as a lock that
- * all processes share would be. */
+/* The book: the bytes that each device has allocated, and an entry for each allocation. There is one lock. A slow layer
+ * sleeps while it holds the lock, as a layer with a lock for all processes would. */
 #include "layer.h"
 #include <stdlib.h>
 #include <time.h>

@@ -1,21 +1,21 @@
-/* Contexts take their memory with them. */
+/* The destruction of a context frees its memory in the book. */
 #include "layer.h"
 
 static CUcontext primary[16];
 
-struct departure { CUcontext context; int device; };
+struct destroyed { CUcontext context; int device; };
 
 static bool gone(const struct entry *entry, const void *data)
 {
-    const struct departure *d = data;
-    if (entry->kind == HANDLE) return false; /* of no context */
+    const struct destroyed *d = data;
+    if (entry->kind == HANDLE) return false; /* physical memory belongs to no context */
     return entry->context ? entry->context == d->context : entry->device == d->device;
 }
 
 API CUresult cuCtxDestroy_v2(CUcontext context)
 {
     CUresult result = driver()->cuCtxDestroy_v2(context);
-    if (result == CUDA_SUCCESS) book_forget(gone, &(struct departure){context, -1});
+    if (result == CUDA_SUCCESS) book_forget(gone, &(struct destroyed){context, -1});
     return result;
 }
 
@@ -29,6 +29,6 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     CUresult result = driver()->cuDevicePrimaryCtxReset_v2(device);
-    if (result == CUDA_SUCCESS) book_forget(gone, &(struct departure){primary[device], device});
+    if (result == CUDA_SUCCESS) book_forget(gone, &(struct destroyed){primary[device], device});
     return result;
 }

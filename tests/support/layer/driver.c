@@ -1,4 +1,4 @@
-/* The functions below, all found at the first call. */
+/* The driver's functions, all looked up at the first call. */
 #include "layer.h"
 #include <string.h>
 

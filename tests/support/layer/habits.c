@@ -1,12 +1,12 @@
-/* What the layer is like, from the environment:
+/* The habits of the layer, from the environment; the default is in parentheses:
  *
- *   LAYER_LIMIT        device memory that a process may have of each device (8GiB)
- *   LAYER_SLOW         how long each accounting call takes, under the book's lock: 200us (0us)
- *   LAYER_VMM          0: no virtual memory management, and it says so; broken: it says yes, and creates nothing;
- *                      broken-map: creates, and maps nothing; once: maps nothing a second time (1)
+ *   LAYER_LIMIT        bytes of each device that a process may allocate (8GiB)
+ *   LAYER_SLOW         duration of each change of the book, with its lock held, for example 200us (0us)
+ *   LAYER_VMM          0: the attribute says that there is no virtual memory management; broken: the attribute says yes,
+ *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails (1)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
- *   LAYER_CONTIGUOUS   1: the device below has its memory in one piece for each request (0)
- *   LAYER_FORGETFUL    1: dlsym answers NULL where a thread asks RTLD_NEXT for the same symbol again (0) */
+ *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
+ *   LAYER_FORGETFUL    1: dlsym returns NULL if a thread looks a symbol up with RTLD_NEXT for the second time (0) */
 #include "layer.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static bool is(const char *variable, const char *value)
 static void refuse(const char *variable)
 {
     fprintf(stderr, "layer: %s=\"%s\" is not accepted\n", variable, getenv(variable));
-    abort(); /* a test that asks for what there is not must not pass */
+    abort(); /* a test with a wrong value must not pass */
 }
 
 __attribute__((constructor)) static void read_habits(void)

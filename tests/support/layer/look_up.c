@@ -1,4 +1,4 @@
-/* Finding the layer's functions: by name for dlsym, by address behind cuGetProcAddress, where the driver chooses the
+/* Finds the layer's hooks: by name for dlsym, and by address for cuGetProcAddress, for which the driver chooses the
  * version. */
 #include "layer.h"
 #include <string.h>

@@ -32,7 +32,7 @@ API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
     return charged(result, device, size, result ? 0 : *out);
 }
 
-/* What a row takes is known only afterwards: a row too much is given back. */
+/* The pitch is known only after the allocation, so memory above the limit is given back. */
 API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     int device = current_device();
@@ -45,7 +45,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
     return charged(result, device, *pitch * height, *out);
 }
 
-/* What the book does not know goes to the driver as it is. */
+/* An address that is not in the book goes to the driver unchanged. */
 static CUresult freed(CUdeviceptr address, CUresult (*below)(CUdeviceptr))
 {
     struct entry entry;

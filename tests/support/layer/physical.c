@@ -1,6 +1,5 @@
-/* Virtual memory management: physical memory is charged where it is created and debited with the last release of its
- * handle, mapped or not, as layers in the field do. Or it does not work, or not
- * wholly, in one of four ways. */
+/* Virtual memory management. Physical memory is charged when it is created and refunded with the last release of its
+ * handle, mapped or not, as existing layers do. LAYER_VMM can switch it off or break it. */
 #include "layer.h"
 
 enum { UNKNOWN = 999, MAPPINGS = 1 << 14 };
@@ -11,7 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     if (habits.vmm == VMM_REFUSED || habits.vmm == VMM_CREATES_NOTHING) return CUDA_ERROR_NOT_SUPPORTED;
-    /* of the device in the properties, whichever is current */
+    /* Charged to the device in the properties, and not to the current one. */
     bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     int device = on_device ? properties->location.id : -1;
     if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;

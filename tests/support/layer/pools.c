@@ -1,7 +1,8 @@
-/* Stream-ordered memory: the request is charged, whatever the driver's pool has reserved for it; or there is none. */
+/* Stream-ordered memory. The requested bytes are charged, and not the bytes that the driver's pool has reserved.
+ * LAYER_POOLS=0 switches it off. */
 #include "layer.h"
 
-/* In a capture the request is a node of a graph and takes nothing yet. */
+/* During a capture the request becomes a node of a graph and takes no memory yet. */
 static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream)
 {
     int status = 0;
@@ -17,7 +18,7 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
     CUresult result = below(request);
     int where = device;
     if (result == CUDA_SUCCESS) driver()->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *out);
-    /* That of the stream or the pool, which need not be the current one. */
+    /* The device of the stream or of the pool, which need not be the current one. */
     if (where != device && !book_charge(where, size)) {
         driver()->cuMemFreeAsync(*out, NULL);
         result = CUDA_ERROR_OUT_OF_MEMORY;

@@ -1,4 +1,4 @@
-/* The preloaded form: a dlsym of its own, which answers for every hooked name, whatever the handle. */
+/* The preloaded form. It exports dlsym, which returns the hook of every hooked name, for any handle but RTLD_NEXT. */
 #define _GNU_SOURCE
 #include "layer.h"
 #include <dlfcn.h>
@@ -27,7 +27,8 @@ void *driver_symbol(const char *name)
     return next_dlsym()(library, name);
 }
 
-/* Meant against its own recursion: what a thread was told once it is not told again, as long as it is remembered. */
+/* Some layers guard dlsym against recursion in this way: a thread gets a function once, and NULL afterwards, until the
+ * pair has left this list. */
 static bool told_before(void *found)
 {
     enum { REMEMBERED = 100 };
@@ -49,7 +50,7 @@ static bool told_before(void *found)
 API void *dlsym(void *restrict handle, const char *restrict name)
 {
     if (handle == RTLD_NEXT && habits.forgetful) {
-        void *found = next_dlsym()(handle, name); /* a call, not a jump: "next" is what comes after the layer */
+        void *found = next_dlsym()(handle, name); /* a call and not a jump, so "next" means after the layer */
         return found && told_before(found) ? NULL : found;
     }
     void *ours = handle == RTLD_NEXT ? NULL : hook_named(name);

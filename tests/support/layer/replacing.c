@@ -1,5 +1,5 @@
-/* The replacing form: stands as libcuda.so.1 before the driver, which it opens by path (LAYER_DRIVER). What it does not
- * hook goes there by a jump through a table; forwarded.inc, made by the build, lists it as X(name). */
+/* The replacing form. It is installed as libcuda.so.1 and opens the driver by its path (LAYER_DRIVER). Functions that
+ * it does not hook jump to the driver through a table. The build lists them in forwarded.inc, as X(name). */
 #include "layer.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void *library;
 
 void *driver_symbol(const char *name) { return dlsym(library, name); }
 
-/* As the library is loaded, for the jumps ask nobody. */
+/* The table is filled when the library is loaded, because the jumps check nothing. */
 __attribute__((constructor)) static void open_driver(void)
 {
     const char *path = getenv("LAYER_DRIVER");
