@@ -1,0 +1,202 @@
+/* What may be called while a stream captures, and what that does to the capture. Sources: cuda.h 13.0:15429-15480
+ * (cuThreadExchangeStreamCaptureMode), the CUDA programming guide on CUDA graphs (prohibited and unhandled operations,
+ * invalidation), and what was measured on NVIDIA's hardware in rocm-systems#4508. */
+#include "probe.h"
+#include <pthread.h>
+
+enum { GLOBAL, THREAD_LOCAL, RELAXED, MODES, ACTIVE = 1 };
+static const char *const mode_names[MODES] = {"global", "thread-local", "relaxed"};
+enum wanted { ALLOWED, REFUSED, EITHER }; /* refused: answers 900, and the capture is broken */
+
+static void begin_capture(CUstream stream, int mode) { CHECK(cu(cuStreamBeginCapture_v2)(stream, mode)); }
+
+/* Ends it; whether it is still whole. */
+static bool end_capture(CUstream stream)
+{
+    int status = 0;
+    CUgraph graph = NULL;
+    cu(cuStreamIsCapturing)(stream, &status);
+    bool ended = !cu(cuStreamEndCapture)(stream, &graph) && graph;
+    if (ended) CHECK(cu(cuGraphDestroy)(graph));
+    return ended && status == ACTIVE;
+}
+
+static void judge(const char *name, enum wanted wanted, CUresult result, bool whole)
+{
+    bool as_assumed = wanted == EITHER || (wanted == ALLOWED ? !result && whole : result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && !whole);
+    claim(as_assumed, "%s %d %s", name, result, whole ? "kept" : "broken");
+}
+
+/* Calls `action` in a capture of each mode that the calling thread itself has open. */
+static void in_each_mode(CUresult (*action)(void), enum wanted global, enum wanted local, enum wanted relaxed)
+{
+    const enum wanted wanted[] = {global, local, relaxed};
+    for (int mode = GLOBAL; mode < MODES; mode++) {
+        CUstream stream = new_stream();
+        begin_capture(stream, mode);
+        CUresult result = action();
+        judge(mode_names[mode], wanted[mode], result, end_capture(stream));
+    }
+}
+
+PROBE(begin_capture_does_not_wait, NEEDED, "cuStreamBeginCapture returns while work blocks, on its own stream too", "cuda.h 13.0:15348, nothing is said to wait")
+{
+    begin();
+    WITH_EACH(kind)
+    {
+        CUstream stream = new_stream();
+        figure("%s:", kind_names[kind]);
+        struct blocked *work = block(kind, stream);
+        RETURNS_AT_ONCE(work, "begin", cu(cuStreamBeginCapture_v2)(stream, RELAXED));
+        claim(end_capture(stream), "end");
+        release(work);
+    }
+}
+
+PROBE(default_stream_and_capture, TELLS, "the legacy default stream cannot capture, a thread's default stream can", "cuda.h 13.0:15350")
+{
+    begin();
+    CUstream legacy = (CUstream)1, per_thread = (CUstream)2;
+    CUresult result = cu(cuStreamBeginCapture_v2)(legacy, RELAXED);
+    claim(result != CUDA_SUCCESS, "legacy %d", result);
+    result = cu(cuStreamBeginCapture_v2)(per_thread, RELAXED);
+    claim(!result, "per thread %d", result);
+    if (!result) claim(end_capture(per_thread), "ended");
+}
+
+PROBE(legacy_stream_breaks_capture, TELLS, "work on the legacy stream while a blocking stream captures answers 906 and breaks the capture",
+      "cuda.h 13.0:3106, error 906; rocm-systems#4508")
+{
+    enum { STREAM_CAPTURE_IMPLICIT = 906 };
+    begin();
+    CUdeviceptr address = alloc(MIB);
+    CUstream blocking;
+    CHECK(cu(cuStreamCreate)(&blocking, 0));
+    begin_capture(blocking, RELAXED);
+    CUresult result = cu(cuMemsetD8Async)(address, 0, MIB, NULL);
+    bool whole = end_capture(blocking);
+    claim(result == STREAM_CAPTURE_IMPLICIT && !whole, "answered %d, %s", result, whole ? "kept" : "broken");
+}
+
+static CUresult synchronise(void) { return cu(cuCtxSynchronize)(); }
+
+PROBE(synchronise_in_capture, TELLS, "cuCtxSynchronize answers 900 and breaks a capture of any mode", "TensorRT#2888; rocm-systems#4508; cuda.h 13.5")
+{
+    begin();
+    in_each_mode(synchronise, REFUSED, REFUSED, REFUSED);
+}
+
+static CUstream idle_stream;
+static CUresult synchronise_idle_stream(void) { return cu(cuStreamSynchronize)(idle_stream); }
+
+PROBE(stream_synchronise_in_capture, TELLS, "cuStreamSynchronize of an idle stream is allowed in a relaxed capture",
+      "CUDA programming guide: only what conflicts is prohibited there; HIP's answer in rocm-systems#11698")
+{
+    begin();
+    idle_stream = new_stream();
+    in_each_mode(synchronise_idle_stream, EITHER, EITHER, ALLOWED);
+}
+
+static CUevent event;
+static CUresult query_event(void) { return cu(cuEventQuery)(event); }
+static CUresult record_event(void) { return cu(cuEventRecord)(event, idle_stream); }
+
+static void record_before(void)
+{
+    begin();
+    idle_stream = new_stream();
+    CHECK(cu(cuEventCreate)(&event, 0));
+    CHECK(record_event());
+    CHECK(cu(cuCtxSynchronize)());
+}
+
+PROBE(event_query_in_capture, TELLS, "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
+      "pytorch#105182, #148594; cuda.h 13.0:15463")
+{
+    record_before();
+    in_each_mode(query_event, REFUSED, REFUSED, ALLOWED);
+}
+
+PROBE(event_record_in_capture, NEEDED, "cuEventRecord on a stream that does not capture is allowed in any capture", "CUDA programming guide: work on other streams is not captured")
+{
+    record_before();
+    in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
+}
+
+static CUresult alloc_and_free(void)
+{
+    CUdeviceptr address;
+    CUresult result = cu(cuMemAlloc_v2)(&address, 2 * MIB);
+    return result ? result : cu(cuMemFree_v2)(address);
+}
+
+PROBE(alloc_in_capture, NEEDED, "cuMemAlloc and cuMemFree are refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15442-15466")
+{
+    begin();
+    in_each_mode(alloc_and_free, REFUSED, REFUSED, ALLOWED);
+}
+
+static CUdeviceptr reserved;
+static CUresult map_and_unmap(void)
+{
+    size_t size = granule();
+    CUmemAllocationProp properties = pinned_on(0);
+    CUmemAccessDesc access = access_of(0);
+    CUmemGenericAllocationHandle handle;
+    CUresult result = cu(cuMemCreate)(&handle, size, &properties, 0);
+    if (!result) result = cu(cuMemMap)(reserved, size, 0, handle, 0);
+    if (!result) result = cu(cuMemSetAccess)(reserved, size, &access, 1);
+    if (!result) result = cu(cuMemUnmap)(reserved, size);
+    return result ? result : cu(cuMemRelease)(handle);
+}
+
+PROBE(vmm_in_capture, NEEDED, "create, map, set-access, unmap and release are allowed in a relaxed capture",
+      "PyTorch grows expandable segments during captures; cuda.h 13.0:15463")
+{
+    begin();
+    reserved = reserve(granule());
+    in_each_mode(map_and_unmap, EITHER, EITHER, ALLOWED);
+}
+
+/* ---- another thread, while this one captures in global mode */
+
+static struct { CUresult (*action)(void); int mode; CUresult result; } beside;
+
+static void *call_beside(void *unused)
+{
+    current(0);
+    int mode = beside.mode;
+    CHECK(cu(cuThreadExchangeStreamCaptureMode)(&mode));
+    beside.result = beside.action();
+    return unused;
+}
+
+static void beside_global_capture(const char *name, CUresult (*action)(void), int mode_of_thread, enum wanted wanted)
+{
+    pthread_t thread;
+    CUstream stream = new_stream();
+    begin_capture(stream, GLOBAL);
+    beside.action = action;
+    beside.mode = mode_of_thread;
+    pthread_create(&thread, NULL, call_beside, NULL);
+    pthread_join(thread, NULL);
+    judge(name, wanted, beside.result, end_capture(stream));
+}
+
+PROBE(event_query_beside_capture, TELLS, "cuEventQuery of another thread is refused while a global capture is open, unless that thread is thread-local",
+      "pytorch#104487, #105182, #148594")
+{
+    record_before();
+    beside_global_capture("global thread", query_event, GLOBAL, REFUSED);
+    beside_global_capture("thread-local thread", query_event, THREAD_LOCAL, ALLOWED);
+}
+
+PROBE(relaxed_thread_beside_capture, NEEDED, "a thread in relaxed mode may query events, allocate, free and map beside a global capture",
+      "cuda.h 13.0:15463; pytorch#105182")
+{
+    record_before();
+    reserved = reserve(granule());
+    beside_global_capture("query", query_event, RELAXED, ALLOWED);
+    beside_global_capture("alloc", alloc_and_free, RELAXED, ALLOWED);
+    beside_global_capture("map", map_and_unmap, RELAXED, ALLOWED);
+}
