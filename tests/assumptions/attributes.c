@@ -39,7 +39,7 @@ PROBE(alignment_of_alloc, TELLS, "cuMemAlloc aligns 512 B to 256 B, from 64 KiB 
     }
 }
 
-PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range and mapping, with an ID of its own, fit for legacy IPC, of no pool",
+PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range, with an ID of its own, fit for legacy IPC, of no pool",
       "cuda.h 13.0:14252-14307")
 {
     enum { SIZE = 4 * MIB };
@@ -48,8 +48,6 @@ PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range and mapping, 
     CUresult result;
     claim_attribute("RANGE_START_ADDR", RANGE_START, inside, one);
     claim_attribute("RANGE_SIZE", RANGE_SIZE, inside, SIZE);
-    claim_attribute("MAPPING_BASE_ADDR", MAPPING_BASE, inside, one);
-    claim_attribute("MAPPING_SIZE", MAPPING_SIZE, inside, SIZE);
     claim_attribute("MAPPED", MAPPED, inside, 1);
     claim_attribute("IS_LEGACY_CUDA_IPC_CAPABLE", LEGACY_IPC, inside, 1);
     claim_attribute("MEMPOOL_HANDLE", MEMPOOL, inside, 0);
@@ -58,6 +56,17 @@ PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range and mapping, 
     CHECK(cu(cuMemFree_v2)(one));
     one = alloc(SIZE);
     claim(id != attribute(BUFFER_ID, one, &result), "BUFFER_ID not used again");
+}
+
+PROBE(mapping_attributes_of_alloc, TELLS, "MAPPING_BASE_ADDR and MAPPING_SIZE of an allocation of 4 MiB are the allocation", "cuda.h 13.0:918-919")
+{
+    enum { SIZE = 4 * MIB, SMALL = 4096 };
+    begin();
+    CUdeviceptr large = alloc(SIZE), small = alloc(SMALL);
+    CUresult result;
+    claim_attribute("MAPPING_BASE_ADDR", MAPPING_BASE, large + 4096, large);
+    claim_attribute("MAPPING_SIZE", MAPPING_SIZE, large + 4096, SIZE);
+    figure("MAPPING_SIZE of 4 KiB: %llu", (unsigned long long)attribute(MAPPING_SIZE, small, &result));
 }
 
 PROBE(attributes_of_vmm, TELLS, "mapped memory: RANGE_* tell the reservation, MAPPING_* the mapping, BUFFER_ID the handle; no legacy IPC, no pool",
@@ -74,7 +83,10 @@ PROBE(attributes_of_vmm, TELLS, "mapped memory: RANGE_* tell the reservation, MA
     claim_attribute("MAPPING_BASE_ADDR", MAPPING_BASE, inside, other);
     claim_attribute("MAPPING_SIZE", MAPPING_SIZE, inside, size);
     claim_attribute("MAPPED", MAPPED, inside, 1);
-    claim_attribute("MAPPED beside it", MAPPED, start, 0);
+    uint64_t range_start = 0, is_mapped = 1;
+    result = cu(cuPointerGetAttributes)(2, (int[]){RANGE_START, MAPPED}, (void *[]){&range_start, &is_mapped}, start);
+    claim(!result && range_start == start && !(is_mapped & 1), "where nothing is mapped: %d, %s start, MAPPED %d", result,
+          range_start == start ? "the same" : "another", (int)(is_mapped & 1));
     claim_attribute("IS_LEGACY_CUDA_IPC_CAPABLE", LEGACY_IPC, inside, 0);
     claim_attribute("MEMPOOL_HANDLE", MEMPOOL, inside, 0);
     uint64_t id = attribute(BUFFER_ID, inside, &result);
@@ -120,7 +132,7 @@ PROBE(sync_memops_of_vmm, TELLS, "SYNC_MEMOPS of mapped memory is refused with 8
         figure("in that mapping %d, in the one before %d", (int)attribute(SYNC_MEMOPS, start + size, &ignored), (int)attribute(SYNC_MEMOPS, start, &ignored));
 }
 
-PROBE(ipc_of_vmm_refused, TELLS, "cuIpcGetMemHandle refuses mapped memory", "pytorch#130330; cuda.h 13.0:9314, \"created with cuMemAlloc\"")
+PROBE(ipc_of_vmm_refused, TELLS, "cuIpcGetMemHandle refuses mapped memory", "pytorch#130890; cuda.h 13.0:9314, \"created with cuMemAlloc\"")
 {
     begin();
     CUipcMemHandle handle;

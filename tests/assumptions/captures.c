@@ -42,6 +42,7 @@ static void in_each_mode(CUresult (*action)(void), enum wanted global, enum want
 PROBE(begin_capture_does_not_wait, NEEDED, "cuStreamBeginCapture returns while work blocks, on its own stream too", "cuda.h 13.0:15348, nothing is said to wait")
 {
     begin();
+    CHECK(cu(cuMemFree_v2)(alloc(4 * MIB))); /* what was freed before is no reason to wait either */
     WITH_EACH(kind)
     {
         CUstream stream = new_stream();
@@ -80,7 +81,7 @@ PROBE(legacy_stream_breaks_capture, TELLS, "work on the legacy stream while a bl
 
 static CUresult synchronise(void) { return cu(cuCtxSynchronize)(); }
 
-PROBE(synchronise_in_capture, TELLS, "cuCtxSynchronize answers 900 and breaks a capture of any mode", "TensorRT#2888; rocm-systems#4508; cuda.h 13.5")
+PROBE(synchronise_in_capture, TELLS, "cuCtxSynchronize answers 900 and breaks a capture of any mode", "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints")
 {
     begin();
     in_each_mode(synchronise, REFUSED, REFUSED, REFUSED);
@@ -90,7 +91,7 @@ static CUstream idle_stream;
 static CUresult synchronise_idle_stream(void) { return cu(cuStreamSynchronize)(idle_stream); }
 
 PROBE(stream_synchronise_in_capture, TELLS, "cuStreamSynchronize of an idle stream is allowed in a relaxed capture",
-      "CUDA programming guide: only what conflicts is prohibited there; HIP's answer in rocm-systems#11698")
+      "NVIDIA's CUDA graph best practices, Constraints: forbidden on the capturing stream")
 {
     begin();
     idle_stream = new_stream();
@@ -123,17 +124,21 @@ PROBE(event_record_in_capture, NEEDED, "cuEventRecord on a stream that does not 
     in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
 }
 
-static CUresult alloc_and_free(void)
-{
-    CUdeviceptr address;
-    CUresult result = cu(cuMemAlloc_v2)(&address, 2 * MIB);
-    return result ? result : cu(cuMemFree_v2)(address);
-}
+static CUdeviceptr allocated;
+static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
+static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
 
-PROBE(alloc_in_capture, NEEDED, "cuMemAlloc and cuMemFree are refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15442-15466")
+PROBE(alloc_in_capture, NEEDED, "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15442-15466")
 {
     begin();
-    in_each_mode(alloc_and_free, REFUSED, REFUSED, ALLOWED);
+    in_each_mode(allocate, REFUSED, REFUSED, ALLOWED);
+}
+
+PROBE(free_in_capture, TELLS, "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15463; only cudaMalloc is named")
+{
+    begin();
+    allocated = alloc(2 * MIB); /* refused twice, then freed */
+    in_each_mode(give_back, REFUSED, REFUSED, ALLOWED);
 }
 
 static CUdeviceptr reserved;
@@ -191,12 +196,12 @@ PROBE(event_query_beside_capture, TELLS, "cuEventQuery of another thread is refu
     beside_global_capture("thread-local thread", query_event, THREAD_LOCAL, ALLOWED);
 }
 
-PROBE(relaxed_thread_beside_capture, NEEDED, "a thread in relaxed mode may query events, allocate, free and map beside a global capture",
+PROBE(relaxed_thread_beside_capture, NEEDED, "a thread in relaxed mode may query events, allocate and map beside a global capture",
       "cuda.h 13.0:15463; pytorch#105182")
 {
     record_before();
     reserved = reserve(granule());
     beside_global_capture("query", query_event, RELAXED, ALLOWED);
-    beside_global_capture("alloc", alloc_and_free, RELAXED, ALLOWED);
+    beside_global_capture("alloc", allocate, RELAXED, ALLOWED);
     beside_global_capture("map", map_and_unmap, RELAXED, ALLOWED);
 }

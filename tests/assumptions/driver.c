@@ -7,10 +7,16 @@ CUcontext contexts[2];
 void *driver_function(const char *name)
 {
     static void *library;
-    if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW))) not_asked("no libcuda.so.1");
+    if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW))) not_asked("no libcuda.so.1 is found");
     void *found = dlsym(library, name);
     if (!found) not_asked("no %s", name);
     return found;
+}
+
+const char *name_of_call(const char *text)
+{
+    static char name[64];
+    return sscanf(text, "cu(%63[A-Za-z0-9_]", name) == 1 ? name : text;
 }
 
 void begin_on(int count)

@@ -1,18 +1,17 @@
 /* Asks the driver whether what the library assumes of it holds.
  *
- *   assumptions [--json] [NAME...]   all probes, or those named; one line each
- *   assumptions list                 their names, assumptions and sources
+ *   assumptions [--json] [--limit SECONDS] [NAME...]   all probes, or those named; one line each
+ *   assumptions list                                   their names, assumptions and sources
  *
- * Each probe runs in a process of its own and is ended after TIME_LIMIT_S, so that none can stop another. Exits with 1
- * if an assumption that a strategy needs does not hold, with 2 on wrong usage. */
+ * The first line tells the device and the driver. Each probe runs in a process of its own and is ended after SECONDS
+ * (20), so that none can stop another. Exits with 1 if an assumption that a strategy needs does not hold, with 2 on
+ * wrong usage. */
 #include "probe.h"
 #include "probes.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
-
-enum { TIME_LIMIT_S = 20 };
 
 #define DECLARE(name) extern const struct probe probe_##name;
 #define LISTED(name) &probe_##name,
@@ -31,8 +30,8 @@ static int answer_fd = 1;
 static void add(const char *before, const char *format, va_list values)
 {
     size_t used = strlen(said.figures);
-    const char *end = used ? said.figures + used - 1 : "\n";
-    snprintf(said.figures + used, sizeof said.figures - used, "%s%s", *end == '\n' ? "" : ", ", before);
+    char last = used ? said.figures[used - 1] : '\n';
+    snprintf(said.figures + used, sizeof said.figures - used, "%s%s", last == '\n' ? "" : last == ':' ? " " : ", ", before);
     used = strlen(said.figures);
     vsnprintf(said.figures + used, sizeof said.figures - used, format, values);
 }
@@ -66,7 +65,20 @@ void failed(const char *format, ...)
     answer();
 }
 
+PROBE(device, TELLS, "", "")
+{
+    int version = 0, count = 0;
+    char name[128] = "";
+    begin();
+    CHECK(cu(cuDriverGetVersion)(&version));
+    CHECK(cu(cuDeviceGetCount)(&count));
+    CHECK(cu(cuDeviceGetName)(name, sizeof name, 0));
+    figure("%s, driver %d, %d device%s, kernels %s here", name, version, count, count == 1 ? "" : "s", kernels() ? "compute" : "compute nothing");
+}
+
 /* ---- in the parent, which never calls the driver */
+
+static int limit_s = 20;
 
 static void run(const struct probe *probe, enum outcome *outcome, char *figures, size_t capacity)
 {
@@ -80,7 +92,7 @@ static void run(const struct probe *probe, enum outcome *outcome, char *figures,
         answer();
     }
     close(ends[1]);
-    double end = now_us() + TIME_LIMIT_S * 1e6;
+    double end = now_us() + limit_s * 1e6;
     size_t used = 0;
     ssize_t bytes = 1;
     char text[sizeof said];
@@ -94,7 +106,7 @@ static void run(const struct probe *probe, enum outcome *outcome, char *figures,
     waitpid(child, &status, 0);
     text[used] = 0;
     *outcome = hangs ? HANGS : used ? (enum outcome)text[0] : DIFFERS;
-    if (hangs) snprintf(figures, capacity, "no end after %d s", TIME_LIMIT_S);
+    if (hangs) snprintf(figures, capacity, "no end after %d s", limit_s);
     else if (used) snprintf(figures, capacity, "%s", text + 1);
     else if (WIFSIGNALED(status)) snprintf(figures, capacity, "ended by signal %d", WTERMSIG(status));
     else snprintf(figures, capacity, "exited with %d", WEXITSTATUS(status));
@@ -138,26 +150,40 @@ static bool wanted(const struct probe *probe, int argc, char **argv, int first)
     return found;
 }
 
+static int usage(const char *argument)
+{
+    fprintf(stderr, "assumptions: no such probe or option: %s\nusage: assumptions [--json] [--limit SECONDS] [NAME...]\n       assumptions list\n", argument);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     int first = 1;
-    bool json = argc > 1 && !strcmp(argv[1], "--json");
-    first += json;
-    bool list = argc == 2 && !strcmp(argv[1], "list");
+    bool json = false, list = argc == 2 && !strcmp(argv[1], "list");
+    for (; first < argc && !strncmp(argv[first], "--", 2); first++) {
+        if (!strcmp(argv[first], "--json")) json = true;
+        else if (!strcmp(argv[first], "--limit") && first + 1 < argc && (limit_s = atoi(argv[first + 1])) > 0) first++;
+        else return usage(argv[first]);
+    }
     for (int i = first; i < argc && !list; i++) {
         bool known = false;
         for (int j = 0; j < COUNT; j++) known |= !strcmp(argv[i], probes[j]->name);
-        if (!known) return fprintf(stderr, "assumptions: no probe \"%s\"; usage: assumptions [--json] [NAME...] | list\n", argv[i]), 2;
+        if (!known) return usage(argv[i]);
     }
     int failures = 0, counts[4] = {0};
+    enum outcome outcome;
+    static char figures[sizeof said.figures];
+    if (!list) {
+        run(&probe_device, &outcome, figures, sizeof figures);
+        if (json) putchar('{'), json_text("device", figures, "}\n");
+        else printf("on: %s\n", figures);
+    }
     for (int i = 0; i < COUNT; i++) {
         if (list) {
             printf("%s%s: %s (%s)\n", probes[i]->name, probes[i]->weight == NEEDED ? " (needed)" : "", probes[i]->assumption, probes[i]->source);
             continue;
         }
         if (!wanted(probes[i], argc, argv, first)) continue;
-        static char figures[sizeof said.figures];
-        enum outcome outcome;
         run(probes[i], &outcome, figures, sizeof figures);
         print(probes[i], outcome, figures, json);
         counts[outcome]++;

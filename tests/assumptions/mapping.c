@@ -141,13 +141,13 @@ static CUdeviceptr of_alloc(int device)
     return alloc(SIZE);
 }
 
-/* Copies from device 0 to device 1, and says how that went. */
-static bool copy(CUdeviceptr (*obtain)(int), bool by_peer_call)
+/* Copies from device 0 to device 1, and claims that the bytes arrive, or that they do not. */
+static void claim_copy(CUdeviceptr (*obtain)(int), bool by_peer_call, bool arrives)
 {
     begin_on(2);
     CUdeviceptr from = obtain(0), to = obtain(1);
-    current(1);
     fill(to, 1, SIZE);
+    CHECK(cu(cuCtxSynchronize)());
     current(0);
     fill(from, 6, SIZE);
     CHECK(cu(cuCtxSynchronize)());
@@ -157,24 +157,23 @@ static bool copy(CUdeviceptr (*obtain)(int), bool by_peer_call)
     CUresult end = cu(cuCtxSynchronize)();
     current(1);
     bool right = !result && !end && holds_only(to, 6, SIZE);
-    figure("copy %d, synchronise %d, bytes %s", result, end, right ? "right" : "not copied");
-    return right;
+    claim(right == arrives, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
 }
 
 PROBE(copy_of_alloc_between_devices, NEEDED, "cuMemcpyAsync copies cuMemAlloc's memory between devices without peer access",
       "UVA; PyTorch's CUDACachingAllocator::memcpyAsync")
 {
-    claim(copy(of_alloc, false), "cuMemcpyAsync");
+    claim_copy(of_alloc, false, true);
 }
 
 PROBE(copy_of_vmm_between_devices, TELLS, "cuMemcpyAsync does not copy mapped memory between devices without access",
       "llama.cpp#4606, #4620; PyTorch's memcpyAsync; nvidia bug 3446335 for pools")
 {
-    claim(!copy(of_vmm, false), "cuMemcpyAsync");
+    claim_copy(of_vmm, false, false);
 }
 
 PROBE(peer_copy_of_vmm_between_devices, NEEDED, "cuMemcpyPeerAsync copies mapped memory between devices without access",
       "llama.cpp#4620; PyTorch's memcpyAsync")
 {
-    claim(copy(of_vmm, true), "cuMemcpyPeerAsync");
+    claim_copy(of_vmm, true, true);
 }

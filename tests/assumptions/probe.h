@@ -40,15 +40,16 @@ FORMATS(1, 2) _Noreturn void failed(const char *format, ...);
 /* A function by its exported name; without it the probe ends as not asked. */
 void *driver_function(const char *name);
 #define cu(name) ((__typeof__(&name))driver_function(#name))
+const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */
 #define CHECK(call)                                          \
     do {                                                     \
         CUresult result_ = (call);                           \
-        if (result_) failed(#call " answered %d", result_);  \
+        if (result_) failed("%s answered %d", name_of_call(#call), result_); \
     } while (0)
 #define NEED(call)                                              \
     do {                                                        \
         CUresult result_ = (call);                              \
-        if (result_) not_asked(#call " answered %d", result_);  \
+        if (result_) not_asked("%s answered %d", name_of_call(#call), result_); \
     } while (0)
 
 /* Public functions that the simulator's header does not declare. */
@@ -113,7 +114,7 @@ bool kernels(void);
 /* A kernel that writes to an address that is not mapped. */
 CUfunction wild_kernel(void);
 /* Runs what follows once with each kind of blocked work that there is; `kind` is a name of the caller's. */
-#define WITH_EACH(kind) for (enum kind kind = HOST_FUNCTION; kind < KINDS; kind++) if (kind == KERNEL && !kernels()) figure("no kernel computes here"); else
+#define WITH_EACH(kind) for (enum kind kind = HOST_FUNCTION; kind < KINDS; kind++) if (kind == KERNEL && !kernels()) {} else
 
 /* Whether a call that is made while `work` is blocked returns before that work has ended, with the time it took. */
 #define RETURNS_AT_ONCE(work, what, call)                                                                       \

@@ -13,13 +13,14 @@
     X(release_while_mapped) X(retain_handle)                                                                  \
     X(copy_of_alloc_between_devices) X(copy_of_vmm_between_devices) X(peer_copy_of_vmm_between_devices)        \
     /* attributes.c */                                                                                        \
-    X(alignment_of_alloc) X(attributes_of_alloc) X(attributes_of_vmm) X(address_range_of_vmm)                 \
+    X(alignment_of_alloc) X(attributes_of_alloc) X(mapping_attributes_of_alloc)                                \
+    X(attributes_of_vmm) X(address_range_of_vmm)                                                              \
     X(sync_memops_of_alloc) X(sync_memops_of_vmm) X(ipc_of_vmm_refused)                                       \
     X(dmabuf_of_alloc) X(dmabuf_of_vmm)                                                                       \
     /* captures.c */                                                                                          \
     X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
     X(synchronise_in_capture) X(stream_synchronise_in_capture) X(event_query_in_capture)                      \
-    X(event_record_in_capture) X(alloc_in_capture) X(vmm_in_capture)                                          \
+    X(event_record_in_capture) X(alloc_in_capture) X(free_in_capture) X(vmm_in_capture)                       \
     X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \
     /* lifetimes.c */                                                                                         \
     X(double_free) X(foreign_context_free) X(free_without_context) X(sticky_error)                            \
