@@ -20,7 +20,8 @@ static void claim_attribute(const char *name, int number, CUdeviceptr address, u
     CUresult result;
     uint64_t value = attribute(number, address, &result);
     if (result) claim(false, "%s answered %d", name, result);
-    else claim(value == wanted, value == wanted ? "%s as assumed" : "%s %#llx, not %#llx", name, (unsigned long long)value, (unsigned long long)wanted);
+    else if (value == wanted) figure("%s as assumed", name);
+    else claim(false, "%s %#llx, not %#llx", name, (unsigned long long)value, (unsigned long long)wanted);
 }
 
 PROBE(alignment_of_alloc, TELLS, "cuMemAlloc aligns 512 B to 256 B, from 64 KiB on to 512 B, from 2 MiB on to 2 MiB",
@@ -58,7 +59,9 @@ PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range, with an ID o
     claim(id != attribute(BUFFER_ID, one, &result), "BUFFER_ID not used again");
 }
 
-PROBE(mapping_attributes_of_alloc, TELLS, "MAPPING_BASE_ADDR and MAPPING_SIZE of an allocation of 4 MiB are the allocation", "cuda.h 13.0:918-919")
+PROBE(mapping_attributes_of_alloc, TELLS,
+      "MAPPING_BASE_ADDR and MAPPING_SIZE of an allocation of 4 MiB are the allocation",
+      "cuda.h 13.0:918-919")
 {
     enum { SIZE = 4 * MIB, SMALL = 4096 };
     begin();
@@ -69,7 +72,8 @@ PROBE(mapping_attributes_of_alloc, TELLS, "MAPPING_BASE_ADDR and MAPPING_SIZE of
     figure("MAPPING_SIZE of 4 KiB: %llu", (unsigned long long)attribute(MAPPING_SIZE, small, &result));
 }
 
-PROBE(attributes_of_vmm, TELLS, "mapped memory: RANGE_* tell the reservation, MAPPING_* the mapping, BUFFER_ID the handle; no legacy IPC, no pool",
+PROBE(attributes_of_vmm, TELLS,
+      "mapped memory: RANGE_* tell the reservation, MAPPING_* the mapping, BUFFER_ID the handle; no legacy IPC, no pool",
       "cuda.h 13.0:14280-14297, 917-919; DALI#3064; ucx#11283")
 {
     begin();
@@ -85,7 +89,7 @@ PROBE(attributes_of_vmm, TELLS, "mapped memory: RANGE_* tell the reservation, MA
     claim_attribute("MAPPED", MAPPED, inside, 1);
     uint64_t range_start = 0, is_mapped = 1;
     result = cu(cuPointerGetAttributes)(2, (int[]){RANGE_START, MAPPED}, (void *[]){&range_start, &is_mapped}, start);
-    claim(!result && range_start == start && !(is_mapped & 1), "where nothing is mapped: %d, %s start, MAPPED %d", result,
+    claim(!result && range_start == start && !(is_mapped & 1), "beside the mappings: %d, %s start, MAPPED %d", result,
           range_start == start ? "the same" : "another", (int)(is_mapped & 1));
     claim_attribute("IS_LEGACY_CUDA_IPC_CAPABLE", LEGACY_IPC, inside, 0);
     claim_attribute("MEMPOOL_HANDLE", MEMPOOL, inside, 0);
@@ -110,7 +114,9 @@ static CUresult set_sync_memops(CUdeviceptr address)
     return cu(cuPointerSetAttribute)(&on, SYNC_MEMOPS, address);
 }
 
-PROBE(sync_memops_of_alloc, TELLS, "SYNC_MEMOPS of an address in an allocation is set for that allocation alone", "cuda.h 13.0:14813; ucx#4188")
+PROBE(sync_memops_of_alloc, TELLS,
+      "SYNC_MEMOPS of an address in an allocation is set for that allocation alone",
+      "cuda.h 13.0:14813; ucx#4188")
 {
     enum { SIZE = 4 * MIB };
     begin();
@@ -128,11 +134,14 @@ PROBE(sync_memops_of_vmm, TELLS, "SYNC_MEMOPS of mapped memory is refused with 8
     CUdeviceptr start = mapped(3, 0);
     CUresult result = set_sync_memops(start + size), ignored;
     claim(result == CUDA_ERROR_NOT_SUPPORTED, "set: %d", result);
-    if (!result)
-        figure("in that mapping %d, in the one before %d", (int)attribute(SYNC_MEMOPS, start + size, &ignored), (int)attribute(SYNC_MEMOPS, start, &ignored));
+    if (result) return;
+    figure("in that mapping %d", (int)attribute(SYNC_MEMOPS, start + size, &ignored));
+    figure("in the mapping before %d", (int)attribute(SYNC_MEMOPS, start, &ignored));
 }
 
-PROBE(ipc_of_vmm_refused, TELLS, "cuIpcGetMemHandle refuses mapped memory", "pytorch#130890; cuda.h 13.0:9314, \"created with cuMemAlloc\"")
+PROBE(ipc_of_vmm_refused, TELLS,
+      "cuIpcGetMemHandle refuses mapped memory",
+      "pytorch#130890; cuda.h 13.0:9314, \"created with cuMemAlloc\"")
 {
     begin();
     CUipcMemHandle handle;

@@ -39,7 +39,9 @@ static void in_each_mode(CUresult (*action)(void), enum wanted global, enum want
     }
 }
 
-PROBE(begin_capture_does_not_wait, NEEDED, "cuStreamBeginCapture returns while work blocks, on its own stream too", "cuda.h 13.0:15348, nothing is said to wait")
+PROBE(begin_capture_does_not_wait, NEEDED,
+      "cuStreamBeginCapture returns while work blocks, on its own stream too",
+      "cuda.h 13.0:15348, nothing is said to wait")
 {
     begin();
     CHECK(cu(cuMemFree_v2)(alloc(4 * MIB))); /* what was freed before is no reason to wait either */
@@ -54,7 +56,9 @@ PROBE(begin_capture_does_not_wait, NEEDED, "cuStreamBeginCapture returns while w
     }
 }
 
-PROBE(default_stream_and_capture, TELLS, "the legacy default stream cannot capture, a thread's default stream can", "cuda.h 13.0:15350")
+PROBE(default_stream_and_capture, TELLS,
+      "the legacy default stream cannot capture, a thread's default stream can",
+      "cuda.h 13.0:15350")
 {
     begin();
     CUstream legacy = (CUstream)1, per_thread = (CUstream)2;
@@ -65,7 +69,8 @@ PROBE(default_stream_and_capture, TELLS, "the legacy default stream cannot captu
     if (!result) claim(end_capture(per_thread), "ended");
 }
 
-PROBE(legacy_stream_breaks_capture, TELLS, "work on the legacy stream while a blocking stream captures answers 906 and breaks the capture",
+PROBE(legacy_stream_breaks_capture, TELLS,
+      "work on the legacy stream while a blocking stream captures answers 906 and breaks the capture",
       "cuda.h 13.0:3106, error 906; rocm-systems#4508")
 {
     enum { STREAM_CAPTURE_IMPLICIT = 906 };
@@ -81,7 +86,9 @@ PROBE(legacy_stream_breaks_capture, TELLS, "work on the legacy stream while a bl
 
 static CUresult synchronise(void) { return cu(cuCtxSynchronize)(); }
 
-PROBE(synchronise_in_capture, TELLS, "cuCtxSynchronize answers 900 and breaks a capture of any mode", "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints")
+PROBE(synchronise_in_capture, TELLS,
+      "cuCtxSynchronize answers 900 and breaks a capture of any mode",
+      "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints")
 {
     begin();
     in_each_mode(synchronise, REFUSED, REFUSED, REFUSED);
@@ -111,14 +118,17 @@ static void record_before(void)
     CHECK(cu(cuCtxSynchronize)());
 }
 
-PROBE(event_query_in_capture, TELLS, "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
+PROBE(event_query_in_capture, TELLS,
+      "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
       "pytorch#105182, #148594; cuda.h 13.0:15463")
 {
     record_before();
     in_each_mode(query_event, REFUSED, REFUSED, ALLOWED);
 }
 
-PROBE(event_record_in_capture, NEEDED, "cuEventRecord on a stream that does not capture is allowed in any capture", "CUDA programming guide: work on other streams is not captured")
+PROBE(event_record_in_capture, NEEDED,
+      "cuEventRecord on a stream that does not capture is allowed in any capture",
+      "CUDA programming guide: work on other streams is not captured")
 {
     record_before();
     in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
@@ -128,13 +138,17 @@ static CUdeviceptr allocated;
 static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
 static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
 
-PROBE(alloc_in_capture, NEEDED, "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15442-15466")
+PROBE(alloc_in_capture, NEEDED,
+      "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
+      "cuda.h 13.0:15442-15466")
 {
     begin();
     in_each_mode(allocate, REFUSED, REFUSED, ALLOWED);
 }
 
-PROBE(free_in_capture, TELLS, "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones", "cuda.h 13.0:15463; only cudaMalloc is named")
+PROBE(free_in_capture, TELLS,
+      "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones",
+      "cuda.h 13.0:15463; only cudaMalloc is named")
 {
     begin();
     allocated = alloc(2 * MIB); /* refused twice, then freed */
@@ -163,45 +177,65 @@ PROBE(vmm_in_capture, NEEDED, "create, map, set-access, unmap and release are al
     in_each_mode(map_and_unmap, EITHER, EITHER, ALLOWED);
 }
 
-/* ---- another thread, while this one captures in global mode */
+/* ---- another thread, while this one captures on device 0 */
 
-static struct { CUresult (*action)(void); int mode; CUresult result; } beside;
+static struct call { CUresult (*action)(void); int device, mode; } beside;
+static CUresult answer_beside;
 
 static void *call_beside(void *unused)
 {
-    current(0);
+    current(beside.device);
     int mode = beside.mode;
     CHECK(cu(cuThreadExchangeStreamCaptureMode)(&mode));
-    beside.result = beside.action();
+    answer_beside = beside.action();
     return unused;
 }
 
-static void beside_global_capture(const char *name, CUresult (*action)(void), int mode_of_thread, enum wanted wanted)
+static void beside_capture(const char *name, int capture_mode, struct call call, enum wanted wanted)
 {
     pthread_t thread;
     CUstream stream = new_stream();
-    begin_capture(stream, GLOBAL);
-    beside.action = action;
-    beside.mode = mode_of_thread;
+    begin_capture(stream, capture_mode);
+    beside = call;
     pthread_create(&thread, NULL, call_beside, NULL);
     pthread_join(thread, NULL);
-    judge(name, wanted, beside.result, end_capture(stream));
+    judge(name, wanted, answer_beside, end_capture(stream));
 }
 
-PROBE(event_query_beside_capture, TELLS, "cuEventQuery of another thread is refused while a global capture is open, unless that thread is thread-local",
+PROBE(event_query_beside_capture, TELLS,
+      "cuEventQuery of another thread is refused while a global capture is open, unless that thread is thread-local",
       "pytorch#104487, #105182, #148594")
 {
     record_before();
-    beside_global_capture("global thread", query_event, GLOBAL, REFUSED);
-    beside_global_capture("thread-local thread", query_event, THREAD_LOCAL, ALLOWED);
+    beside_capture("global thread", GLOBAL, (struct call){query_event, 0, GLOBAL}, REFUSED);
+    beside_capture("thread-local thread", GLOBAL, (struct call){query_event, 0, THREAD_LOCAL}, ALLOWED);
 }
 
-PROBE(relaxed_thread_beside_capture, NEEDED, "a thread in relaxed mode may query events, allocate and map beside a global capture",
+PROBE(relaxed_thread_beside_capture, NEEDED,
+      "a thread in relaxed mode may query events, allocate and map beside a global capture",
       "cuda.h 13.0:15463; pytorch#105182")
 {
     record_before();
     reserved = reserve(granule());
-    beside_global_capture("query", query_event, RELAXED, ALLOWED);
-    beside_global_capture("alloc", allocate, RELAXED, ALLOWED);
-    beside_global_capture("map", map_and_unmap, RELAXED, ALLOWED);
+    beside_capture("query", GLOBAL, (struct call){query_event, 0, RELAXED}, ALLOWED);
+    beside_capture("alloc", GLOBAL, (struct call){allocate, 0, RELAXED}, ALLOWED);
+    beside_capture("map", GLOBAL, (struct call){map_and_unmap, 0, RELAXED}, ALLOWED);
+}
+
+PROBE(synchronise_beside_capture, TELLS, "cuCtxSynchronize of another, relaxed thread breaks a capture of any mode on its device",
+      "rocm-systems#4508, measured on CUDA; a comment in rocm-systems#11698 denies it for thread-local captures")
+{
+    begin();
+    for (int mode = GLOBAL; mode < MODES; mode++)
+        beside_capture(mode_names[mode], mode, (struct call){synchronise, 0, RELAXED}, REFUSED);
+}
+
+PROBE(synchronise_other_device_beside_capture, TELLS,
+      "cuCtxSynchronize of another device breaks no capture, whatever the thread's mode",
+      "rocm-systems#4508, measured on CUDA")
+{
+    begin_on(2);
+    for (int mode = GLOBAL; mode < MODES; mode++)
+        beside_capture(mode_names[mode], mode, (struct call){synchronise, 1, GLOBAL}, ALLOWED);
+    beside_capture("relaxed thread", GLOBAL, (struct call){synchronise, 1, RELAXED}, ALLOWED);
 }

@@ -1,7 +1,9 @@
 /* Wrong and late frees, faults, and what dies with a context. Sources: cuda.h at each function, and issues of clients. */
 #include "probe.h"
 
-PROBE(double_free, NEEDED, "cuMemFree of freed memory answers 1, and so does one of an address inside an allocation", "cuda.h 13.0:8676, 8693")
+PROBE(double_free, NEEDED,
+      "cuMemFree of freed memory answers 1, and so does one of an address inside an allocation",
+      "cuda.h 13.0:8676, 8693")
 {
     begin();
     CUdeviceptr address = alloc(4 * MIB), other = alloc(4 * MIB);
@@ -11,7 +13,9 @@ PROBE(double_free, NEEDED, "cuMemFree of freed memory answers 1, and so does one
     claim(inside == CUDA_ERROR_INVALID_VALUE, "inside %d", inside);
 }
 
-PROBE(foreign_context_free, NEEDED, "memory of one context can be freed while another one is current", "unified addressing; PyTorch frees on whatever device is current")
+PROBE(foreign_context_free, NEEDED,
+      "memory of one context can be freed while another one is current",
+      "unified addressing; PyTorch frees on whatever device is current")
 {
     begin();
     CUcontext other;

@@ -73,7 +73,8 @@ PROBE(device, TELLS, "", "")
     CHECK(cu(cuDriverGetVersion)(&version));
     CHECK(cu(cuDeviceGetCount)(&count));
     CHECK(cu(cuDeviceGetName)(name, sizeof name, 0));
-    figure("%s, driver %d, %d device%s, kernels %s here", name, version, count, count == 1 ? "" : "s", kernels() ? "compute" : "compute nothing");
+    figure("%s, driver %d, %d device%s", name, version, count, count == 1 ? "" : "s");
+    figure("kernels compute%s here", kernels() ? "" : " nothing");
 }
 
 /* ---- in the parent, which never calls the driver */
@@ -97,8 +98,11 @@ static void run(const struct probe *probe, enum outcome *outcome, char *figures,
     ssize_t bytes = 1;
     char text[sizeof said];
     struct pollfd ready = {.fd = ends[0], .events = POLLIN};
-    for (double left; bytes > 0 && (left = end - now_us()) > 0;)
-        if (poll(&ready, 1, (int)(left / 1e3) + 1) > 0 && (bytes = read(ends[0], text + used, sizeof text - 1 - used)) > 0) used += (size_t)bytes;
+    for (double left; bytes > 0 && (left = end - now_us()) > 0;) {
+        if (poll(&ready, 1, (int)(left / 1e3) + 1) <= 0) continue;
+        bytes = read(ends[0], text + used, sizeof text - 1 - used);
+        if (bytes > 0) used += (size_t)bytes;
+    }
     close(ends[0]);
     bool hangs = bytes > 0;
     if (hangs) kill(child, SIGKILL);
@@ -152,7 +156,8 @@ static bool wanted(const struct probe *probe, int argc, char **argv, int first)
 
 static int usage(const char *argument)
 {
-    fprintf(stderr, "assumptions: no such probe or option: %s\nusage: assumptions [--json] [--limit SECONDS] [NAME...]\n       assumptions list\n", argument);
+    fprintf(stderr, "assumptions: no such probe or option: %s\n", argument);
+    fprintf(stderr, "usage: assumptions [--json] [--limit SECONDS] [NAME...]\n       assumptions list\n");
     return 2;
 }
 
@@ -180,7 +185,8 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < COUNT; i++) {
         if (list) {
-            printf("%s%s: %s (%s)\n", probes[i]->name, probes[i]->weight == NEEDED ? " (needed)" : "", probes[i]->assumption, probes[i]->source);
+            printf("%s%s: %s (%s)\n", probes[i]->name, probes[i]->weight == NEEDED ? " (needed)" : "", probes[i]->assumption,
+                   probes[i]->source);
             continue;
         }
         if (!wanted(probes[i], argc, argv, first)) continue;

@@ -19,7 +19,8 @@ PROBE(granularity, NEEDED, "the minimum granularity is a power of two from 64 Ki
     claim(result == CUDA_ERROR_INVALID_VALUE, "another size: %d", result);
 }
 
-PROBE(one_handle_at_two_addresses, NEEDED, "a handle can be mapped twice: disjoint parts in use at once, one address after the other on the same part",
+PROBE(one_handle_at_two_addresses, NEEDED,
+      "a handle can be mapped twice: disjoint parts in use at once, one address after the other on the same part",
       "CUDA programming guide 4.16.5.3, Virtual Aliasing Support")
 {
     begin();
@@ -46,7 +47,9 @@ PROBE(one_handle_at_two_addresses, NEEDED, "a handle can be mapped twice: disjoi
     claim(well, "one after the other: %s", well ? "coherent" : "lost");
 }
 
-PROBE(one_set_access_over_many_mappings, NEEDED, "one cuMemSetAccess covers a range of many mappings", "cuda.h 13.0:13089; PyTorch's mapAndSetAccess")
+PROBE(one_set_access_over_many_mappings, NEEDED,
+      "one cuMemSetAccess covers a range of many mappings",
+      "cuda.h 13.0:13089; PyTorch's mapAndSetAccess")
 {
     begin();
     CUdeviceptr start = mapped(MANY, 0);
@@ -75,7 +78,9 @@ static CUdeviceptr with_hole(void)
     return start;
 }
 
-PROBE(unmap_over_a_hole_fails, TELLS, "cuMemUnmap refuses a range that is not mapped throughout", "pytorch#188008; cuda.h 13.0:13058")
+PROBE(unmap_over_a_hole_fails, TELLS,
+      "cuMemUnmap refuses a range that is not mapped throughout",
+      "pytorch#188008; cuda.h 13.0:13058")
 {
     begin();
     CUresult result = cu(cuMemUnmap)(with_hole(), 3 * granule());
@@ -108,7 +113,9 @@ PROBE(release_while_mapped, NEEDED, "a released handle's memory lives as long as
     claim(after + size / 2 > before, "unmapped: %zu MiB held", after < before ? (before - after) / MIB : 0);
 }
 
-PROBE(retain_handle, NEEDED, "cuMemRetainAllocationHandle gives the same handle at any address of a mapping, and counts", "cuda.h 13.0:13243")
+PROBE(retain_handle, NEEDED,
+      "cuMemRetainAllocationHandle gives the same handle at any address of a mapping, and counts",
+      "cuda.h 13.0:13243")
 {
     begin();
     size_t size = 2 * granule();

@@ -76,8 +76,8 @@ static void prices_of_a_run(unsigned count)
     CUmemAccessDesc access = access_of(0);
     TIMED(0, cu(cuMemSetAccess)(start, count * size, &access, 1));
     TIMED(1, cu(cuMemUnmap)(start, count * size));
-    line(0, "cuMemSetAccess", "64 x 2 MiB, one call");
-    line(1, "cuMemUnmap", "64 x 2 MiB, one call");
+    line(0, "cuMemSetAccess", "64 granules, one call");
+    line(1, "cuMemUnmap", "64 granules, one call");
 }
 
 PROBE(prices, TELLS, "what calls cost on an idle device, once each was made before", "measured here; for the price table")

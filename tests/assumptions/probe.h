@@ -73,7 +73,7 @@ CUresult cuGreenCtxStreamCreate(CUstream *stream, void *context, unsigned flags,
 
 /* Initialises the driver and makes the primary context of device 0 current. */
 void begin(void);
-/* Also those of the first `count` devices; not asked where there are fewer. */
+/* Also those of the first `count` devices; not asked if there are fewer. */
 void begin_on(int count);
 extern CUcontext contexts[2]; /* primary contexts */
 void current(int device);
@@ -85,7 +85,7 @@ CUdeviceptr alloc(size_t size);
 
 /* ---- virtual memory management */
 enum { MIB = 1 << 20 };
-size_t granule(void); /* the minimum granularity; not asked where virtual memory management is missing */
+size_t granule(void); /* the minimum granularity; not asked if virtual memory management is missing */
 CUmemAllocationProp pinned_on(int device);
 CUmemAccessDesc access_of(int device);
 CUdeviceptr reserve(size_t size);

@@ -22,6 +22,7 @@
     X(synchronise_in_capture) X(stream_synchronise_in_capture) X(event_query_in_capture)                      \
     X(event_record_in_capture) X(alloc_in_capture) X(free_in_capture) X(vmm_in_capture)                       \
     X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \
+    X(synchronise_beside_capture) X(synchronise_other_device_beside_capture)                                  \
     /* lifetimes.c */                                                                                         \
     X(double_free) X(foreign_context_free) X(free_without_context) X(sticky_error)                            \
     X(primary_context_reset_frees_alloc) X(primary_context_reset_frees_vmm)                                   \

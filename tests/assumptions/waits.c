@@ -5,7 +5,8 @@
 
 enum { SIZE = 4 * MIB };
 
-PROBE(free_waits, NEEDED, "cuMemFree returns after the work on a non-blocking stream that uses the memory: pinned memory can be read then",
+PROBE(free_waits, NEEDED,
+      "cuMemFree returns after the work on a non-blocking stream that uses the memory: pinned memory can be read then",
       "rmm#1655; pytorch#19222; only \"may\" in cuda.h 13.0:8684")
 {
     begin();
@@ -20,7 +21,8 @@ PROBE(free_waits, NEEDED, "cuMemFree returns after the work on a non-blocking st
         CHECK(cu(cuMemcpyDtoHAsync_v2)(pinned, address, SIZE, stream));
         CHECK(cu(cuMemFree_v2)(address));
         bool copied = ((volatile unsigned char *)pinned)[SIZE - 1] == 7;
-        claim(work->ended && copied, "%s: returned %s", kind_names[kind], !work->ended ? "before its end" : copied ? "after its end" : "before the copy");
+        claim(work->ended && copied, "%s: returned %s", kind_names[kind],
+              !work->ended ? "before its end" : copied ? "after its end" : "before the copy");
     }
 }
 
@@ -97,7 +99,8 @@ PROBE(free_waits_for_green_contexts, TELLS, "cuMemFree in the primary context wa
     }
 }
 
-PROBE(synchronise_covers_green_contexts, NEEDED, "cuCtxSynchronize of the primary context waits for the work of its green contexts",
+PROBE(synchronise_covers_green_contexts, NEEDED,
+      "cuCtxSynchronize of the primary context waits for the work of its green contexts",
       "cuda.h 13.0:6595")
 {
     begin();
@@ -127,7 +130,8 @@ PROBE(alloc_does_not_wait, NEEDED, "cuMemAlloc returns while other work blocks, 
     }
 }
 
-PROBE(alloc_does_not_wait_for_peers, NEEDED, "cuMemAlloc on device 0 returns while work of device 1 blocks, with peer access both ways",
+PROBE(alloc_does_not_wait_for_peers, NEEDED,
+      "cuMemAlloc on device 0 returns while work of device 1 blocks, with peer access both ways",
       "nccl#239, pytorch#880: one thread launches both halves of a collective")
 {
     begin_on(2);
@@ -183,7 +187,8 @@ PROBE(unmap_beside_blocked_work, TELLS, "cuMemUnmap and cuMemRelease of memory t
     }
 }
 
-PROBE(questions_beside_blocked_work, NEEDED, "cuMemGetInfo, cuPointerGetAttribute and cuMemGetAddressRange return while other work blocks",
+PROBE(questions_beside_blocked_work, NEEDED,
+      "cuMemGetInfo, cuPointerGetAttribute and cuMemGetAddressRange return while other work blocks",
       "no function that only reports is said to wait; PyTorch asks them at any time")
 {
     begin();
@@ -201,7 +206,9 @@ PROBE(questions_beside_blocked_work, NEEDED, "cuMemGetInfo, cuPointerGetAttribut
     }
 }
 
-PROBE(event_query_beside_blocked_work, NEEDED, "cuEventQuery answers 600 at once while the work before the event blocks", "cuda.h 13.0:16047")
+PROBE(event_query_beside_blocked_work, NEEDED,
+      "cuEventQuery answers 600 at once while the work before the event blocks",
+      "cuda.h 13.0:16047")
 {
     begin();
     WITH_EACH(kind)
@@ -244,7 +251,9 @@ static void call_driver(void *unused)
     seen.result = cu(cuMemAlloc_v2)(&address, MIB);
 }
 
-PROBE(host_function_may_not_call_cuda, TELLS, "a call of the driver inside a host function answers 800", "cuda.h 13.0:18070, \"but this is not required\"")
+PROBE(host_function_may_not_call_cuda, TELLS,
+      "a call of the driver inside a host function answers 800",
+      "cuda.h 13.0:18070, \"but this is not required\"")
 {
     begin();
     seen.result = -1;
