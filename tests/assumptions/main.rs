@@ -157,7 +157,7 @@ fn a_probe_that_hangs_stops_no_other() {
     let job = probes()
         .alone()
         .env("SIMGPU_LATENCY", "cuMemGetAllocationGranularity=5000ms");
-    let finished = job.args(["--json", "--limit", "1", "granularity", "double_free"]).run();
+    let finished = job.args(["--json", "--limit", "2", "granularity", "double_free"]).run();
     let lines = finished.json();
     assert_eq!(lines[1]["outcome"], "hangs");
     assert_eq!(lines[2]["outcome"], "holds");
