@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
+use super::variant::variant;
 use super::{DRIVER, Entry};
 use crate::next::symbols;
 use journal::format::Route;
@@ -15,32 +16,6 @@ const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
 /// The newest version suffix of any driver function: no function has a `_v5`.
 const LATEST_GENERATION: u32 = 4;
-
-/// The parts of a name in the table: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
-pub(super) struct Variant<'a> {
-    pub(super) base: &'a str,
-    pub(super) generation: u32,
-    per_thread: bool,
-}
-
-pub(super) fn variant(name: &str) -> Variant<'_> {
-    let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
-        Some(rest) => (rest, true),
-        None => (name, false),
-    };
-    match rest.strip_suffix("_v2") {
-        Some(base) => Variant {
-            base,
-            generation: 2,
-            per_thread,
-        },
-        None => Variant {
-            base: rest,
-            generation: 1,
-            per_thread,
-        },
-    }
-}
 
 /// The CUDA version from which on a base name means its `_v2` function, as the `cuda.h` of that release says.
 fn second_generation_since(base: &str) -> i32 {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
-use super::Slot;
+use super::slot::Slot;
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;

@@ -4,8 +4,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
-use crate::engine::state::{State, lock, records};
+use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};

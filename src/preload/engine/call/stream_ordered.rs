@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::engine::call::booking;
+use crate::engine::lock::lock;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
-use crate::engine::state::{State, lock, records};
+use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};

@@ -11,10 +11,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::call::linear::FreedPooled;
+use crate::engine::lock::lock;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::location::Location;
-use crate::engine::state::lock;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;

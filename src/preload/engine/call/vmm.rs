@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::Call;
 use crate::engine::call::booking;
+use crate::engine::lock::lock;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
-use crate::engine::state::{lock, records};
+use crate::engine::state::records;
 use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};

@@ -8,7 +8,7 @@ use super::growth::Growth;
 use super::pool::Pool;
 use super::subpools::{self, BorrowedSlabs};
 use super::thread_pool;
-use crate::engine::state::lock;
+use crate::engine::lock::lock;
 use base::cuda::{CudaResult, DriverError};
 use policy::Policy;
 use policy::device_memory::DeviceMemory;

@@ -26,8 +26,9 @@ use std::time::Duration;
 use pool::Pool;
 use registry::{Contexts, Registry, generation};
 
+use crate::engine::lock::lock;
+use crate::engine::state::State;
 use crate::engine::state::location::Location;
-use crate::engine::state::{State, lock};
 use crate::next;
 use policy::{Settings, Strategy};
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use super::Pools;
 use super::pool::Pool;
+use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
-use crate::engine::state::lock;
 use base::cuda::{CudaResult, DriverError};
 use policy::{Backing, Block, Policy, slabs};
 

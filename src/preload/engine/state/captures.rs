@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::lock;
+use crate::engine::lock::lock;
 use crate::next::{self, STREAM_PER_THREAD};
 use base::cuda::CudaResult;
 use base::identity::thread_id;

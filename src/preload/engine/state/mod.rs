@@ -14,8 +14,6 @@ pub mod records;
 pub mod streams;
 pub mod totals;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use base::api::Class;
 use quota::Quota;
 
@@ -80,9 +78,4 @@ impl State {
             self.measurements.device_grew(device);
         }
     }
-}
-
-/// Locks a mutex without the possibility of a panic. No code that holds one of our locks can panic half-way.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

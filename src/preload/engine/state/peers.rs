@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::location::Location;
-use super::lock;
+use crate::engine::lock::lock;
 
 #[derive(Default)]
 pub struct Peers {

@@ -14,7 +14,7 @@ use super::answer::Answer;
 use super::channel::MAX_DESCRIPTORS;
 use super::refusal::Refusal;
 use super::ticket::{self, ServiceId, Ticket};
-use crate::engine::state::lock;
+use crate::engine::lock::lock;
 use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity;

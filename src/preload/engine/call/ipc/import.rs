@@ -8,8 +8,8 @@ use super::answer::Answer;
 use super::mapping::{ask, malformed, map_granules, unmap};
 use super::refusal::Refusal;
 use super::ticket::{self, Ticket};
+use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
-use crate::engine::state::lock;
 use crate::next;
 use base::cuda::{CudaResult, DriverError, check};
 

@@ -1,12 +1,6 @@
-//! The objects loaded in this process and the functions they export, read from their ELF tables.
-//!
-//! This library exports `dlsym` and `dlvsym` itself, so it cannot call either by name to find the next layer's functions.
-//! While those two functions answer, they may neither allocate nor take a lock of ours. So this module reads the tables
-//! that the loader has mapped already, from inside `dl_iterate_phdr`, and nothing outside an object's own segments.
+//! One loaded object: its position in load order, its segments, its names, and the functions that it exports.
 
-mod loader;
-
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
@@ -46,10 +40,10 @@ pub enum Position {
 /// stack.
 #[derive(Clone, Copy)]
 pub struct Object {
-    base: usize,
+    pub(super) base: usize,
     headers: *const Elf64_Phdr,
-    count: usize,
-    name: *const c_char,
+    pub(super) count: usize,
+    pub(super) name: *const c_char,
     position: Position,
 }
 
@@ -118,7 +112,7 @@ impl Object {
     ///
     /// # Safety
     /// An object is mapped there, and the other arguments belong to it.
-    unsafe fn mapped_at(start: usize, base: usize, name: *const c_char, position: Position) -> Option<Self> {
+    pub unsafe fn mapped_at(start: usize, base: usize, name: *const c_char, position: Position) -> Option<Self> {
         // SAFETY: the first page of a mapped object is readable, and this is less than a page.
         let header = unsafe { (start as *const Elf64_Ehdr).read_unaligned() };
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() {
@@ -141,7 +135,7 @@ impl Object {
 
     /// # Safety
     /// `dl_iterate_phdr` passed `info` to its callback.
-    unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
+    pub unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
         // SAFETY: valid by contract.
         let info = unsafe { &*info };
         let mut object = Object {
@@ -407,64 +401,7 @@ fn system_v_hash(name: &CStr) -> u32 {
 }
 
 /// An address inside our own object.
-fn our_address() -> usize {
+pub fn our_address() -> usize {
     static MARK: u8 = 0;
     &raw const MARK as usize
 }
-
-struct Search<T, F> {
-    pick: F,
-    found: Option<T>,
-    ours_seen: bool,
-}
-
-/// Goes through the loaded objects in load order until `pick` takes one. The loader's list is locked meanwhile, so `pick`
-/// must not load or unload an object, and must not allocate.
-pub fn find<T, F: FnMut(&Object) -> Option<T>>(pick: F) -> Option<T> {
-    unsafe extern "C" fn visit<T, F: FnMut(&Object) -> Option<T>>(
-        info: *mut dl_phdr_info,
-        _size: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: `find` passes its search, to which there is no other reference during the call.
-        let search = unsafe { &mut *search.cast::<Search<T, F>>() };
-        // SAFETY: `dl_iterate_phdr` passed it to this callback.
-        let object = unsafe { Object::new(info, search.ours_seen) };
-        search.ours_seen |= object.is_ours();
-        search.found = (search.pick)(&object);
-        search.found.is_some().into()
-    }
-    let mut search = Search {
-        pick,
-        found: None,
-        ours_seen: false,
-    };
-    // SAFETY: `visit` gets the search as the type that it has, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit::<T, F>), (&raw mut search).cast()) };
-    search.found
-}
-
-/// The object that holds `address`. With glibc 2.35 and later this takes no lock. The lock of the loader's list may be held
-/// for ever in a forked child, if another thread of the parent held it at the fork.
-pub fn object_of(address: *const c_void) -> Option<Object> {
-    let Some(found) = loader::find(address) else {
-        return find(|object| object.holds(address as usize).then_some(*object));
-    };
-    found.filter(|object| object.holds(address as usize))
-}
-
-/// A number that changes whenever an object is loaded or unloaded.
-pub fn generation() -> u64 {
-    unsafe extern "C" fn first(info: *mut dl_phdr_info, _size: usize, out: *mut c_void) -> c_int {
-        // SAFETY: the loader passes its description, and `out` is the number below.
-        unsafe { *out.cast::<u64>() = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs) };
-        1
-    }
-    let mut generation = 0u64;
-    // SAFETY: `first` gets a pointer to the number that it fills, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut generation).cast()) };
-    generation
-}
-
-#[cfg(test)]
-mod tests;
