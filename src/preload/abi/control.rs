@@ -92,7 +92,7 @@ unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
 /// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
-    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.account());
+    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.totals_as_json());
     // SAFETY: the same contract.
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }

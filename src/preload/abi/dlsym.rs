@@ -7,9 +7,9 @@
 //!
 //! A question is passed on if its name is not in our table, or if our own code asks. The others are decided like this:
 //!
-//! - If the caller is behind us in load order and exports the name itself, it is a layer or the driver that asks for the
-//!   function below its own. The question is passed on: with our function it would call us, we would call it, and so on.
-//!   A layer in front of us gets our function, because we are the layer below it.
+//! - A caller behind us in load order that exports the name itself is a layer, or the driver. It asks for the function
+//!   behind its own, so the question is passed on: with our function it would call us, we would call it, and so on. A
+//!   layer in front of us gets our function, because we are its next layer.
 //! - For a handle, the next layer is asked whether the name exists there. If it does not, the question is passed on, so
 //!   that the failure and `dlerror` are the usual ones. If the answer lies in an object in front of us, that answer
 //!   stands. In all other cases the answer is our function.
