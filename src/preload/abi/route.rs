@@ -1,8 +1,9 @@
 //! Replaces the answers of `cuGetProcAddress` and `cudaGetDriverEntryPoint` by our functions.
 //!
 //! The next layer is asked first: it chooses the version and the per-thread-stream variant. The *address* that it
-//! returned is compared with those of the functions in our table, and replaced by our function. Some drivers and layers
-//! return internal addresses that are not in the table. Only then the documented rule for names decides.
+//! returned is looked up among the next layer's addresses of the hooked functions, and replaced by our function. Some
+//! drivers and layers return internal addresses, which are not among them. Only then the documented rule for names
+//! decides.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 

@@ -251,9 +251,9 @@ struct Target {
     common: bool,
 }
 
-/// The runtime function to forward to. It is that of a layer, which the global scope holds behind ours, outside a runtime
-/// library; else the only one that there is; else the caller's. A function in front of ours is never the answer: it may
-/// belong to a layer that forwards to us.
+/// The runtime function to forward to. If the global scope holds one behind ours that is not in a runtime library, it
+/// belongs to a layer, and is the answer. Otherwise the answer is the only one behind ours, or the caller's if there are
+/// several. A function in front of ours is never the answer: it may belong to a layer that forwards to us.
 fn target(name: &CStr) -> Target {
     let next = behind_us(name);
     if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
