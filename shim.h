@@ -1,11 +1,20 @@
-/* shim.h: what libvramshim.so tells a program that asks.
+/* shim.h: the functions that libvramshim.so offers to the job.
  *
- * The library is preloaded (LD_PRELOAD), so a program that wants to work without it too looks the functions up with
- * dlsym(RTLD_DEFAULT, "vramshim_stats") and does without them where that answers NULL.
+ * The job does not link with libvramshim.so: the library is preloaded (LD_PRELOAD). A job that must also run without the
+ * library looks each function up with dlsym(RTLD_DEFAULT, "vramshim_stats"). dlsym returns NULL if the library is not
+ * loaded. examples/stats.c shows how.
  *
- * All sizes are bytes. A device is numbered as the program itself sees it (after CUDA_VISIBLE_DEVICES); VRAMSHIM_HOST
- * stands for host memory obtained through CUDA. Every function may be called from any thread, before and after CUDA is
- * initialised; none of them initialises it.
+ * All sizes are in bytes. A device has the number that the job gives it (after CUDA_VISIBLE_DEVICES). VRAMSHIM_HOST
+ * stands for host memory that the job obtained through CUDA. Any thread may call any function, before and after the job
+ * initialises CUDA. No function initialises CUDA.
+ *
+ * Terms:
+ *   the job         the program that the library is loaded into
+ *   the next layer  what answers the library's calls: the NVIDIA driver, or a virtualisation layer in front of it
+ *   segment         one piece of memory that a policy obtained from the next layer
+ *   block           a part of a segment that a policy handed to the job
+ *   policy          what cuts segments into blocks: naive_best_fit or auto_growth (see docs/strategies.md)
+ *   account         a file in which processes that share a limit keep what they use (see docs/limits.md)
  */
 #ifndef VRAMSHIM_SHIM_H
 #define VRAMSHIM_SHIM_H
@@ -19,66 +28,82 @@ extern "C" {
 
 #define VRAMSHIM_HOST (-1)
 
-/* One device, or the host. "requested": asked for by the program and still held. "allocated": the same after rounding.
- * "reserved": obtained from the layer below. */
+/* Totals of one device, or of the host. "requested": bytes that the job asked for and still holds. "allocated": the same
+ * bytes after rounding. "reserved": bytes that the library or the job obtained from the next layer. */
 struct vramshim_stats {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
     uint64_t reserved, reserved_peak;
-    uint64_t free_inside;        /* free inside reserved; 0 for a single class */
-    uint64_t largest_free_block; /* the largest contiguous part of it; 0 for a single class. auto_growth can serve more:
-                                    it maps free granules side by side */
+    uint64_t free_inside;        /* free bytes inside segments; 0 in the totals of a single class */
+    uint64_t largest_free_block; /* the largest contiguous part of free_inside; 0 in the totals of a single class.
+                                    auto_growth can serve a larger request: it maps free granules side by side */
     uint64_t live;               /* number of live allocations */
-    uint64_t failures;           /* requests that failed */
+    uint64_t failures;           /* number of requests that failed */
 };
 
-/* The library's version, for example "0.1.0". Static storage. */
+/* Returns the version of the library, for example "0.1.0". The string has static storage. */
 const char *vramshim_version(void);
 
-/* Totals of one device. 0 on success; -1 where device is out of range or out is NULL (nothing is written). */
+/* Writes the totals of one device to *out. Returns 0 on success. Returns -1 and writes nothing if device is out of range
+ * or out is NULL. */
 int vramshim_stats(int device, struct vramshim_stats *out);
 
-/* Totals of one class of memory on one device: "linear", "pitched", "managed", "host", "host_registered", "async",
- * "vmm", "array", "mipmap", "imported", "graph", "address_range". -1 for an unknown class as well. */
+/* Writes the totals of one class of memory on one device to *out. The classes are "linear", "pitched", "managed", "host",
+ * "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph" and "address_range". Returns what
+ * vramshim_stats returns, and -1 if the class is unknown. */
 int vramshim_class_stats(int device, const char *class_name, struct vramshim_stats *out);
 
-/* What this process may have of a device, in bytes. "limit": the limit, 0 where there is none; "used": what counts towards
- * it, by this process or by its whole group (VRAMSHIM_ACCOUNTS); "available": what may be taken yet, UINT64_MAX where
- * there is no limit; "context": what the driver has for this process beside its allocations, as far as it was measured.
- * "group" is 1 where the limit is that of a group. */
+/* The limit of this process on one device. All sizes are in bytes.
+ *   limit      the limit; 0 if there is none
+ *   used       bytes that count towards the limit: those of this process, or of its group if the limit is a group's
+ *   available  bytes that may still be taken; UINT64_MAX if there is no limit
+ *   context    bytes that the driver holds for this process beside its allocations, as far as the library measured them
+ *   group      1 if the limit is that of a group (VRAMSHIM_ACCOUNTS), else 0 */
 struct vramshim_limit {
     uint64_t limit, used, available, context, group;
 };
 
-/* The limit of one device. 0 on success; -1 where device is out of range or out is NULL (nothing is written). All is 0 but
- * "available" where there is neither a limit nor a shared account, or nothing was asked of the device yet. */
+/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL or device
+ * is out of range, as VRAMSHIM_HOST is. Two cases leave every field but "available" at 0: the device has neither a limit
+ * nor an account, or the job has not used the device yet. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
-/* The whole account as JSON, by device and class:
+/* Writes the ledger of the process as JSON, by device and class:
  *   {"pid":N,"strategy":"...","events_lost":N,"totals":[{"device":N,"class":"...",
  *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}
- * Writes at most capacity bytes, NUL included, and returns how many the whole text needs (call with NULL, 0 to learn). */
+ * Writes at most capacity bytes, the final NUL included. Returns the number of bytes that the whole text needs. A call
+ * with NULL and 0 writes nothing and returns that number. */
 size_t vramshim_account(char *buffer, size_t capacity);
 
-/* Path of this process's journal, as vramshim_account writes text; empty where none is kept. */
+/* Writes the path of this process's journal, by the same rules as vramshim_account. The path is empty if the process
+ * keeps no journal. */
 size_t vramshim_journal_path(char *buffer, size_t capacity);
 
-/* Gives memory that holds no block back to the layer below; returns the bytes given back. */
+/* Gives segments and granules that hold no block back to the next layer. Returns the number of bytes given back. */
 uint64_t vramshim_trim(int device);
 
-/* An allocator for PyTorch, so that every tensor is a request of its own and PyTorch's cache is out of the way:
+/* An allocator for PyTorch. With it every tensor is a request of its own, and PyTorch's cache does not take part:
  *
  *   allocator = torch.cuda.memory.CUDAPluggableAllocator(
  *       "/path/to/libvramshim.so", "vramshim_torch_alloc", "vramshim_torch_free")
- *   torch.cuda.memory.change_current_allocator(allocator)   # before CUDA is first used
+ *   torch.cuda.memory.change_current_allocator(allocator)   # before the first use of CUDA
  *   record = ctypes.CDLL("/path/to/libvramshim.so").vramshim_torch_record_stream
  *   allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
  *
- * Serves from the strategy in force (naive_best_fit or auto_growth; under passthrough each tensor is the driver's). What
- * is freed on a stream is used again on that stream without waiting; on another one, or if another one was recorded for
- * it, only after the device was waited for. A job that makes streams of its own and has not recorded any yet always
- * waits. What is allocated or freed while a CUDA graph is captured, on the stream or by the thread that captures, stays
- * allocated: the graph may use it. NULL where there is no memory, with the reason on stderr; for 0 bytes as well. */
+ * The path must be that of the preloaded file. examples/pytorch_allocator.py is a complete program.
+ *
+ * The strategy in force serves the requests: naive_best_fit or auto_growth cuts a block, and passthrough asks the next
+ * layer for each tensor.
+ *
+ * Reuse. Memory that the job freed on a stream serves the next request of that stream without waiting. Another stream
+ * gets the memory only after the library waited for the device. The same holds if the job recorded another stream for
+ * the tensor. If a job creates streams and has not recorded any stream yet, the library always waits.
+ *
+ * Captures. This concerns memory that is allocated or freed during the capture of a CUDA graph, on the captured stream
+ * or by the capturing thread. Such memory stays allocated, because the graph may use it.
+ *
+ * vramshim_torch_alloc returns NULL if there is no memory, and writes the reason to stderr. It also returns NULL for a
+ * size of 0 bytes. */
 void *vramshim_torch_alloc(ptrdiff_t size, int device, void *stream);
 void vramshim_torch_free(void *pointer, ptrdiff_t size, int device, void *stream);
 void vramshim_torch_record_stream(void *pointer, void *stream);

@@ -109,7 +109,7 @@ impl Engine {
             limit: quota.limit.unwrap_or(0),
             used: quota.used(),
             available: quota.available().unwrap_or(u64::MAX),
-            context: quota.context(),
+            context: quota.context_bytes(),
             group: u64::from(quota.scope == Scope::Group),
         })
     }

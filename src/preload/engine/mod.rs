@@ -11,14 +11,13 @@
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
-//! - `scope`: the call that a thread is in; `thread`: how threads of the library begin; `lock`: locks that cannot panic
+//! - `scope`: the call that a thread is in; `thread`: how threads of the library begin
 //!
 //! This file has the types that the upper rooms share.
 
 mod call;
 mod control;
 mod enter;
-mod lock;
 mod pools;
 mod process;
 mod routes;

@@ -6,12 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use base::api::{Api, Class};
+use base::api::{Api, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
-use journal::format::{FLAG_DIRECT, FLAG_LIMIT, FLAG_MOVED, Kind, Record};
-use journal::reader::Event;
+use journal::format::{Allocation, Event, Record};
 
-use super::measured::{Ledger, Measurements};
+use super::measured::{Ledger, Measured, Measurements};
 use super::slack::Slack;
 use super::space::Space;
 
@@ -277,28 +276,45 @@ pub struct Account {
 }
 
 impl Account {
-    pub fn apply(&mut self, event: &Event) {
-        let record = &event.record;
-        // What others said is nothing that happened.
-        self.events += u64::from(record.kind != Kind::Measured as u8);
+    pub fn apply(&mut self, record: &Record) {
+        // A measurement is not a call of the job.
+        self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
         self.last_ns = self.last_ns.max(record.time_ns);
         let device = account_of(record);
         let peak_before = self.devices.entry(device).or_default().all.reserved.peak;
-        match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => self.alloc(device, record),
-            Some(Kind::Free) => self.free(record),
-            Some(Kind::AllocFailed | Kind::FreeFailed) => self.failed(device, record),
-            Some(Kind::SegmentAlloc) => self.segment_obtained(device, record),
-            Some(Kind::SegmentFree) => self.segment_returned(device, record),
-            Some(Kind::PoolReserved) => self.pool(device, record),
-            Some(Kind::Measured) => {
+        match record.event {
+            Event::Alloc(allocation) => self.alloc(device, record, &allocation),
+            Event::Free { allocation, .. } => self.free(record, &allocation),
+            Event::AllocFailed {
+                requested,
+                result,
+                over_limit,
+                ..
+            } => self.failed(device, record, requested, result, over_limit),
+            Event::FreeFailed { segment, result, .. } => {
+                self.failed(device, record, segment.unwrap_or(0), result, false);
+            }
+            Event::SegmentAlloc { address, size, moved } => self.segment_obtained(device, address, size, moved),
+            Event::SegmentFree { address, size, .. } => self.segment_returned(device, address, size),
+            Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
+            Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved,
+            } => {
                 let account = self.device(device);
                 let ledger = Ledger::of(account);
-                account.measurements.add(record, ledger);
+                let measured = Measured {
+                    time_ns: record.time_ns,
+                    driver: mem_info.map(|info| (info.total, info.free)),
+                    nvml: process_bytes,
+                    reserved,
+                };
+                account.measurements.add(measured, ledger);
             }
-            Some(Kind::ContextDestroyed) => self.device(device).measurements.context_went(),
-            Some(Kind::Map | Kind::Unmap) => {}
-            None => self.anomalies.unknown_kind += 1,
+            Event::ContextDestroyed { .. } => self.device(device).measurements.context_went(),
+            Event::Map { .. } | Event::Unmap { .. } => {}
+            Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }
         self.device(device).note_peak(peak_before);
     }
@@ -319,36 +335,44 @@ impl Account {
         self.devices.entry(device).or_default()
     }
 
-    fn call(&mut self, record: &Record) {
-        let api = self.apis.entry(record.api).or_default();
+    fn call(&mut self, record: &Record, bytes: u64) {
+        let api = self.apis.entry(record.api.number()).or_default();
         api.calls += 1;
-        api.bytes = api.bytes.saturating_add(record.size);
+        api.bytes = api.bytes.saturating_add(bytes);
     }
 
-    fn alloc(&mut self, device: i16, record: &Record) {
-        self.call(record);
-        if Class::from_number(record.class).is_none() {
+    fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
+        let &Allocation {
+            class,
+            address,
+            requested,
+            allocated,
+            reserved,
+            stream,
+        } = allocation;
+        self.call(record, requested);
+        if class.known().is_none() {
             self.anomalies.unknown_class += 1;
         }
-        let key = (NameSpace::of(record.class), record.address);
+        let key = (NameSpace::of(class.number()), address);
         if let Some(stale) = self.live.remove(&key) {
             // The name was given out again, so the old allocation is gone, whoever freed it.
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
-        let direct = record.flags & FLAG_DIRECT != 0;
+        let may_lie_in_segment = reserved.is_none() && key.0 == NameSpace::Address;
         let live = Live {
-            address: record.address,
-            size: record.size,
-            allocated: record.allocated,
-            reserved: if direct { record.detail } else { 0 },
-            api: record.api,
-            class: record.class,
+            address,
+            size: requested,
+            allocated,
+            reserved: reserved.unwrap_or(0),
+            api: record.api.number(),
+            class: class.number(),
             device,
             tid: record.tid,
-            stream: record.stream,
+            stream,
             time_ns: record.time_ns,
-            in_segment: !direct && key.0 == NameSpace::Address && self.device(device).space.holds(record.address),
+            in_segment: may_lie_in_segment && self.device(device).space.holds(address),
         };
         let overlaps = if live.in_segment {
             self.device(device).space.occupy(live.address, live.allocated).is_err()
@@ -375,9 +399,9 @@ impl Account {
         );
     }
 
-    fn free(&mut self, record: &Record) {
-        self.call(record);
-        match self.live.remove(&(NameSpace::of(record.class), record.address)) {
+    fn free(&mut self, record: &Record, freed: &Allocation) {
+        self.call(record, freed.requested);
+        match self.live.remove(&(NameSpace::of(freed.class.number()), freed.address)) {
             Some(live) => self.forget(&live),
             None => self.anomalies.unknown_free += 1,
         }
@@ -412,49 +436,49 @@ impl Account {
             || after.is_some_and(|(_, other)| live.address.saturating_add(live.size) > other.address)
     }
 
-    fn failed(&mut self, device: i16, record: &Record) {
-        let api = self.apis.entry(record.api).or_default();
+    fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, over_limit: bool) {
+        let number = record.api.number();
+        let api = self.apis.entry(number).or_default();
         api.calls += 1;
         api.failures += 1;
         self.device(device).failures += 1;
-        let failure = self.failures.entry((record.api, record.result)).or_default();
+        let failure = self.failures.entry((number, result)).or_default();
         failure.count += 1;
-        failure.by_limit += u64::from(record.flags & FLAG_LIMIT != 0);
-        failure.last_size = record.size;
+        failure.by_limit += u64::from(over_limit);
+        failure.last_size = size;
         failure.last_device = record.device;
         failure.last_ns = record.time_ns;
     }
 
-    fn segment_obtained(&mut self, device: i16, record: &Record) {
+    fn segment_obtained(&mut self, device: i16, address: u64, size: u64, moved: bool) {
         let account = self.device(device);
         account.segments_obtained += 1;
-        // Each move has a SegmentFree with the flag as well, or several: it is counted where the memory arrives.
-        if record.flags & FLAG_MOVED != 0 {
+        // A move also has one `SegmentFree` or several, so it is counted only here, where the memory arrives.
+        if moved {
             account.remaps += 1;
-            account.remapped = account.remapped.saturating_add(record.size);
+            account.remapped = account.remapped.saturating_add(size);
         }
-        let added = account.space.add_segment(record.address, record.size);
-        account.slack.add(record.address, added);
+        let added = account.space.add_segment(address, size);
+        account.slack.add(address, added);
         account.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
-        self.anomalies.segment += u64::from(added != record.size);
+        self.anomalies.segment += u64::from(added != size);
     }
 
-    fn segment_returned(&mut self, device: i16, record: &Record) {
+    fn segment_returned(&mut self, device: i16, address: u64, size: u64) {
         let account = self.device(device);
         account.segments_returned += 1;
         // Only what was there can go.
-        let removed = account.space.remove_segment(record.address, record.size);
-        account.slack.remove(record.address, removed);
+        let removed = account.space.remove_segment(address, size);
+        account.slack.remove(address, removed);
         account.each(device, Class::Linear.number(), |totals| {
             totals.reserved.subtract(removed)
         });
-        self.anomalies.segment += u64::from(removed != record.size);
+        self.anomalies.segment += u64::from(removed != size);
     }
 
-    fn pool(&mut self, device: i16, record: &Record) {
-        let (size, class) = (record.size, record.class);
-        let graph = class == Class::Graph.number();
-        let used = if graph { record.allocated } else { 0 };
+    fn pool(&mut self, device: i16, class: ClassCode, size: u64, used: u64) {
+        let used = if class == Class::Graph.into() { used } else { 0 };
+        let class = class.number();
         let account = self.device(device);
         let (size_before, used_before) = account.pools.insert(class, (size, used)).unwrap_or_default();
         account.each(device, class, |totals| {
@@ -467,7 +491,12 @@ impl Account {
 
 /// The account a record belongs to: host memory has its own, whatever device was current.
 fn account_of(record: &Record) -> i16 {
-    match Class::from_number(record.class) {
+    let class = match record.event {
+        Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class,
+        Event::AllocFailed { class, .. } | Event::PoolReserved { class, .. } => class,
+        _ => return record.device,
+    };
+    match class.known() {
         Some(Class::Host | Class::HostRegistered) => HOST_DEVICE,
         _ => record.device,
     }

@@ -1,7 +1,5 @@
-//! What others said of a device while the job ran (`Kind::Measured`), and what follows from it for the bytes that the
+//! What others said of a device while the job ran (`Event::Measured`), and what follows from it for the bytes that the
 //! process has outside of its ledger.
-
-use journal::format::Record;
 
 use super::account::DeviceAccount;
 use base::api::Class;
@@ -19,15 +17,6 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn of(record: &Record) -> Self {
-        Self {
-            time_ns: record.time_ns,
-            driver: (record.size > 0).then_some((record.size, record.allocated)),
-            nvml: (record.detail > 0).then_some(record.detail),
-            reserved: record.address,
-        }
-    }
-
     /// What is used of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
@@ -87,8 +76,7 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    pub fn add(&mut self, record: &Record, ledger: Ledger) {
-        let measured = Measured::of(record);
+    pub fn add(&mut self, measured: Measured, ledger: Ledger) {
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.told = Some(match self.told {

@@ -5,7 +5,7 @@
 //! step taking at most what its evidence allows and leaving the rest to the next:
 //!
 //! 1. **context**: what the driver holds for the process's contexts. Evidence is the excess in the first measurement of
-//!    the device (`Kind::Measured`, taken right after its context came to be), or less where a context went since. Where
+//!    the device (`Event::Measured`, taken right after its context came to be), or less where a context went since. Where
 //!    NVML did not speak then: all that the device ever had outside of the ledger, at its least, if nobody else is known
 //!    to have had memory there by then and it is no more than a context can plausibly be (`PLAUSIBLE_CONTEXT`). Where
 //!    somebody had: as much as the context of another process on the same device, because one driver makes them alike.

@@ -7,7 +7,6 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
-use journal::format::{FLAG_LIMIT, Kind};
 use journal::writer::Claim;
 use quota::Refusal;
 
@@ -109,7 +108,7 @@ impl Call {
         if let Some(stale) = state.ledger.insert(key, allocation) {
             state.refund(&stale);
         }
-        let record = records::allocation(Kind::Alloc, self.api(), key, &allocation, 0);
+        let record = records::obtained(self.api(), key, &allocation);
         state.records.write(record);
         state.measurements.device_grew(allocation.device);
         self.engine.measure_if_due(allocation.device);
@@ -121,14 +120,12 @@ impl Call {
         let device = location.map_or(HOST_DEVICE, |location| location.device);
         self.engine.measure_if_due(device);
         state.ledger.failed(device, class);
-        let mut flags = 0;
+        let mut over_limit = false;
         if location.is_some() && problem == DriverError::OUT_OF_MEMORY && class.is_device_memory() {
-            if state.limits.would_refuse(device, size) {
-                flags = FLAG_LIMIT;
-            }
+            over_limit = state.limits.would_refuse(device, size);
             self.engine.explain_out_of_memory(device, size);
         }
-        let record = records::allocation_failed(self.api(), class, device, size, problem, flags);
+        let record = records::allocation_failed(self.api(), class, device, size, problem, over_limit);
         state.records.write(record);
     }
 
@@ -164,7 +161,7 @@ impl Call {
         match result {
             Ok(()) => {
                 state.refund(&allocation);
-                let record = records::allocation(Kind::Free, self.api(), key, &allocation, 0);
+                let record = records::freed(self.api(), key, &allocation, false);
                 state.records.commit(claim, record);
             }
             Err(_) => {

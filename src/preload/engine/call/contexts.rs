@@ -7,7 +7,6 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, HOST_DEVICE, check};
-use journal::format::{FLAG_CONTEXT_GONE, Kind};
 
 /// A device's primary context, if it is active.
 fn active_primary_context(device: i32) -> Option<CUcontext> {
@@ -46,7 +45,7 @@ impl Engine {
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
         for (key, allocation) in &allocations {
-            let record = records::allocation(Kind::Free, api, *key, allocation, FLAG_CONTEXT_GONE);
+            let record = records::freed(api, *key, allocation, true);
             state.records.write(record);
         }
         Holdings {
@@ -75,7 +74,7 @@ impl Engine {
         }
         for (key, allocation) in holdings.allocations {
             self.state.ledger.insert(key, allocation);
-            let record = records::allocation(Kind::Alloc, api, key, &allocation, 0);
+            let record = records::obtained(api, key, &allocation);
             self.state.records.write(record);
         }
     }

@@ -4,13 +4,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, MAX_DEVICES, check};
+use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
 const USED_CURRENT: u32 = 0;

@@ -10,7 +10,6 @@ use crate::engine::state::records;
 use crate::next;
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
-use journal::format::Kind;
 use journal::writer::Claim;
 
 /// No driver is known to align the rows of pitched memory to more bytes.
@@ -113,7 +112,7 @@ impl Call {
         match self.engine.pools.allocate(pool, size, stream) {
             Ok(block) => {
                 let stream = state.streams.number(stream);
-                let record = records::block(Kind::Alloc, self.api(), device, &block, stream, 0);
+                let record = records::block_obtained(self.api(), device, &block, stream);
                 state.records.write(record);
                 Ok(block.address)
             }
@@ -142,7 +141,7 @@ impl Call {
         match pool.free(address, stream) {
             Freed::Block(block) => {
                 let stream = state.streams.number(stream);
-                let record = records::block(Kind::Free, self.api(), pool.location.device, &block, stream, 0);
+                let record = records::block_freed(self.api(), pool.location.device, &block, stream, false);
                 state.records.commit(claim, record);
                 FreedPooled::Done(Ok(()))
             }

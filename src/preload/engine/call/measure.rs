@@ -99,17 +99,17 @@ impl Engine {
     fn measure_contexts(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
         for _ in 0..ATTEMPTS {
             let before = self.state.reserved(device);
-            let seat = quota.place();
+            let seat = quota.seat();
             // Memory that another thread is obtaining or giving back appears in only one of the two figures.
-            let in_flight = seat.held().saturating_sub(quota.context()) != before;
+            let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
             let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
             // The driver's pools give memory back when a thread waits for a stream.
             self.refresh_pools(Api::Policy);
             // An allocation or a free that came between changed the state of the seat.
-            if !in_flight && quota.place() == seat && self.state.reserved(device) == before {
-                quota.context_takes(of_process.saturating_sub(before));
+            if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
+                quota.set_context_bytes(of_process.saturating_sub(before));
                 return (before, of_process);
             }
         }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::engine::call::booking;
-use crate::engine::lock::lock;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
@@ -18,6 +17,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
+use base::sync::lock;
 use quota::Refusal;
 
 /// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`

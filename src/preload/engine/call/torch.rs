@@ -11,7 +11,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::call::linear::FreedPooled;
-use crate::engine::lock::lock;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::location::Location;
@@ -19,6 +18,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
 #[derive(Default)]

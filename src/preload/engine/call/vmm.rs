@@ -6,15 +6,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::engine::Call;
 use crate::engine::call::booking;
-use crate::engine::lock::lock;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
-use journal::format::Kind;
+use base::sync::lock;
 use journal::writer::Claim;
+
+/// The device of the calling thread's context; `HOST_DEVICE` if it has none.
+fn current_device() -> i16 {
+    Location::current().map_or(HOST_DEVICE, |location| location.device)
+}
 
 /// The job's handles of physical memory, and where they are mapped.
 #[derive(Default)]
@@ -170,7 +174,7 @@ impl Call {
         let (key, state) = (Key::Physical(handle), self.engine.state);
         if let Some(allocation) = state.ledger.remove(key) {
             state.refund(&allocation);
-            let record = records::allocation(Kind::Free, self.api(), key, &allocation, 0);
+            let record = records::freed(self.api(), key, &allocation, false);
             state.records.commit(claim, record);
         }
     }
@@ -186,7 +190,8 @@ impl Call {
         ask()?;
         physical.mapped(address, size, handle);
         drop(physical);
-        self.record_mapping(Kind::Map, address, size, handle);
+        let record = records::mapped(self.api(), current_device(), address, size, handle);
+        self.engine.state.records.write(record);
         Ok(())
     }
 
@@ -198,14 +203,9 @@ impl Call {
             self.physical_gone(self.engine.state.records.claim(), handle);
         }
         drop(physical);
-        self.record_mapping(Kind::Unmap, address, size, 0);
-        Ok(())
-    }
-
-    fn record_mapping(&self, kind: Kind, address: u64, size: u64, handle: Handle) {
-        let device = Location::current().map_or(HOST_DEVICE, |location| location.device);
-        let record = records::mapping(kind, self.api(), device, address, size, handle);
+        let record = records::unmapped(self.api(), current_device(), address, size);
         self.engine.state.records.write(record);
+        Ok(())
     }
 
     /// # Safety

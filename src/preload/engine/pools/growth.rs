@@ -7,7 +7,6 @@ use super::pool::Pool;
 use crate::engine::state::records;
 use crate::next::{self, CUmemAccessDesc, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
-use journal::format::{FLAG_MOVED, Kind};
 use policy::device_memory::{Available, DeviceMemory};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
@@ -29,24 +28,25 @@ impl Growth {
         Growth { pool: root }
     }
 
-    /// A segment, or a range of granules, belongs to the pool from now on.
-    pub fn gained(&self, address: u64, size: u64, flags: u8) {
+    /// A segment, or a range of granules, belongs to the pool from now on; `moved` if its memory did already.
+    pub fn gained(&self, address: u64, size: u64, moved: bool) {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.add_segment(address, size, self.pool);
         state.ledger.segment_obtained(device, size);
-        if flags & FLAG_MOVED == 0 {
+        if !moved {
             state.measurements.device_grew(device);
         }
-        let record = records::segment(Kind::SegmentAlloc, device, address, size, flags);
+        let record = records::segment_obtained(device, address, size, moved);
         state.records.write(record);
     }
 
-    /// A segment, or a range of granules, belongs to the pool no longer.
-    pub fn lost(&self, address: u64, size: u64, flags: u8) {
+    /// A segment, or a range of granules, belongs to the pool no longer: because the pool maps its memory elsewhere
+    /// (`moved`), because the context is destroyed (`context_gone`), or because the pool gives it back.
+    pub fn lost(&self, address: u64, size: u64, moved: bool, context_gone: bool) {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.remove_segment(address, size);
         state.ledger.segment_returned(device, size);
-        let record = records::segment(Kind::SegmentFree, device, address, size, flags);
+        let record = records::segment_returned(device, address, size, moved, context_gone);
         state.records.write(record);
     }
 
@@ -136,7 +136,7 @@ impl DeviceMemory for Growth {
             // SAFETY: the pointer is to a variable of this frame.
             self.in_context(|| check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }))
         })?;
-        self.gained(address, size, 0);
+        self.gained(address, size, false);
         Ok(address)
     }
 
@@ -148,12 +148,12 @@ impl DeviceMemory for Growth {
             return free();
         }
         // Off the books before the free: right after it, another thread may be given the same address.
-        self.lost(address, size, 0);
+        self.lost(address, size, false, false);
         let result = free();
         match result {
             Ok(()) => self.refund(size),
             Err(problem) => {
-                self.gained(address, size, 0);
+                self.gained(address, size, false);
                 let record = records::segment_free_failed(self.pool.location.device, address, size, problem);
                 self.pool.state.records.write(record);
             }
@@ -247,11 +247,11 @@ impl DeviceMemory for Growth {
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
-        self.gained(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.gained(address, size, moved);
     }
 
     fn unmapped(&self, address: u64, size: u64, moved: bool) {
-        self.lost(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.lost(address, size, moved, false);
     }
 
     fn no_virtual_memory(&self, why: DriverError) {

@@ -26,10 +26,10 @@ use std::time::Duration;
 use pool::Pool;
 use registry::{Contexts, Registry, generation};
 
-use crate::engine::lock::lock;
 use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::next;
+use base::sync::lock;
 use policy::{Settings, Strategy};
 
 pub struct Pools {

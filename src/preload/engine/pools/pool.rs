@@ -4,10 +4,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::registry::Registry;
-use crate::engine::lock::lock;
 use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::engine::state::totals::Usage;
+use base::sync::lock;
 use policy::Policy;
 
 /// The most subpools of one pool. More threads than that share them.

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use super::Pools;
 use super::pool::Pool;
-use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
+use base::sync::lock;
 use policy::{Backing, Block, Policy, slabs};
 
 /// The outcome of a request to free.

@@ -5,11 +5,10 @@ use std::ptr;
 use super::Pools;
 use super::growth::Growth;
 use super::pool::Pool;
-use crate::engine::lock::lock;
 use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
-use journal::format::{FLAG_CONTEXT_GONE, Kind};
+use base::sync::lock;
 use policy::Policy;
 
 /// A pool whose context is about to be destroyed, with what it held.
@@ -39,7 +38,7 @@ impl Pools {
                     continue;
                 }
                 one.usage.returned(&block);
-                let record = records::block(Kind::Free, api, device, &block, 0, FLAG_CONTEXT_GONE);
+                let record = records::block_freed(api, device, &block, 0, true);
                 self.state.records.write(record);
             }
             self.state.ledger.pool_ends(device, &one.usage);
@@ -50,7 +49,7 @@ impl Pools {
         let segments = self.registry.segments_of(pool);
         let growth = Growth::of(pool);
         for &(address, size) in &segments {
-            growth.lost(address, size, FLAG_CONTEXT_GONE);
+            growth.lost(address, size, false, true);
         }
         Some(DetachedPool {
             pool,
@@ -71,7 +70,7 @@ impl Pools {
         let device = pool.location.device;
         let growth = Growth::of(pool);
         for (address, size) in segments {
-            growth.gained(address, size, 0);
+            growth.gained(address, size, false);
         }
         for (address, size, subpool) in slabs {
             self.registry.lend(address, size, subpool);
@@ -84,7 +83,7 @@ impl Pools {
                     continue;
                 }
                 self.state.ledger.block_obtained(device, &one.usage, &block);
-                let record = records::block(Kind::Alloc, api, device, &block, 0, 0);
+                let record = records::block_obtained(api, device, &block, 0);
                 self.state.records.write(record);
             }
             *lock(&one.policy) = Some(policy);

@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::lock::lock;
 use crate::next::{self, STREAM_PER_THREAD};
 use base::cuda::CudaResult;
 use base::identity::thread_id;
+use base::sync::lock;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`
 const NOT_CAPTURING: u32 = 0;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::location::Location;
-use crate::engine::lock::lock;
+use base::sync::lock;
 
 #[derive(Default)]
 pub struct Peers {

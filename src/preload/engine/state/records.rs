@@ -6,146 +6,144 @@ use tracing::warn;
 
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};
-use base::cuda::{DriverError, HOST_DEVICE};
-use journal::format::{FLAG_DIRECT, Kind, MAX_ROUTES, Record, RouteEntry};
+use base::cuda::DriverError;
+use journal::format::{self, Event, MAX_ROUTES, MemInfo, RawRecord, RouteEntry};
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 use quota::Device;
 
-const BLANK: Record = Record {
-    time_ns: 0,
-    address: 0,
-    size: 0,
-    allocated: 0,
-    detail: 0,
-    tid: 0,
-    result: 0,
-    api: 0,
-    device: HOST_DEVICE,
-    kind: 0,
-    class: 0,
-    flags: 0,
-    stream: 0,
-};
-
-/// An allocation that the next layer served by itself: obtained (`Kind::Alloc`) or freed (`Kind::Free`).
-pub fn allocation(kind: Kind, api: Api, key: Key, allocation: &Allocation, flags: u8) -> Record {
-    Record {
-        kind: kind as u8,
-        api: api.number(),
+/// An allocation of the ledger as the journal has it.
+fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
+    format::Allocation {
+        class: allocation.class.into(),
         address: key.value(),
-        size: allocation.requested,
+        requested: allocation.requested,
         allocated: allocation.allocated,
-        detail: allocation.reserved,
-        device: allocation.device,
-        class: allocation.class.number(),
-        flags: flags | if allocation.reserved > 0 { FLAG_DIRECT } else { 0 },
-        ..BLANK
+        reserved: (allocation.reserved > 0).then_some(allocation.reserved),
+        stream: 0,
     }
 }
 
-/// A block of a pool: obtained (`Kind::Alloc`) or freed (`Kind::Free`). `stream` is the journal's number of the stream.
-pub fn block(kind: Kind, api: Api, device: i16, block: &Block, stream: u8, flags: u8) -> Record {
-    Record {
-        kind: kind as u8,
-        api: api.number(),
-        class: Class::Linear.number(),
-        device,
+/// A block of a pool as the journal has it. `stream` is the journal's number of the stream, or 0.
+#[inline]
+fn block(block: &Block, stream: u8) -> format::Allocation {
+    format::Allocation {
+        class: Class::Linear.into(),
         address: block.address,
-        size: block.requested,
+        requested: block.requested,
         allocated: block.allocated,
+        reserved: None,
         stream,
-        flags,
-        ..BLANK
     }
 }
 
-/// A request for memory that failed.
-pub fn allocation_failed(api: Api, class: Class, device: i16, size: u64, problem: DriverError, flags: u8) -> Record {
-    Record {
-        kind: Kind::AllocFailed as u8,
-        api: api.number(),
-        class: class.number(),
-        device,
-        size,
+/// An allocation that the next layer served by itself.
+pub fn obtained(api: Api, key: Key, allocation: &Allocation) -> RawRecord {
+    Event::Alloc(entry(key, allocation)).encode(api, allocation.device)
+}
+
+/// The free of such an allocation; if `context_gone`, its context was destroyed.
+pub fn freed(api: Api, key: Key, allocation: &Allocation, context_gone: bool) -> RawRecord {
+    let event = Event::Free {
+        allocation: entry(key, allocation),
+        context_gone,
+    };
+    event.encode(api, allocation.device)
+}
+
+/// A block that the job obtained from a pool.
+#[inline]
+pub fn block_obtained(api: Api, device: i16, obtained: &Block, stream: u8) -> RawRecord {
+    Event::Alloc(block(obtained, stream)).encode(api, device)
+}
+
+/// A block that returned to a pool; if `context_gone`, its context was destroyed.
+#[inline]
+pub fn block_freed(api: Api, device: i16, freed: &Block, stream: u8, context_gone: bool) -> RawRecord {
+    let event = Event::Free {
+        allocation: block(freed, stream),
+        context_gone,
+    };
+    event.encode(api, device)
+}
+
+/// A request for memory that failed; `over_limit` if a limit of ours refused it.
+pub fn allocation_failed(
+    api: Api,
+    class: Class,
+    device: i16,
+    requested: u64,
+    problem: DriverError,
+    over_limit: bool,
+) -> RawRecord {
+    let event = Event::AllocFailed {
+        class: class.into(),
+        requested,
         result: problem.0,
-        flags,
-        ..BLANK
-    }
+        over_limit,
+    };
+    event.encode(api, device)
 }
 
 /// A free that failed; `result` is 0 if the next layer freed an allocation that the ledger did not have.
-pub fn free_failed(api: Api, key: Key, device: i16, result: i32) -> Record {
-    Record {
-        kind: Kind::FreeFailed as u8,
-        api: api.number(),
+pub fn free_failed(api: Api, key: Key, device: i16, result: i32) -> RawRecord {
+    let event = Event::FreeFailed {
         address: key.value(),
-        device,
+        segment: None,
         result,
-        ..BLANK
-    }
+    };
+    event.encode(api, device)
 }
 
-/// A segment of a pool: obtained (`Kind::SegmentAlloc`) or given back (`Kind::SegmentFree`).
-pub fn segment(kind: Kind, device: i16, address: u64, size: u64, flags: u8) -> Record {
-    Record {
-        kind: kind as u8,
-        api: Api::Policy.number(),
-        class: Class::Linear.number(),
-        device,
+/// A segment that a pool obtained; `moved` if its memory was mapped elsewhere before.
+pub fn segment_obtained(device: i16, address: u64, size: u64, moved: bool) -> RawRecord {
+    Event::SegmentAlloc { address, size, moved }.encode(Api::Policy, device)
+}
+
+/// A segment that a pool gave back; `moved` if its memory is mapped elsewhere next.
+pub fn segment_returned(device: i16, address: u64, size: u64, moved: bool, context_gone: bool) -> RawRecord {
+    let event = Event::SegmentFree {
         address,
         size,
-        allocated: size,
-        detail: size,
-        flags,
-        ..BLANK
-    }
+        moved,
+        context_gone,
+    };
+    event.encode(Api::Policy, device)
 }
 
 /// A segment that the next layer did not take back.
-pub fn segment_free_failed(device: i16, address: u64, size: u64, problem: DriverError) -> Record {
-    Record {
+pub fn segment_free_failed(device: i16, address: u64, size: u64, problem: DriverError) -> RawRecord {
+    let event = Event::FreeFailed {
+        address,
+        segment: Some(size),
         result: problem.0,
-        ..segment(Kind::FreeFailed, device, address, size, 0)
-    }
+    };
+    event.encode(Api::Policy, device)
 }
 
 /// What the driver's own pools hold of a device, and how much of that is used.
-pub fn driver_pools(api: Api, class: Class, device: i16, size: u64, used: u64) -> Record {
-    Record {
-        kind: Kind::PoolReserved as u8,
-        api: api.number(),
-        class: class.number(),
-        device,
-        size,
-        allocated: used,
-        ..BLANK
-    }
+pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u64) -> RawRecord {
+    let event = Event::PoolReserved {
+        class: class.into(),
+        reserved,
+        used,
+    };
+    event.encode(api, device)
 }
 
 /// A context that is destroyed.
-pub fn context_destroyed(api: Api, device: i16, context: u64) -> Record {
-    Record {
-        kind: Kind::ContextDestroyed as u8,
-        api: api.number(),
-        device,
-        address: context,
-        ..BLANK
-    }
+pub fn context_destroyed(api: Api, device: i16, context: u64) -> RawRecord {
+    Event::ContextDestroyed { context }.encode(api, device)
 }
 
-/// Physical memory that was mapped (`Kind::Map`) or unmapped (`Kind::Unmap`).
-pub fn mapping(kind: Kind, api: Api, device: i16, address: u64, size: u64, handle: u64) -> Record {
-    Record {
-        kind: kind as u8,
-        api: api.number(),
-        class: Class::Vmm.number(),
-        device,
-        address,
-        size,
-        detail: handle,
-        ..BLANK
-    }
+/// Physical memory that the job mapped.
+pub fn mapped(api: Api, device: i16, address: u64, size: u64, handle: u64) -> RawRecord {
+    Event::Map { address, size, handle }.encode(api, device)
+}
+
+/// Physical memory that the job unmapped.
+pub fn unmapped(api: Api, device: i16, address: u64, size: u64) -> RawRecord {
+    Event::Unmap { address, size }.encode(api, device)
 }
 
 /// A measurement of a device. Bytes.
@@ -159,17 +157,19 @@ pub struct Measured {
     pub of_process: u64,
 }
 
-pub fn measured(device: i16, figures: &Measured) -> Record {
-    Record {
-        kind: Kind::Measured as u8,
-        api: Api::Policy.number(),
-        device,
-        address: figures.reserved,
-        size: figures.total,
-        allocated: figures.free,
-        detail: figures.of_process,
-        ..BLANK
-    }
+pub fn measured(device: i16, figures: &Measured) -> RawRecord {
+    let Measured {
+        reserved,
+        free,
+        total,
+        of_process,
+    } = *figures;
+    let event = Event::Measured {
+        mem_info: (total > 0).then_some(MemInfo { total, free }),
+        process_bytes: (of_process > 0).then_some(of_process),
+        reserved,
+    };
+    event.encode(Api::Policy, device)
 }
 
 /// Writes records into the journal, if there is one.
@@ -182,7 +182,7 @@ impl Recorder {
         Recorder { journal }
     }
 
-    pub fn write(&self, record: Record) {
+    pub fn write(&self, record: RawRecord) {
         if let Some(journal) = &self.journal {
             report_loss(journal, journal.write(record));
         }
@@ -194,7 +194,7 @@ impl Recorder {
     }
 
     /// Writes a record into the slot that was claimed for it.
-    pub fn commit(&self, claim: Option<Claim>, record: Record) {
+    pub fn commit(&self, claim: Option<Claim>, record: RawRecord) {
         if let (Some(journal), Some(claim)) = (&self.journal, claim) {
             report_loss(journal, journal.commit(claim, record));
         }

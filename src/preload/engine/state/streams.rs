@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::engine::lock::lock;
+use base::sync::lock;
 
 /// The number of the default stream; 0 means that the record names no stream.
 const DEFAULT_STREAM: u8 = 1;

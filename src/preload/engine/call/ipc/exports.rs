@@ -14,10 +14,10 @@ use super::answer::Answer;
 use super::channel::MAX_DESCRIPTORS;
 use super::refusal::Refusal;
 use super::ticket::{self, ServiceId, Ticket};
-use crate::engine::lock::lock;
 use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity;
+use base::sync::lock;
 use policy::{Backing, Block};
 
 /// How long a process that ends waits for an export that is running.

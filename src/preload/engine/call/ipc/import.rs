@@ -8,10 +8,10 @@ use super::answer::Answer;
 use super::mapping::{ask, malformed, map_granules, unmap};
 use super::refusal::Refusal;
 use super::ticket::{self, Ticket};
-use crate::engine::lock::lock;
 use crate::engine::state::location::Location;
 use crate::next;
 use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 
 /// The blocks of other processes that are open here.
 #[derive(Default)]

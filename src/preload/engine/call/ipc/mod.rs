@@ -21,13 +21,13 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::engine::Call;
-use crate::engine::lock::lock;
 use crate::engine::pools::Pools;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::next::{CUdeviceptr, CUipcMemHandle};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError};
+use base::sync::lock;
 use exports::Exports;
 use import::{Closing, Import, Imports};
 use policy::Backing;
