@@ -1,7 +1,7 @@
 //! What the job asks of its pools: blocks, frees, and questions about addresses.
 //!
-//! A request takes one lock, that of its pool. The live blocks of a pool are listed by its policy alone; the ledger is
-//! told the sum of every change.
+//! A request takes one lock, that of its pool. Only the policy lists the live blocks of a pool; the ledger knows their
+//! sum.
 
 use std::collections::HashMap;
 
