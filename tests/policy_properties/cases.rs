@@ -1,6 +1,6 @@
 //! What the policies promise, each in the fewest requests that show it.
 
-use policy::{Policy, Settings, Strategy as Kind, create};
+use policy::{Policy, Settings, Strategy as Kind};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
@@ -18,7 +18,7 @@ fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_free
     };
     let (model, mut policy) = (
         Model::default(),
-        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+        Kind::NaiveBestFit.create(&settings).expect("a policy"),
     );
     let blocks: Vec<u64> = (0..8).map(|_| block_of(policy.as_mut(), &model, 1 << 20)).collect();
     assert_eq!(model.synchronisations.get(), 0, "memory never used is clean");
@@ -43,7 +43,7 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
         (Kind::AutoGrowth, None),
         (Kind::AutoGrowth, Some(0)),
     ] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let allocate = |policy: &mut dyn Policy, mebibytes: u64| {
             let block = policy.allocate(&model, mebibytes << 20, stream);
             block.expect("a block").address
@@ -65,10 +65,10 @@ fn what_is_clean_stays_so_while_a_capture_is_open() {
         ..Settings::default()
     };
     for kind in [Kind::NaiveBestFit, Kind::AutoGrowth] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let block = block_of(policy.as_mut(), &model, 8 << 20);
         policy.free(&model, block, None);
-        policy.clean(&model).expect("a synchronisation");
+        policy.synchronise(&model).expect("a synchronisation");
         let first = block_of(policy.as_mut(), &model, 1 << 20);
         model.capturing.set(true);
         policy.free(&model, first, None);
@@ -86,7 +86,7 @@ fn naive_best_fit_hands_out_heads_and_chunks_tails() {
         ..Settings::default()
     };
     for (kind, rest_first) in [(Kind::NaiveBestFit, false), (Kind::AutoGrowth, true)] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let first = block_of(policy.as_mut(), &model, 1000);
         let second = block_of(policy.as_mut(), &model, 1000);
         assert_eq!(second < first, rest_first, "{kind:?}");
@@ -102,7 +102,7 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
     };
     let (model, mut policy) = (
         Model::default(),
-        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+        Kind::NaiveBestFit.create(&settings).expect("a policy"),
     );
     for _ in 0..4 {
         block_of(policy.as_mut(), &model, 1 << 20);
@@ -211,7 +211,7 @@ fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
         ..Settings::default()
     };
     let device = ModelDevice::new(4 << 30);
-    let mut policy = create(Kind::AutoGrowth, &settings).expect("a policy");
+    let mut policy = Kind::AutoGrowth.create(&settings).expect("a policy");
     policy.allocate(&device, 1 << 20, None).expect("a block");
     assert_eq!(policy.statistics().reserved, 256 << 20);
     for _ in 0..15 {
@@ -230,7 +230,7 @@ fn a_request_looks_at_few_of_many_free_blocks() {
         (Kind::AutoGrowth, Some(0)),
     ] {
         let device = ModelDevice::new(1 << 40);
-        let mut policy = create(kind, &Settings::default()).expect("a policy");
+        let mut policy = kind.create(&Settings::default()).expect("a policy");
         let (mut live, mut state) = (Vec::new(), 1u64);
         for _ in 0..REQUESTS {
             if live.len() as u64 == LIVE {
@@ -240,7 +240,7 @@ fn a_request_looks_at_few_of_many_free_blocks() {
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.expect("a block").address);
         }
-        let looked_at = policy.statistics().surveyed;
+        let looked_at = policy.statistics().examined;
         assert!(
             looked_at < 8 * REQUESTS,
             "{kind:?}, stream {stream:?}: {looked_at} for {REQUESTS} requests"

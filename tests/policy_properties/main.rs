@@ -3,10 +3,10 @@
 use policy::{Settings, Strategy as Kind};
 use proptest::prelude::*;
 
-mod branches;
 mod cases;
 mod model;
 mod run;
+mod subpools;
 use model::TOTAL;
 use run::{Step, run};
 

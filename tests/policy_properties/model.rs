@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::device_memory::{Available, DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::{Available, DeviceMemory};
 
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;

@@ -1,7 +1,7 @@
 //! A policy over a model device, step by step, all its books looked at after each.
 
-use policy::device_memory::DriverError;
-use policy::{Policy, Settings, Strategy as Kind, create};
+use base::cuda::DriverError;
+use policy::{Policy, Settings, Strategy as Kind};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
@@ -39,7 +39,7 @@ impl Run {
         Run {
             kind,
             model,
-            policy: create(kind, settings).expect("a policy"),
+            policy: kind.create(settings).expect("a policy"),
             live: Vec::new(),
         }
     }
@@ -160,7 +160,7 @@ impl Run {
 
     /// What is left for its owner to give back is what the device knows of.
     fn check_remains(&self) {
-        let mut remains = self.policy.remains();
+        let mut remains = self.policy.virtual_memory();
         remains.mapped.sort_unstable();
         remains.ranges.sort_unstable();
         let mapped = self.model.mappings.borrow();

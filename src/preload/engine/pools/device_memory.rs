@@ -3,7 +3,8 @@
 use std::cell::Cell;
 
 use crate::next::{self, CUcontext, CUmemAccessDesc, CUmemAllocationProp, SUCCESS};
-use policy::device_memory::{Available, DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::{Available, DeviceMemory};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
 const VIRTUAL_MEMORY: u32 = 102;

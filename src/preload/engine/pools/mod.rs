@@ -22,7 +22,7 @@ use crate::engine::pools::owners::{Page, Pages};
 use crate::engine::pools::subpools::Branches;
 use crate::engine::state::ledger::Usage;
 use crate::engine::{Engine, Place, lock};
-use policy::{self, Policy};
+use policy::Policy;
 
 /// Memory of one context. Never freed: an address may be looked up while its context goes.
 pub struct Pool {
@@ -280,7 +280,7 @@ impl Engine {
             return Some(pool);
         }
         let place = Place::current().filter(|place| place.context == context)?;
-        let policy = policy::create(self.config.strategy, &self.config.settings)?;
+        let policy = self.config.strategy.create(&self.config.settings)?;
         let mut pools = self.pools.contexts_mut();
         if lock(&self.pools.dying).contains(&context) {
             return None;

@@ -11,9 +11,9 @@ use crate::engine::state::ledger::Key;
 use crate::engine::{BLANK, Call, Engine, Place, lock};
 use crate::next::{self, INVALID_VALUE, SUCCESS};
 use base::api::{Api, Class};
+use base::cuda::DriverError;
 use journal::format::{Kind, Record};
 use journal::writer::Claim;
-use policy::device_memory::DriverError;
 use policy::slabs;
 use policy::{self, Backing, Block, Policy};
 
@@ -138,7 +138,11 @@ impl Engine {
             let anything = self.release_idle(root.place.device) > 0 || root.branches.any();
             anything.then(|| of(root))
         };
-        let first = if size <= slabs::MOST { pool } else { root };
+        let first = if size <= slabs::LARGEST_REQUEST_BYTES {
+            pool
+        } else {
+            root
+        };
         let mut result = of(first);
         if lacks_memory(&result) && first.lender.is_some() {
             // There may be room for less than a slab.
@@ -151,7 +155,7 @@ impl Engine {
             let waited = self.between_captures(|| after_release().unwrap_or_else(|| of(root)));
             result = waited.unwrap_or(result);
         }
-        if !lacks_memory(&result) || size > slabs::MOST {
+        if !lacks_memory(&result) || size > slabs::LARGEST_REQUEST_BYTES {
             return result;
         }
         let served = root
@@ -192,7 +196,7 @@ impl Engine {
         for pool in self.pools.all_of(device) {
             // To what is mapped; to what was allocated the driver gives access itself.
             let allowed = self.with_policy(pool, |policy, memory| {
-                let mapped = policy.remains().mapped;
+                let mapped = policy.virtual_memory().mapped;
                 mapped
                     .into_iter()
                     .try_for_each(|(address, size)| memory.allow_access(address, size))

@@ -13,10 +13,11 @@ use crate::engine::pools::device_memory::LiveMemory;
 use crate::engine::pools::growth::Accounted;
 use crate::engine::pools::{self, Pool};
 use crate::engine::{Engine, lock};
+use base::cuda::DriverError;
 use policy;
 use policy::Policy;
-use policy::device_memory::{DeviceMemory, DriverError};
-use policy::slabs::{Lending, Lent};
+use policy::device_memory::DeviceMemory;
+use policy::slabs::{ParentMemory, SlabObserver};
 
 /// Branches of one pool. Threads beyond that share them.
 const MOST: usize = 16;
@@ -71,8 +72,8 @@ struct Slabs<'a> {
     branch: &'static Pool,
 }
 
-impl Lending for Slabs<'_> {
-    fn lent(&self, address: u64, size: u64) {
+impl SlabObserver for Slabs<'_> {
+    fn borrowed(&self, address: u64, size: u64) {
         self.engine.pools.lend(address, size, self.branch);
     }
 
@@ -105,10 +106,10 @@ impl Engine {
             engine: self,
             branch: pool,
         };
-        let lent = Lent {
-            lender: &root.policy,
+        let lent = ParentMemory {
+            parent: &root.policy,
             memory: &live,
-            told: &slabs,
+            observer: &slabs,
         };
         work(policy, &lent)
     }
@@ -159,7 +160,7 @@ impl Engine {
         let branch = match list.get(number) {
             Some(&branch) => branch,
             None => {
-                let branch = Pool::new(root.place, policy::branch(), Some(root));
+                let branch = Pool::new(root.place, policy::subpool(), Some(root));
                 self.ledger.pool_begins(root.place.device, &branch.usage);
                 list.push(branch);
                 root.branches.any.store(true, Ordering::Release);

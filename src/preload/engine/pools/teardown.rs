@@ -95,7 +95,7 @@ impl Engine {
     pub(crate) fn bury_pool(&self, detached: DetachedPool) {
         let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
         // What a branch has is its lender's.
-        for remains in detached.policies.iter().map(|(_, policy)| policy.remains()) {
+        for remains in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
             // SAFETY: mappings, handles and ranges of the pool's own, and no work is left that could use them.
             unsafe {
                 for (address, size) in remains.mapped {

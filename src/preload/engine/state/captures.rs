@@ -157,7 +157,7 @@ impl Engine {
         let root = self.pools.contexts().get(&context).copied();
         for pool in root.into_iter().flat_map(Pool::family) {
             // Where it fails, what is clean is there all the same.
-            let _ = self.with_policy(pool, |policy, memory| policy.clean(memory));
+            let _ = self.with_policy(pool, |policy, memory| policy.synchronise(memory));
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 
-use policy::device_memory::DriverError;
-use policy::slabs::{Lending, Lent};
-use policy::{Policy, Settings, Strategy as Kind, branch, create};
+use base::cuda::DriverError;
+use policy::slabs::{ParentMemory, SlabObserver};
+use policy::{Policy, Settings, Strategy as Kind, subpool};
 use proptest::prelude::*;
 
 use crate::model::{GRANULARITY, Model, TOTAL};
@@ -37,8 +37,8 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Told(Mutex<Vec<(u64, u64)>>);
 
-impl Lending for Told {
-    fn lent(&self, address: u64, size: u64) {
+impl SlabObserver for Told {
+    fn borrowed(&self, address: u64, size: u64) {
         self.0.lock().unwrap().push((address, size));
     }
 
@@ -70,8 +70,8 @@ impl Run {
         model.fault_at.set(fault_at);
         Run {
             model,
-            lender: Mutex::new(create(kind, &Settings::default())),
-            branches: (0..BRANCHES).map(|_| (branch(), Told::default())).collect(),
+            lender: Mutex::new(kind.create(&Settings::default())),
+            branches: (0..BRANCHES).map(|_| (subpool(), Told::default())).collect(),
             live: Vec::new(),
         }
     }
@@ -84,10 +84,10 @@ impl Run {
         match self.branches.get_mut(of) {
             None => work(self.lender.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),
             Some((policy, told)) => {
-                let memory = Lent {
-                    lender: &self.lender,
+                let memory = ParentMemory {
+                    parent: &self.lender,
                     memory: &self.model,
-                    told,
+                    observer: told,
                 };
                 work(policy.as_mut(), &memory)
             }
