@@ -17,13 +17,17 @@ use crate::arena_policy::ArenaPolicy;
 use crate::blocks::{Id, UNIT};
 use crate::device_memory::DeviceMemory;
 use crate::policy::Block;
-use crate::settings::Settings;
 
 /// The share of the available memory that Paddle never reserves.
 const UNRESERVED_SHARE: f64 = 0.05;
 
 pub struct NaiveBestFit {
-    settings: Settings,
+    /// The share of the available memory that a reservation has if no size was set.
+    fraction: f64,
+    /// Size of the first reservation; 0 if none was set.
+    initial_bytes: u64,
+    /// Size of later reservations; 0 if none was set.
+    reallocate_bytes: u64,
     /// First addresses of the segments that serve a single request. They are given back when it is freed.
     dedicated: BTreeSet<u64>,
     /// Size of the largest reservation, set by the first request. A larger request gets a dedicated segment.
@@ -33,9 +37,11 @@ pub struct NaiveBestFit {
 }
 
 impl NaiveBestFit {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(fraction: f64, initial_bytes: u64, reallocate_bytes: u64) -> Self {
         NaiveBestFit {
-            settings,
+            fraction,
+            initial_bytes,
+            reallocate_bytes,
             dedicated: BTreeSet::new(),
             largest_reservation: None,
             reserved: false,
@@ -44,7 +50,7 @@ impl NaiveBestFit {
 
     fn share_of_available(&self, memory: &dyn DeviceMemory) -> u64 {
         let free = memory.available().map_or(0, |available| available.free);
-        let share = free as f64 * (1.0 - UNRESERVED_SHARE) * self.settings.fraction;
+        let share = free as f64 * (1.0 - UNRESERVED_SHARE) * self.fraction;
         share as u64 / UNIT * UNIT
     }
 
@@ -91,8 +97,8 @@ impl ArenaPolicy for NaiveBestFit {
             return Ok(arena.carve(found, request, Cut::Head));
         }
         let size = request.rounded();
-        let initial = self.reservation_size(memory, self.settings.initial_bytes);
-        let later = self.reservation_size(memory, self.settings.reallocate_bytes);
+        let initial = self.reservation_size(memory, self.initial_bytes);
+        let later = self.reservation_size(memory, self.reallocate_bytes);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         let segment = if size > largest {
             let segment = Self::reserve(arena, memory, size, size)?;

@@ -2,8 +2,10 @@
 
 use base::cuda::DriverError;
 
-use super::segments::LARGEST_SEGMENT_UNITS;
 use crate::blocks::UNIT;
+
+/// The most units of a request or segment: units are counted in 32 bits, and the sizes of two neighbours are added.
+pub(super) const LARGEST_UNITS: u64 = (u32::MAX / 2) as u64;
 
 /// The kind of requests that a segment serves, so that a policy can keep small requests apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +38,7 @@ impl Request {
         let units = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| DriverError::OUT_OF_MEMORY)?;
         match bytes {
             0 => Err(DriverError::INVALID_VALUE),
-            _ if u64::from(units) > LARGEST_SEGMENT_UNITS => Err(DriverError::OUT_OF_MEMORY),
+            _ if u64::from(units) > LARGEST_UNITS => Err(DriverError::OUT_OF_MEMORY),
             _ => Ok(Request { bytes, units, stream }),
         }
     }

@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
-use super::request::Region;
+use super::request::{LARGEST_UNITS, Region};
 use super::wait::WaitFor;
 use crate::blocks::{Blocks, Id, Kind, NONE, UNIT};
 use crate::device_memory::DeviceMemory;
 use crate::free_index::FreeIndex;
-
-/// Units are counted in 32 bits, and the sizes of two neighbours are added.
-pub(super) const LARGEST_SEGMENT_UNITS: u64 = (u32::MAX / 2) as u64;
 
 pub struct Arena {
     pub blocks: Blocks,
@@ -68,7 +65,7 @@ impl Arena {
 
     /// Obtains a segment from the next layer. It is one free, clean block.
     pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Id, DriverError> {
-        if size / UNIT > LARGEST_SEGMENT_UNITS {
+        if size / UNIT > LARGEST_UNITS {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         let address = memory.allocate(size)?;

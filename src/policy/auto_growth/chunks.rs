@@ -11,21 +11,30 @@ use crate::arena_policy::ArenaPolicy;
 use crate::blocks::{Id, UNIT};
 use crate::device_memory::DeviceMemory;
 use crate::policy::Block;
-use crate::settings::Settings;
+
+/// What was set for chunks.
+pub struct ChunkRules {
+    /// Size of a chunk for requests that are smaller; 0 if none was set.
+    pub least_bytes: u64,
+    /// Whether a chunk is given back as soon as no block in it is live.
+    pub release_when_idle: bool,
+    /// Whether idle chunks are given back before a new one is obtained.
+    pub release_before_growth: bool,
+}
 
 pub struct Chunks {
-    settings: Settings,
+    rules: ChunkRules,
 }
 
 impl Chunks {
-    pub fn new(settings: Settings) -> Self {
-        Chunks { settings }
+    pub fn new(rules: ChunkRules) -> Self {
+        Chunks { rules }
     }
 
     /// Obtains a new chunk, at least as large as the request.
     fn grow(&self, arena: &mut Arena, memory: &dyn DeviceMemory, request: &Request) -> Result<Id, DriverError> {
         let size = request.rounded();
-        let least = self.settings.chunk_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
+        let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
         arena.obtain(memory, size.max(least)).or_else(|problem| {
             if !memory.may_synchronise() {
                 return Err(problem);
@@ -50,7 +59,7 @@ impl ArenaPolicy for Chunks {
             return Ok(arena.carve(found, request, Cut::Tail));
         }
         // Giving a chunk back waits for the device, which an open stream capture does not allow.
-        if self.settings.free_when_no_cache_hit && memory.may_synchronise() {
+        if self.rules.release_before_growth && memory.may_synchronise() {
             arena.release_idle(memory);
         }
         let chunk = self.grow(arena, memory, request)?;
@@ -58,7 +67,7 @@ impl ArenaPolicy for Chunks {
     }
 
     fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
-        if self.settings.free_idle_chunk && memory.may_synchronise() {
+        if self.rules.release_when_idle && memory.may_synchronise() {
             arena.release(memory, free_block);
         }
     }

@@ -38,7 +38,7 @@ use crate::arena_policy::ArenaPolicy;
 use crate::blocks::Id;
 use crate::device_memory::DeviceMemory;
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
-use crate::settings::Settings;
+pub use chunks::ChunkRules;
 use chunks::Chunks;
 use granules::Granules;
 use search::Search;
@@ -60,12 +60,12 @@ pub struct AutoGrowth {
 }
 
 impl AutoGrowth {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(wanted_granule_bytes: u64, chunk_rules: ChunkRules) -> Self {
         AutoGrowth {
             growth: Growth::Undecided,
-            wanted_granule_bytes: settings.chunk_bytes,
+            wanted_granule_bytes,
             searches_left: 0,
-            chunks: Chunks::new(settings),
+            chunks: Chunks::new(chunk_rules),
         }
     }
 
