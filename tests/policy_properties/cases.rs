@@ -1,4 +1,4 @@
-//! What the policies promise, each in the fewest requests that show it.
+//! Single promises of the policies, each shown in as few requests as possible.
 
 use policy::{Policy, Settings, Strategy as Kind};
 
@@ -57,7 +57,7 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
     }
 }
 
-/// Nobody may wait while a capture is open: one block that is freed then must not take what lies beside it along.
+/// While a capture is open no block can be cleaned, so a block that is freed then must not make its clean neighbours dirty.
 #[test]
 fn what_is_clean_stays_so_while_a_capture_is_open() {
     let settings = Settings {
@@ -123,7 +123,7 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
 /// The second half of one granule and the first of another are free, and all else is in use.
 fn two_halves() -> Vec<Step> {
     let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
-    // The last one takes the place of the one that was freed.
+    // After `Free(1)`, the last block has the index 1.
     allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
 }
 
@@ -140,8 +140,8 @@ fn what_is_free_of_two_granules_serves_one_request() {
         run.take(step);
     }
     assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
-    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two places");
-    // Both halves of both granules are side by side again, in whichever place.
+    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two views");
+    // The halves of both granules are side by side again, each granule in one of its views.
     for _ in 0..3 {
         run.take(Step::Free(0));
     }
@@ -158,10 +158,18 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
     }
     run.take(Step::Free(0));
     run.take(Step::AllocateOn(4 << 20, 0));
-    assert_eq!(run.model.synchronisations.get(), 0, "its own memory serves it");
+    assert_eq!(
+        run.model.synchronisations.get(),
+        0,
+        "memory of the same stream serves the request"
+    );
     run.take(Step::Free(2));
     run.take(Step::AllocateOn(5 << 20, 1));
-    assert_eq!(run.model.synchronisations.get(), 1, "another stream may use it still");
+    assert_eq!(
+        run.model.synchronisations.get(),
+        1,
+        "another stream may still use the memory"
+    );
     assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
     run.take(Step::Free(3));
     run.take(Step::AllocateOn(8 << 20, 1));
@@ -174,7 +182,7 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
     run.end();
 }
 
-/// The next of a sequence of numbers that is the same each time.
+/// The next of a fixed sequence of pseudo-random numbers.
 fn draw(state: &mut u64) -> u64 {
     *state = state
         .wrapping_mul(6364136223846793005)
@@ -219,9 +227,9 @@ fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
     }
 }
 
-/// What requests take where many blocks are free, and no clock can tell a test: how many of them are looked at.
+/// A test cannot rely on a clock, so the time of a request is measured by how many free blocks it examines.
 #[test]
-fn a_request_looks_at_few_of_many_free_blocks() {
+fn a_request_examines_few_of_many_free_blocks() {
     const LIVE: u64 = 20_000;
     const REQUESTS: u64 = 6 * LIVE;
     for (kind, stream) in [
@@ -240,10 +248,10 @@ fn a_request_looks_at_few_of_many_free_blocks() {
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.expect("a block").address);
         }
-        let looked_at = policy.statistics().examined;
+        let examined = policy.statistics().examined;
         assert!(
-            looked_at < 8 * REQUESTS,
-            "{kind:?}, stream {stream:?}: {looked_at} for {REQUESTS} requests"
+            examined < 8 * REQUESTS,
+            "{kind:?}, stream {stream:?}: {examined} examined for {REQUESTS} requests"
         );
     }
 }
@@ -273,7 +281,7 @@ fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
 }
 
 #[test]
-fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
+fn views_that_cannot_be_unmapped_do_not_become_ever_more() {
     let mut run = growing();
     run.model.keeps_mappings.set(true);
     let mut state = 1u64;
@@ -284,13 +292,13 @@ fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
             false => Step::Allocate(512 * (1 + drawn % 8192)),
         });
     }
-    let places = run.model.mappings.borrow().len() as u64;
-    assert!(places <= 2 * TOTAL / GRANULARITY, "{places} places");
+    let views = run.model.mappings.borrow().len() as u64;
+    assert!(views <= 2 * TOTAL / GRANULARITY, "{views} views");
     run.end();
 }
 
 #[test]
-fn a_second_place_that_is_neither_accessible_nor_unmapped_stays_on_the_books() {
+fn a_second_view_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     for fault_after in 1..6 {
         let mut run = growing();
         for step in two_halves() {
