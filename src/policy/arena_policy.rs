@@ -1,7 +1,7 @@
 //! Rules over an arena, made into a `Policy`.
 //!
-//! All policies keep their segments and blocks in an `Arena`. They differ in how they make room for a request and in what
-//! they do after a free. A policy's file implements `ArenaPolicy` for that; `over_arena` adds the rest.
+//! All policies keep their segments and blocks in an `Arena`. They differ in how they make room for a request and in
+//! what they do after a free. A policy's file implements `ArenaPolicy` for that; `over_arena` adds the rest.
 
 use base::cuda::DriverError;
 

@@ -1,8 +1,8 @@
 //! The blocks of an arena. Blocks cover every segment without a gap, and each is linked with its neighbours.
 //!
-//! All blocks are in one vector, 32 bytes each, so that a request or a free touches few cache lines. A live block is found
-//! by its first address in a hash table of indices. The block that contains any other address is found by page: each page
-//! of a segment has the index of the first block that begins in it.
+//! All blocks are in one vector, 32 bytes each, so that a request or a free touches few cache lines. A live block is
+//! found by its first address in a hash table of indices. The block that contains any other address is found by page:
+//! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
 
@@ -12,8 +12,8 @@ use crate::policy::Block;
 
 /// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
 pub const UNIT: u64 = 512;
-/// Size of a page of a segment, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the walk
-/// to a block longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
+/// Size of a page of a segment, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the
+/// walk to a block longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
 const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
 
 /// The index of a block; not an address.
@@ -72,8 +72,8 @@ pub struct Blocks {
     /// The first vacant index; the others are linked by `list_next`.
     vacant: Option<Id>,
     segments: Vec<Option<Segment>>,
-    /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few and
-    /// are looked up far more often than added.
+    /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few
+    /// and are looked up far more often than added.
     by_address: Vec<(u64, u32)>,
     /// Live blocks, by the hash of segment and offset.
     live: HashTable<Id>,
@@ -112,8 +112,8 @@ impl Blocks {
         number as u32
     }
 
-    /// Takes a block that is not live out of its segment. The blocks before it keep the segment. The blocks after it become
-    /// another segment, so their places change: none of them may be in a list.
+    /// Takes a block that is not live out of its segment. The blocks before it keep the segment. The blocks after it
+    /// become another segment, so their places change: none of them may be in a list.
     pub fn detach(&mut self, block: Id) {
         let node = self.nodes[block as usize];
         let end = node.offset + node.units;

@@ -1,9 +1,9 @@
 //! Free blocks by size. The cost of a best fit does not depend on how many there are.
 //!
-//! Blocks of up to 1 MiB are in one list for each size, in units of 512 bytes. A bitmap shows which lists are not empty, so
-//! a block is found, added and removed without a search. Larger blocks are few; they are ordered by size and place. The
-//! best fit is the smallest block that is long enough. Of several large ones of equal size, it is the one with the lowest
-//! place.
+//! Blocks of up to 1 MiB are in one list for each size, in units of 512 bytes. A bitmap shows which lists are not
+//! empty, so a block is found, added and removed without a search. Larger blocks are few; they are ordered by size and
+//! place. The best fit is the smallest block that is long enough. Of several large ones of equal size, it is the one
+//! with the lowest place.
 
 use std::collections::BTreeSet;
 
@@ -25,8 +25,8 @@ pub struct FreeIndex {
     bitmap: [u64; WORDS],
     /// A bit for each word of `bitmap` that is not zero.
     summary: u32,
-    /// The largest of the large blocks, which is not in `large`. The uncut rest of a segment is usually this block. Each
-    /// request that it serves removes and inserts it, and this field spares the tree both.
+    /// The largest of the large blocks, which is not in `large`. The uncut rest of a segment is usually this block.
+    /// Each request that it serves removes and inserts it, and this field spares the tree both.
     largest: Option<Large>,
     large: BTreeSet<Large>,
     count: usize,

@@ -4,8 +4,8 @@
 //! same code serves a live GPU and an offline replay.
 //!
 //! This file has the one list of strategies, and the settings that they take. Names, spellings, help texts and the
-//! strategies that `replay` plays are all made from the list. A new policy is a file of its own and one row here; a setting
-//! of it is a field here and a variable in the crate `config`.
+//! strategies that `replay` plays are all made from the list. A new policy is a file of its own and one row here; a
+//! setting of it is a field here and a variable in the crate `config`.
 //!
 //! From top to bottom:
 //!
@@ -75,11 +75,11 @@ struct Row {
     log_name: &'static str,
     /// One line for the help of the program.
     description: &'static str,
-    /// Whether it reserves at first use, so that its peak tells nothing about what the job needs.
+    /// Whether the strategy reserves memory at first use. Its peak then says nothing about what the job needs.
     reserves_up_front: bool,
-    /// Whether it grows by granules if there is virtual memory management.
+    /// Whether the strategy grows by granules if there is virtual memory management.
     maps_granules: bool,
-    /// The variables that size its memory.
+    /// The variables that size the requests of the strategy to the next layer.
     sizes: &'static [SizeVariable],
     /// `None` for a strategy that forwards each call and needs no policy.
     create: Option<Create>,
@@ -93,7 +93,8 @@ pub struct SizeVariable {
     pub bytes: fn(&Settings) -> u64,
 }
 
-/// Makes the enum, its list of all variants and the look-up of a row, so that no variant can be left out of any.
+/// Makes the enum `Strategy`, the list of all strategies, and the look-up of a row. So no strategy can be left out of
+/// one of them.
 macro_rules! strategies {
     ($($variant:ident: $row:expr,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]

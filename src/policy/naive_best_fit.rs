@@ -3,10 +3,10 @@
 //! A request gets the head of a free block. The next layer sees a few large requests, and then none.
 //!
 //! Sizes follow Paddle (`paddle/phi/core/platform/device/gpu/gpu_info.cc`). The first reservation has
-//! `FLAGS_initial_gpu_memory_in_mb`, later ones have `FLAGS_reallocate_gpu_memory_in_mb`, and each is at least as large as
-//! the request. If a size is 0, it is `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory. A request that
-//! is larger than both sizes gets a segment of its own. There is one difference to Paddle: a reservation that the device
-//! cannot grant is halved, down to the size of the request, before out of memory is reported.
+//! `FLAGS_initial_gpu_memory_in_mb`, later ones have `FLAGS_reallocate_gpu_memory_in_mb`, and each is at least as large
+//! as the request. If a size is 0, it is `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory. A
+//! request that is larger than both sizes gets a segment of its own. There is one difference to Paddle: a reservation
+//! that the device cannot grant is halved, down to the size of the request, before out of memory is reported.
 
 use std::collections::BTreeSet;
 

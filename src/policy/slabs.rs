@@ -1,8 +1,9 @@
 //! A subpool: the policy of one thread, on memory that it borrows from the pool of the context.
 //!
-//! Threads that would often wait for each other get a subpool each. A subpool borrows *slabs* from its parent pool, cuts
-//! small requests from them by best fit, and gives free parts of them back. To the parent's policy, a slab is a live block.
-//! A part of a slab can be given back too, so that a few small blocks do not keep a whole slab from large requests.
+//! Threads that would often wait for each other get a subpool each. A subpool borrows *slabs* from its parent pool,
+//! cuts small requests from them by best fit, and gives free parts of them back. To the parent's policy, a slab is a
+//! live block. A part of a slab can be given back too, so that a few small blocks do not keep a whole slab from large
+//! requests.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -20,8 +21,8 @@ use crate::policy::{Block, Policy};
 const SLAB_BYTES: u64 = 32 << 20;
 /// Larger requests, in bytes, go to the parent pool: their calls are few, and they would waste the end of a slab.
 pub const LARGEST_REQUEST_BYTES: u64 = 1 << 20;
-/// Free parts of a slab are given back in multiples of this many bytes. No next layer maps less than this, so a smaller part
-/// would be of no use to large requests.
+/// Free parts of a slab are given back in multiples of this many bytes. No next layer maps less than this, so a smaller
+/// part would be of no use to large requests.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// The policy of a new subpool. It must be called with a `ParentMemory`.
@@ -61,8 +62,8 @@ impl Subpool {
         Self::give_back(arena, memory, free_block, from..to)
     }
 
-    /// Borrows a slab. Its ends are given back at once, up to the first and from the last multiple of `PIECE_BYTES`. So no
-    /// piece belongs to two policies, and an address tells which policy it belongs to.
+    /// Borrows a slab. Its ends are given back at once, up to the first and from the last multiple of `PIECE_BYTES`. So
+    /// no piece belongs to two policies, and an address tells which policy it belongs to.
     fn borrow(arena: &mut Arena, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
         let slab = arena.obtain(memory, SLAB_BYTES)?;
         let Range { start, end } = Self::addresses(arena, slab);

@@ -57,7 +57,8 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
     }
 }
 
-/// While a capture is open no block can be cleaned, so a block that is freed then must not make its clean neighbours dirty.
+/// While a capture is open no block can be cleaned, so a block that is freed then must not make its clean neighbours
+/// dirty.
 #[test]
 fn what_is_clean_stays_so_while_a_capture_is_open() {
     let settings = Settings {

@@ -1,7 +1,7 @@
 //! A model of a device, which a policy sees as `DeviceMemory`.
 //!
-//! It knows where every byte is mapped, and which work may still use it. It panics if a policy breaks a rule of the driver
-//! or of the trait. One call, which the test chooses, fails.
+//! It knows where every byte is mapped, and which work may still use it. It panics if a policy breaks a rule of the
+//! driver or of the trait. One call, which the test chooses, fails.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};

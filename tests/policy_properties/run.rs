@@ -1,6 +1,7 @@
 //! One policy over the model device, step by step.
 //!
-//! After each step, the statistics of the policy, its blocks and what it reported are compared with what the device knows.
+//! After each step, the statistics of the policy, its blocks and what it reported are compared with what the device
+//! knows.
 
 use base::cuda::DriverError;
 use policy::{Policy, Settings, Strategy as Kind};
@@ -215,8 +216,8 @@ impl Run {
     }
 }
 
-/// Plays all steps, with a fault at this driver call (0: none), and frees what is left. Returns how many driver calls the
-/// steps made.
+/// Plays all steps, with a fault at this driver call (0: none), and frees what is left. Returns how many driver calls
+/// the steps made.
 pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
     let model = Model::default();
     model.virtual_memory.set(virtual_memory);

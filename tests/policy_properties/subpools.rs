@@ -1,6 +1,7 @@
 //! Subpools that borrow slabs from a parent pool.
 //!
-//! After any sequence of requests to the subpools and the parent, no byte is in two blocks, and every byte is accounted for.
+//! After any sequence of requests to the subpools and the parent, no byte is in two blocks, and every byte is accounted
+//! for.
 
 use std::sync::Mutex;
 

@@ -1,13 +1,13 @@
 //! Segments whose memory comes and goes in parts.
 //!
-//! Memory is mapped into a hole, and a hole is left where it is unmapped. The policy of a subpool gives parts of a segment
+//! Memory is mapped into a hole, and unmapped memory leaves a hole. The policy of a subpool gives parts of a segment
 //! back altogether, which leaves a segment on either side.
 
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NO_LIST, NONE, UNIT};
 
 impl Arena {
-    /// Makes a block of its own of `units` of a block, from `address` on. The block must be in no list.
+    /// Splits a block so that `units` of it, from `address` on, become a separate block. It must be in no list.
     fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
         let skip = ((address - self.blocks.address(id)) / UNIT) as u32;
         debug_assert!(skip + units <= self.blocks.units(id) && units > 0);
@@ -18,13 +18,13 @@ impl Arena {
         part
     }
 
-    /// Notes that memory was mapped in `units` of a hole, from `address` on. It is free and clean; returns the free block
-    /// that it is a part of.
+    /// Notes that memory was mapped in `units` of a hole, from `address` on. It is free and clean; returns the free
+    /// block that it is a part of.
     pub fn fill(&mut self, hole: Id, address: u64, units: u32) -> Id {
         self.forget_hole(hole);
         let filled = self.cut_out(hole, address, units);
         for rest in [self.blocks.prev(filled), self.blocks.next(filled)] {
-            // Two holes are never neighbours, so these are what was just cut off.
+            // Two holes are never neighbours, so a hole beside the filled part was cut off just now.
             if rest != NONE && self.blocks.kind(rest) == Kind::Hole {
                 self.note_hole(rest);
             }
@@ -34,7 +34,8 @@ impl Arena {
         self.join_clean(filled)
     }
 
-    /// Takes `units` of a free block, from `address` on, out of the reserved memory; returns them as a block in no list.
+    /// Takes `units` of a free block, from `address` on, out of the reserved memory; returns them as a block in no
+    /// list.
     fn remove_from_free(&mut self, free_block: Id, address: u64, units: u32) -> Id {
         let wait = self.unlist(free_block);
         let removed = self.cut_out(free_block, address, units);
@@ -47,8 +48,8 @@ impl Arena {
         removed
     }
 
-    /// Notes that `units` of a free block, from `address` on, were unmapped. They become a hole, which is joined with the
-    /// holes beside it.
+    /// Notes that `units` of a free block, from `address` on, were unmapped. They become a hole, which is joined with
+    /// the holes beside it.
     pub fn hollow(&mut self, free_block: Id, address: u64, units: u32) {
         let mut hole = self.remove_from_free(free_block, address, units);
         self.blocks.set_kind(hole, Kind::Hole);

@@ -9,14 +9,14 @@ use crate::blocks::Id;
 use crate::device_memory::DeviceMemory;
 use crate::free_index::FreeIndex;
 
-/// A usable block is taken although a dirty block is a better fit, if it is longer than the request by at most 1/16 of the
-/// request. A synchronisation stalls the device, which costs more than that. The factor is a judgement: the recorded and
-/// generated traces use one stream, and on them it makes no difference.
+/// A usable block is taken although a dirty block is a better fit, if it is longer than the request by at most 1/16 of
+/// the request. A synchronisation stalls the device, which costs more than that. The factor is a judgement: the
+/// recorded and generated traces use one stream, and on them it makes no difference.
 const USABLE_EXCESS_DIVISOR: u32 = 16;
 
 impl Arena {
-    /// What a block waits for that was freed on this stream. If the stream is unknown, or if too many streams were seen,
-    /// the block waits for the whole context.
+    /// What a block waits for that was freed on this stream. If the stream is unknown, or if too many streams were
+    /// seen, the block waits for the whole context.
     pub(super) fn wait_for(&mut self, stream: Option<u64>) -> WaitFor {
         let Some(stream) = stream else {
             return WaitFor::CONTEXT;

@@ -140,7 +140,7 @@ impl Arena {
         self.holes[region as usize].range((units, 0, 0)..).map(|&(_, _, id)| id)
     }
 
-    /// Puts a free block in the list where a best fit is looked for.
+    /// Puts a free block in the list of its region and of what it waits for.
     pub(super) fn list(&mut self, id: Id, wait: WaitFor) {
         let list = wait.list(self.region(id));
         self.lists[list as usize].insert(&mut self.blocks, id);

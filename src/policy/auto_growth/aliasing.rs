@@ -1,9 +1,9 @@
 //! Granules that are mapped at more than one address.
 //!
-//! The free part of a granule in use can be mapped at another address as well, where it has the neighbours that a request
-//! needs. Every byte of a granule belongs to exactly one view, so nothing is counted twice: it is part of a block there,
-//! and part of a hole in the other views. Bytes move to another view while they are free and clean. Free bytes that are
-//! side by side in the granule are gathered in one view, because they would stay fragments otherwise.
+//! The free part of a granule in use can be mapped at another address as well, where it has the neighbours that a
+//! request needs. Every byte of a granule belongs to exactly one view, so nothing is counted twice: it is part of a
+//! block there, and part of a hole in the other views. Bytes move to another view while they are free and clean. Free
+//! bytes that are side by side in the granule are gathered in one view, because they would stay fragments otherwise.
 //!
 //! A write through one address is visible through another only after the work that wrote it has finished (CUDA C++
 //! Programming Guide, Virtual Memory Management, Virtual Aliasing Support). This holds here: bytes move to another view
@@ -28,8 +28,8 @@ struct Fragment {
 }
 
 impl Granules {
-    /// Whether granules can be mapped more than once now. They cannot while a stale view exists: if the next layer does not
-    /// unmap, each new view would leave another stale one behind.
+    /// Whether granules can be mapped more than once now. They cannot while a stale view exists: if the next layer does
+    /// not unmap, each new view would leave another stale one behind.
     pub fn can_alias(&self) -> bool {
         !self.views.refused && self.holes_are_unmapped()
     }
@@ -48,7 +48,8 @@ impl Granules {
         let (start, units) = (arena.blocks.offset(free_block), arena.blocks.units(free_block));
         // A shift instead of a division, because every free comes here.
         let shift = (self.size / UNIT).trailing_zeros();
-        // No block contains the whole of a granule with several views, so such a granule is at an end of the free block.
+        // No block contains the whole of a granule with several views, so such a granule is at an end of the free
+        // block.
         for unit in [start, start + units - 1] {
             let granule = unit >> shift;
             self.views.note_freed(View { segment, granule });
@@ -63,8 +64,8 @@ impl Granules {
         }
     }
 
-    /// Maps the granule at `address` in the view `to` as well, and moves the `units` from `address` on there. They are free
-    /// and clean.
+    /// Maps the granule at `address` in the view `to` as well, and moves the `units` from `address` on there. They are
+    /// free and clean.
     pub(super) fn alias(
         &mut self,
         arena: &mut Arena,
@@ -124,8 +125,8 @@ impl Granules {
         self.views.remove(handle, view);
     }
 
-    /// Whether each of these granules is mapped only here. All of their bytes belong to the view here, so other views can be
-    /// unmapped.
+    /// Whether each of these granules is mapped only here. All of their bytes belong to the view here, so other views
+    /// can be unmapped.
     pub(super) fn unalias(
         &mut self,
         arena: &Arena,
@@ -192,8 +193,8 @@ impl Granules {
         fragments
     }
 
-    /// The view in which adjacent fragments are best gathered: the one where they have the most free neighbours beyond the
-    /// granule. `None` if there is only one fragment.
+    /// The view in which adjacent fragments are best gathered: the one where they have the most free neighbours beyond
+    /// the granule. `None` if there is only one fragment.
     fn best_view(&self, arena: &Arena, adjacent: &[Fragment]) -> Option<View> {
         let (first, last) = (adjacent.first()?, adjacent.last()?);
         if adjacent.len() < 2 {

@@ -1,8 +1,8 @@
 //! Growth in chunks, by the rules of Paddle's `auto_growth`.
 //!
-//! `auto_growth` grows in this way if the next layer has no virtual memory management. A request gets the tail of the best
-//! fit, which is always split; blocks are joined within a chunk. On out of memory, idle chunks go back to the next layer,
-//! and the request is tried once more.
+//! `auto_growth` grows in this way if the next layer has no virtual memory management. A request gets the tail of the
+//! best fit, which is always split; blocks are joined within a chunk. On out of memory, idle chunks go back to the next
+//! layer, and the request is tried once more.
 
 use base::cuda::DriverError;
 

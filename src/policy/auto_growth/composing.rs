@@ -13,9 +13,9 @@ use crate::arena::{Arena, Region};
 use crate::blocks::{Id, Kind, UNIT};
 use crate::device_memory::DeviceMemory;
 
-/// A range of addresses is this many times as large as the device's memory. Blocks in use cannot move, so more addresses
-/// than memory are needed. The factor is a judgement: addresses cost nothing, and a second range is reserved when the first
-/// has no hole that is long enough.
+/// A range of addresses is this many times as large as the device's memory. Blocks in use cannot move, so more
+/// addresses than memory are needed. The factor is a judgement: addresses cost nothing, and a second range is reserved
+/// when the first has no hole that is long enough.
 const RANGE_PER_DEVICE_MEMORY: u64 = 8;
 
 /// If a block needs at least this many new granules, the device is first asked whether it has so much free memory. The
@@ -189,8 +189,8 @@ impl Granules {
         Ok(())
     }
 
-    /// Maps `created`, and as many free granules as are missing, into a hole: segment, first granule, how many. No granule
-    /// is taken from the free block `keep`.
+    /// Maps `created`, and as many free granules as are missing, into a hole: segment, first granule, how many. No
+    /// granule is taken from the free block `keep`.
     fn fill(
         &mut self,
         arena: &mut Arena,
@@ -265,7 +265,8 @@ impl Granules {
         Ok(new)
     }
 
-    /// Unmaps up to `wanted` granules that are wholly free. Takes them from the smallest free blocks, but not from `keep`.
+    /// Unmaps up to `wanted` granules that are wholly free. Takes them from the smallest free blocks, but not from
+    /// `keep`.
     fn take_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, wanted: usize, keep: Option<Id>) -> Vec<u64> {
         let mut taken = Vec::with_capacity(wanted);
         if wanted == 0 {
@@ -327,8 +328,8 @@ impl Granules {
         taken
     }
 
-    /// Gives granules that are mapped nowhere back. If the next layer does not take one, it is kept, and accounted for under
-    /// its handle instead of an address.
+    /// Gives granules that are mapped nowhere back. If the next layer does not take one, it is kept, and accounted for
+    /// under its handle instead of an address.
     fn discard(&mut self, memory: &dyn DeviceMemory, handles: &[u64]) {
         for &handle in handles {
             if memory.release(handle, self.size).is_err() {

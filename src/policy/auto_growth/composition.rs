@@ -1,9 +1,9 @@
 //! How a large request can be placed: in a free block as it is, or in a block that is composed for it.
 //!
-//! A composed block consists of a *first piece*, whole granules, and a *last piece*. A piece is the free part at one end of
-//! a granule in use. A piece that reaches the end of its granule can be the first of a block, which then goes on in other
-//! granules. A piece at the beginning of its granule can be the last. Each piece is optional. Because a granule can be
-//! mapped at several addresses, any first piece and any last piece can be joined in one block.
+//! A composed block consists of a *first piece*, whole granules, and a *last piece*. A piece is the free part at one
+//! end of a granule in use. A piece that reaches the end of its granule can be the first of a block, which then goes on
+//! in other granules. A piece at the beginning of its granule can be the last. Each piece is optional. Because a
+//! granule can be mapped at several addresses, any first piece and any last piece can be joined in one block.
 
 use crate::blocks::Id;
 

@@ -15,8 +15,8 @@ use crate::policy::{Backing, Block, Statistics, VirtualMemory};
 /// The largest reserved range of addresses, in bytes. Units are counted in 32 bits, and the sizes of two neighbours are
 /// added.
 pub const LARGEST_RANGE: u64 = 1 << 40;
-/// A granule is at most this part of the device's memory, whatever size was set: a rest that is less than a granule cannot
-/// be used.
+/// A granule is at most this part of the device's memory, whatever size was set: a rest that is less than a granule
+/// cannot be used.
 const LEAST_GRANULES_PER_DEVICE: u64 = 16;
 
 /// Which free granules may be used for a new block.

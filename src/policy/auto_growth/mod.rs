@@ -1,13 +1,13 @@
 //! `auto_growth`: grows with demand, and stays contiguous.
 //!
-//! Address space is reserved once, far more than the device has memory. Physical memory is created in granules and mapped
-//! into it. Best fit serves most requests. A large request that no free block fits closely goes where it wastes least. If
-//! no free block is long enough, one is composed: whole free granules and free parts of granules in use are mapped side by
-//! side, without a copy, and new granules are added if need be. So a request fails only if the free granules and the free
-//! memory of the device together are less than it needs.
+//! Address space is reserved once, far more than the device has memory. Physical memory is created in granules and
+//! mapped into it. Best fit serves most requests. A large request that no free block fits closely gets the place that
+//! wastes least. If no free block is long enough, one is composed: whole free granules and free parts of granules in
+//! use are mapped side by side, without a copy, and new granules are added if need be. So a request fails only if the
+//! free granules and the free memory of the device together are less than it needs.
 //!
-//! Small requests have a region of their own, or use small free blocks that are left over in the main region. So none of
-//! them occupies a granule that a large request could use.
+//! Small requests have a region of their own, or use small free blocks that are left over in the main region. So none
+//! of them occupies a granule that a large request could use.
 //!
 //! If the next layer has no virtual memory management, or if that fails, memory grows in `chunks`.
 //!
@@ -19,8 +19,8 @@
 //! # How the thresholds were measured
 //!
 //! Each constant in `search` and `survey` was varied while the others stayed as they are, and `vramshim replay` played
-//! recorded and generated traces (`decomfl`, and those of `cargo run -p vramshim-tests --example traces -- FOLDER`). The
-//! figures are utilisation (peak live / peak reserved), driver calls and synchronisations, called waits.
+//! recorded and generated traces (`decomfl`, and those of `cargo run -p vramshim-tests --example traces -- FOLDER`).
+//! The figures are utilisation (peak live / peak reserved), driver calls and synchronisations, called waits.
 
 mod aliasing;
 mod chunks;

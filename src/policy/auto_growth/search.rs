@@ -13,43 +13,46 @@ use crate::policy::Block;
 
 // How the figures below were measured: see `auto_growth`.
 
-/// Requests of up to this many units are small: 64 KiB. With 16 KiB the utilisation of `full_256mib` falls by 0.001; with
-/// 256 KiB it rises by 0.001, and that of `full_16mib` rises from 0.934 to 0.948.
+/// Requests of up to this many units are small: 64 KiB. With 16 KiB the utilisation of `full_256mib` falls by 0.001;
+/// with 256 KiB it rises by 0.001, and that of `full_16mib` rises from 0.934 to 0.948.
 const LARGEST_SMALL_UNITS: u32 = (64 << 10) / UNIT as u32;
 
-/// Small requests get a region of their own as soon as this many bytes are reserved: a granule is little then. Without a
-/// small region `decomfl` waits twice as often. From the first byte on, the utilisation of `full_16mib` rises from 0.934 to
-/// 0.953, but a process with a few small blocks would need two granules instead of one.
+/// Small requests get a region of their own as soon as this many bytes are reserved. A granule is then little beside
+/// the reserved memory. Without a small region `decomfl` waits twice as often. From the first byte on, the utilisation
+/// of `full_16mib` rises from 0.934 to 0.953, but a process with a few small blocks would need two granules instead of
+/// one.
 const SMALL_REGION_FROM_BYTES: u64 = 512 << 20;
 
-/// A small request may use a free block of the main region if it is no longer than this, in units: 256 KiB. A longer one
-/// serves larger requests, or may be joined to a whole granule soon. Other values change a utilisation by 0.001, except
-/// that `full_16mib` rises from 0.934 to 0.948 if small requests may use none.
+/// A small request may use a free block of the main region if it is no longer than this, in units: 256 KiB. A longer
+/// one serves larger requests, or may be joined to a whole granule soon. Other values change a utilisation by 0.001,
+/// except that `full_16mib` rises from 0.934 to 0.948 if small requests may use none.
 const LARGEST_SCRAP_UNITS: u32 = (256 << 10) / UNIT as u32;
 
-/// Requests of more units are large: 1 MiB. The best fit wastes little for a smaller request. With 4 MiB the utilisation of
-/// `full_16mib` falls from 0.934 to 0.903, and it makes a quarter fewer driver calls; 256 KiB gains nothing.
+/// Requests of more units are large: 1 MiB. The best fit wastes little for a smaller request. With 4 MiB the
+/// utilisation of `full_16mib` falls from 0.934 to 0.903, and it makes a quarter fewer driver calls; 256 KiB gains
+/// nothing.
 const LARGEST_MEDIUM_UNITS: u32 = (1 << 20) / UNIT as u32;
-/// A request is also large if it is more than 1/128 of the reserved memory. Values of 32 and 512 change the utilisation of
-/// `growing` by 0.001, and no other.
+/// A request is also large if it is more than 1/128 of the reserved memory. Values of 32 and 512 change the utilisation
+/// of `growing` by 0.001, and no other.
 const LARGE_RESERVED_DIVISOR: u64 = 128;
 
 /// A free block is taken for a large request if it is longer by at most 1/256 of the request. With 1/16 `decomfl` waits
-/// twice as often and its utilisation falls by 0.001; 1/1024 makes no difference of 0.001, except 0.005 in `full_16mib`.
+/// twice as often and its utilisation falls by 0.001; 1/1024 makes no difference of 0.001, except 0.005 in
+/// `full_16mib`.
 const CLOSE_FIT_DIVISOR: u32 = 256;
 
-/// If more than 1/3 of the reserved memory is in free granules, a free block is taken as it is: memory is plentiful, and
-/// mapping takes time. With 1/2 `decomfl` makes twice as many driver calls and gains nothing; with 1/10 `variable_lengths`
-/// makes half as many, and its utilisation falls by 0.002.
+/// If more than 1/3 of the reserved memory is in free granules, a free block is taken as it is: memory is plentiful,
+/// and mapping takes time. With 1/2 `decomfl` makes twice as many driver calls and gains nothing; with 1/10
+/// `variable_lengths` makes half as many, and its utilisation falls by 0.002.
 const PLENTIFUL_FREE_DIVISOR: u64 = 3;
 
 /// How many large requests get the best place after memory has grown. Later ones get the best fit, so that a job that
-/// repeats itself makes no more driver calls. With 1000 the utilisation of `variable_lengths` falls from 0.999 to 0.988;
-/// with 16000 it makes 54% more driver calls and stays the same.
+/// repeats itself makes no more driver calls. With 1000 the utilisation of `variable_lengths` falls from 0.999 to
+/// 0.988; with 16000 it makes 54% more driver calls and stays the same.
 const SEARCHES_AFTER_GROWTH: u32 = 4000;
 
-/// That many after memory has grown by 1/50 of the reserved memory, and proportionally fewer after less. Values of 10 and
-/// 500 make a difference of 0.001 at most.
+/// That many after memory has grown by 1/50 of the reserved memory, and proportionally fewer after less. Values of 10
+/// and 500 make a difference of 0.001 at most.
 const FULL_GROWTH_DIVISOR: u64 = 50;
 
 pub struct Search<'a> {
@@ -95,7 +98,8 @@ impl Search<'_> {
             || self.request.rounded() > self.arena.reserved() / LARGE_RESERVED_DIVISOR
     }
 
-    /// Whether a placement without a synchronisation is possible: the request names its stream, and there are dirty blocks.
+    /// Whether a placement without a synchronisation is possible: the request names its stream, and there are dirty
+    /// blocks.
     fn may_avoid_waiting(&self) -> bool {
         self.request.stream.is_some() && !self.arena.all_clean() && self.memory.may_synchronise()
     }

@@ -1,11 +1,11 @@
 //! The best place for a large request among the free blocks of `auto_growth`.
 //!
-//! A granule that is wholly free can be mapped anywhere, so it is never wasted. Only the free parts of granules in use can
-//! be wasted. Most of them can be used in composed blocks (see `composition`).
+//! A granule that is wholly free can be mapped anywhere, so it is never wasted. Only the free parts of granules in use
+//! can be wasted. Most of them can be used in composed blocks (see `composition`).
 //!
 //! Every placement has a cost: the worth of the free granules and pieces that it uses, less the worth of what it leaves
-//! over. A whole granule is worth most. A longer piece is worth more for each byte than a shorter one. So few new pieces
-//! are made, short pieces are used up, and long pieces stay long. The cheapest placement is chosen.
+//! over. A whole granule is worth most. A longer piece is worth more for each byte than a shorter one. So few new
+//! pieces are made, short pieces are used up, and long pieces stay long. The cheapest placement is chosen.
 //!
 //! Worth and cost are numbers without a unit: a piece that is nearly as long as a granule is worth nearly 1.
 
@@ -18,23 +18,24 @@ use crate::blocks::{Id, Kind, NONE, UNIT};
 
 // How the figures below were measured: see `auto_growth`.
 
-/// Shorter free blocks, in units, are left to small requests: 16 KiB. Examining all free blocks changes a utilisation by
-/// 0.002 at most; with 256 KiB that of `comb` falls from 0.998 to 0.996.
+/// Shorter free blocks, in units, are left to small requests: 16 KiB. Examining all free blocks changes a utilisation
+/// by 0.002 at most; with 256 KiB that of `comb` falls from 0.998 to 0.996.
 const SHORTEST_EXAMINED_UNITS: u32 = (16 << 10) / UNIT as u32;
-/// How many clean blocks are examined, and how many that the stream has freed. It bounds the time of one request. With 256
-/// the utilisation of `comb` falls from 0.998 to 0.995, with 64 to 0.972; more than 1024 gain nothing.
+/// How many clean blocks are examined, and how many that the stream has freed. It bounds the time of one request. With
+/// 256 the utilisation of `comb` falls from 0.998 to 0.995, with 64 to 0.972; more than 1024 gain nothing.
 const MOST_EXAMINED: usize = 1024;
 
-/// The worth of a whole granule. With 1 the utilisation of `full_16mib` falls from 0.934 to 0.874; 4 makes up to 17% more
-/// driver calls and gains less than 0.001.
+/// The worth of a whole granule. With 1 the utilisation of `full_16mib` falls from 0.934 to 0.874; 4 makes up to 17%
+/// more driver calls and gains less than 0.001.
 const GRANULE_WORTH: f64 = 2.0;
 /// The cost of a new granule, besides its worth. Between 0 and 8 it changes no utilisation by 0.001.
 const NEW_GRANULE_COST: f64 = 2.0;
 /// The worth of a piece between two blocks in use, which reaches no end of its granule, relative to a piece that does.
 /// Values of 0.1 and 1 change a utilisation by 0.003 at most, in either direction.
 const ENCLOSED_PIECE_SHARE: f64 = 0.5;
-/// The cost of mapping one granule. It decides between placements that are nearly equal. Without it `full_2048mib` makes
-/// 53% more driver calls for the same utilisation; with 0.1 `full_256mib` makes 33% fewer and falls from 0.995 to 0.991.
+/// The cost of mapping one granule. It decides between placements that are nearly equal. Without it `full_2048mib`
+/// makes 53% more driver calls for the same utilisation; with 0.1 `full_256mib` makes 33% fewer and falls from 0.995 to
+/// 0.991.
 const MAP_COST: f64 = 0.01;
 /// The cost of a synchronisation that only a composed block needs. Without it `pipeline` waits 27% more often and
 /// `decomfl` three times as often; with 1 it waits 23% less often, and utilisation falls by up to 0.001.
@@ -81,8 +82,8 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but composing
-    /// any block then needs a synchronisation.
+    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but
+    /// composing any block then needs a synchronisation.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
         let freed = arena
             .freed_on(stream, region, SHORTEST_EXAMINED_UNITS)
@@ -249,7 +250,8 @@ impl<'a> Survey<'a> {
         for (pieces, is_first) in [(&self.first_pieces, true), (&self.last_pieces, false)] {
             for piece in pieces.iter() {
                 let rest = (whole_units + piece.units).checked_sub(units);
-                // If the rest is a granule or more, fewer granules are cheaper. Without granules it is a free block as it is.
+                // If the rest is a granule or more, fewer granules are cheaper. Without granules it is a free block as
+                // it is.
                 if let Some(rest) = rest.filter(|&rest| rest < self.granule_units && granules > 0) {
                     let cost = base + self.piece_worth(piece.units) - self.piece_worth(rest);
                     self.consider_one_piece(piece, is_first, granules, cost, cheapest);
