@@ -15,30 +15,34 @@ use crate::free_index::FreeIndex;
 const USABLE_EXCESS_DIVISOR: u32 = 16;
 
 impl Arena {
+    fn index_of(&self, stream: u64) -> Option<usize> {
+        self.streams.iter().position(|&known| known == stream)
+    }
+
     /// What a block waits for that was freed on this stream. If the stream is unknown, or if too many streams were
     /// seen, the block waits for the whole context.
     pub(super) fn wait_for(&mut self, stream: Option<u64>) -> WaitFor {
         let Some(stream) = stream else {
             return WaitFor::CONTEXT;
         };
-        let known = self.streams.iter().position(|&known| known == stream);
-        let Some(wait) = WaitFor::stream(known.unwrap_or(self.streams.len())) else {
+        if let Some(index) = self.index_of(stream) {
+            return WaitFor::stream(index);
+        }
+        if self.streams.len() == WaitFor::MOST_STREAMS {
             return WaitFor::CONTEXT;
-        };
-        if known.is_none() {
-            self.streams.push(stream);
-            for region in [Region::Main, Region::Small] {
-                self.lists.push(FreeIndex::new(wait.list(region)));
-            }
+        }
+        let wait = WaitFor::stream(self.streams.len());
+        self.streams.push(stream);
+        for region in [Region::Main, Region::Small] {
+            self.lists.push(FreeIndex::new(wait.list(region)));
         }
         wait
     }
 
-    /// What the blocks wait for that were freed on this stream; `None` if it has freed none.
-    fn wait_for_own(&self, stream: Option<u64>) -> Option<WaitFor> {
-        let stream = stream?;
-        let index = self.streams.iter().position(|&known| known == stream)?;
-        WaitFor::stream(index)
+    /// What the blocks wait for that were freed on this stream; `NOTHING` if it has freed none.
+    fn wait_for_own(&self, stream: Option<u64>) -> WaitFor {
+        let index = stream.and_then(|stream| self.index_of(stream));
+        index.map_or(WaitFor::NOTHING, WaitFor::stream)
     }
 
     fn free_list(&self, region: Region, wait: WaitFor) -> &FreeIndex {
@@ -56,7 +60,8 @@ impl Arena {
         // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
         let stream = request.stream.filter(|_| memory.may_synchronise());
         let own = self.wait_for_own(stream);
-        let others = WaitFor::each(self.streams.len()).filter(|&wait| Some(wait) != own);
+        let others = WaitFor::each(self.streams.len()).filter(|&wait| wait != own);
+        let own = Some(own).filter(|&own| own != WaitFor::NOTHING);
         let usable = own.into_iter().chain([WaitFor::NOTHING]);
         (
             self.smallest_of(region, request.units, usable),
@@ -138,7 +143,8 @@ impl Arena {
 
     /// Free blocks of at least `least` units that wait only for work on `stream`, longest first.
     pub fn freed_on(&self, stream: Option<u64>, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
-        let list = self.wait_for_own(stream).map(|own| self.free_list(region, own));
+        let own = Some(self.wait_for_own(stream)).filter(|&own| own != WaitFor::NOTHING);
+        let list = own.map(|own| self.free_list(region, own));
         list.into_iter().flat_map(move |list| self.examine(list, least))
     }
 

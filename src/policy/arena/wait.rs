@@ -17,10 +17,12 @@ impl WaitFor {
     /// Each value has a list in both regions, and the last list number means that a block is in none.
     const LAST_STREAM: u32 = MAX_LISTS / 2 - 2;
 
-    /// The work of the stream that was seen as number `index`; `None` if there are too many streams.
-    pub fn stream(index: usize) -> Option<Self> {
-        let value = Self::FIRST_STREAM + index as u32;
-        (value <= Self::LAST_STREAM).then_some(WaitFor(value))
+    /// How many streams can be told apart.
+    pub const MOST_STREAMS: usize = (Self::LAST_STREAM - Self::FIRST_STREAM + 1) as usize;
+
+    /// The work of the stream that was seen as number `index`.
+    pub fn stream(index: usize) -> Self {
+        WaitFor(Self::FIRST_STREAM + index as u32)
     }
 
     /// Each value that a dirty block can have if `streams` streams have been seen.

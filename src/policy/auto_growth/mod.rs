@@ -19,8 +19,9 @@
 //! # How the thresholds were measured
 //!
 //! Each constant in `search` and `survey` was varied while the others stayed as they are, and `vramshim replay` played
-//! recorded and generated traces (`decomfl`, and those of `cargo run -p vramshim-tests --example traces -- FOLDER`).
-//! The figures are utilisation (peak live / peak reserved), driver calls and synchronisations, called waits.
+//! traces. `decomfl` is a recorded PyTorch job, which is not in this repository; the others are made by
+//! `cargo run -p vramshim-tests --example traces -- FOLDER`, with 20,000 events for `full_16mib` and its like. The figures
+//! are utilisation (peak live / peak reserved), driver calls and synchronisations, which are called waits.
 
 mod aliasing;
 mod chunks;
