@@ -1,12 +1,12 @@
-//! Constants of the CUDA driver API that have a name here (public header `cuda.h`).
+//! Constants of the CUDA driver API (public header `cuda.h`) and the type of its errors.
 
-/// The devices that a process is followed on: those with ordinals below this.
+/// The library accounts for devices with ordinals below this.
 pub const MAX_DEVICES: usize = 32;
 
-/// The device number of memory that is on no device.
+/// The device ordinal in records of host memory.
 pub const HOST_DEVICE: i16 = -1;
 
-/// CUDA's result codes that we have to name; every other one is passed on as the number it is.
+// Result codes that the library uses by name. It passes on all others as the numbers they are.
 pub const SUCCESS: i32 = 0;
 pub const INVALID_VALUE: i32 = 1;
 pub const OUT_OF_MEMORY: i32 = 2;
@@ -18,28 +18,29 @@ pub const NOT_FOUND: i32 = 500;
 pub const NOT_PERMITTED: i32 = 800;
 pub const NOT_SUPPORTED: i32 = 801;
 
-/// `CU_STREAM_LEGACY` is the default stream, 0; `CU_STREAM_PER_THREAD` is a different stream in each thread.
+/// `CU_STREAM_LEGACY`: another handle of the default stream, whose usual handle is 0.
 pub const STREAM_LEGACY: usize = 1;
+/// `CU_STREAM_PER_THREAD`: the default stream of the calling thread.
 pub const STREAM_PER_THREAD: usize = 2;
 
-/// A CUDA driver result code (`CUresult`) other than success. Kept an integer: a newer driver may return codes that no
-/// enum of ours knows.
+/// A CUDA driver result code (`CUresult`) other than success. It is an integer, because a newer driver may return a code
+/// that this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError(pub i32);
 
 impl DriverError {
     /// `CUDA_ERROR_INVALID_VALUE`
-    pub const INVALID_VALUE: Self = Self(1);
+    pub const INVALID_VALUE: Self = Self(INVALID_VALUE);
     /// `CUDA_ERROR_OUT_OF_MEMORY`
-    pub const OUT_OF_MEMORY: Self = Self(2);
+    pub const OUT_OF_MEMORY: Self = Self(OUT_OF_MEMORY);
     /// `CUDA_ERROR_INVALID_CONTEXT`
-    pub const INVALID_CONTEXT: Self = Self(201);
+    pub const INVALID_CONTEXT: Self = Self(INVALID_CONTEXT);
     /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED`
     pub const CAPTURE_UNSUPPORTED: Self = Self(900);
     /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
     pub const CAPTURE_INVALIDATED: Self = Self(901);
     /// `CUDA_ERROR_NOT_SUPPORTED`
-    pub const NOT_SUPPORTED: Self = Self(801);
+    pub const NOT_SUPPORTED: Self = Self(NOT_SUPPORTED);
 }
 
 /// The result of a driver function, which returns 0 if it succeeds.

@@ -147,7 +147,11 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 fn look(stage: &mut Stage, follower: &mut Follower, between: [Vec<Step>; 3]) {
     let known = follower.latest;
     follower.journal.refresh().unwrap();
-    let parts = [Follower::look_at_marked, Follower::look_at_kept, Follower::look_at_new];
+    let parts = [
+        Follower::look_at_marked,
+        Follower::look_at_reserved,
+        Follower::look_at_new,
+    ];
     for (part, steps) in parts.into_iter().zip(between) {
         steps.into_iter().for_each(|(thread, batch)| stage.step(thread, batch));
         part(follower).unwrap();
