@@ -18,12 +18,13 @@ use std::sync::atomic::AtomicU64;
 use tracing::{debug, info, warn};
 
 use crate::engine::state::ledger::{Allocation, Key, Ledger};
+use crate::engine::state::records::recorded;
 use crate::next::{self, NOT_PERMITTED, SUCCESS};
 use base::api::{Api, Class};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use base::sync::lock;
 use config::Config;
-use journal::format::{self, Event, RawRecord};
+use journal::format::{Event, RawRecord};
 use journal::writer::{Claim, Journal, Outcome};
 use quota::Quota;
 
@@ -285,18 +286,6 @@ impl Call {
         let result = ask();
         self.refresh_pools();
         result
-    }
-}
-
-/// An allocation of the ledger as the journal has it.
-fn recorded(key: Key, allocation: &Allocation) -> format::Allocation {
-    format::Allocation {
-        class: allocation.class.into(),
-        address: key.value(),
-        requested: allocation.requested,
-        allocated: allocation.allocated,
-        reserved: (allocation.reserved > 0).then_some(allocation.reserved),
-        stream: 0,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::ledger::{Allocation, Key};
-use crate::engine::{Call, Engine, recorded};
+use crate::engine::state::records::recorded;
+use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, SUCCESS};
 use base::api::{Api, Class};
 use base::cuda::HOST_DEVICE;

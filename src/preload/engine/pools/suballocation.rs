@@ -8,26 +8,15 @@ use std::ptr;
 
 use crate::engine::pools::Pool;
 use crate::engine::state::ledger::Key;
+use crate::engine::state::records::recorded_block;
 use crate::engine::{Call, Engine, Place, lock};
 use crate::next::{self, INVALID_VALUE, SUCCESS};
 use base::api::Class;
-use journal::format::{Allocation, Event};
+use journal::format::Event;
 use journal::writer::Claim;
 use policy::device_memory::DriverError;
 use policy::slabs;
 use policy::{self, Backing, Block, Policy};
-
-/// A block as the journal has it. `stream` is the number of the stream that the call named, or 0.
-pub fn recorded(block: &Block, stream: u8) -> Allocation {
-    Allocation {
-        class: Class::Linear.into(),
-        address: block.address,
-        requested: block.requested,
-        allocated: block.allocated,
-        reserved: None,
-        stream,
-    }
-}
 
 impl Call {
     /// The pool that serves the calling thread's context; `None` under passthrough, or where there is no context.
@@ -54,7 +43,7 @@ impl Call {
             Ok(block) => {
                 let stream = self.engine.tensors.number(stream);
                 self.engine
-                    .write(self.api(), device, Event::Alloc(recorded(&block, stream)));
+                    .write(self.api(), device, Event::Alloc(recorded_block(&block, stream)));
                 Ok(block.address)
             }
             Err(DriverError(problem)) => {
@@ -94,7 +83,7 @@ impl Call {
         match freed {
             Ok(Ok(block)) => {
                 let event = Event::Free {
-                    allocation: recorded(&block, self.engine.tensors.number(stream)),
+                    allocation: recorded_block(&block, self.engine.tensors.number(stream)),
                     context_gone: false,
                 };
                 self.engine.commit(claim, self.api(), pool.place.device, event);

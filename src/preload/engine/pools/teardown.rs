@@ -4,7 +4,7 @@ use std::ptr;
 
 use crate::engine::pools::Pool;
 use crate::engine::pools::growth::Accounted;
-use crate::engine::pools::suballocation::recorded;
+use crate::engine::state::records::recorded_block;
 use crate::engine::{Engine, lock};
 use crate::next;
 use base::api::Api;
@@ -39,7 +39,7 @@ impl Engine {
                 }
                 self.ledger.block_returned(&one.usage, &block);
                 let event = Event::Free {
-                    allocation: recorded(&block, 0),
+                    allocation: recorded_block(&block, 0),
                     context_gone: true,
                 };
                 self.write(api, pool.place.device, event);
@@ -86,7 +86,7 @@ impl Engine {
                     continue;
                 }
                 self.ledger.block_obtained(device, &one.usage, &block);
-                self.write(api, device, Event::Alloc(recorded(&block, 0)));
+                self.write(api, device, Event::Alloc(recorded_block(&block, 0)));
             }
             *lock(&one.policy) = Some(policy);
         }

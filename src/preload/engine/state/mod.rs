@@ -6,3 +6,4 @@ pub mod ledger;
 pub mod limits;
 pub mod measurements;
 pub mod peers;
+pub mod records;
