@@ -1,5 +1,5 @@
-//! One account for several processes on a device: what one has another cannot have, what a dead one had is there for the
-//! others, and all are told the same.
+//! One account for several processes on a device: bytes that one process holds are refused to the others, bytes of a
+//! dead process become free again, and all processes get the same answers.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,12 +14,12 @@ use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
 
-/// The account of the host's one device, as an onlooker has it.
+/// The account of the host's only device, opened to read it.
 fn look(host: &Host) -> SharedAccount {
     SharedAccount::open_path(&host.account_file()).expect("an account")
 }
 
-/// What all together have, the dead left out.
+/// Bytes that all living processes hold together.
 fn used(account: &SharedAccount) -> u64 {
     account.reap();
     account.account().used()
@@ -76,7 +76,7 @@ fn what_a_killed_process_had_is_there_for_the_others() {
     }
 }
 
-/// One that is stopped in the middle of something keeps what it has, and nobody waits for it.
+/// A process that is stopped in the middle of an operation keeps what it holds, and no other process waits for it.
 #[test]
 fn a_stopped_process_is_in_nobodys_way() {
     let host = Host::new("8GiB");
@@ -163,7 +163,7 @@ fn free_inside(told: &Value) -> u64 {
         .sum()
 }
 
-/// Locks go with the process that has them, not with its children; and a child that begins with CUDA begins anew.
+/// A forked child does not inherit its parent's locks; if it uses CUDA, it takes a seat of its own.
 #[test]
 fn forks_neither_give_up_a_seat_nor_share_one() {
     let host = Host::new("4GiB");
@@ -218,8 +218,8 @@ fn many_processes_start_at_once() {
     assert_eq!(used(&account), 0);
 }
 
-/// Record locks keep processes apart and not the threads of one: what a dead process had goes back once, and nobody takes
-/// the living for dead.
+/// Record locks exclude other processes, but not other threads of the same process. Still the bytes of a dead process
+/// go back once, and no living process is taken for dead.
 #[test]
 fn threads_that_look_at_once_give_back_once() {
     const THREADS: usize = 8;
@@ -245,7 +245,8 @@ fn threads_that_look_at_once_give_back_once() {
     living.end();
 }
 
-/// A process that sits twice, or sits down while another of its threads looks, is alive all the same.
+/// A process that takes two seats, or takes a seat while another of its threads looks for dead processes, counts as
+/// alive.
 #[test]
 fn a_process_never_takes_itself_for_dead() {
     let host = Host::new("4GiB");
@@ -258,7 +259,7 @@ fn a_process_never_takes_itself_for_dead() {
     }
     account.reap();
     assert_eq!(account.account().used(), 21 * MIB);
-    // Nor does anybody else: the locks are still there.
+    // Another process does not reap them either: the locks are still there.
     assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
     other.end();
 }

@@ -1,5 +1,5 @@
-//! The journal against everything a job may do to it: be killed, run out of disk, fork, exec, close descriptors it does
-//! not own. What must not disturb the test itself happens in a second process: this program run again, in one role.
+//! The journal against what a job may do: be killed, run out of disk, fork, exec, close descriptors that it does not
+//! own. Whatever would disturb the test itself happens in a second process: this program is run again with a role.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use journal::format::{Allocation, Event, HEADER_SIZE, MAX_ROUTES, RawRecord, Rou
 use journal::reader::{self, State};
 use journal::writer::{Journal, Options, Outcome};
 
-// In a folder, or it would be taken for a test of its own.
+// In a folder, because Cargo takes each file in `tests` for a test.
 #[path = "journal/threads.rs"]
 mod threads;
 
@@ -35,7 +35,7 @@ fn create(folder: &Path, max_bytes: u64) -> Journal {
     Journal::create(&options(folder, max_bytes)).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An event that can be recognised: the other fields follow from its number.
+/// An event whose fields all follow from its number.
 fn numbered(number: u64) -> Event {
     Event::Alloc(Allocation {
         class: Class::Linear.into(),
@@ -51,7 +51,8 @@ fn event(number: u64) -> RawRecord {
     numbered(number).encode(Api::cudaMalloc, 0)
 }
 
-/// Numbers of the events in a journal, in order, each checked to be whole and not earlier than the one before.
+/// The numbers of the events in a journal, in order. Each event is checked to be whole and not earlier than the last
+/// one.
 fn numbers(journal: &reader::Journal) -> (Vec<u64>, u64) {
     let mut records = journal.records();
     let mut before = 0;
@@ -101,7 +102,7 @@ fn start(role: &str, folder: &Path) -> Child {
         .unwrap()
 }
 
-/// What a role says; read until it says no more.
+/// The lines that a role writes, up to its end.
 fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
     let lines = BufReader::new(child.stdout.take().unwrap())
         .lines()
@@ -344,7 +345,7 @@ fn a_full_disk_loses_events_and_not_the_job() {
 fn forker(folder: &Path) {
     let journal = create(folder, 1 << 30);
     journal.write(event(1));
-    // After another thread this one takes slots that it keeps in hand; the child has a copy of the hand.
+    // Another thread wrote, so this one takes several slots and holds some in reserve. The child has a copy of them.
     std::thread::scope(|scope| scope.spawn(|| journal.write(event(2))).join().unwrap());
     journal.write(event(3));
     // SAFETY: the child does nothing that a fork forbids it: its only thread is this one's copy.

@@ -1,9 +1,9 @@
 //! A job killed at any moment leaves a journal that can be read, with every event in it that had happened before.
 //!
-//! The job writes down each event through a pipe after the call returned. The journal must hold, thread by thread, all
-//! of these in their order, and at most one more for each thread: the one it was killed in the middle of telling.
-//! A free that was under way at the kill may be missing while its memory is somebody else's already; the journal then
-//! shows a slot that was never finished, and nothing else may look like that.
+//! The job writes each event to a pipe after the call returned. For each thread, the journal must hold all of these in
+//! order, and at most one more: the event that the thread was about to write to the pipe. A free that was under way at
+//! the kill may be missing although another thread already has its memory. The journal then shows an unfinished slot,
+//! and no other defect is allowed.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -26,7 +26,7 @@ struct Told {
 
 type ByThread = BTreeMap<u32, Vec<Told>>;
 
-/// The lines that came through the pipe whole.
+/// The events in the pipe's whole lines; the last line may be torn.
 fn through_the_pipe(text: &str) -> ByThread {
     let mut threads = ByThread::new();
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {

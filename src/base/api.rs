@@ -27,7 +27,7 @@ macro_rules! vocabulary {
             }
         }
 
-        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer version of the library may ")]
+        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer library may ")]
         #[doc = "have written a number that this version does not know."]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $code($repr);

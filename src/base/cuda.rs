@@ -23,8 +23,8 @@ pub const STREAM_LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`: the default stream of the calling thread.
 pub const STREAM_PER_THREAD: usize = 2;
 
-/// A CUDA driver result code (`CUresult`) other than success. It is an integer, because a newer driver may return a code
-/// that this version does not know.
+/// A CUDA driver result code (`CUresult`) other than success. It is an integer, because a newer driver may return a
+/// code that this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError(pub i32);
 

@@ -1,10 +1,11 @@
-//! System calls for the files that the library keeps open in a job: open them with high descriptor numbers, allocate their
-//! blocks, and recognise them again. Errors are errno values.
+//! System calls for the files that the library keeps open in a job: open them with high descriptor numbers, allocate
+//! their blocks, and recognise them again. Errors are errno values.
 
 use std::ffi::CStr;
 use std::io;
 
-/// The library's descriptors are at least this. Programs expect lower numbers to be free, and some close them by number.
+/// The library's descriptors are at least this. Programs expect lower numbers to be free, and some close them by
+/// number.
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
 /// The identity of a file. It shows whether a descriptor number still stands for the same file.
@@ -38,8 +39,8 @@ pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     if fd < 0 {
         return Err(errno());
     }
-    // SAFETY: both descriptors were opened here. The lower one is closed before any lock is taken, since closing would drop
-    // the lock.
+    // SAFETY: both descriptors were opened here. The lower one is closed before any lock is taken, since closing would
+    // drop the lock.
     unsafe {
         let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
         if high < 0 {

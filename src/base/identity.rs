@@ -3,8 +3,9 @@
 
 use std::ffi::CStr;
 
-/// When the process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`. The
-/// program's name in field 2 may contain spaces and parentheses, so fields are counted from the last closing parenthesis.
+/// When the process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
+/// The program's name in field 2 may contain spaces and parentheses, so fields are counted from the last closing
+/// parenthesis.
 pub fn start_ticks(process: &str) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
     start_ticks_in(&stat)
@@ -64,8 +65,8 @@ pub fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// The name as part of a file name: at most 64 characters, no dot in front, and underscores in place of all characters but
-/// ASCII letters, digits, dots, dashes and underscores.
+/// The name as part of a file name: at most 64 characters, no dot in front, and underscores in place of all characters
+/// but ASCII letters, digits, dots, dashes and underscores.
 pub fn for_file_name(name: &str) -> String {
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() || "-_.".contains(letter) {

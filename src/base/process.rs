@@ -23,8 +23,8 @@ pub fn environment(names: &[&str]) -> Vec<u8> {
     text
 }
 
-/// A short name for the job that can be part of a file name: the script that Python runs (`train` for `python train.py`),
-/// the module (`pkg.mod` for `python -m pkg.mod`), or else the program.
+/// A short name for the job that can be part of a file name: the script or module that Python runs, or else the
+/// program. It is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
 pub fn job_name() -> String {
     let line = command_line();
     let arguments: Vec<String> = line

@@ -17,8 +17,8 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Reads a size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for any other
-/// text, also for negative and overflowing values.
+/// Reads a size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for any
+/// other text, also for negative and overflowing values.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -39,8 +39,8 @@ impl CreateError {
     }
 }
 
-/// Creates a new file `<host>-<pid>-<start ticks>.vraj`. A program started by exec keeps pid and start time, so a number is
-/// added if the file exists.
+/// Creates a new file `<host>-<pid>-<start ticks>.vraj`. A program started by exec keeps pid and start time, so a
+/// number is added if the file exists.
 pub(crate) fn create_file(
     directory: &Path,
     host: &str,
@@ -78,8 +78,8 @@ pub(crate) fn create_file(
     })
 }
 
-/// Marks the file as being written. The kernel drops the lock when the process ends, however it ends, and a forked child
-/// does not inherit it. On a file system without locks, a reader looks for the process instead.
+/// Marks the file as being written. The kernel drops the lock when the process ends, however it ends, and a forked
+/// child does not inherit it. On a file system without locks, a reader looks for the process instead.
 pub(crate) fn lock_file(fd: libc::c_int) {
     // SAFETY: `flock` is plain data, valid if all zero.
     let mut whole_file: libc::flock = unsafe { std::mem::zeroed() };

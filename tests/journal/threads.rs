@@ -1,5 +1,5 @@
-//! A journal that several threads write at once: nothing missing, each thread's order and that of time kept, killed or
-//! not, and slots that a thread keeps in hand no part of any count.
+//! A journal that several threads write at once, killed or not: no record is missing, the records are in order, and
+//! slots that a thread holds in reserve are not counted.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub fn writer(folder: &Path) {
             scope.spawn(move || {
                 for number in (1..).map(|n| thread << 32 | n) {
                     assert_eq!(journal.write(event(number)), Outcome::Written);
-                    // Telling costs more than writing, so only some are told: whatever was told must be there, and
-                    // with it all that this thread wrote before.
+                    // A line on stdout costs more than a record, so only some events are told. Each of these must be in
+                    // the journal, and so must all that this thread wrote before.
                     if number % 64 == 0 {
                         say(&number.to_string());
                     }
@@ -46,7 +46,7 @@ fn what_was_committed_is_there_after_sigkill() {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        // The last line may be cut in two by the kill; then it is no number of ours.
+        // The kill may cut the last line in two; then it may not be a number.
         let mut highest: HashMap<u64, u64> = HashMap::from([(first >> 32, first & 0xffff_ffff)]);
         for number in told.filter_map(|text| text.parse::<u64>().ok()) {
             highest.insert(number >> 32, number & 0xffff_ffff);
@@ -186,7 +186,7 @@ fn many_threads_and_many_growths_lose_nothing() {
     found.sort_unstable();
     found.dedup();
     assert_eq!(found.len() as u64, 8 * EACH);
-    // Locks are the process's, so in this process the journal cannot look as if it were running.
+    // Locks belong to the process, so to a reader in the same process the journal does not look as if it were running.
     assert_eq!(open(journal.path()).state(), State::Exited(3));
 }
 

@@ -1,5 +1,5 @@
-//! The header of a journal file: the process, its devices, and counters that change while the job runs. The writer fills
-//! it in through the mapping. The reader takes the offsets of the fields from here.
+//! The header of a journal file: the process, its devices, and counters that change while the job runs. The writer
+//! fills it in through the mapping. The reader takes the offsets of the fields from here.
 
 use base::cuda::MAX_DEVICES;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -70,8 +70,8 @@ pub struct Header {
     pub ready: AtomicU32,
     pub pid: u32,
     pub parent_pid: u32,
-    /// Start time of the process in clock ticks after boot (`/proc/PID/stat`, field 22). Together with the pid it identifies
-    /// the process.
+    /// Start time of the process in clock ticks after boot (`/proc/PID/stat`, field 22). Together with the pid it
+    /// identifies the process.
     pub start_ticks: u64,
     /// `/proc/sys/kernel/random/boot_id`, as 16 bytes.
     pub boot_id: [u8; 16],

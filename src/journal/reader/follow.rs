@@ -6,14 +6,15 @@
 //!
 //! - A slot that was not marked when a look began gets a time that is later than every record read before that look.
 //! - A slot that is marked has a time between the last look that found it unmarked and the first that found it marked.
-//!   It holds back all records that are later than the former, until it is committed: mostly for less than a microsecond.
+//!   It holds back all records that are later than the former, until it is committed: mostly for less than a
+//!   microsecond.
 //!
-//! A call that waits for the device may be under way for long. After `PATIENCE` it holds nothing back any more. Its record
-//! is handed out when it comes, and `late` counts it as out of order.
+//! A call that waits for the device may be under way for long. After `PATIENCE` it holds nothing back any more. Its
+//! record is handed out when it comes, and `late` counts it as out of order.
 //!
-//! A long file is read in portions. A thread has at most 64 slots in reserve at any moment. So of all records read, only
-//! the 64 latest of each thread may be later than the first slot that was not read yet. The `HELD` latest records wait and
-//! the others are handed out; that bounds the memory, too.
+//! A long file is read in portions. A thread has at most 64 slots in reserve at any moment. So of all records read,
+//! only the 64 latest of each thread may be later than the first slot that was not read yet. The `HELD` latest records
+//! wait and the others are handed out; that bounds the memory, too.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -185,8 +186,8 @@ impl Follower {
         self.put_in_order();
         if !self.begun {
             self.begun = true;
-            // These events began before the first look, so their times may be as early as 0. They hold nothing back, or no
-            // record could be handed out before they end.
+            // These events began before the first look, so their times may be as early as 0. They hold nothing back, or
+            // no record could be handed out before they end.
             for marked in &mut self.marked {
                 marked.until = Instant::now();
             }
@@ -211,8 +212,8 @@ impl Follower {
 
     /// Reads the slots that held no record at the last look, and those that were taken since.
     fn look(&mut self) -> Result<(), OpenError> {
-        // The process goes on writing during the look. So only records that were read before it are certainly earlier than
-        // a record that comes later.
+        // The process goes on writing during the look. So only records that were read before it are certainly earlier
+        // than a record that comes later.
         let known = self.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
@@ -289,8 +290,8 @@ impl Follower {
         }
     }
 
-    /// Takes the record out of slot `index` of the buffer, which begins with slot `first`, or notes that its event is under
-    /// way. False if the slot is still unused.
+    /// Takes the record out of slot `index` of the buffer, which begins with slot `first`, or notes that its event is
+    /// under way. False if the slot is still unused.
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
         match commit_word(slot) {

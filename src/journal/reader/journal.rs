@@ -29,8 +29,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal. The process that writes the journal must not do this: when it closes any descriptor of the file,
-    /// the kernel drops its lock on the file.
+    /// Opens a journal. The process that writes the journal must not do this: when it closes any descriptor of the
+    /// file, the kernel drops its lock on the file.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
         Self::read_head(path).map_err(|problem| OpenError {
             path: path.to_owned(),
@@ -102,9 +102,9 @@ impl Journal {
         self.header.ended.then_some(self.header.ended_ns)
     }
 
-    /// Events that happened but are not in the file: those that the writer counted as lost, and taken slots beyond the end
-    /// of the file. While the process runs, such a slot may only wait for the file to grow, so it is not counted. If the
-    /// file was cut short, this is an upper bound: a few of the slots may only have been held in reserve.
+    /// Events that happened but are not in the file: those that the writer counted as lost, and taken slots beyond the
+    /// end of the file. While the process runs, such a slot may only wait for the file to grow, so it is not counted.
+    /// If the file was cut short, this is an upper bound: a few of the slots may only have been held in reserve.
     pub fn lost(&self) -> u64 {
         let missing = match self.state {
             State::Running => 0,

@@ -1,10 +1,10 @@
 //! The records of a whole journal in the order of their times.
 //!
-//! The slots of a file are nearly in that order: a thread may use a slot that it held in reserve late, but no record has a
-//! time from before its slot was taken. So the file is read twice, in blocks: once for the earliest time in each block,
-//! once for the records. The records of a block are sorted. Those that are not later than every time in the blocks behind
-//! are handed out; the few others wait in a heap. This is right for any times in the file; disorder only makes the heap
-//! grow.
+//! The slots of a file are nearly in that order: a thread may use a slot that it held in reserve late, but no record
+//! has a time from before its slot was taken. So the file is read twice, in blocks: once for the earliest time in each
+//! block, once for the records. The records of a block are sorted. Those that are not later than every time in the
+//! blocks behind are handed out; the few others wait in a heap. This is right for any times in the file; disorder only
+//! makes the heap grow.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -20,7 +20,8 @@ const BLOCK_BYTES: usize = 4 << 20;
 /// No time of a record is later.
 const NEVER: u64 = u64::MAX;
 
-/// Iterator over committed records. A read error is handed out once, after the records before it, and ends the iterator.
+/// Iterator over committed records. A read error is handed out once, after the records before it, and ends the
+/// iterator.
 pub struct Records<'a> {
     journal: &'a Journal,
     /// Bytes of a block: a whole number of slots.
@@ -109,8 +110,8 @@ impl<'a> Records<'a> {
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
-    /// Slots read so far whose event began and was never finished. In format 1 such a slot looks like one that was never
-    /// taken; there, uncommitted slots before a committed one are counted.
+    /// Slots read so far whose event began and was never finished. In format 1 such a slot looks like one that was
+    /// never taken; there, uncommitted slots before a committed one are counted.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -124,8 +125,9 @@ impl<'a> Records<'a> {
         Ok(!self.buffer.is_empty())
     }
 
-    /// The first reading. A process that still runs may commit records between the two readings; if one of them is earlier
-    /// than a record that was handed out already, it follows at once. The second reading meets and reports read errors.
+    /// The first reading. A process that still runs may commit records between the two readings; if one of them is
+    /// earlier than a record that was handed out already, it follows at once. The second reading meets and reports read
+    /// errors.
     fn look_ahead(&mut self) {
         let mut start = HEADER_SIZE as u64;
         // A single block has no blocks behind it.
@@ -150,8 +152,8 @@ impl<'a> Records<'a> {
         self.read_to = HEADER_SIZE as u64;
     }
 
-    /// Reads the next block and sorts its records. At the end of the file, or after an error, all waiting records may be
-    /// handed out.
+    /// Reads the next block and sorts its records. At the end of the file, or after an error, all waiting records may
+    /// be handed out.
     fn advance(&mut self) {
         if self.blocks == 0 {
             self.look_ahead();

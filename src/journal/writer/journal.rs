@@ -129,8 +129,8 @@ impl Journal {
         self.commit(self.claim(), record)
     }
 
-    /// Takes a slot and the present time for a record that is committed later. A call that frees memory claims before it
-    /// frees; otherwise another thread's allocation of the same address could have an earlier time than the free.
+    /// Takes a slot and the present time for a record that is committed later. A call that frees memory claims before
+    /// it frees; otherwise another thread's allocation of the same address could have an earlier time than the free.
     #[inline]
     pub fn claim(&self) -> Claim {
         let (index, tid) = slots::take(&self.mapping, self.id);
@@ -138,8 +138,8 @@ impl Journal {
             // From here on the slot stands for an event. If the process is killed before, the slot looks unused.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
         }
-        // The time is taken after the slot, so no slot has a time from before it was taken. A reader that puts records in
-        // order relies on that.
+        // The time is taken after the slot, so no slot has a time from before it was taken. A reader that puts records
+        // in order relies on that.
         Claim {
             index,
             time_ns: self.mapping.now(),
@@ -185,8 +185,8 @@ impl Journal {
         self.mapping.exclusively(|| {
             let header = self.mapping.header();
             for place in 0..MAX_DEVICES {
-                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer; a reader waits for
-                // `present`.
+                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer; a reader waits
+                // for `present`.
                 unsafe {
                     let entry = &raw mut (*header).devices[place];
                     if (*entry).present.load(Acquire) != 0 {
@@ -208,8 +208,8 @@ impl Journal {
         });
     }
 
-    /// Copies the counts of how the job looked up functions of the library into the header. It only stores to the header,
-    /// because it runs inside `dlsym`.
+    /// Copies the counts of how the job looked up functions of the library into the header. It only stores to the
+    /// header, because it runs inside `dlsym`.
     pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
         let header = self.mapping.header();
         // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
@@ -263,7 +263,8 @@ impl Journal {
         unsafe { self.mapping.abandon() };
     }
 
-    /// The counters of the header. No reference to the whole header is made, because device entries are written in place.
+    /// The counters of the header. No reference to the whole header is made, because device entries are written in
+    /// place.
     #[inline]
     fn counters(&self) -> Counters<'_> {
         let header = self.mapping.header();

@@ -133,7 +133,8 @@ impl Mapping {
         clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(self.mono_start_ns)
     }
 
-    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing after a thread panicked here.
+    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing after a thread panicked
+    /// here.
     pub(super) fn exclusively(&self, change: impl FnOnce()) {
         if let Ok(_one_at_a_time) = self.growth.lock() {
             change();
@@ -146,8 +147,8 @@ impl Mapping {
     /// Nothing of the mapping may be used afterwards.
     pub(super) unsafe fn abandon(&self) {
         let fd = self.fd.swap(-1, Relaxed);
-        // SAFETY: the caller promises that the mapping is not used any more. The descriptor is closed only if it still is
-        // the journal's file: the job may have closed it and reused its number.
+        // SAFETY: the caller promises that the mapping is not used any more. The descriptor is closed only if it still
+        // is the journal's file: the job may have closed it and reused its number.
         unsafe {
             libc::munmap(self.base.cast(), self.reserved);
             if fd >= 0 && FileId::of(fd) == Ok(self.file) {
@@ -194,7 +195,8 @@ impl Mapping {
         }
         let fd = self.own_descriptor()?;
         while let Err(errno) = allocate(fd, old, step) {
-            // EINTR: the signals of a profiler's timer can interrupt every long fallocate, so a shorter one may succeed.
+            // EINTR: the signals of a profiler's timer can interrupt every long fallocate, so a shorter one may
+            // succeed.
             let less_may_succeed = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EINTR);
             if !less_may_succeed || step <= SMALLEST_STEP_BYTES {
                 return Err(errno);
@@ -213,8 +215,8 @@ impl Mapping {
             )
         };
         if mapped == libc::MAP_FAILED {
-            // The kernel may have dropped the reservation there, and another mapping may have taken its place. So the file
-            // never grows again.
+            // The kernel may have dropped the reservation there, and another mapping may have taken its place. So the
+            // file never grows again.
             growth.limit = old;
             return Err(errno());
         }
@@ -224,8 +226,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// The descriptor of the journal's file. A job that closes descriptors by number may have closed it, and another file
-    /// may have the number now: then the journal's file is opened and locked again.
+    /// The descriptor of the journal's file. A job that closes descriptors by number may have closed it, and another
+    /// file may have the number now: then the journal's file is opened and locked again.
     fn own_descriptor(&self) -> Result<libc::c_int, i32> {
         let fd = self.fd.load(Relaxed);
         if FileId::of(fd) == Ok(self.file) {

@@ -2,8 +2,8 @@
 //!
 //! All threads share one counter of slots. If several threads step it in turn, they wait for its cache line longer than
 //! for everything else that a record needs. So a thread that finds that another thread has stepped the counter takes
-//! several slots at once, and uses these without the counter. If only one thread writes, it takes one slot at a time, and
-//! the file is dense and in order.
+//! several slots at once, and uses these without the counter. If only one thread writes, it takes one slot at a time,
+//! and the file is dense and in order.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
@@ -73,9 +73,9 @@ fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) 
     let claimed = unsafe { &(*mapping.header()).claimed };
     let mut next = claimed.load(Relaxed);
     loop {
-        // Checked before the step, so that no slot is handed out that is not mapped. While the file is full, lost events
-        // must not take slots: a later growth would have to leave these empty. Nor may a thread hold slots in reserve
-        // that other threads need.
+        // Checked before the step, so that no slot is handed out that is not mapped. While the file is full, lost
+        // events must not take slots: a later growth would have to leave these empty. Nor may a thread hold slots in
+        // reserve that other threads need.
         let mapped = mapping.mapped();
         if next >= mapped {
             if !mapping.reach(next, mapping.now()) {
