@@ -146,7 +146,7 @@ fn reading_along_tells_the_same_as_reading_afterwards() {
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.as_array().unwrap() {
                 let number = stats["device"].as_i64().unwrap() as i16;
-                let account = &watched.job.account.devices[&number];
+                let account = &watched.job.ledger.devices[&number];
                 let (all, free) = (&account.all, account.free());
                 let whole = inspected["devices"].as_array().unwrap();
                 let whole = whole
@@ -174,7 +174,7 @@ fn reading_along_tells_the_same_as_reading_afterwards() {
                     assert_eq!(stats[figure], told, "{figure} of device {number}, {context}");
                 }
             }
-            assert_eq!(watched.job.account.anomalies.total(), 0, "{context}");
+            assert_eq!(watched.job.ledger.anomalies.total(), 0, "{context}");
             assert_eq!(watched.job.unfinished, 0, "{context}");
         }
     }

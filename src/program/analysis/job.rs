@@ -9,7 +9,8 @@ use base::cuda::HOST_DEVICE;
 use base::identity;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
 
-use super::account::{Account, DeviceAccount};
+use super::device_ledger::DeviceLedger;
+use super::ledger::Ledger;
 
 pub struct Job {
     pub path: PathBuf,
@@ -19,7 +20,7 @@ pub struct Job {
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,
-    pub account: Account,
+    pub ledger: Ledger,
 }
 
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl Job {
     /// Reads a journal; `progress` hears now and then how many bytes of how many are done.
     pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        let mut account = Account::default();
+        let mut ledger = Ledger::default();
         let mut events = journal.events();
         while let Some(event) = events.next() {
             let position = events.position();
@@ -79,17 +80,17 @@ impl Job {
                 position,
                 error,
             })?;
-            account.apply(&event);
-            if account.events.is_multiple_of(1 << 16) {
+            ledger.apply(&event);
+            if ledger.events.is_multiple_of(1 << 16) {
                 progress(position, journal.size());
             }
         }
         let unfinished = events.unfinished();
-        Ok(Job::of(&journal, account, unfinished))
+        Ok(Job::of(&journal, ledger, unfinished))
     }
 
     /// What the head of a journal says as it was read last, with an account of its events.
-    pub fn of(journal: &Journal, account: Account, unfinished: u64) -> Job {
+    pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
             header: journal.header().clone(),
@@ -97,7 +98,7 @@ impl Job {
             duration_ns: 0,
             lost: 0,
             unfinished,
-            account,
+            ledger,
         };
         job.refresh(journal);
         job
@@ -112,12 +113,12 @@ impl Job {
             State::Running if self.header.boot_id == identity::boot_id() => {
                 now_ns().saturating_sub(self.header.wall_start_ns)
             }
-            _ => journal.ended_ns().unwrap_or(0).max(self.account.last_ns),
+            _ => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
         };
     }
 
     /// Every device the job saw or used, in order, with what the journal's head says about it.
-    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceAccount>)> {
+    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
         let known = |ordinal: i16| {
             self.header
                 .devices
@@ -129,18 +130,18 @@ impl Job {
             .devices
             .iter()
             .filter_map(|device| i16::try_from(device.ordinal).ok());
-        let mut ordinals: Vec<i16> = self.account.devices.keys().copied().chain(told).collect();
+        let mut ordinals: Vec<i16> = self.ledger.devices.keys().copied().chain(told).collect();
         ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
         ordinals.sort_unstable();
         ordinals.dedup();
         ordinals
             .into_iter()
-            .map(|ordinal| (ordinal, known(ordinal), self.account.devices.get(&ordinal)))
+            .map(|ordinal| (ordinal, known(ordinal), self.ledger.devices.get(&ordinal)))
             .collect()
     }
 
-    pub fn host_memory(&self) -> Option<&DeviceAccount> {
-        self.account.devices.get(&HOST_DEVICE)
+    pub fn host_memory(&self) -> Option<&DeviceLedger> {
+        self.ledger.devices.get(&HOST_DEVICE)
     }
 
     /// What a person would call it.
@@ -152,22 +153,6 @@ impl Job {
             (job, _) => job.to_owned(),
         }
     }
-}
-
-/// A device's UUID as everybody writes it; none where the driver told none.
-pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
-    if *bytes == [0; 16] {
-        return None;
-    }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    ))
 }
 
 fn now_ns() -> u64 {

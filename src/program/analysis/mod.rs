@@ -6,12 +6,13 @@
 //! `side_by_side` for the running processes of whole devices: `host` tells whose GPU theirs is, `nvml` asks about it,
 //! `device_code` looks for code in what they have mapped.
 
-pub mod account;
-pub mod codes;
 mod device_code;
+pub mod device_ledger;
 mod host;
 pub mod job;
-pub mod measured;
+pub mod ledger;
+pub mod measurements;
+pub mod names;
 pub mod nvml;
 pub mod reconciliation;
 pub mod running;

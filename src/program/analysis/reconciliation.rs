@@ -1,4 +1,4 @@
-//! Ledger, driver and NVML side by side: each byte of difference under a name, and never more under a name than there is
+//! Balance, driver and NVML side by side: each byte of difference under a name, and never more under a name than there is
 //! evidence for.
 //!
 //! NVML's figure for a process, less what its ledger has reserved, is the *excess*. It is explained in this order, each
@@ -20,8 +20,8 @@
 //! says is used = for each process under the library: reserved, context, rounding, module code and managed; then other
 //! processes, and unknown. What a policy keeps for later is in reserved, and named there: free inside.
 
-use super::account::DeviceAccount;
-use super::measured::{Ledger, Measured, Measurements};
+use super::device_ledger::DeviceLedger;
+use super::measurements::{Balance, Measurement, Measurements};
 
 /// The most that the contexts of one process are believed to take, where only the driver's figure for the whole device
 /// tells. Contexts of current GPUs take 0.2 to 0.7 GiB.
@@ -91,11 +91,11 @@ pub struct Differences {
 
 impl Differences {
     /// Explains an excess. `code` tells the most that module code can be; asked only where that matters.
-    pub fn explain(excess: i64, ledger: &Ledger, context: Option<Context>, code: impl FnOnce() -> u64) -> Self {
+    pub fn explain(excess: i64, balance: &Balance, context: Option<Context>, code: impl FnOnce() -> u64) -> Self {
         let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
         let (known, context) = (context.is_some(), context.map_or(0, |context| context.within(excess)));
         let after_context = excess.saturating_sub_unsigned(context);
-        let rounding = positive(after_context).min(ledger.slack);
+        let rounding = positive(after_context).min(balance.slack);
         let grown = after_context.saturating_sub_unsigned(rounding);
         let module_code = if known && grown > 0 {
             positive(grown).min(code())
@@ -103,7 +103,7 @@ impl Differences {
             0
         };
         let left = grown.saturating_sub_unsigned(module_code);
-        let managed = left.clamp(0i64.saturating_sub_unsigned(ledger.managed), 0);
+        let managed = left.clamp(0i64.saturating_sub_unsigned(balance.managed), 0);
         Self {
             context,
             rounding,
@@ -116,8 +116,8 @@ impl Differences {
 
 /// One device as of the last measurement in a journal.
 pub struct AsOf {
-    pub measured: Measured,
-    pub ledger: Ledger,
+    pub measured: Measurement,
+    pub balance: Balance,
     pub context: Option<Context>,
     pub differences: Differences,
     /// What was used and not this process's; `None` where NVML did not say what was, and then in the unknown.
@@ -126,15 +126,15 @@ pub struct AsOf {
 
 impl AsOf {
     /// `None` where nobody said anything. Nobody else is known to have been on the device: one journal knows of no others.
-    pub fn of(account: &DeviceAccount, code: impl FnOnce() -> u64) -> Option<Self> {
-        let (measured, ledger) = *account.measurements.last()?;
-        let context = Context::of(&account.measurements, true, measured.excess());
+    pub fn of(ledger: &DeviceLedger, code: impl FnOnce() -> u64) -> Option<Self> {
+        let (measured, balance) = *ledger.measurements.last()?;
+        let context = Context::of(&ledger.measurements, true, measured.excess());
         let excess = measured.excess().or(measured.beside())?;
         Some(Self {
             measured,
-            ledger,
+            balance,
             context,
-            differences: Differences::explain(excess, &ledger, context, code),
+            differences: Differences::explain(excess, &balance, context, code),
             // A layer that shows less than the whole device leaves nothing for others.
             other_processes: measured
                 .nvml
@@ -150,12 +150,12 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn ledger(slack: u64, managed: u64) -> Ledger {
-        Ledger {
+    fn balance(slack: u64, managed: u64) -> Balance {
+        Balance {
             reserved: 1000 * MIB,
             slack,
             managed,
-            ..Ledger::default()
+            ..Balance::default()
         }
     }
 
@@ -176,9 +176,9 @@ mod tests {
     }
 
     /// The parts in MiB, after a look at their sum.
-    fn explain(excess_mib: i64, ledger: Ledger, context: Option<Context>, code: u64) -> [i64; 5] {
+    fn explain(excess_mib: i64, balance: Balance, context: Option<Context>, code: u64) -> [i64; 5] {
         let excess = excess_mib * MIB as i64;
-        let named = Differences::explain(excess, &ledger, context, || code);
+        let named = Differences::explain(excess, &balance, context, || code);
         assert_eq!(sum(named), excess, "{named:?}");
         let mib = |bytes: i64| bytes / MIB as i64;
         [
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn each_name_takes_what_its_evidence_allows() {
-        let all = ledger(3 * MIB, 0);
+        let all = balance(3 * MIB, 0);
         assert_eq!(explain(300, all, context(300, Basis::Nvml), MIB), [300, 0, 0, 0, 0]);
         assert_eq!(explain(302, all, context(300, Basis::Nvml), MIB), [300, 2, 0, 0, 0]);
         assert_eq!(explain(310, all, context(300, Basis::Nvml), 4 * MIB), [300, 3, 4, 0, 3]);
@@ -201,32 +201,32 @@ mod tests {
 
     #[test]
     fn growth_that_cannot_be_seen_is_no_module_code() {
-        assert_eq!(explain(310, ledger(0, 0), None, 999 * MIB), [0, 0, 0, 0, 310]);
+        assert_eq!(explain(310, balance(0, 0), None, 999 * MIB), [0, 0, 0, 0, 310]);
     }
 
     #[test]
     fn what_is_missing_is_shown() {
-        // Measured: then something else went missing. Concluded: it was less.
+        // Measurement: then something else went missing. Concluded: it was less.
         assert_eq!(
-            explain(250, ledger(0, 0), context(300, Basis::Nvml), MIB),
+            explain(250, balance(0, 0), context(300, Basis::Nvml), MIB),
             [300, 0, 0, 0, -50]
         );
         assert_eq!(
-            explain(250, ledger(0, 0), context(300, Basis::Device), MIB),
+            explain(250, balance(0, 0), context(300, Basis::Device), MIB),
             [250, 0, 0, 0, 0]
         );
-        assert_eq!(explain(-20, ledger(9, 0), None, MIB), [0, 0, 0, 0, -20]);
-        assert_eq!(explain(-20, ledger(0, 15 * MIB), None, MIB), [0, 0, 0, -15, -5]);
-        assert_eq!(explain(-20, ledger(0, 99 * MIB), None, MIB), [0, 0, 0, -20, 0]);
+        assert_eq!(explain(-20, balance(9, 0), None, MIB), [0, 0, 0, 0, -20]);
+        assert_eq!(explain(-20, balance(0, 15 * MIB), None, MIB), [0, 0, 0, -15, -5]);
+        assert_eq!(explain(-20, balance(0, 99 * MIB), None, MIB), [0, 0, 0, -20, 0]);
     }
 
     #[test]
     fn no_number_overflows() {
         for excess in [i64::MIN, -1, 0, 1, i64::MAX] {
-            let extreme = Ledger {
+            let extreme = Balance {
                 slack: u64::MAX,
                 managed: u64::MAX,
-                ..Ledger::default()
+                ..Balance::default()
             };
             for basis in [Basis::Nvml, Basis::Device] {
                 let bytes = u64::MAX;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use journal::reader::{Follower, Journal, OpenError, State};
 
-use super::account::Account;
 use super::job::Job;
+use super::ledger::Ledger;
 
 pub struct Watched {
     /// The process id as it is known here.
@@ -50,7 +50,7 @@ impl Watched {
     /// `pid`: the process as it is known here; without, as it knows itself.
     pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
         let journal = Journal::open(journal)?;
-        let mut job = Job::of(&journal, Account::default(), 0);
+        let mut job = Job::of(&journal, Ledger::default(), 0);
         // Where the file lies, if it was reached through a descriptor.
         job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
         Ok(Watched {
@@ -78,7 +78,7 @@ impl Watched {
         self.apply();
         if done && self.is_confused() {
             self.follower.restart();
-            self.job.account = Account::default();
+            self.job.ledger = Ledger::default();
             self.caught_up = None;
             self.counted_at = None;
             return Ok(false);
@@ -88,7 +88,7 @@ impl Watched {
                 late: self.follower.late(),
                 // With something under way, they may come from that.
                 anomalies: match self.follower.unfinished() {
-                    0 => self.job.account.anomalies.total(),
+                    0 => self.job.ledger.anomalies.total(),
                     _ => 0,
                 },
             });
@@ -104,7 +104,7 @@ impl Watched {
 
     fn apply(&mut self) {
         for event in self.follower.by_ref() {
-            self.job.account.apply(&event);
+            self.job.ledger.apply(&event);
         }
         self.job.unfinished = self.follower.unfinished();
         self.job.refresh(self.follower.journal());
@@ -114,7 +114,7 @@ impl Watched {
     fn is_confused(&self) -> bool {
         self.caught_up
             .as_ref()
-            .is_some_and(|then| self.follower.late() > then.late && self.job.account.anomalies.total() > then.anomalies)
+            .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)
     }
 
     /// Takes the rates since the last call.
@@ -122,9 +122,9 @@ impl Watched {
         if !self.is_read() {
             return;
         }
-        let counters: BTreeMap<i16, Counters> = (self.job.account.devices.iter())
-            .map(|(&device, account)| {
-                let all = &account.all;
+        let counters: BTreeMap<i16, Counters> = (self.job.ledger.devices.iter())
+            .map(|(&device, ledger)| {
+                let all = &ledger.all;
                 let counters = Counters {
                     allocations: all.count,
                     frees: all.count - all.live.min(all.count),

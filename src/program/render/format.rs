@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal};
 
-pub use crate::analysis::job::uuid;
 pub use base::units::size;
 
 /// Whether text on standard output may be set off with escape sequences.

@@ -2,11 +2,12 @@
 
 use base::identity;
 
-use super::{Device, Process, incomplete};
-use crate::analysis::account::DeviceAccount;
+use super::device::{Device, Process, incomplete};
 use crate::analysis::device_code;
-use crate::analysis::job::{self, Job};
-use crate::analysis::measured::{Ledger, Measurements, minus};
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::job::Job;
+use crate::analysis::measurements::{Measurements, minus};
+use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{Listed, Reading};
 use crate::analysis::reconciliation::{Basis, Context, Differences};
 
@@ -14,18 +15,18 @@ use crate::analysis::reconciliation::{Basis, Context, Differences};
 struct Member<'a> {
     process: Process,
     job: &'a Job,
-    account: Option<&'a DeviceAccount>,
+    ledger: Option<&'a DeviceLedger>,
 }
 
 impl Member<'_> {
     fn measurements(&self) -> Option<&Measurements> {
-        self.account.map(|account| &account.measurements)
+        self.ledger.map(|ledger| &ledger.measurements)
     }
 
     fn excess(&self) -> Option<i64> {
         self.process
             .nvml_used
-            .map(|used| minus(used, self.process.ledger.reserved))
+            .map(|used| minus(used, self.process.balance.reserved))
     }
 
     /// From when on it may have had memory on the device, on the clock of the journals.
@@ -37,8 +38,8 @@ impl Member<'_> {
 
     fn explain(&mut self, excess: i64) {
         let pid = self.process.pid;
-        let (ledger, context) = (&self.process.ledger, self.process.context);
-        self.process.differences = Differences::explain(excess, ledger, context, || device_code::mapped_by(pid));
+        let (balance, context) = (&self.process.balance, self.process.context);
+        self.process.differences = Differences::explain(excess, balance, context, || device_code::mapped_by(pid));
     }
 }
 
@@ -46,16 +47,16 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     let mut notes = Vec::new();
     let (mut name, mut members) = (String::new(), Vec::new());
     for (pid, job) in jobs {
-        for (_, told, account) in job.devices() {
-            let Some(told) = told.filter(|told| job::uuid(&told.uuid).as_deref() == Some(uuid.as_str())) else {
+        for (_, told, ledger) in job.devices() {
+            let Some(told) = told.filter(|told| device_uuid(&told.uuid).as_deref() == Some(uuid.as_str())) else {
                 continue;
             };
             name.clone_from(&told.name);
             notes.extend(incomplete(*pid, job));
-            let mut process = Process::new(*pid, job, account.map(Ledger::of).unwrap_or_default());
-            let last = account.and_then(|account| account.measurements.last());
+            let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
+            let last = ledger.and_then(|ledger| ledger.measurements.last());
             process.driver = last.and_then(|(measured, _)| measured.driver);
-            members.push(Member { process, job, account });
+            members.push(Member { process, job, ledger });
         }
     }
     if reading.mig {
@@ -74,7 +75,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         process.nvml_used = match listed.iter().find(|one| one.pid == process.pid) {
             Some(one) => one.used,
             // Who has no context is not listed, and has nothing.
-            None if reading.processes.is_ok() && process.ledger.reserved == 0 => Some(0),
+            None if reading.processes.is_ok() && process.balance.reserved == 0 => Some(0),
             None => None,
         };
     }
@@ -144,7 +145,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
         members[place].process.context = Context::of(measurements, alone, excess);
     }
     let named = |member: &Member| {
-        let differences = Differences::explain(member.excess()?, &member.process.ledger, member.process.context, || 0);
+        let differences = Differences::explain(member.excess()?, &member.process.balance, member.process.context, || 0);
         member.process.context.map(|_| differences.context)
     };
     let alike = members.iter().filter_map(named).min();
@@ -172,7 +173,7 @@ fn explain(reading: &Reading, members: &mut [Member], others: &[Listed], notes: 
     let untold = |member: &&mut Member| member.process.nvml_used.is_none();
     for member in members.iter() {
         if member.process.nvml_used.is_none() {
-            left = left.saturating_sub_unsigned(member.process.ledger.reserved);
+            left = left.saturating_sub_unsigned(member.process.balance.reserved);
             notes.push(format!(
                 "NVML does not tell the bytes of process {}: what of the unknown is its own cannot be told",
                 member.process.pid

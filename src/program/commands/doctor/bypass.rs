@@ -9,9 +9,9 @@ use super::layers;
 use super::probe::Driver;
 use super::report::Findings;
 use super::trial::{Seen, Trial};
-use crate::analysis::account::api_name;
-use crate::analysis::codes;
 use crate::analysis::job::Job;
+use crate::analysis::names;
+use crate::analysis::names::{api_name, device_uuid};
 use crate::render::format::{self, count, size};
 
 /// Memory beyond account and context that is still nothing: code and the driver's own buffers.
@@ -30,7 +30,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
         beyond(findings, job, trial.seen.get(&job.header.pid), driver);
     }
     let known = trial.seen.values().any(|seen| !seen.holds.is_empty());
-    let reserves = |job: &Job| job.account.devices.values().any(|device| device.all.reserved.peak > 0);
+    let reserves = |job: &Job| job.ledger.devices.values().any(|device| device.all.reserved.peak > 0);
     if !known && trial.jobs.iter().any(reserves) {
         findings.note(
             "bypass",
@@ -132,7 +132,7 @@ fn strangers(findings: &mut Findings, job: &Job) {
     let place = process(job.header.pid, &job.header.command_line.join(" "));
     if job.header.unknown_frees > 0 {
         let graphs = job
-            .account
+            .ledger
             .devices
             .values()
             .any(|device| device.classes.contains_key(&Class::Graph.number()));
@@ -158,7 +158,7 @@ fn strangers(findings: &mut Findings, job: &Job) {
                 .at(place.clone()),
         }
     }
-    let failed = job.account.failures.iter().filter(|((api, result), _)| {
+    let failed = job.ledger.failures.iter().filter(|((api, result), _)| {
         let name = api_name(*api);
         // As a process ends the driver may be gone before its memory is freed; that is usual.
         (name.contains("Free") || name.contains("Unregister")) && !matches!(*result, SUCCESS | DEINITIALISED)
@@ -167,7 +167,7 @@ fn strangers(findings: &mut Findings, job: &Job) {
         findings
             .warning(
                 "bypass",
-                format!("{} failed with {}, {}", api_name(*api), codes::text(*result), format::times(failure.count)),
+                format!("{} failed with {}, {}", api_name(*api), names::result_name(*result), format::times(failure.count)),
                 "An address that neither the library nor the driver knows: freed before, or obtained from something else.",
             )
             .at(place.clone());
@@ -188,11 +188,11 @@ fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Optio
     let Some(seen) = seen else { return };
     for (uuid, &held) in &seen.holds {
         let context = context_bytes(driver, uuid);
-        let accounts = job.devices().into_iter().filter_map(|(_, told, account)| {
-            let same = format::uuid(&told?.uuid).as_ref() == Some(uuid);
-            account.filter(|_| same).map(|account| account.all.reserved.peak)
+        let ledgers = job.devices().into_iter().filter_map(|(_, told, ledger)| {
+            let same = device_uuid(&told?.uuid).as_ref() == Some(uuid);
+            ledger.filter(|_| same).map(|ledger| ledger.all.reserved.peak)
         });
-        let reserved: u64 = accounts.sum();
+        let reserved: u64 = ledgers.sum();
         let beyond = held.saturating_sub(reserved).saturating_sub(context.unwrap_or(0));
         let unremarkable = if context.is_some() {
             UNREMARKABLE

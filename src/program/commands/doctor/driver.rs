@@ -13,7 +13,7 @@ use super::layers;
 use super::probe::{Device, Driver, What};
 use super::processes::End;
 use super::report::{Findings, Severity};
-use crate::analysis::codes;
+use crate::analysis::names;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
@@ -237,7 +237,7 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
     findings
         .problem(
             CHECK,
-            format!("cuInit failed with {} ({code})", codes::text(code)),
+            format!("cuInit failed with {} ({code})", names::result_name(code)),
             advice,
         )
         .at(path);
@@ -326,7 +326,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
             format!(
                 "device {}: {function} failed with {} ({code})",
                 device.ordinal,
-                codes::text(*code)
+                names::result_name(*code)
             ),
             match code {
                 2 => "No room for a context: look who holds the device's memory (nvidia-smi).",
@@ -367,7 +367,7 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         }
         (Some((function, code)), None) => Some(format!(
             "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
-            codes::text(*code)
+            names::result_name(*code)
         )),
         (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
     };

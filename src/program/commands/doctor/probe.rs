@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use self::library::{Library, call, file_of};
 use self::nvml::Nvml;
+use crate::analysis::names::device_uuid;
 use crate::commands::Failure;
-use crate::render::format;
 pub use nvml::Holding;
 
 /// What the program calls itself with.
@@ -198,7 +198,7 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step:
     call!(library, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
     device.name =
         CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into());
-    device.uuid = format::uuid(&uuid);
+    device.uuid = device_uuid(&uuid);
     device.total_memory = total as u64;
     device.compute_mode = attribute(COMPUTE_MODE);
     device.vmm = attribute(VMM_SUPPORTED) != 0;

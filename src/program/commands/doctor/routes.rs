@@ -12,8 +12,8 @@ use super::bypass::{self, process};
 use super::probe::Driver;
 use super::report::Findings;
 use super::trial::{Seen, Trial};
-use crate::analysis::account::api_name;
 use crate::analysis::job::Job;
+use crate::analysis::names::api_name;
 use crate::render::format::{self, count};
 
 /// Processes told of one by one; the others stand in the JSON.
@@ -55,7 +55,7 @@ impl Ways {
                 .filter(|(_, times)| *times > 0)
                 .collect(),
         };
-        for (&api, totals) in &job.account.apis {
+        for (&api, totals) in &job.ledger.apis {
             match api {
                 0..FIRST_RUNTIME_API => ways.driver_calls += totals.calls,
                 FIRST_RUNTIME_API..FIRST_OTHER_API => ways.runtime_calls += totals.calls,

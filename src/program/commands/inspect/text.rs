@@ -6,9 +6,11 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table, presets};
 use journal::reader::State;
 
-use crate::analysis::account::{Account, DeviceAccount, Level, api_name, class_name};
-use crate::analysis::codes;
+use crate::analysis::device_ledger::{DeviceLedger, Level, Totals};
 use crate::analysis::job::Job;
+use crate::analysis::ledger::Ledger;
+use crate::analysis::names;
+use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
 use crate::commands::reconcile::text::{PARTS, others_row, process_rows};
 use crate::render::format::{self, count, duration, percent, printable, size};
@@ -39,16 +41,16 @@ impl Page {
         let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
         for job in jobs {
             let mut sum = [Level::default(); 2];
-            for (ordinal, told, account) in job.devices() {
-                let Some(account) = account else { continue };
+            for (ordinal, told, ledger) in job.devices() {
+                let Some(ledger) = ledger else { continue };
                 let name = told.map_or_else(|| format!("device {ordinal}"), |told| printable(&told.name, 40));
                 let place = told
-                    .and_then(|told| format::uuid(&told.uuid))
+                    .and_then(|told| device_uuid(&told.uuid))
                     .unwrap_or_else(|| format!("{ordinal}"));
                 let entry = together
                     .entry((printable(&job.header.host, 40), format!("{place}  {name}")))
                     .or_default();
-                for (place, level) in [account.all.allocated, account.all.reserved].into_iter().enumerate() {
+                for (place, level) in [ledger.all.allocated, ledger.all.reserved].into_iter().enumerate() {
                     entry[2 * place] = entry[2 * place].saturating_add(level.current);
                     entry[2 * place + 1] = entry[2 * place + 1].saturating_add(level.peak);
                     sum[place].current = sum[place].current.saturating_add(level.current);
@@ -66,7 +68,7 @@ impl Page {
                 size(allocated.peak),
                 size(reserved.peak),
                 size(allocated.current),
-                count(job.account.failed_calls()),
+                count(job.ledger.failed_calls()),
                 count(job.lost),
             ]);
         }
@@ -110,12 +112,12 @@ impl Page {
 
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
         self.head(out, job)?;
-        let nothing = DeviceAccount::default();
+        let nothing = DeviceLedger::default();
         let devices = job.devices();
-        if devices.is_empty() && job.account.events == 0 {
+        if devices.is_empty() && job.ledger.events == 0 {
             return writeln!(out, "\nNo GPU memory was asked for.");
         }
-        for (ordinal, told, account) in devices {
+        for (ordinal, told, ledger) in devices {
             let about = told.map_or_else(String::new, |told| {
                 let limit = told
                     .limit
@@ -123,16 +125,16 @@ impl Page {
                 format!("  {}, {}{limit}", printable(&told.name, 64), size(told.total_memory))
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
-            device(out, account.unwrap_or(&nothing))?;
-            self.reconciliation(out, job, account.unwrap_or(&nothing))?;
+            device(out, ledger.unwrap_or(&nothing))?;
+            self.reconciliation(out, job, ledger.unwrap_or(&nothing))?;
         }
         if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
             self.heading(out, "Host memory")?;
             classes(out, host)?;
         }
-        self.apis(out, &job.account)?;
-        self.sizes(out, &job.account)?;
-        self.failures(out, &job.account)?;
+        self.apis(out, &job.ledger)?;
+        self.sizes(out, &job.ledger)?;
+        self.failures(out, &job.ledger)?;
         self.live(out, job)
     }
 
@@ -161,15 +163,15 @@ impl Page {
                 duration(job.duration_ns)
             ),
         )?;
-        let account = &job.account;
+        let ledger = &job.ledger;
         line(
             "Journal",
             format!(
                 "{} events, {} lost, {} unfinished, {} anomalies; {}",
-                count(account.events),
+                count(ledger.events),
                 count(job.lost),
                 count(job.unfinished),
-                count(account.anomalies.total()),
+                count(ledger.anomalies.total()),
                 printable(&job.path.to_string_lossy(), 4096)
             ),
         )?;
@@ -190,8 +192,8 @@ impl Page {
     }
 
     /// Ledger, driver and NVML at the last measurement, where there is one.
-    fn reconciliation(&self, out: &mut impl Write, job: &Job, account: &DeviceAccount) -> io::Result<()> {
-        let Some(as_of) = AsOf::of(account, || 0) else {
+    fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
+        let Some(as_of) = AsOf::of(ledger, || 0) else {
             return Ok(());
         };
         let (measured, pid) = (&as_of.measured, job.header.pid);
@@ -201,7 +203,7 @@ impl Page {
         });
         writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
         let mut rows = process_rows(
-            &as_of.ledger,
+            &as_of.balance,
             &as_of.differences,
             as_of.context,
             measured.nvml,
@@ -211,8 +213,8 @@ impl Page {
         table(out, &PARTS, &[2], rows)
     }
 
-    fn apis(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut apis: Vec<_> = account.apis.iter().collect();
+    fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut apis: Vec<_> = ledger.apis.iter().collect();
         apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
         let rows: Vec<_> = apis
             .iter()
@@ -236,8 +238,8 @@ impl Page {
         )
     }
 
-    fn sizes(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut sizes: Vec<_> = account.sizes.iter().collect();
+    fn sizes(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut sizes: Vec<_> = ledger.sizes.iter().collect();
         sizes.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.bytes));
         let total = sizes.len();
         sizes.truncate(self.top);
@@ -269,8 +271,8 @@ impl Page {
         )
     }
 
-    fn failures(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut failures: Vec<_> = account.failures.iter().collect();
+    fn failures(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut failures: Vec<_> = ledger.failures.iter().collect();
         failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
         let rows = failures
             .iter()
@@ -278,7 +280,7 @@ impl Page {
             .map(|((api, result), failure)| {
                 vec![
                     api_name(*api),
-                    codes::text(*result),
+                    names::result_name(*result),
                     count(failure.count),
                     count(failure.by_limit),
                     size(failure.last_size),
@@ -303,7 +305,7 @@ impl Page {
             address: u64,
         }
         let mut groups: BTreeMap<(i16, u16, u8, u64), Group> = BTreeMap::new();
-        for live in job.account.live() {
+        for live in job.ledger.live() {
             let group = groups
                 .entry((live.device, live.api, live.class, live.size))
                 .or_insert(Group {
@@ -375,17 +377,17 @@ impl Page {
     }
 }
 
-fn device(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
-    classes(out, account)?;
-    let (free, at_peak) = (account.free(), account.at_peak);
-    writeln!(out, "  utilisation {}", percent(account.all.utilisation()))?;
-    if account.segments_obtained > 0 {
+fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+    classes(out, ledger)?;
+    let (free, at_peak) = (ledger.free(), ledger.at_peak);
+    writeln!(out, "  utilisation {}", percent(ledger.all.utilisation()))?;
+    if ledger.segments_obtained > 0 {
         writeln!(
             out,
             "  segments {} ({} obtained, {} returned); free inside {}, largest block {}, fragmentation {}",
-            account.space.segments(),
-            count(account.segments_obtained),
-            count(account.segments_returned),
+            ledger.space.segments(),
+            count(ledger.segments_obtained),
+            count(ledger.segments_returned),
             size(free.bytes),
             size(free.largest),
             percent(Some(free.fragmentation()))
@@ -398,21 +400,21 @@ fn device(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
             percent(Some(at_peak.fragmentation()))
         )?;
     }
-    if account.remaps > 0 {
-        let steps = if account.remaps == 1 { "step" } else { "steps" };
+    if ledger.remaps > 0 {
+        let steps = if ledger.remaps == 1 { "step" } else { "steps" };
         writeln!(
             out,
             "  remapped {} in {} {steps}",
-            size(account.remapped),
-            count(account.remaps)
+            size(ledger.remapped),
+            count(ledger.remaps)
         )?;
     }
     Ok(())
 }
 
 /// Requested, allocated and reserved, now and at their peaks: in all, and for each class.
-fn classes(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
-    let row = |name: String, totals: &crate::analysis::account::Totals| {
+fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+    let row = |name: String, totals: &Totals| {
         let mut row = vec![name];
         for level in [totals.requested, totals.allocated, totals.reserved] {
             row.extend([size(level.current), size(level.peak)]);
@@ -420,15 +422,14 @@ fn classes(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
         row.extend([count(totals.count), count(totals.live)]);
         row
     };
-    let mut rows = vec![row("all".into(), &account.all)];
+    let mut rows = vec![row("all".into(), &ledger.all)];
     rows.extend(
-        account
+        ledger
             .classes
             .iter()
             .map(|(&class, totals)| row(class_name(class), totals)),
     );
-    if account.classes.len() == 1
-        && account.all.count == account.classes.values().map(|totals| totals.count).sum::<u64>()
+    if ledger.classes.len() == 1 && ledger.all.count == ledger.classes.values().map(|totals| totals.count).sum::<u64>()
     {
         rows.remove(0); // the only class says it all
     }

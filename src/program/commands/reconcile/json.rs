@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Round;
-use crate::analysis::measured::Ledger;
+use crate::analysis::measurements::Balance;
 use crate::analysis::reconciliation::{Context, Differences};
 use crate::analysis::side_by_side::{Device, Process};
 use crate::render::format;
@@ -41,7 +41,7 @@ fn device(device: &Device) -> Value {
 }
 
 fn process(process: &Process) -> Value {
-    let mut description = part(&process.ledger, process.nvml_used, process.driver, process.context);
+    let mut description = part(&process.balance, process.nvml_used, process.driver, process.context);
     description["pid"] = json!(process.pid);
     description["job"] = json!(process.job);
     description["differences"] = differences(&process.differences);
@@ -49,13 +49,13 @@ fn process(process: &Process) -> Value {
 }
 
 /// What the sides say of one process.
-pub fn part(ledger: &Ledger, nvml: Option<u64>, driver: Option<(u64, u64)>, context: Option<Context>) -> Value {
+pub fn part(balance: &Balance, nvml: Option<u64>, driver: Option<(u64, u64)>, context: Option<Context>) -> Value {
     json!({
         "ledger": {
-            "requested": ledger.requested,
-            "allocated": ledger.allocated,
-            "reserved": ledger.reserved,
-            "free_inside": ledger.free_inside,
+            "requested": balance.requested,
+            "allocated": balance.allocated,
+            "reserved": balance.reserved,
+            "free_inside": balance.free_inside,
         },
         "nvml_used": nvml,
         "driver": driver.map(|(total, free)| json!({ "total": total, "free": free })),

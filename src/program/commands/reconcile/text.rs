@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Round;
-use crate::analysis::measured::{Ledger, minus};
+use crate::analysis::measurements::{Balance, minus};
 use crate::analysis::reconciliation::{Basis, Context, Differences};
 use crate::analysis::side_by_side::{Device, Process};
 use crate::commands::inspect::text::table;
@@ -73,14 +73,14 @@ fn rows(device: &Device) -> Vec<Vec<String>> {
         let Process {
             pid,
             job,
-            ledger,
+            balance,
             differences,
             context,
             nvml_used,
             ..
         } = process;
         let who = format!("{pid} {}", printable(job, 24));
-        rows.extend(process_rows(ledger, differences, *context, *nvml_used, &who));
+        rows.extend(process_rows(balance, differences, *context, *nvml_used, &who));
         outside = outside.saturating_sub(differences.unknown);
     }
     rows.extend(others_row(device.other_processes));
@@ -102,14 +102,14 @@ pub fn others_row(other_processes: Option<u64>) -> Option<Vec<String>> {
 /// One process's bytes: what the ledger has, and what there is beyond it. What is nothing is left out, except for the
 /// first and the last.
 pub fn process_rows(
-    ledger: &Ledger,
+    balance: &Balance,
     differences: &Differences,
     context: Option<Context>,
     nvml_used: Option<u64>,
     who: &str,
 ) -> Vec<Vec<String>> {
-    let rounded = minus(ledger.allocated, ledger.requested);
-    let pools = minus(ledger.reserved, ledger.allocated).saturating_sub_unsigned(ledger.free_inside);
+    let rounded = minus(balance.allocated, balance.requested);
+    let pools = minus(balance.reserved, balance.allocated).saturating_sub_unsigned(balance.free_inside);
     let basis = match context.map(|context| context.basis) {
         Some(Basis::Nvml) => "nvml, when the device was first used",
         Some(Basis::Device) => "the driver, when nobody else was there",
@@ -121,9 +121,9 @@ pub fn process_rows(
         _ => "",
     };
     let parts = [
-        ("requested", ledger.requested as i64, "ledger"),
+        ("requested", balance.requested as i64, "ledger"),
         ("rounding of requests", rounded, "ledger"),
-        ("free inside segments", ledger.free_inside as i64, "ledger"),
+        ("free inside segments", balance.free_inside as i64, "ledger"),
         ("driver's pools, padding", pools, "ledger"),
         ("context", differences.context as i64, basis),
         ("driver's rounding", differences.rounding as i64, "addresses, at most"),

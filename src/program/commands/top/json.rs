@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::machine::Machine;
 use super::rows;
-use crate::analysis::account::DeviceAccount;
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::names::device_uuid;
 use crate::analysis::watch::Watched;
-use crate::render::format;
 
 pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let devices: Vec<Value> = rows::devices(machine)
@@ -32,14 +32,14 @@ pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
 }
 
 fn process(watched: &Watched) -> Value {
-    let nothing = DeviceAccount::default();
+    let nothing = DeviceLedger::default();
     let job = &watched.job;
-    let device = |(ordinal, told, account): (_, Option<&journal::reader::Device>, Option<&DeviceAccount>)| {
-        let account = account.unwrap_or(&nothing);
-        let (all, free) = (&account.all, account.free());
+    let device = |(ordinal, told, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
+        let ledger = ledger.unwrap_or(&nothing);
+        let (all, free) = (&ledger.all, ledger.free());
         json!({
             "device": ordinal,
-            "uuid": told.and_then(|told| format::uuid(&told.uuid)),
+            "uuid": told.and_then(|told| device_uuid(&told.uuid)),
             "requested": all.requested.current,
             "allocated": all.allocated.current,
             "reserved": all.reserved.current,
@@ -48,7 +48,7 @@ fn process(watched: &Watched) -> Value {
             "largest_free_block": free.largest,
             "utilisation": all.utilisation(),
             "live": all.live,
-            "failures": account.failures,
+            "failures": ledger.failures,
             "allocations": all.count,
             "frees": all.count.saturating_sub(all.live),
         })

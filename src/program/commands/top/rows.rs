@@ -6,7 +6,8 @@ use journal::reader::State;
 
 use super::machine::Machine;
 use super::{count, printable, size};
-use crate::analysis::account::{DeviceAccount, Free, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Free, Totals};
+use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::{Rates, Watched};
 use crate::commands::inspect::text::ended;
@@ -43,7 +44,7 @@ pub fn of(machine: &Machine) -> Vec<Row> {
 
 fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     let job = &watched.job;
-    let row = |device: Option<i16>, limit: Option<u64>, account: Option<&DeviceAccount>| Row {
+    let row = |device: Option<i16>, limit: Option<u64>, ledger: Option<&DeviceLedger>| Row {
         id,
         pid: watched.pid,
         job: printable(&job.title(), 24),
@@ -52,9 +53,9 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
         limit,
         state: state(watched),
         figures: watched.is_read().then(|| Figures {
-            all: account.map(|account| account.all).unwrap_or_default(),
-            free: account.map(DeviceAccount::free).unwrap_or_default(),
-            failures: account.map_or(0, |account| account.failures),
+            all: ledger.map(|ledger| ledger.all).unwrap_or_default(),
+            free: ledger.map(DeviceLedger::free).unwrap_or_default(),
+            failures: ledger.map_or(0, |ledger| ledger.failures),
             rates: device.and_then(|device| watched.rates.get(&device).copied()),
         }),
     };
@@ -64,7 +65,7 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     }
     devices
         .into_iter()
-        .map(|(ordinal, told, account)| row(Some(ordinal), told.and_then(|told| told.limit), account))
+        .map(|(ordinal, told, ledger)| row(Some(ordinal), told.and_then(|told| told.limit), ledger))
         .collect()
 }
 
@@ -266,11 +267,11 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
             continue;
         }
         let job = &watched.job;
-        for (ordinal, told, account) in job.devices() {
+        for (ordinal, told, ledger) in job.devices() {
             let uuid = told.map(|told| told.uuid).filter(|uuid| *uuid != [0; 16]);
             let id = uuid.map_or_else(|| DeviceId::Number(job.header.host.clone(), ordinal), DeviceId::Uuid);
             let row = devices.entry(id).or_insert_with(|| DeviceRow {
-                uuid: uuid.and_then(|uuid| format::uuid(&uuid)),
+                uuid: uuid.and_then(|uuid| device_uuid(&uuid)),
                 name: told.map(|told| told.name.clone()),
                 total_memory: told.map(|told| told.total_memory),
                 requested: 0,
@@ -279,7 +280,7 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
                 processes: 0,
             });
             row.processes += 1;
-            if let Some(all) = account.map(|account| &account.all) {
+            if let Some(all) = ledger.map(|ledger| &ledger.all) {
                 row.requested = row.requested.saturating_add(all.requested.current);
                 row.allocated = row.allocated.saturating_add(all.allocated.current);
                 row.reserved = row.reserved.saturating_add(all.reserved.current);
@@ -322,7 +323,7 @@ pub mod samples {
     //! Rows as they could be.
 
     use super::*;
-    use crate::analysis::account::Level;
+    use crate::analysis::device_ledger::Level;
 
     pub fn row(number: u32, reserved: Option<u64>) -> Row {
         let level = |bytes| Level {

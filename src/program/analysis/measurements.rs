@@ -3,12 +3,9 @@
 
 use journal::format::Record;
 
-use super::account::DeviceAccount;
-use base::api::Class;
-
 /// Device used, free and ledger at one moment of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
+pub struct Measurement {
     pub time_ns: u64,
     /// Total and free as the layer below the library answers `cuMemGetInfo`, if it could be asked.
     pub driver: Option<(u64, u64)>,
@@ -18,7 +15,7 @@ pub struct Measured {
     pub reserved: u64,
 }
 
-impl Measured {
+impl Measurement {
     fn of(record: &Record) -> Self {
         Self {
             time_ns: record.time_ns,
@@ -51,7 +48,7 @@ pub fn minus(bytes: u64, less: u64) -> i64 {
 
 /// The ledger of one device at one moment, and what it says about the driver's own rounding of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
+pub struct Balance {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
@@ -62,33 +59,19 @@ pub struct Ledger {
     pub managed: u64,
 }
 
-impl Ledger {
-    pub fn of(account: &DeviceAccount) -> Self {
-        let managed = account.classes.get(&Class::Managed.number());
-        Self {
-            requested: account.all.requested.current,
-            allocated: account.all.allocated.current,
-            reserved: account.all.reserved.current,
-            free_inside: account.space.free(),
-            slack: account.slack.bytes(),
-            managed: managed.map_or(0, |totals| totals.reserved.current),
-        }
-    }
-}
-
 /// The measurements of one device, as far as anything follows from them.
 #[derive(Default)]
 pub struct Measurements {
-    first: Option<Measured>,
-    last: Option<(Measured, Ledger)>,
+    first: Option<Measurement>,
+    last: Option<(Measurement, Balance)>,
     told: Option<i64>,
     least_beside: Option<i64>,
     context_went: bool,
 }
 
 impl Measurements {
-    pub fn add(&mut self, record: &Record, ledger: Ledger) {
-        let measured = Measured::of(record);
+    pub fn add(&mut self, record: &Record, balance: Balance) {
+        let measured = Measurement::of(record);
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.told = Some(match self.told {
@@ -101,19 +84,19 @@ impl Measurements {
         }
         self.least_beside = self.least_beside.into_iter().chain(measured.beside()).min();
         let reserved = measured.reserved;
-        self.last = Some((measured, Ledger { reserved, ..ledger }));
+        self.last = Some((measured, Balance { reserved, ..balance }));
     }
 
     pub fn context_went(&mut self) {
         self.context_went = true;
     }
 
-    pub fn first(&self) -> Option<&Measured> {
+    pub fn first(&self) -> Option<&Measurement> {
         self.first.as_ref()
     }
 
     /// The latest one, with the ledger of the same moment.
-    pub fn last(&self) -> Option<&(Measured, Ledger)> {
+    pub fn last(&self) -> Option<&(Measurement, Balance)> {
         self.last.as_ref()
     }
 

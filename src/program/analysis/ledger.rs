@@ -6,184 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use base::api::{Api, Class};
+use base::api::Class;
 use base::cuda::HOST_DEVICE;
 use journal::format::{FLAG_DIRECT, FLAG_LIMIT, FLAG_MOVED, Kind, Record};
 use journal::reader::Event;
 
-use super::measured::{Ledger, Measurements};
-use super::slack::Slack;
-use super::space::Space;
-
-/// A number of bytes and the most it ever was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
-    pub current: u64,
-    pub peak: u64,
-}
-
-impl Level {
-    fn add(&mut self, bytes: u64) {
-        self.current = self.current.saturating_add(bytes);
-        self.peak = self.peak.max(self.current);
-    }
-
-    fn subtract(&mut self, bytes: u64) {
-        self.current = self.current.saturating_sub(bytes);
-    }
-
-    /// Moves by the difference of two readings of one quantity.
-    fn change(&mut self, before: u64, now: u64) {
-        self.add(now.saturating_sub(before));
-        self.subtract(before.saturating_sub(now));
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
-    pub requested: Level,
-    pub allocated: Level,
-    pub reserved: Level,
-    /// Allocations made in all, and live now.
-    pub count: u64,
-    pub live: u64,
-    /// Bytes of all that were made.
-    pub bytes: u64,
-}
-
-impl Totals {
-    fn add(&mut self, live: &Live) {
-        self.requested.add(live.size);
-        self.allocated.add(live.allocated);
-        self.reserved.add(live.reserved);
-        self.count += 1;
-        self.live += 1;
-        self.bytes = self.bytes.saturating_add(live.size);
-    }
-
-    fn subtract(&mut self, live: &Live) {
-        self.requested.subtract(live.size);
-        self.allocated.subtract(live.allocated);
-        self.reserved.subtract(live.reserved);
-        self.live = self.live.saturating_sub(1);
-    }
-
-    /// The share of what was taken that was put to use: peak allocated of peak reserved.
-    pub fn utilisation(&self) -> Option<f64> {
-        (self.reserved.peak > 0).then(|| self.allocated.peak as f64 / self.reserved.peak as f64)
-    }
-}
-
-/// The memory of one device, or of the host.
-#[derive(Default)]
-pub struct DeviceAccount {
-    /// Every class that is memory of this device together.
-    pub all: Totals,
-    /// By class number.
-    pub classes: BTreeMap<u8, Totals>,
-    /// Free room inside a policy's segments.
-    pub space: Space,
-    /// What the driver's pages can hold beyond what was obtained.
-    pub slack: Slack,
-    /// What others said of the device.
-    pub measurements: Measurements,
-    /// Free inside when reserved stood at its peak and the least of it was free.
-    pub at_peak: Free,
-    pub segments_obtained: u64,
-    pub segments_returned: u64,
-    /// How often a policy unmapped memory and mapped it elsewhere, and how much; each counts as returned and obtained
-    /// above, too.
-    pub remaps: u64,
-    pub remapped: u64,
-    pub failures: u64,
-    /// What the driver's pools held last, by class number: reserved, used by graphs.
-    pools: BTreeMap<u8, (u64, u64)>,
-}
-
-/// Free bytes and the largest piece of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Free {
-    pub bytes: u64,
-    pub largest: u64,
-}
-
-impl Free {
-    /// How much of the free memory lies outside its largest piece: 0 for one piece, towards 1 for dust.
-    pub fn fragmentation(self) -> f64 {
-        if self.bytes == 0 {
-            0.0
-        } else {
-            1.0 - self.largest as f64 / self.bytes as f64
-        }
-    }
-}
-
-impl DeviceAccount {
-    pub fn free(&self) -> Free {
-        Free {
-            bytes: self.space.free(),
-            largest: self.space.largest(),
-        }
-    }
-
-    /// An allocation that was obtained from the layer below, by itself, comes or goes.
-    fn obtained(&mut self, live: &Live, comes: bool) {
-        let counts = live.reserved > 0 && Class::from_number(live.class).is_some_and(Class::is_device_memory);
-        let (slack, bytes) = (&mut self.slack, live.reserved);
-        match NameSpace::of(live.class) {
-            _ if !counts => {}
-            NameSpace::Object if comes => slack.add_object(bytes),
-            NameSpace::Object => slack.remove_object(bytes),
-            NameSpace::Address if comes => slack.add(live.address, bytes),
-            NameSpace::Address => slack.remove(live.address, bytes),
-            // Physical memory is obtained in whole granules.
-            _ => {}
-        }
-    }
-
-    /// Changes a class and, if its bytes count here, the device's totals.
-    fn each(&mut self, device: i16, class: u8, change: impl Fn(&mut Totals)) {
-        change(self.classes.entry(class).or_default());
-        let counts = Class::from_number(class).is_some_and(|class| {
-            if device == HOST_DEVICE {
-                !matches!(class, Class::Imported | Class::AddressRange)
-            } else {
-                class.is_device_memory()
-            }
-        });
-        if counts {
-            change(&mut self.all);
-        }
-    }
-
-    /// Called after every event of this device, with what the peak was before it.
-    fn note_peak(&mut self, peak_before: u64) {
-        let reserved = self.all.reserved;
-        let free = self.free();
-        let higher = reserved.peak > peak_before;
-        if higher || (reserved.current == reserved.peak && free.bytes < self.at_peak.bytes) {
-            self.at_peak = free;
-        }
-    }
-}
-
-/// One allocation that is live.
-#[derive(Clone, Copy, Debug)]
-pub struct Live {
-    pub address: u64,
-    pub size: u64,
-    pub allocated: u64,
-    pub reserved: u64,
-    pub api: u16,
-    pub class: u8,
-    pub device: i16,
-    pub tid: u32,
-    /// As in the record; 0 where the request names none.
-    pub stream: u8,
-    pub time_ns: u64,
-    /// Whether a policy's segment holds it.
-    in_segment: bool,
-}
+use super::device_ledger::{DeviceLedger, Live, NameSpace};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -236,36 +64,12 @@ impl Anomalies {
     }
 }
 
-/// Names that may coincide without being the same thing live in different spaces, as in the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum NameSpace {
-    Address,
-    Registered,
-    Range,
-    Physical,
-    Object,
-    Imported,
-}
-
-impl NameSpace {
-    fn of(class: u8) -> Self {
-        match Class::from_number(class) {
-            Some(Class::HostRegistered) => Self::Registered,
-            Some(Class::AddressRange) => Self::Range,
-            Some(Class::Vmm) => Self::Physical,
-            Some(Class::Array | Class::Mipmap) => Self::Object,
-            Some(Class::Imported) => Self::Imported,
-            _ => Self::Address,
-        }
-    }
-}
-
 #[derive(Default)]
-pub struct Account {
+pub struct Ledger {
     pub events: u64,
     pub last_ns: u64,
     /// By ordinal; `HOST_DEVICE` is the host.
-    pub devices: BTreeMap<i16, DeviceAccount>,
+    pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
     pub apis: BTreeMap<u16, ApiTotals>,
     /// Requests for device memory by the power of two at or below their size (the exponent; 0 for 0 and 1 bytes).
@@ -276,7 +80,7 @@ pub struct Account {
     live: BTreeMap<(NameSpace, u64), Live>,
 }
 
-impl Account {
+impl Ledger {
     pub fn apply(&mut self, event: &Event) {
         let record = &event.record;
         // What others said is nothing that happened.
@@ -293,8 +97,8 @@ impl Account {
             Some(Kind::PoolReserved) => self.pool(device, record),
             Some(Kind::Measured) => {
                 let account = self.device(device);
-                let ledger = Ledger::of(account);
-                account.measurements.add(record, ledger);
+                let balance = account.balance();
+                account.measurements.add(record, balance);
             }
             Some(Kind::ContextDestroyed) => self.device(device).measurements.context_went(),
             Some(Kind::Map | Kind::Unmap) => {}
@@ -315,7 +119,7 @@ impl Account {
         self.failures.values().map(|failure| failure.count).sum()
     }
 
-    fn device(&mut self, device: i16) -> &mut DeviceAccount {
+    fn device(&mut self, device: i16) -> &mut DeviceLedger {
         self.devices.entry(device).or_default()
     }
 
@@ -471,15 +275,6 @@ fn account_of(record: &Record) -> i16 {
         Some(Class::Host | Class::HostRegistered) => HOST_DEVICE,
         _ => record.device,
     }
-}
-
-/// The API's name, or its number where this version knows no name for it.
-pub fn api_name(api: u16) -> String {
-    Api::from_number(api).map_or_else(|| format!("api {api}"), |api| api.name().to_owned())
-}
-
-pub fn class_name(class: u8) -> String {
-    Class::from_number(class).map_or_else(|| format!("class {class}"), |class| class.name().to_owned())
 }
 
 #[cfg(test)]

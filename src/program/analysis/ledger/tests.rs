@@ -36,10 +36,10 @@ fn moved(record: Record) -> Record {
     }
 }
 
-fn replay(records: &[Record]) -> Account {
-    let mut account = Account::default();
+fn replay(records: &[Record]) -> Ledger {
+    let mut ledger = Ledger::default();
     for (index, record) in (0..).zip(records) {
-        account.apply(&Event {
+        ledger.apply(&Event {
             index,
             record: Record {
                 time_ns: index * 10,
@@ -47,17 +47,17 @@ fn replay(records: &[Record]) -> Account {
             },
         });
     }
-    account
+    ledger
 }
 
 #[test]
 fn direct_allocations_are_reserved_as_they_are() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(record(Kind::Alloc, Class::Linear, 0x1000, 1000)),
         direct(record(Kind::Alloc, Class::Managed, 0x2000, 512)),
         record(Kind::Free, Class::Linear, 0x1000, 1000),
     ]);
-    let all = account.devices[&0].all;
+    let all = ledger.devices[&0].all;
     assert_eq!(
         all.requested,
         Level {
@@ -80,22 +80,22 @@ fn direct_allocations_are_reserved_as_they_are() {
         }
     );
     assert_eq!(all.utilisation(), Some(1.0));
-    assert_eq!(account.devices[&0].free(), Free::default());
-    assert_eq!(account.anomalies.total(), 0);
-    let live = account.live();
+    assert_eq!(ledger.devices[&0].free(), Free::default());
+    assert_eq!(ledger.anomalies.total(), 0);
+    let live = ledger.live();
     assert_eq!((live.len(), live[0].size, live[0].time_ns), (1, 512, 10));
 }
 
 #[test]
 fn segments_are_reserved_and_what_is_free_in_them_is_known() {
-    let account = replay(&[
+    let ledger = replay(&[
         record(Kind::SegmentAlloc, Class::Linear, 0x10000, 8192),
         record(Kind::Alloc, Class::Linear, 0x10000, 1024),
         record(Kind::Alloc, Class::Linear, 0x10400, 1000),
         record(Kind::Alloc, Class::Linear, 0x10800, 2048),
         record(Kind::Free, Class::Linear, 0x10400, 1000),
     ]);
-    let device = &account.devices[&0];
+    let device = &ledger.devices[&0];
     assert_eq!(
         device.all.reserved,
         Level {
@@ -127,13 +127,13 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
         "the fullest moment at the peak counts"
     );
     assert_eq!(device.all.utilisation(), Some(0.5));
-    assert_eq!(account.anomalies.total(), 0);
+    assert_eq!(ledger.anomalies.total(), 0);
 }
 
 #[test]
 fn mapped_memory_comes_and_goes_in_pieces() {
     const MIB: u64 = 1 << 20;
-    let account = replay(&[
+    let ledger = replay(&[
         record(Kind::SegmentAlloc, Class::Linear, 100 * MIB, 4 * MIB),
         record(Kind::SegmentAlloc, Class::Linear, 104 * MIB, 4 * MIB),
         record(Kind::Alloc, Class::Linear, 102 * MIB, 4 * MIB),
@@ -145,8 +145,8 @@ fn mapped_memory_comes_and_goes_in_pieces() {
         record(Kind::SegmentAlloc, Class::Linear, 204 * MIB, 2 * MIB),
         record(Kind::Alloc, Class::Linear, 200 * MIB, 6 * MIB),
     ]);
-    assert_eq!(account.anomalies.total(), 0);
-    let device = &account.devices[&0];
+    assert_eq!(ledger.anomalies.total(), 0);
+    let device = &ledger.devices[&0];
     let expected = Level {
         current: 8 * MIB,
         peak: 8 * MIB,
@@ -164,15 +164,15 @@ fn mapped_memory_comes_and_goes_in_pieces() {
 
 #[test]
 fn segments_that_cannot_be_change_nothing_that_is_there() {
-    let account = replay(&[
+    let ledger = replay(&[
         record(Kind::SegmentAlloc, Class::Linear, 0x10000, 0x1000),
         record(Kind::SegmentFree, Class::Linear, 0x90000, 0x1000),
         record(Kind::SegmentAlloc, Class::Linear, 0x10800, 0x1000),
         record(Kind::SegmentFree, Class::Linear, u64::MAX - 5, 0x1000),
     ]);
-    assert_eq!(account.anomalies.segment, 3);
-    assert_eq!(account.devices[&0].all.reserved.current, 0x1800);
-    assert_eq!(account.devices[&0].free().bytes, 0x1800);
+    assert_eq!(ledger.anomalies.segment, 3);
+    assert_eq!(ledger.devices[&0].all.reserved.current, 0x1800);
+    assert_eq!(ledger.devices[&0].free().bytes, 0x1800);
 }
 
 #[test]
@@ -181,13 +181,13 @@ fn pools_are_reserved_by_the_last_reading_alone() {
         allocated,
         ..record(Kind::PoolReserved, class, 0, size)
     };
-    let account = replay(&[
+    let ledger = replay(&[
         record(Kind::Alloc, Class::Async, 0x1000, 512),
         pool(Class::Async, 32 << 20, 0),
         pool(Class::Graph, 64 << 20, 1 << 20),
         pool(Class::Graph, 2 << 20, 0),
     ]);
-    let device = &account.devices[&0];
+    let device = &ledger.devices[&0];
     assert_eq!(
         device.all.reserved,
         Level {
@@ -213,21 +213,21 @@ fn pools_are_reserved_by_the_last_reading_alone() {
 
 #[test]
 fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(record(Kind::Alloc, Class::Imported, 0x1000, GIB)),
         record(Kind::Alloc, Class::AddressRange, 0x1000, 64 * GIB),
         direct(record(Kind::Alloc, Class::Host, 0x2000, 4096)),
         direct(record(Kind::Alloc, Class::HostRegistered, 0x2000, 4096)),
     ]);
-    assert_eq!(account.devices[&0].all.requested, Level::default());
-    assert_eq!(account.devices[&0].classes.len(), 2);
-    assert_eq!(account.devices[&HOST_DEVICE].all.requested.current, 8192);
+    assert_eq!(ledger.devices[&0].all.requested, Level::default());
+    assert_eq!(ledger.devices[&0].classes.len(), 2);
+    assert_eq!(ledger.devices[&HOST_DEVICE].all.requested.current, 8192);
     assert_eq!(
-        account.anomalies.total(),
+        ledger.anomalies.total(),
         0,
         "the same number in another name space is another thing"
     );
-    assert!(account.sizes.is_empty());
+    assert!(ledger.sizes.is_empty());
 }
 
 #[test]
@@ -236,20 +236,20 @@ fn failures_are_kept_by_api_and_result() {
         result,
         ..record(kind, Class::Linear, 0, 80 * GIB)
     };
-    let account = replay(&[
+    let ledger = replay(&[
         failed(Kind::AllocFailed, 2),
         failed(Kind::AllocFailed, 2),
         failed(Kind::FreeFailed, 1),
     ]);
-    assert_eq!(account.failed_calls(), 3);
-    let failure = account.failures[&(Api::cudaMalloc.number(), 2)];
+    assert_eq!(ledger.failed_calls(), 3);
+    let failure = ledger.failures[&(Api::cudaMalloc.number(), 2)];
     assert_eq!((failure.count, failure.last_size, failure.last_ns), (2, 80 * GIB, 10));
-    assert_eq!(account.apis[&Api::cudaMalloc.number()].bytes, 0);
+    assert_eq!(ledger.apis[&Api::cudaMalloc.number()].bytes, 0);
 }
 
 #[test]
 fn what_cannot_be_is_counted_and_survived() {
-    let account = replay(&[
+    let ledger = replay(&[
         record(Kind::Free, Class::Linear, 0x9000, 1),
         direct(record(Kind::Alloc, Class::Linear, 0x1000, 4096)),
         direct(record(Kind::Alloc, Class::Linear, 0x1000, 4096)),
@@ -272,13 +272,13 @@ fn what_cannot_be_is_counted_and_survived() {
         unknown_kind: 1,
         unknown_class: 1,
     };
-    assert_eq!(account.anomalies, expected);
-    assert_eq!(account.devices[&0].all.requested.current, 8192);
+    assert_eq!(ledger.anomalies, expected);
+    assert_eq!(ledger.devices[&0].all.requested.current, 8192);
 }
 
 #[test]
 fn sizes_fall_into_powers_of_two() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(record(Kind::Alloc, Class::Linear, 0x10000, 1024)),
         direct(record(Kind::Alloc, Class::Linear, 0x20000, 2047)),
         direct(record(Kind::Alloc, Class::Linear, 0x30000, 2048)),
@@ -289,9 +289,9 @@ fn sizes_fall_into_powers_of_two() {
         bytes,
         live,
         live_bytes,
-    } = account.sizes[&10];
+    } = ledger.sizes[&10];
     assert_eq!((count, bytes, live, live_bytes), (2, 3071, 1, 1024));
-    assert_eq!(account.sizes[&11].count, 1);
+    assert_eq!(ledger.sizes[&11].count, 1);
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
@@ -329,15 +329,15 @@ fn any_record() -> impl Strategy<Value = Record> {
 proptest! {
     #[test]
     fn nonsense_never_panics(records in prop::collection::vec(any_record(), 0..200)) {
-        let account = replay(&records);
-        for device in account.devices.values() {
+        let ledger = replay(&records);
+        for device in ledger.devices.values() {
             let free = device.free();
             prop_assert!(free.largest <= free.bytes);
             prop_assert!((0.0..=1.0).contains(&free.fragmentation()));
             prop_assert!(device.all.reserved.current <= device.all.reserved.peak);
         }
         let measured = records.iter().filter(|record| record.kind == Kind::Measured as u8).count();
-        prop_assert_eq!(account.events as usize + measured, records.len());
-        let _ = (account.live(), account.anomalies.total());
+        prop_assert_eq!(ledger.events as usize + measured, records.len());
+        let _ = (ledger.live(), ledger.anomalies.total());
     }
 }

@@ -7,16 +7,20 @@ use std::path::{Path, PathBuf};
 
 use journal::reader::{Header, Journal, State};
 
-use super::account::DeviceAccount;
-use super::device_code;
-use super::host::Host;
-use super::job::{Job, LoadError, uuid};
-use super::measured::Ledger;
-use super::nvml::{self, Answer, Reading};
-use super::reconciliation::{AsOf, Context, Differences};
-use super::running;
+use crate::analysis::device_code;
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::host::Host;
+use crate::analysis::job::{Job, LoadError};
+use crate::analysis::names::device_uuid;
+use crate::analysis::nvml::{self, Answer};
+use crate::analysis::reconciliation::AsOf;
+use crate::analysis::running;
 
+mod device;
 mod live;
+
+use device::incomplete;
+pub use device::{Device, Process};
 
 /// How often a moment is looked for at which no ledger moves while NVML is asked.
 const TRIES: usize = 4;
@@ -26,59 +30,6 @@ const TRIES: usize = 4;
 pub struct Target {
     pub journal: PathBuf,
     pub pid: Option<u32>,
-}
-
-/// One device at one moment.
-pub struct Device {
-    pub uuid: Option<String>,
-    pub name: String,
-    pub total: u64,
-    /// Nanoseconds after 1970 of a measurement; `None` is now.
-    pub at: Option<u64>,
-    pub nvml: Option<Reading>,
-    pub processes: Vec<Process>,
-    /// `None` where it cannot be told from the unknown.
-    pub other_processes: Option<u64>,
-    /// What nothing explains, that of the processes among it.
-    pub unknown: i64,
-    /// Whether there was anything to compare the ledger with.
-    pub compared: bool,
-    pub notes: Vec<String>,
-}
-
-impl Device {
-    /// The largest difference that has no name, of the device or of one of its processes.
-    pub fn worst(&self) -> u64 {
-        let processes = self.processes.iter().map(|process| process.differences.unknown);
-        let all = processes.chain([self.unknown]);
-        all.map(i64::unsigned_abs).max().unwrap_or(0)
-    }
-}
-
-/// One process's part of a device.
-pub struct Process {
-    pub pid: u32,
-    pub job: String,
-    pub ledger: Ledger,
-    pub nvml_used: Option<u64>,
-    /// Total and free, as the layer below answered last.
-    pub driver: Option<(u64, u64)>,
-    pub context: Option<Context>,
-    pub differences: Differences,
-}
-
-impl Process {
-    fn new(pid: u32, job: &Job, ledger: Ledger) -> Self {
-        Self {
-            pid,
-            job: job.title(),
-            ledger,
-            nvml_used: None,
-            driver: None,
-            context: None,
-            differences: Differences::default(),
-        }
-    }
 }
 
 /// How a journal is read.
@@ -131,7 +82,11 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
         let found = Found {
             pid,
             journal: journal.clone(),
-            uuids: header.devices.iter().filter_map(|device| uuid(&device.uuid)).collect(),
+            uuids: header
+                .devices
+                .iter()
+                .filter_map(|device| device_uuid(&device.uuid))
+                .collect(),
         };
         match Host::of(pid) {
             Host::Closed(why) => alone(Some(pid), journal, &why),
@@ -224,28 +179,22 @@ fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec
 fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
         let runs = job.state == State::Running;
-        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, runs, ordinal, account.all.reserved.current);
-        job.account.devices.iter().map(of).collect::<Vec<_>>()
+        let of = |(&ordinal, ledger): (&i16, &DeviceLedger)| (*pid, runs, ordinal, ledger.all.reserved.current);
+        job.ledger.devices.iter().map(of).collect::<Vec<_>>()
     };
     jobs.iter().flat_map(each).collect()
 }
 
-/// What has to be known of a journal that is not whole.
-fn incomplete(pid: u32, job: &Job) -> Option<String> {
-    let lost = job.lost;
-    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
-}
-
 /// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.
 fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
-    let nothing = DeviceAccount::default();
+    let nothing = DeviceLedger::default();
     let mut devices = Vec::new();
-    for (ordinal, told, account) in job.devices() {
-        let account = account.unwrap_or(&nothing);
+    for (ordinal, told, ledger) in job.devices() {
+        let ledger = ledger.unwrap_or(&nothing);
         let code = || pid.map_or(0, device_code::mapped_by);
-        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, Ledger::of(account));
+        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
         let mut device = Device {
-            uuid: told.and_then(|told| uuid(&told.uuid)),
+            uuid: told.and_then(|told| device_uuid(&told.uuid)),
             name: told.map_or_else(|| format!("device {ordinal}"), |told| told.name.clone()),
             total: told.map_or(0, |told| told.total_memory),
             at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
@@ -260,7 +209,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 .chain(incomplete(process.pid, job))
                 .collect(),
         };
-        match AsOf::of(account, code) {
+        match AsOf::of(ledger, code) {
             Some(as_of) => {
                 device.compared = true;
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
@@ -270,7 +219,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                     let why = "NVML did not tell this process's bytes: other processes cannot be told from the unknown";
                     device.notes.push(why.into());
                 }
-                process.ledger = as_of.ledger;
+                process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;
                 process.context = as_of.context;
