@@ -5,6 +5,9 @@
 
 pub mod analysis;
 mod commands;
+mod failure;
+mod journals;
+mod launch;
 mod render;
 pub mod replay;
 

@@ -5,10 +5,8 @@ mod inspect;
 mod reconcile;
 mod replay;
 mod run;
-mod simulator;
 mod top;
 
-use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -54,54 +52,6 @@ enum Command {
     Top(top::Top),
 }
 
-/// Why the program ends without having done what was asked.
-pub struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    /// Something went wrong.
-    fn failed(message: impl fmt::Display) -> Self {
-        Self {
-            code: 1,
-            message: message.to_string(),
-        }
-    }
-
-    /// What was asked for was done, and this is its answer to scripts; there is nothing to say.
-    fn found(code: u8) -> Self {
-        Self {
-            code,
-            message: String::new(),
-        }
-    }
-
-    fn message(&self) -> &str {
-        &self.message
-    }
-
-    fn unwritten(error: std::io::Error) -> Self {
-        Self::failed(format!("cannot write to standard output: {error}"))
-    }
-
-    /// The answer, which is already written, is no.
-    const fn no() -> Self {
-        Self {
-            code: 1,
-            message: String::new(),
-        }
-    }
-
-    /// It was not even tried, because it cannot be right.
-    fn refused(message: impl fmt::Display) -> Self {
-        Self {
-            code: 2,
-            message: message.to_string(),
-        }
-    }
-}
-
 pub fn main() -> ExitCode {
     // Rust ignores SIGPIPE from the start. With it, `vramshim inspect | head` ends as quietly as every other tool, and
     // a job that `run` becomes finds the signal as it expects it.
@@ -119,11 +69,11 @@ pub fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { code, message }) => {
-            for line in message.lines() {
+        Err(failure) => {
+            for line in failure.message().lines() {
                 eprintln!("vramshim: {line}");
             }
-            ExitCode::from(code)
+            ExitCode::from(failure.code())
         }
     }
 }

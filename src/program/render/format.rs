@@ -2,11 +2,31 @@
 
 use std::io::{self, IsTerminal};
 
+use journal::reader::State;
+
 pub use base::units::size;
 
 /// Whether text on standard output may be set off with escape sequences.
 pub fn bold() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// `text`, set off with escape sequences if `bold` is true.
+pub fn strong(text: &str, bold: bool) -> String {
+    if bold {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// How a process ended, in one or two plain terms.
+pub fn ended(state: State) -> String {
+    match state {
+        State::Running => "running".into(),
+        State::Exited(status) => format!("exit {status}"),
+        State::Killed => "killed".into(),
+    }
 }
 
 /// A difference of bytes, with its sign where that is a minus.

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use policy::device_memory::{DeviceMemory, DriverError};
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
 /// Every block is a multiple of this.

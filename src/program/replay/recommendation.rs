@@ -2,7 +2,8 @@
 
 use policy::Settings;
 
-use super::{Outcome, STRATEGIES, Source};
+use super::gathering::Source;
+use super::play::{Outcome, STRATEGIES};
 
 /// A gain below one part in this many of what is reserved now is none.
 const WORTH_IT: u64 = 100;

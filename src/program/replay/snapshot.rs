@@ -7,7 +7,7 @@ use std::path::Path;
 use deser::Deserialize;
 use deser_pickle::DeserializerConfig;
 
-use super::trace::{Gathering, Source, choose_device};
+use super::gathering::{Gathering, Source, choose_device};
 
 /// PyTorch writes equal call stacks once and refers to them, and the reader goes through them at every reference: so
 /// often at most, in values. A history of a million events with stacks of a hundred frames takes a fifth of it.

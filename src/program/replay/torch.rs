@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use policy::device_memory::{DeviceMemory, DriverError};
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
 const ROUND: u64 = 512;

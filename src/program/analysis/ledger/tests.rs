@@ -1,4 +1,7 @@
+use base::api::Api;
+
 use super::*;
+use crate::analysis::device_ledger::{Free, Level};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;

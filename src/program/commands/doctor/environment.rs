@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::commands::run::Variables;
+use crate::launch::options::Variables;
 
 pub struct Environment {
     /// Where it differs from ours.

@@ -11,7 +11,7 @@ use super::environment::Environment;
 use super::probe::What;
 use super::processes::End;
 use super::report::Findings;
-use crate::commands::run;
+use crate::launch::library::preload;
 use crate::render::format::duration;
 
 const CHECK: &str = "library";
@@ -54,7 +54,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
         findings.problem(CHECK, "it is another library", reinstall).at(place);
         return false;
     }
-    if let Err(failure) = run::preload(&[path.to_owned()]) {
+    if let Err(failure) = preload(&[path.to_owned()]) {
         findings
             .problem(
                 CHECK,

@@ -33,8 +33,9 @@ use serde_json::Value;
 use self::environment::Environment;
 use self::report::{Findings, Page};
 use self::trial::Trial;
-use super::Failure;
-use super::run::{Setting, find_library};
+use crate::failure::Failure;
+use crate::launch::library::find_library;
+use crate::launch::options::JobOptions;
 use crate::render::format;
 pub use probe::{COMMAND as PROBE, Probe};
 
@@ -56,7 +57,7 @@ Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 the doctor it
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
     #[command(flatten)]
-    setting: Setting,
+    options: JobOptions,
 
     /// Print JSON: every finding, what the driver said, what the command did
     #[arg(long)]
@@ -106,19 +107,19 @@ impl Doctor {
         shown.map_err(Failure::unwritten)?;
         match worst.exit_code() {
             0 => Ok(()),
-            code => Err(Failure::found(code)),
+            code => Err(Failure::answer(code)),
         }
     }
 
     /// The job's environment, and whether the library is there to be looked at.
     fn environment(&self, findings: &mut Findings) -> Result<(Environment, bool), Failure> {
-        let mut variables = self.setting.variables()?;
+        let mut variables = self.options.variables()?;
         let mut stand_ins = Vec::new();
-        if let Some((simulator, own)) = self.setting.simulator()? {
+        if let Some((simulator, own)) = self.options.simulator()? {
             variables.extend(own);
             stand_ins = simulator.preloads();
         }
-        let library = match find_library(self.setting.library.as_deref()) {
+        let library = match find_library(self.options.library.as_deref()) {
             Ok(library) => Some(library),
             Err(failure) => {
                 findings.problem(
@@ -146,7 +147,7 @@ impl Doctor {
         }
         layers::check(findings, environment);
         settings::check(findings, environment, &config, &errors, |error| {
-            self.setting.as_given(error)
+            self.options.as_given(error)
         });
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use self::library::{Library, call, file_of};
 use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
-use crate::commands::Failure;
+use crate::failure::Failure;
 pub use nvml::Holding;
 
 /// What the program calls itself with.

@@ -12,8 +12,8 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
-use crate::commands::reconcile;
 use crate::render::format;
+use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
     // One job at a time: a journal with millions of live allocations need not be in memory twice, as JSON.
@@ -127,9 +127,9 @@ fn devices(job: &Job) -> Value {
 
 fn reconciliation(as_of: &AsOf) -> Value {
     let measured = &as_of.measured;
-    let mut part = reconcile::json::part(&as_of.balance, measured.nvml, measured.driver, as_of.context);
+    let mut part = process_json(&as_of.balance, measured.nvml, measured.driver, as_of.context);
     part["time_ns"] = json!(measured.time_ns);
-    part["differences"] = reconcile::json::differences(&as_of.differences);
+    part["differences"] = differences_json(&as_of.differences);
     part["other_processes"] = json!(as_of.other_processes);
     part["unknown"] = json!(as_of.differences.unknown);
     part

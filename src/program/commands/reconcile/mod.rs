@@ -1,7 +1,8 @@
 //! `vramshim reconcile`: ledger, driver and NVML side by side, every byte of difference under a name.
 
-pub(super) mod json;
-pub(super) mod text;
+mod json;
+mod round;
+mod text;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -12,10 +13,11 @@ use base::units::parse_size;
 use clap::Args;
 use config::parse_duration;
 
-use super::Failure;
-use super::inspect::{collect, load};
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
+use crate::failure::Failure;
+use crate::journals::{collect, load};
+use round::Round;
 use watch::Interruptions;
 
 const EXAMPLES: &str = "\
@@ -67,19 +69,6 @@ pub struct Reconcile {
     json: bool,
 }
 
-/// What one round found.
-pub struct Round {
-    pub devices: Vec<Device>,
-    pub bound: u64,
-}
-
-impl Round {
-    pub fn within_bound(&self) -> bool {
-        let mut compared = self.devices.iter().filter(|device| device.compared).peekable();
-        compared.peek().is_some() && compared.all(|device| device.worst() <= self.bound)
-    }
-}
-
 impl Reconcile {
     pub fn show(self) -> Result<(), Failure> {
         let bound = parse_size(&self.bound).ok_or_else(|| {
@@ -113,7 +102,7 @@ impl Reconcile {
                 return if round.within_bound() {
                     Ok(())
                 } else {
-                    Err(Failure::no())
+                    Err(Failure::answer(1))
                 };
             }
         }

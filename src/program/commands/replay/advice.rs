@@ -2,7 +2,7 @@
 
 use policy::Settings;
 
-use super::Row;
+use super::row::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
 use crate::replay::{Outcome, Source, Trace};

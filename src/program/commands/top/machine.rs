@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use journal::reader::{OpenError, Problem, State};
 
-use super::printable;
 use crate::analysis::running::{self, FileId, file_id};
 use crate::analysis::watch::Watched;
-use crate::commands::inspect::in_folder;
+use crate::journals::in_folder;
+use crate::render::format::printable;
 
 /// How long a process that ended is still shown.
 const REMEMBERED: Duration = Duration::from_secs(5);
@@ -70,6 +70,19 @@ impl Machine {
 
     pub fn is_restricted(&self) -> bool {
         !self.pids.is_empty() || !self.paths.is_empty()
+    }
+
+    /// What to tell a user if there is no process to show.
+    pub fn nothing_to_show(&self) -> String {
+        let whose = if self.is_restricted() {
+            "of those asked for "
+        } else {
+            ""
+        };
+        format!(
+            "No process {whose}writes a journal now. `vramshim run` starts a process under the library; `vramshim top` sees \
+             it from its first use of CUDA. `vramshim inspect` shows processes that have ended."
+        )
     }
 
     /// What could not be read.

@@ -15,11 +15,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use config::parse_duration;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::Failure;
-use super::inspect::text::table;
-use crate::render::format::{count, printable, size};
+use crate::failure::Failure;
+use crate::render::progress;
+use crate::render::table::table;
 use machine::Machine;
 use rows::{Column, DeviceRow, Row};
 
@@ -36,9 +35,6 @@ choose the column to sort by, r reverses; p pauses; q quits.
 A process is seen from its first use of CUDA on, through its journal: one that keeps none (VRAMSHIM_JOURNAL_MAX=0) is not. \
 Nor are other users' processes, unless root asks. A device is known by its UUID, so that processes that number it \
 differently are added up. Rates are those since the last look; utilisation is peak allocated / peak reserved.";
-
-/// Journals with more left to read than this get a progress bar.
-const WORTH_A_BAR: u64 = 32 << 20;
 
 /// How long processes are read along with that go on writing.
 const CHASE: Duration = Duration::from_secs(2);
@@ -100,7 +96,7 @@ impl Top {
 /// Reads every journal to its end as it is now.
 fn read_all(machine: &mut Machine) {
     machine.discover();
-    let mut bar: Option<ProgressBar> = None;
+    let mut bar: Option<indicatif::ProgressBar> = None;
     let (_, goal) = machine.progress();
     let mut last = None;
     while !machine.follow(Duration::from_millis(100)) {
@@ -109,13 +105,8 @@ fn read_all(machine: &mut Machine) {
         if done > goal && last.get_or_insert_with(Instant::now).elapsed() > CHASE {
             break;
         }
-        if bar.is_none() && total - done > WORTH_A_BAR {
-            // Hidden unless standard error is a terminal.
-            let new = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("reading {wide_bar} {binary_bytes}/{binary_total_bytes}") {
-                new.set_style(style);
-            }
-            bar = Some(new);
+        if bar.is_none() && total - done > progress::WORTH_A_BAR_BYTES {
+            bar = Some(progress::reading(total, "journals"));
         }
         if let Some(bar) = &bar {
             bar.set_length(total);
@@ -128,24 +119,11 @@ fn read_all(machine: &mut Machine) {
     machine.finish();
 }
 
-/// Words for a machine on which there is nothing to see.
-fn nothing(machine: &Machine) -> String {
-    let whose = if machine.is_restricted() {
-        "of those asked for "
-    } else {
-        ""
-    };
-    format!(
-        "No process {whose}writes a journal now: `vramshim run` starts one under the library; it is seen from its first \
-         use of CUDA on (`vramshim inspect` tells of those that ended)."
-    )
-}
-
 fn print(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let mut rows = rows::of(machine);
     Column::Pid.sort(&mut rows, false);
     if rows.is_empty() {
-        return writeln!(out, "{}", nothing(machine));
+        return writeln!(out, "{}", machine.nothing_to_show());
     }
     let devices = rows::devices(machine);
     if !devices.is_empty() {

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use journal::reader::State;
 
 use super::machine::Machine;
-use super::{count, printable, size};
 use crate::analysis::device_ledger::{DeviceLedger, Free, Totals};
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::{Rates, Watched};
-use crate::commands::inspect::text::ended;
-use crate::render::format;
+use crate::render::format::{self, count, ended, printable, size};
 
 /// One device of a process; of a process that has none yet, the process alone.
 pub struct Row {
@@ -319,53 +317,7 @@ impl DeviceRow {
 }
 
 #[cfg(test)]
-pub mod samples {
-    //! Rows as they could be.
-
-    use super::*;
-    use crate::analysis::device_ledger::Level;
-
-    pub fn row(number: u32, reserved: Option<u64>) -> Row {
-        let level = |bytes| Level {
-            current: bytes,
-            peak: 2 * bytes,
-        };
-        Row {
-            id: (1, u64::from(number)),
-            pid: 4711 + number,
-            job: format!("job {number} \u{4e16}\u{754c}"),
-            strategy: "auto_growth".to_owned(),
-            device: Some(0),
-            limit: None,
-            state: "running".to_owned(),
-            figures: reserved.map(|reserved| Figures {
-                all: Totals {
-                    reserved: level(reserved),
-                    allocated: level(reserved / 2),
-                    ..Totals::default()
-                },
-                free: Free::default(),
-                failures: 0,
-                rates: Some(Rates {
-                    allocations: 1234.5,
-                    ..Rates::default()
-                }),
-            }),
-        }
-    }
-
-    pub fn device() -> DeviceRow {
-        DeviceRow {
-            uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
-            name: Some("Simulated GPU".to_owned()),
-            total_memory: Some(80 << 30),
-            requested: 1 << 30,
-            allocated: 1 << 30,
-            reserved: 2 << 30,
-            processes: 3,
-        }
-    }
-}
+pub mod samples;
 
 #[cfg(test)]
 mod tests {

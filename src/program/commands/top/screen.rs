@@ -9,10 +9,10 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::machine::Machine;
-use super::printable;
 use super::rows::{self, Column, DeviceRow, Row};
 use crate::analysis::running::FileId;
-use crate::commands::inspect::text::Page;
+use crate::render::format::printable;
+use crate::render::job_page::JobPage;
 
 /// Entries of each list of an opened process.
 const ENTRIES: usize = 20;
@@ -85,7 +85,7 @@ impl Screen {
         self.devices = rows::devices(machine);
         self.note = match (machine.problems().next(), self.rows.is_empty()) {
             (Some(problem), _) => problem.to_owned(),
-            (None, true) => super::nothing(machine),
+            (None, true) => machine.nothing_to_show(),
             (None, false) => String::new(),
         };
         self.open(machine);
@@ -102,7 +102,7 @@ impl Screen {
             self.text.push("Its journal is being read.".to_owned());
             return;
         }
-        let page = Page {
+        let page = JobPage {
             top: ENTRIES,
             bold: false,
         };

@@ -14,9 +14,9 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
 
-use super::Failure;
 use super::machine::Machine;
 use super::screen::{Key, Screen};
+use crate::failure::Failure;
 
 /// How long a signal may wait to be noticed.
 const LISTEN: Duration = Duration::from_millis(50);

@@ -7,8 +7,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use super::Failure;
-use super::run::own_folder;
+use super::library::own_folder;
+use crate::failure::Failure;
 
 const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
 const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";

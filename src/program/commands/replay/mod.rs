@@ -2,6 +2,7 @@
 
 mod advice;
 mod progress;
+mod row;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,11 +16,12 @@ use config::Config;
 use policy::{Settings, Strategy};
 use serde_json::json;
 
-use super::Failure;
+use crate::failure::Failure;
 use crate::render::format;
-use crate::replay::{Outcome, STRATEGIES, Source, Trace, play, smallest_device};
+use crate::replay::{STRATEGIES, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
+use row::Row;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -78,20 +80,6 @@ utilisation = peak live / peak reserved; waits are synchronisations that the lib
 or mapped elsewhere; the smallest device is the one on which the strategy, giving back what is idle, still serves every \
 request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely runs now: the \
 strategy in force for a journal, PyTorch's allocator for the others.";
-
-/// How a strategy fared, and the smallest device it fits.
-pub struct Row {
-    outcome: Outcome,
-    smallest: Option<u64>,
-}
-
-impl Row {
-    /// Nothing where requests failed: the two peaks are of different runs then.
-    fn utilisation(&self, trace: &Trace) -> Option<f64> {
-        let utilisation = trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64;
-        (self.outcome.failed == 0).then_some(utilisation)
-    }
-}
 
 /// The sizes that a journal's job ran with; Paddle's defaults for what tells none.
 fn settings_of(source: &Source) -> Settings {

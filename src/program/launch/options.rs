@@ -1,0 +1,133 @@
+//! The options that set up a job. `run` starts a job with them, and `doctor` examines what it would be started with.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use base::units::parse_size;
+use clap::Args;
+use config::ConfigError;
+
+use super::library::{find_library, preload};
+use super::simulator::Simulator;
+use crate::failure::Failure;
+
+const STRATEGY: &str = "VRAMSHIM_STRATEGY";
+const LIMIT: &str = "VRAMSHIM_MEMORY_LIMIT";
+
+/// Names and values that a job's environment gets.
+pub type Variables = Vec<(&'static str, OsString)>;
+
+/// Options of `run` and of `doctor`.
+#[derive(Args)]
+pub struct JobOptions {
+    #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
+    strategy: Option<OsString>,
+
+    /// Folder for the journals, one file a process [default: ./vramshim-<job>]
+    #[arg(long, short, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+
+    /// Memory the job may have of each device: 8GiB, 50%, or by number or UUID: 0=8GiB,1=50%
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<OsString>,
+
+    /// Folder of the accounts that processes share; the limit holds for all of them together
+    #[arg(long, value_name = "FOLDER")]
+    accounts: Option<PathBuf>,
+
+    /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB
+    #[arg(long, value_name = "SIZE")]
+    sim: Option<String>,
+
+    /// How many simulated GPUs, each with that memory
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
+    sim_devices: u32,
+
+    /// The library to preload [default: $VRAMSHIM_LIBRARY, or libvramshim.so beside this program or in ../lib]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// Let the library report errors only
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fit, auto_growth (also spelt autogrow) \
+                             [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, passthrough]";
+
+impl JobOptions {
+    /// An error that names what the user wrote: the option, where it became the variable.
+    pub fn as_given(&self, error: &ConfigError) -> String {
+        let option = match error.variable {
+            STRATEGY if self.strategy.is_some() => "--strategy",
+            LIMIT if self.limit.is_some() => "--limit",
+            _ => return error.to_string(),
+        };
+        format!(
+            "{option} {:?} is not accepted; accepted: {}",
+            error.value, error.accepted
+        )
+    }
+
+    /// The variables that differ for the job.
+    pub fn environment(&self) -> Result<Variables, Failure> {
+        let mut environment = self.variables()?;
+        let mut preloads = vec![find_library(self.library.as_deref())?];
+        if let Some((simulator, variables)) = self.simulator()? {
+            preloads.extend(simulator.preloads());
+            environment.extend(variables);
+        }
+        environment.push(("LD_PRELOAD", preload(&preloads)?));
+        Ok(environment)
+    }
+
+    /// Those that an option stands for.
+    pub fn variables(&self) -> Result<Variables, Failure> {
+        let mut environment = Vec::new();
+        if let Some(strategy) = &self.strategy {
+            // As a variable it would be one that is not set.
+            if strategy.is_empty() {
+                return Err(Failure::refused(
+                    "--strategy \"\": give a name, or leave the option out",
+                ));
+            }
+            environment.push((STRATEGY, strategy.clone()));
+        }
+        if let Some(folder) = &self.dir {
+            environment.push(("VRAMSHIM_DIR", absolute_folder("--dir", folder)?.into()));
+        }
+        if let Some(limit) = &self.limit {
+            environment.push((LIMIT, limit.clone()));
+        }
+        if let Some(folder) = &self.accounts {
+            environment.push(("VRAMSHIM_ACCOUNTS", absolute_folder("--accounts", folder)?.into()));
+        }
+        if self.quiet {
+            environment.push(("VRAMSHIM_LOG", "error".into()));
+        }
+        Ok(environment)
+    }
+
+    /// The simulated GPU, if it is asked for, and how a job is pointed at it.
+    pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
+        let Some(size) = &self.sim else { return Ok(None) };
+        let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
+            Failure::refused(format!(
+                "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
+            ))
+        })?;
+        let simulator = Simulator::find()?;
+        let variables = simulator.environment(bytes, self.sim_devices)?;
+        Ok(Some((simulator, variables)))
+    }
+}
+
+fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(Failure::refused(format!(
+            "{option} {}: not a folder; give one, it need not exist yet",
+            folder.display()
+        )));
+    }
+    std::path::absolute(folder).map_err(|error| Failure::refused(format!("{option} {}: {error}", folder.display())))
+}

@@ -1,0 +1,195 @@
+//! Plays a trace through one strategy, and searches for the smallest device on which the strategy serves all of it.
+
+use std::collections::HashMap;
+
+use policy::device_memory::{DeviceMemory, DriverError};
+use policy::{self, Policy, Settings, Strategy};
+
+use super::allocator::Allocator;
+use super::device::ModelDevice;
+use super::gathering::Request;
+use super::paddle;
+use super::torch::CachingAllocator;
+use super::trace::Trace;
+
+/// How one strategy fared. Bytes, but for the count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    pub name: &'static str,
+    pub peak_reserved: u64,
+    /// Calls that reached the driver for device memory.
+    pub driver_calls: u64,
+    /// How often the job waited for the device, so that memory could be reused or mapped elsewhere; `None` where nobody
+    /// counts: those that the driver makes itself.
+    pub synchronisations: Option<u64>,
+    /// Requests that the device had no memory for.
+    pub failed: u64,
+}
+
+/// Names of the strategies that can be played, in the order they are shown.
+pub const STRATEGIES: &[&str] = &[
+    "passthrough",
+    "naive_best_fit",
+    "auto_growth",
+    "torch",
+    "torch_expandable",
+    "paddle_auto_growth",
+    "paddle_naive_best_fit",
+];
+
+/// How many requests are played between two calls of `tick`.
+const TICK: usize = 1 << 16;
+
+/// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
+/// `tick` hears now and then how many requests went by since it was last called.
+pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
+    attempt(trace, name, settings, device_memory, u64::MAX, tick)
+}
+
+/// As `play`, and ends where `enough_failed` requests have failed.
+fn attempt(
+    trace: &Trace,
+    name: &str,
+    settings: &Settings,
+    device_memory: u64,
+    enough_failed: u64,
+    tick: &dyn Fn(u64),
+) -> Option<Outcome> {
+    let name = STRATEGIES.iter().copied().find(|known| *known == name)?;
+    let device = ModelDevice::new(device_memory);
+    let flags = paddle::Flags {
+        fraction: settings.fraction,
+        initial: settings.initial_bytes,
+        reallocate: settings.reallocate_bytes,
+        chunk: settings.chunk_bytes,
+    };
+    let mut allocator: Box<dyn Allocator + '_> = match name {
+        "torch" => Box::new(CachingAllocator::new(&device, false)),
+        "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
+        "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
+        "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
+        _ => match Strategy::parse(name).and_then(|strategy| policy::create(strategy, settings)) {
+            Some(policy) => Box::new(Ours {
+                policy,
+                device: &device,
+            }),
+            None => Box::new(Direct { device: &device }),
+        },
+    };
+    let failed = drive(trace, &mut *allocator, enough_failed, tick);
+    Some(Outcome {
+        name,
+        peak_reserved: device.peak(),
+        driver_calls: device.calls(),
+        synchronisations: allocator.synchronisations(),
+        failed,
+    })
+}
+
+/// The smallest device, in whole MiB, on which the strategy of `outcome` serves every request; to 1 MiB or 0.1%,
+/// whichever is more. `outcome` is what it did on a device of `device_memory` bytes.
+pub fn smallest_device(
+    trace: &Trace,
+    outcome: &Outcome,
+    settings: &Settings,
+    device_memory: u64,
+    tick: &dyn Fn(u64),
+) -> Option<u64> {
+    const MIB: u64 = 1 << 20;
+    const MOST: u64 = 1 << 40;
+    let fits = |mebibytes: u64| {
+        attempt(trace, outcome.name, settings, mebibytes * MIB, 1, tick).is_some_and(|outcome| outcome.failed == 0)
+    };
+    let live = trace.peak_live.div_ceil(MIB);
+    if live >= MOST {
+        return None;
+    }
+    // What is too small, and a first guess at what is enough: what it got by with, or more than where it failed. A
+    // strategy that reserves a share of the device takes far more than it needs of a large one, and may get too little
+    // of one as small as that: so the guess is no more than twice what was live, and it is tried.
+    let (mut least, mut enough) = match outcome.failed {
+        0 => (
+            live.saturating_sub(1),
+            outcome.peak_reserved.div_ceil(MIB).min(2 * live),
+        ),
+        _ => {
+            let failed_on = device_memory / MIB;
+            (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
+        }
+    };
+    while !fits(enough) {
+        least = least.max(enough);
+        enough = enough.checked_mul(2).filter(|&mebibytes| mebibytes < MOST)?;
+    }
+    while enough - least > (enough / 1000).max(1) {
+        let middle = least + (enough - least) / 2;
+        if fits(middle) {
+            enough = middle;
+        } else {
+            least = middle;
+        }
+    }
+    Some(enough * MIB)
+}
+
+fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick: &dyn Fn(u64)) -> u64 {
+    let mut handles = HashMap::new();
+    let mut failed = 0;
+    for requests in trace.requests.chunks(TICK) {
+        for request in requests {
+            match *request {
+                Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
+                    Ok(handle) => drop(handles.insert(id, handle)),
+                    Err(_) => failed += 1,
+                },
+                Request::Free { id, stream } => {
+                    if let Some(handle) = handles.remove(&id) {
+                        allocator.free(handle, stream);
+                    }
+                }
+            }
+            if failed >= enough_failed {
+                return failed;
+            }
+        }
+        tick(requests.len() as u64);
+    }
+    failed
+}
+
+/// One of our own policies. Requests that name a stream are those of `vramshim_torch_alloc`, others those of `cuMemAlloc`.
+struct Ours<'a> {
+    policy: Box<dyn Policy>,
+    device: &'a ModelDevice,
+}
+
+impl Allocator for Ours<'_> {
+    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
+        let block = self.policy.allocate(self.device, size, stream)?;
+        Ok(block.address)
+    }
+
+    fn free(&mut self, handle: u64, stream: Option<u64>) {
+        self.policy.free(self.device, handle, stream);
+    }
+
+    fn synchronisations(&self) -> Option<u64> {
+        Some(self.policy.statistics().synchronisations)
+    }
+}
+
+/// Every request is the driver's.
+struct Direct<'a> {
+    device: &'a ModelDevice,
+}
+
+impl Allocator for Direct<'_> {
+    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+        self.device.allocate(size)
+    }
+
+    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+        // A segment of the model's own is always taken back.
+        let _ = self.device.free(handle);
+    }
+}
