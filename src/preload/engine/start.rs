@@ -16,7 +16,7 @@ use super::{Engine, scope};
 use crate::engine::state::ledger::Ledger;
 use base::cuda::MAX_DEVICES;
 use base::process;
-use config::{Config, EXPLAINING_VARIABLES};
+use config::{Config, explaining_variables};
 use journal::writer::{Journal, Options};
 use quota::Quota;
 
@@ -145,7 +145,7 @@ fn journal(config: &Config) -> Option<Journal> {
         job,
         max_bytes: config.journal_max,
         command_line: process::command_line(),
-        environment: process::environment(EXPLAINING_VARIABLES),
+        environment: process::environment(&explaining_variables()),
     };
     match Journal::create(&options) {
         Ok(journal) => {
