@@ -164,7 +164,7 @@ variables! {
         name: "FLAGS_fraction_of_gpu_memory_to_use",
         default: "0.92",
         accepted: "a number above 0, up to 1",
-        meaning: "`naive_best_fit`: share of the available memory to reserve, after 5% of it are set aside.",
+        meaning: "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
         part: Part::Policy,
         in_journal: true,
     };
@@ -211,7 +211,7 @@ variables! {
     };
     LIBRARY = Variable {
         name: "VRAMSHIM_LIBRARY",
-        default: "beside the program or in ../lib",
+        default: "in the program's folder or in ../lib",
         accepted: "the path of libvramshim.so",
         meaning: "The library that `vramshim run` and `doctor` preload into the job.",
         part: Part::Program,
@@ -219,7 +219,7 @@ variables! {
     };
     SIMULATOR = Variable {
         name: "VRAMSHIM_SIMGPU",
-        default: "simgpu beside the program or in its parent folder",
+        default: "simgpu in the program's folder or in ../simgpu",
         accepted: "a folder that holds the simulated libcuda.so.1",
         meaning: "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.",
         part: Part::Program,

@@ -6,6 +6,7 @@ mod reconcile;
 mod replay;
 mod run;
 mod top;
+mod variables;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Command {
     AskNvml(reconcile::AskNvml),
     /// Show all devices and processes under the library as they are now
     Top(top::Top),
+    /// List the environment variables that the library and the program read
+    Variables(variables::Variables),
 }
 
 pub fn main() -> ExitCode {
@@ -66,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Reconcile(reconcile) => reconcile.show(),
         Command::AskNvml(question) => question.answer(),
         Command::Top(top) => top.show(),
+        Command::Variables(variables) => variables.show(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

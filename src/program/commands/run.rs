@@ -12,6 +12,7 @@ use config::Config;
 
 use crate::failure::Failure;
 use crate::launch::options::JobOptions;
+use crate::render::variables;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +22,7 @@ Examples:
   vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", variables::help()))]
 pub struct Run {
     #[command(flatten)]
     options: JobOptions,

@@ -4,17 +4,19 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use config::table;
+
 use crate::failure::Failure;
 
 const LIBRARY: &str = "libvramshim.so";
 
 pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let from_environment = std::env::var_os("VRAMSHIM_LIBRARY")
+    let from_environment = std::env::var_os(table::LIBRARY.name)
         .filter(|value| !value.is_empty())
         .map(PathBuf::from);
     let told = match (given, &from_environment) {
         (Some(path), _) => Some((path, "--library")),
-        (None, Some(path)) => Some((path.as_path(), "VRAMSHIM_LIBRARY")),
+        (None, Some(path)) => Some((path.as_path(), table::LIBRARY.name)),
         (None, None) => None,
     };
     if let Some((path, whence)) = told {

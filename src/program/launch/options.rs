@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use base::units::parse_size;
 use clap::Args;
-use config::ConfigError;
+use config::{ConfigError, table};
 
 use super::library::{find_library, preload};
 use super::simulator::Simulator;
 use crate::failure::Failure;
 
-const STRATEGY: &str = "VRAMSHIM_STRATEGY";
-const LIMIT: &str = "VRAMSHIM_MEMORY_LIMIT";
+const STRATEGY: &str = table::STRATEGY.name;
+const LIMIT: &str = table::LIMIT.name;
 
 /// Names and values that a job's environment gets.
 pub type Variables = Vec<(&'static str, OsString)>;
@@ -94,16 +94,16 @@ impl JobOptions {
             environment.push((STRATEGY, strategy.clone()));
         }
         if let Some(folder) = &self.dir {
-            environment.push(("VRAMSHIM_DIR", absolute_folder("--dir", folder)?.into()));
+            environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
         if let Some(limit) = &self.limit {
             environment.push((LIMIT, limit.clone()));
         }
         if let Some(folder) = &self.accounts {
-            environment.push(("VRAMSHIM_ACCOUNTS", absolute_folder("--accounts", folder)?.into()));
+            environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
         if self.quiet {
-            environment.push(("VRAMSHIM_LOG", "error".into()));
+            environment.push((table::LOG.name, "error".into()));
         }
         Ok(environment)
     }

@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use config::table;
+
 use super::library::own_folder;
 use crate::failure::Failure;
 
@@ -21,7 +23,7 @@ pub struct Simulator {
 
 impl Simulator {
     pub fn find() -> Result<Simulator, Failure> {
-        let named = std::env::var_os("VRAMSHIM_SIMGPU").filter(|value| !value.is_empty());
+        let named = std::env::var_os(table::SIMULATOR.name).filter(|value| !value.is_empty());
         let places = match named {
             Some(folder) => vec![PathBuf::from(folder)],
             None => vec![own_folder().join("simgpu"), own_folder().join("../simgpu")],

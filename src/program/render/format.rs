@@ -2,13 +2,15 @@
 
 use std::io::{self, IsTerminal};
 
+use config::table;
 use journal::reader::State;
 
 pub use base::units::size;
 
-/// Whether text on standard output may be set off with escape sequences.
-pub fn bold() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// Whether text on standard output may be coloured and set off with escape sequences.
+pub fn styled() -> bool {
+    let refused = std::env::var_os(table::NO_COLOR.name).is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !refused
 }
 
 /// `text`, set off with escape sequences if `bold` is true.

@@ -5,3 +5,4 @@ pub mod job_page;
 pub mod progress;
 pub mod reconciliation;
 pub mod table;
+pub mod variables;

@@ -149,6 +149,7 @@ impl Doctor {
         settings::check(findings, environment, &config, &errors, |error| {
             self.options.as_given(error)
         });
+        settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
         let driver = driver::check(findings, environment, config.strategy, self.timeout);

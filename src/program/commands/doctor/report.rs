@@ -1,11 +1,11 @@
 //! What was found, how bad it is, and how it is shown: a table for people, JSON for programs.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::render::format::printable;
+use crate::render::format::{printable, styled};
 
 /// A long path, or a loader's message, fits; a page of rubbish does not.
 const LONGEST: usize = 1000;
@@ -129,7 +129,7 @@ impl Finding {
 /// One row a finding: severity, check, what was found and, below it, what to do.
 pub fn table(findings: &Findings) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let styled = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let styled = styled();
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)

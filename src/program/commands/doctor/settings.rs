@@ -1,6 +1,8 @@
 //! Variables that cannot be used, and those that fight with the chosen strategy.
 
-use config::{Config, ConfigError};
+use std::ffi::OsString;
+
+use config::{Config, ConfigError, VARIABLES, table};
 use policy::Strategy;
 
 use super::environment::Environment;
@@ -40,9 +42,9 @@ pub fn check(
     job.pytorch(findings);
     job.paddle(findings);
     job.tensorflow_and_jax(findings);
-    let inherited = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"];
-    for variable in inherited {
-        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited[0]) {
+    let inherited = table::INHERITED_LIMIT.name;
+    for variable in [inherited, table::INHERITED_LIMITS[0]] {
+        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited) {
             findings
                 .note(
                     CHECK,
@@ -145,8 +147,8 @@ impl Job<'_> {
     }
 
     fn paddle(&self, findings: &mut Findings) {
-        let own = self.environment.text("VRAMSHIM_STRATEGY");
-        let paddles = self.environment.text("FLAGS_allocator_strategy");
+        let own = self.environment.text(table::STRATEGY.name);
+        let paddles = self.environment.text(table::PADDLES_STRATEGY.name);
         if let (Some(own), Some(paddles)) = (own, paddles)
             && Strategy::parse(&own) != Strategy::parse(&paddles)
         {
@@ -156,7 +158,7 @@ impl Job<'_> {
                     format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
                     "Set both alike, or leave VRAMSHIM_STRATEGY out.",
                 )
-                .at("FLAGS_allocator_strategy");
+                .at(table::PADDLES_STRATEGY.name);
         }
         if self.is_true("FLAGS_use_virtual_memory_auto_growth") {
             self.bypasses(
@@ -230,6 +232,24 @@ impl Job<'_> {
     }
 }
 
+/// Variables that are named like ours and that nothing reads, most likely because of a typing error.
+pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
+    let unknown = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("VRAMSHIM_") && VARIABLES.iter().all(|variable| variable.name != *name));
+    let mut unknown: Vec<String> = unknown.collect();
+    unknown.sort_unstable();
+    for name in unknown {
+        findings
+            .note(
+                CHECK,
+                format!("{name} is set, but neither the library nor this program has a variable of that name"),
+                "`vramshim variables` lists the variables.",
+            )
+            .at(name.as_str());
+    }
+}
+
 /// Where others use a device, a reservation of nearly all that is free there leaves them nothing.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
     if config.strategy != Strategy::NaiveBestFit || config.settings.initial_bytes > 0 {
@@ -253,7 +273,7 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
                     "Say how much the job may have: FLAGS_initial_gpu_memory_in_mb, or a smaller \
                      FLAGS_fraction_of_gpu_memory_to_use.",
                 )
-                .at("FLAGS_fraction_of_gpu_memory_to_use");
+                .at(table::FRACTION.name);
         }
     }
 }

@@ -89,7 +89,7 @@ impl Inspect {
         } else {
             let page = JobPage {
                 top: self.top,
-                bold: format::bold(),
+                bold: format::styled(),
             };
             match jobs {
                 [job] => page.job(&mut out, job)?,

@@ -10,7 +10,7 @@ use crate::render::reconciliation::{PARTS, others_row, process_rows, row};
 use crate::render::table::table;
 
 pub fn write(out: &mut impl Write, round: &Round, again: bool) -> io::Result<()> {
-    let bold = format::bold();
+    let bold = format::styled();
     if again {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         writeln!(out, "{}", format::time(now.map_or(0, |now| now.as_nanos() as u64)))?;

@@ -1,7 +1,5 @@
 //! What is on the screen: the devices, below them the processes or one of them opened, and what the keys do.
 
-use std::io::IsTerminal;
-
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -11,7 +9,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 use super::machine::Machine;
 use super::rows::{self, Column, DeviceRow, Row};
 use crate::analysis::running::FileId;
-use crate::render::format::printable;
+use crate::render::format::{printable, styled};
 use crate::render::job_page::JobPage;
 
 /// Entries of each list of an opened process.
@@ -60,7 +58,6 @@ pub enum Key {
 
 impl Screen {
     pub fn new() -> Screen {
-        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Screen {
             sort: Column::Reserved,
             reversed: false,
@@ -69,7 +66,7 @@ impl Screen {
             opened: None,
             scroll: 0,
             page: 1,
-            colours: colours && std::io::stdout().is_terminal(),
+            colours: styled(),
             rows: Vec::new(),
             devices: Vec::new(),
             text: Vec::new(),
