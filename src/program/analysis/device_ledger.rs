@@ -1,7 +1,7 @@
-//! The ledger of one device, or of the host, as the events of a journal built it.
+//! The ledger of one device, or of the host, rebuilt from the events of a journal.
 //!
-//! It counts the allocations that are live, by class, and the memory that was obtained for them. `ledger` applies the
-//! events; this file knows no record.
+//! It counts the live allocations by class and the memory that was reserved for them. `ledger` applies the events; this
+//! file does not read records.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
 use super::space::Space;
 
-/// A number of bytes and the most it ever was.
+/// A number of bytes now, and its highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub current: u64,
@@ -29,7 +29,7 @@ impl Level {
         self.current = self.current.saturating_sub(bytes);
     }
 
-    /// Moves by the difference of two readings of one quantity.
+    /// Follows a quantity that was `before` bytes and is `now` bytes.
     pub(super) fn change(&mut self, before: u64, now: u64) {
         self.add(now.saturating_sub(before));
         self.subtract(before.saturating_sub(now));
@@ -41,10 +41,10 @@ pub struct Totals {
     pub requested: Level,
     pub allocated: Level,
     pub reserved: Level,
-    /// Allocations made in all, and live now.
+    /// Allocations made so far; `live` of them have not been freed.
     pub count: u64,
     pub live: u64,
-    /// Bytes of all that were made.
+    /// Requested bytes of all allocations made so far.
     pub bytes: u64,
 }
 
@@ -65,7 +65,7 @@ impl Totals {
         self.live = self.live.saturating_sub(1);
     }
 
-    /// The share of what was taken that was put to use: peak allocated of peak reserved.
+    /// Peak allocated bytes divided by peak reserved bytes.
     pub fn utilisation(&self) -> Option<f64> {
         (self.reserved.peak > 0).then(|| self.allocated.peak as f64 / self.reserved.peak as f64)
     }
@@ -74,30 +74,31 @@ impl Totals {
 /// The memory of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceLedger {
-    /// Every class that is memory of this device together.
+    /// The sum of all classes that occupy memory of this device.
     pub all: Totals,
     /// By class number.
     pub classes: BTreeMap<u8, Totals>,
-    /// Free room inside a policy's segments.
+    /// The free ranges inside a policy's segments.
     pub space: Space,
-    /// What the driver's pages can hold beyond what was obtained.
+    /// How many bytes the driver's pages can occupy beyond the bytes that were obtained.
     pub slack: Slack,
-    /// What others said of the device.
+    /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
-    /// Free inside when reserved stood at its peak and the least of it was free.
+    /// The free bytes inside segments at the time of peak reserved. If the peak was reached several times, the smallest
+    /// of them.
     pub at_peak: Free,
     pub segments_obtained: u64,
     pub segments_returned: u64,
-    /// How often a policy unmapped memory and mapped it elsewhere, and how much; each counts as returned and obtained
-    /// above, too.
+    /// How often a policy moved memory to another address by mapping, and how many bytes. Each move is also counted as
+    /// a segment returned and a segment obtained.
     pub remaps: u64,
     pub remapped: u64,
     pub failures: u64,
-    /// What the driver's pools held last, by class number: reserved, used by graphs.
+    /// The last state of the driver's pools, by class number: bytes reserved, and bytes used by graphs.
     pub(super) pools: BTreeMap<u8, (u64, u64)>,
 }
 
-/// Free bytes and the largest piece of them.
+/// Free bytes, and the size of the largest contiguous free range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     pub bytes: u64,
@@ -105,7 +106,8 @@ pub struct Free {
 }
 
 impl Free {
-    /// How much of the free memory lies outside its largest piece: 0 for one piece, towards 1 for dust.
+    /// The share of the free bytes that lies outside the largest free range: 0 if there is only one range, close to 1
+    /// if there are many small ones.
     pub fn fragmentation(self) -> f64 {
         if self.bytes == 0 {
             0.0
@@ -135,7 +137,7 @@ impl DeviceLedger {
         }
     }
 
-    /// An allocation that was obtained from the layer below, by itself, comes or goes.
+    /// Accounts for driver pages when an allocation of its own is obtained from the next layer (`comes`) or given back.
     pub(super) fn obtained(&mut self, live: &Live, comes: bool) {
         let counts = live.reserved > 0 && Class::from_number(live.class).is_some_and(Class::is_device_memory);
         let (slack, bytes) = (&mut self.slack, live.reserved);
@@ -145,12 +147,12 @@ impl DeviceLedger {
             NameSpace::Object => slack.remove_object(bytes),
             NameSpace::Address if comes => slack.add(live.address, bytes),
             NameSpace::Address => slack.remove(live.address, bytes),
-            // Physical memory is obtained in whole granules.
+            // Physical memory (VMM) is obtained in whole granules, so no page is covered in part.
             _ => {}
         }
     }
 
-    /// Changes a class and, if its bytes count here, the device's totals.
+    /// Changes the totals of a class and, if the class is memory of this device, the totals of the device.
     pub(super) fn each(&mut self, device: i16, class: u8, change: impl Fn(&mut Totals)) {
         change(self.classes.entry(class).or_default());
         let counts = Class::from_number(class).is_some_and(|class| {
@@ -165,7 +167,7 @@ impl DeviceLedger {
         }
     }
 
-    /// Called after every event of this device, with what the peak was before it.
+    /// Updates `at_peak`. Called after every event of this device, with the peak of reserved before the event.
     pub(super) fn note_peak(&mut self, peak_before: u64) {
         let reserved = self.all.reserved;
         let free = self.free();
@@ -176,7 +178,7 @@ impl DeviceLedger {
     }
 }
 
-/// One allocation that is live.
+/// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
     pub address: u64,
@@ -187,14 +189,15 @@ pub struct Live {
     pub class: u8,
     pub device: i16,
     pub tid: u32,
-    /// As in the record; 0 where the request names none.
+    /// The stream's number as in the record; 0 if the request names no stream.
     pub stream: u8,
     pub time_ns: u64,
-    /// Whether a policy's segment holds it.
+    /// Whether the allocation lies in a policy's segment.
     pub(super) in_segment: bool,
 }
 
-/// Names that may coincide without being the same thing live in different spaces, as in the ledger.
+/// Kinds of handles. A value of one kind may equal a value of another kind and mean something else, so each kind has a
+/// key space of its own. The library's ledger does the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NameSpace {
     Address,

@@ -1,4 +1,4 @@
-//! One journal, read to its end: who the job was, how it ended, and the account of its memory.
+//! One journal, read to its end: what the job was, how it ended, and the ledger of its memory.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub struct Job {
     pub path: PathBuf,
     pub header: Header,
     pub state: State,
-    /// From start to exit; to now for a running process; to the last event for a killed one.
+    /// From start to exit. For a running process it ends now; for a killed process it ends with the last event.
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,
@@ -34,7 +34,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The file is no journal yet, which is nobody's mistake.
+    /// The process has created the file but not finished the header. This is no error.
     pub fn is_too_early(&self) -> bool {
         matches!(
             self,
@@ -45,7 +45,7 @@ impl LoadError {
         )
     }
 
-    /// There is no such file (any more).
+    /// The file does not exist, or no longer exists.
     pub fn is_missing(&self) -> bool {
         matches!(
             self,
@@ -68,7 +68,7 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Job {
-    /// Reads a journal; `progress` hears now and then how many bytes of how many are done.
+    /// Reads a journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let mut ledger = Ledger::default();
@@ -89,7 +89,7 @@ impl Job {
         Ok(Job::of(&journal, ledger, unfinished))
     }
 
-    /// What the head of a journal says as it was read last, with an account of its events.
+    /// A job from the header of `journal` as it was last read, with the ledger of its events.
     pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
@@ -104,7 +104,7 @@ impl Job {
         job
     }
 
-    /// Takes over what the head says by now.
+    /// Updates the job from the journal's header.
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
@@ -117,7 +117,7 @@ impl Job {
         };
     }
 
-    /// Every device the job saw or used, in order, with what the journal's head says about it.
+    /// Every device that the job saw or used, in order of its number: its entry in the journal's header and its ledger.
     pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
         let known = |ordinal: i16| {
             self.header
@@ -125,12 +125,12 @@ impl Job {
                 .iter()
                 .find(|device| device.ordinal == i32::from(ordinal))
         };
-        let told = self
+        let in_header = self
             .header
             .devices
             .iter()
             .filter_map(|device| i16::try_from(device.ordinal).ok());
-        let mut ordinals: Vec<i16> = self.ledger.devices.keys().copied().chain(told).collect();
+        let mut ordinals: Vec<i16> = self.ledger.devices.keys().copied().chain(in_header).collect();
         ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
         ordinals.sort_unstable();
         ordinals.dedup();
@@ -144,7 +144,7 @@ impl Job {
         self.ledger.devices.get(&HOST_DEVICE)
     }
 
-    /// What a person would call it.
+    /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
         let command = self.header.command_line.join(" ");
         match (self.header.job.as_str(), command.as_str()) {

@@ -1,8 +1,9 @@
-//! Replays the events of one journal into an account: who holds how much of what, now and at the worst moment.
+//! Rebuilds the library's ledger from the events of one journal: which allocations are live, and current and peak bytes
+//! of each device, API and size.
 //!
-//! The rules are the ledger's own, so that replaying a whole journal gives the totals the library had at its end. An
-//! event that cannot be true (a free of something unknown, two blocks in one place) is counted as an anomaly; the
-//! account goes on.
+//! The rules are those of the library's ledger, so a complete journal gives the totals that the library had at its end.
+//! An event that contradicts earlier events (a free of an unknown address, two blocks that overlap) is counted as an
+//! anomaly.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use super::device_ledger::{DeviceLedger, Live, NameSpace};
 pub struct ApiTotals {
     pub calls: u64,
     pub failures: u64,
-    /// Bytes asked for (or given back), failures left out.
+    /// Bytes requested or freed by calls that succeeded.
     pub bytes: u64,
 }
 
@@ -32,14 +33,14 @@ pub struct SizeTotals {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub count: u64,
-    /// Of these, how many a limit of ours refused.
+    /// Calls among `count` that our limit refused.
     pub by_limit: u64,
     pub last_size: u64,
     pub last_device: i16,
     pub last_ns: u64,
 }
 
-/// Things that cannot be, by kind.
+/// Events that contradict earlier events, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Anomalies {
     pub unknown_free: u64,
@@ -68,11 +69,12 @@ impl Anomalies {
 pub struct Ledger {
     pub events: u64,
     pub last_ns: u64,
-    /// By ordinal; `HOST_DEVICE` is the host.
+    /// By device number; `HOST_DEVICE` is the host.
     pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
     pub apis: BTreeMap<u16, ApiTotals>,
-    /// Requests for device memory by the power of two at or below their size (the exponent; 0 for 0 and 1 bytes).
+    /// Requests for device memory by size. The key is the exponent of the largest power of two that is not above the
+    /// size; 0 for 0 and 1 bytes.
     pub sizes: BTreeMap<u32, SizeTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
@@ -83,7 +85,7 @@ pub struct Ledger {
 impl Ledger {
     pub fn apply(&mut self, event: &Event) {
         let record = &event.record;
-        // What others said is nothing that happened.
+        // A measurement reports memory but is no call of the job, so it is not counted as an event.
         self.events += u64::from(record.kind != Kind::Measured as u8);
         self.last_ns = self.last_ns.max(record.time_ns);
         let device = account_of(record);
@@ -100,21 +102,21 @@ impl Ledger {
                 let balance = account.balance();
                 account.measurements.add(record, balance);
             }
-            Some(Kind::ContextDestroyed) => self.device(device).measurements.context_went(),
+            Some(Kind::ContextDestroyed) => self.device(device).measurements.context_destroyed(),
             Some(Kind::Map | Kind::Unmap) => {}
             None => self.anomalies.unknown_kind += 1,
         }
         self.device(device).note_peak(peak_before);
     }
 
-    /// Allocations that are live, largest first.
+    /// The live allocations, largest first.
     pub fn live(&self) -> Vec<Live> {
         let mut live: Vec<Live> = self.live.values().copied().collect();
         live.sort_by_key(|live| (std::cmp::Reverse(live.size), live.address));
         live
     }
 
-    /// Failed calls of every kind.
+    /// The number of all failed calls.
     pub fn failed_calls(&self) -> u64 {
         self.failures.values().map(|failure| failure.count).sum()
     }
@@ -136,7 +138,7 @@ impl Ledger {
         }
         let key = (NameSpace::of(record.class), record.address);
         if let Some(stale) = self.live.remove(&key) {
-            // The name was given out again, so the old allocation is gone, whoever freed it.
+            // The same address was handed out again, so the earlier allocation must have been freed without a record.
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
@@ -169,7 +171,7 @@ impl Ledger {
             sizes.live += 1;
             sizes.live_bytes = sizes.live_bytes.saturating_add(live.size);
         }
-        // One that overlaps was not cut out of the free room, so it must not be put back there.
+        // An overlapping block was not taken from the free ranges, so its free must not put it back there.
         self.live.insert(
             key,
             Live {
@@ -192,7 +194,7 @@ impl Ledger {
         device.each(live.device, live.class, |totals| totals.subtract(live));
         device.obtained(live, false);
         if live.in_segment {
-            // Fails only if its segment went first, as it may when a context is destroyed.
+            // This fails only if the segment was returned before the block, which happens if a context is destroyed.
             let _ = device.space.release(live.address, live.allocated);
         }
         if let Some(sizes) = self.size_class(live) {
@@ -201,13 +203,14 @@ impl Ledger {
         }
     }
 
-    /// Where an allocation counts by its size, if it is memory of a device.
+    /// The totals for allocations of this size; `None` if the allocation is no device memory.
     fn size_class(&mut self, live: &Live) -> Option<&mut SizeTotals> {
         let counts = live.device != HOST_DEVICE && Class::from_number(live.class)?.is_device_memory();
         counts.then(|| self.sizes.entry(live.size.checked_ilog2().unwrap_or(0)).or_default())
     }
 
-    /// Whether a live allocation reaches into this one, by the bytes that were asked for: rounding may be only on paper.
+    /// Whether another live allocation overlaps this one. Only requested bytes are compared, because a policy may not
+    /// occupy the bytes that rounding adds.
     fn touches_another(&self, live: &Live) -> bool {
         let key = |address| (NameSpace::Address, address);
         let before = self.live.range(key(0)..key(live.address)).next_back();
@@ -232,7 +235,8 @@ impl Ledger {
     fn segment_obtained(&mut self, device: i16, record: &Record) {
         let account = self.device(device);
         account.segments_obtained += 1;
-        // Each move has a SegmentFree with the flag as well, or several: it is counted where the memory arrives.
+        // A move has one SegmentAlloc and one or more SegmentFree records with this flag. It is counted once, at the
+        // SegmentAlloc.
         if record.flags & FLAG_MOVED != 0 {
             account.remaps += 1;
             account.remapped = account.remapped.saturating_add(record.size);
@@ -246,7 +250,7 @@ impl Ledger {
     fn segment_returned(&mut self, device: i16, record: &Record) {
         let account = self.device(device);
         account.segments_returned += 1;
-        // Only what was there can go.
+        // Only the bytes that a segment still covered are subtracted.
         let removed = account.space.remove_segment(record.address, record.size);
         account.slack.remove(record.address, removed);
         account.each(device, Class::Linear.number(), |totals| {
@@ -269,7 +273,7 @@ impl Ledger {
     }
 }
 
-/// The account a record belongs to: host memory has its own, whatever device was current.
+/// The ledger that a record belongs to. Host memory has its own, whatever device was current.
 fn account_of(record: &Record) -> i16 {
     match Class::from_number(record.class) {
         Some(Class::Host | Class::HostRegistered) => HOST_DEVICE,

@@ -1,17 +1,17 @@
-//! What others said of a device while the job ran (`Kind::Measured`), and what follows from it for the bytes that the
-//! process has outside of its ledger.
+//! What the next layer and NVML reported about a device while the job ran (`Kind::Measured`), and what follows from it
+//! for the bytes that the process holds outside its ledger.
 
 use journal::format::Record;
 
-/// Device used, free and ledger at one moment of the journal.
+/// One measurement of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
     pub time_ns: u64,
-    /// Total and free as the layer below the library answers `cuMemGetInfo`, if it could be asked.
+    /// Total and free bytes as the next layer answers `cuMemGetInfo`; `None` if it could not be asked.
     pub driver: Option<(u64, u64)>,
-    /// What NVML said this process has, if it said so.
+    /// The bytes of this process according to NVML; `None` if NVML did not report them.
     pub nvml: Option<u64>,
-    /// What the ledger had reserved at that very moment.
+    /// The bytes that the ledger had reserved at the same moment.
     pub reserved: u64,
 }
 
@@ -25,48 +25,49 @@ impl Measurement {
         }
     }
 
-    /// What is used of the whole device.
+    /// The used bytes of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
     }
 
-    /// What of the device the ledger does not have, whosoever it is; negative where the ledger has more than is used.
-    pub fn beside(&self) -> Option<i64> {
+    /// Used bytes of the device that are not in this process's ledger, whichever process holds them. Negative if the
+    /// ledger has more than is used.
+    pub fn outside(&self) -> Option<i64> {
         Some(minus(self.used()?, self.reserved))
     }
 
-    /// What the process has outside of its ledger.
+    /// Bytes that the process holds outside its ledger.
     pub fn excess(&self) -> Option<i64> {
         self.nvml.map(|used| minus(used, self.reserved))
     }
 }
 
-/// The difference of two numbers of bytes.
+/// `bytes - less`, limited to the range of `i64`.
 pub fn minus(bytes: u64, less: u64) -> i64 {
     i64::try_from(i128::from(bytes) - i128::from(less)).unwrap_or(if bytes > less { i64::MAX } else { i64::MIN })
 }
 
-/// The ledger of one device at one moment, and what it says about the driver's own rounding of it.
+/// The sums of one device's ledger at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     pub requested: u64,
     pub allocated: u64,
     pub reserved: u64,
     pub free_inside: u64,
-    /// The most that the driver's pages can hold beyond what was obtained from it.
+    /// The most bytes that the driver's pages can occupy beyond the bytes that were obtained.
     pub slack: u64,
-    /// Of reserved, what is managed memory: it may lie in host memory.
+    /// The managed memory in `reserved`; it may lie in host memory.
     pub managed: u64,
 }
 
-/// The measurements of one device, as far as anything follows from them.
+/// What is kept of all measurements of one device.
 #[derive(Default)]
 pub struct Measurements {
     first: Option<Measurement>,
     last: Option<(Measurement, Balance)>,
-    told: Option<i64>,
-    least_beside: Option<i64>,
-    context_went: bool,
+    context_excess: Option<i64>,
+    least_outside: Option<i64>,
+    context_destroyed: bool,
 }
 
 impl Measurements {
@@ -74,43 +75,43 @@ impl Measurements {
         let measured = Measurement::of(record);
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
-            self.told = Some(match self.told {
+            self.context_excess = Some(match self.context_excess {
                 None => excess,
-                // Where a context went, what is left has no more than both.
-                Some(told) if self.context_went => told.min(excess),
-                Some(told) => told,
+                // A context was destroyed since: the remaining contexts hold no more than either figure.
+                Some(context_excess) if self.context_destroyed => context_excess.min(excess),
+                Some(context_excess) => context_excess,
             });
-            self.context_went = false;
+            self.context_destroyed = false;
         }
-        self.least_beside = self.least_beside.into_iter().chain(measured.beside()).min();
+        self.least_outside = self.least_outside.into_iter().chain(measured.outside()).min();
         let reserved = measured.reserved;
         self.last = Some((measured, Balance { reserved, ..balance }));
     }
 
-    pub fn context_went(&mut self) {
-        self.context_went = true;
+    pub fn context_destroyed(&mut self) {
+        self.context_destroyed = true;
     }
 
     pub fn first(&self) -> Option<&Measurement> {
         self.first.as_ref()
     }
 
-    /// The latest one, with the ledger of the same moment.
+    /// The latest measurement, with the ledger's sums of the same moment.
     pub fn last(&self) -> Option<&(Measurement, Balance)> {
         self.last.as_ref()
     }
 
-    /// What NVML said the process had outside of its ledger when the device was first used, or less where a context went
-    /// since (`excess` counts as measured after that): its contexts.
-    pub fn told_context(&self, excess: Option<i64>) -> Option<u64> {
-        let after = excess.filter(|_| self.context_went);
-        let least = self.told?.min(after.unwrap_or(i64::MAX));
+    /// The bytes of the process's contexts according to NVML: what the process held outside its ledger when it first
+    /// used the device. If a context was destroyed since, the smaller of that and `excess`, the present figure.
+    pub fn measured_context(&self, excess: Option<i64>) -> Option<u64> {
+        let after = excess.filter(|_| self.context_destroyed);
+        let least = self.context_excess?.min(after.unwrap_or(i64::MAX));
         Some(u64::try_from(least).unwrap_or(0))
     }
 
-    /// The least that the whole device ever had outside of the ledger: the contexts are in it at every moment, and with
-    /// them what other processes have.
-    pub fn least_beside(&self) -> Option<u64> {
-        self.least_beside.map(|least| u64::try_from(least).unwrap_or(0))
+    /// The smallest number of bytes that were ever used on the device outside the ledger. The contexts of this process
+    /// are always part of it, and so is the memory of other processes.
+    pub fn least_outside(&self) -> Option<u64> {
+        self.least_outside.map(|least| u64::try_from(least).unwrap_or(0))
     }
 }

@@ -42,12 +42,12 @@ impl JobPage {
         if devices.is_empty() && job.ledger.events == 0 {
             return writeln!(out, "\nNo GPU memory was asked for.");
         }
-        for (ordinal, told, ledger) in devices {
-            let about = told.map_or_else(String::new, |told| {
-                let limit = told
+        for (ordinal, entry, ledger) in devices {
+            let about = entry.map_or_else(String::new, |entry| {
+                let limit = entry
                     .limit
                     .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
-                format!("  {}, {}{limit}", printable(&told.name, 64), size(told.total_memory))
+                format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
             device(out, ledger.unwrap_or(&nothing))?;

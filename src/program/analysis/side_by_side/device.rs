@@ -10,21 +10,21 @@ pub struct Device {
     pub uuid: Option<String>,
     pub name: String,
     pub total: u64,
-    /// Nanoseconds after 1970 of a measurement; `None` is now.
+    /// Time of the measurement in nanoseconds after 1970; `None` means now.
     pub at: Option<u64>,
     pub nvml: Option<Reading>,
     pub processes: Vec<Process>,
-    /// `None` where it cannot be told from the unknown.
+    /// `None` if these bytes cannot be told apart from `unknown`.
     pub other_processes: Option<u64>,
-    /// What nothing explains, that of the processes among it.
+    /// Bytes that nothing explains, including those of the processes.
     pub unknown: i64,
-    /// Whether there was anything to compare the ledger with.
+    /// Whether there was a figure to compare the ledger with.
     pub compared: bool,
     pub notes: Vec<String>,
 }
 
 impl Device {
-    /// The largest difference that has no name, of the device or of one of its processes.
+    /// The largest unexplained difference, of the device or of one of its processes.
     pub fn worst(&self) -> u64 {
         let processes = self.processes.iter().map(|process| process.differences.unknown);
         let all = processes.chain([self.unknown]);
@@ -32,13 +32,13 @@ impl Device {
     }
 }
 
-/// One process's part of a device.
+/// The part of a device that one process holds.
 pub struct Process {
     pub pid: u32,
     pub job: String,
     pub balance: Balance,
     pub nvml_used: Option<u64>,
-    /// Total and free, as the layer below answered last.
+    /// Total and free bytes as the next layer last answered.
     pub driver: Option<(u64, u64)>,
     pub context: Option<Context>,
     pub differences: Differences,
@@ -58,7 +58,7 @@ impl Process {
     }
 }
 
-/// What has to be known of a journal that is not whole.
+/// A note if the journal of a process lost events.
 pub(super) fn incomplete(pid: u32, job: &Job) -> Option<String> {
     let lost = job.lost;
     (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))

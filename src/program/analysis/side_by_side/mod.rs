@@ -1,5 +1,8 @@
-//! Journals beside the devices that they tell of: every running process of a device under the library together with what
-//! NVML says now, and every other journal as of its last measurement. The arithmetic is `reconciliation`'s.
+//! Compares journals with the devices that they name.
+//!
+//! Every running process is compared with what NVML reports now, together with all other processes under the library on
+//! its devices. A journal of a process that has ended is compared with its own last measurement. `reconciliation` does
+//! the arithmetic.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,17 +25,17 @@ mod live;
 use device::incomplete;
 pub use device::{Device, Process};
 
-/// How often a moment is looked for at which no ledger moves while NVML is asked.
+/// How often NVML is asked again because a ledger changed meanwhile.
 const TRIES: usize = 4;
 
-/// A journal that is to be reconciled, and its process where that is known.
+/// A journal to compare, and the id of its process if that is known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub journal: PathBuf,
     pub pid: Option<u32>,
 }
 
-/// How a journal is read.
+/// The function that reads a journal.
 pub type Load<'a> = &'a dyn Fn(&Path) -> Result<Job, LoadError>;
 
 /// A journal whose process runs.
@@ -42,7 +45,8 @@ struct Found {
     uuids: Vec<String>,
 }
 
-/// One look at everything: the devices, whether any process runs, and what could not be read.
+/// Compares all targets once. Returns the devices, whether any process still runs, and the journals that could not be
+/// read.
 pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
@@ -52,7 +56,7 @@ pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError
                 Ok(job) => devices.extend(as_of(&job, None, None)),
                 Err(error) => problems.push(error),
             },
-            // Found by its process, which has ended since.
+            // The journal was found through its process, which has ended since.
             Err(error) if target.pid.is_some() && error.is_missing() => {}
             Err(error) => problems.push(error),
         }
@@ -75,7 +79,7 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     for (Target { journal, pid }, header) in targets {
         let found = everyone.iter().find(|running| same_file(&running.journal, journal));
         let Some(pid) = pid.or(found.map(|running| running.pid)) else {
-            let why = "its process cannot be found here (another pid namespace, or no permission)";
+            let why = "its process cannot be found (another pid namespace, or no permission)";
             alone(None, journal, why);
             continue;
         };
@@ -112,7 +116,7 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     devices
 }
 
-/// The devices of one host that the processes asked about use, with every process on them.
+/// The devices that the processes `ours` use on one host, with every process on them.
 fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) -> Vec<Device> {
     let mut uuids: Vec<String> = ours.iter().flat_map(|found| found.uuids.clone()).collect();
     uuids.sort();
@@ -128,7 +132,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
         devices.extend(as_of(job, None, None));
     }
-    // Those that were asked about and have this device, or any.
+    // The processes `ours` by their last measurement, with the reason `why`; limited to the device `uuid` if given.
     let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
         let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
         let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
@@ -136,7 +140,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             .collect()
     };
     let readings = match answer {
-        // Who ended meanwhile took the devices along.
+        // If all processes have ended meanwhile, there is no device to show as of now.
         Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
         Ok(_) => return devices,
         Err(why) => {
@@ -149,7 +153,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             Ok(reading) => {
                 let mut device = live::device(uuid, reading, &jobs);
                 if !settled {
-                    let note = "memory came and went while it was looked at: the figures are of different moments";
+                    let note =
+                        "memory was allocated or freed during the comparison: the figures are of different moments";
                     device.notes.push(note.into());
                 }
                 devices.push(device);
@@ -160,8 +165,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     devices
 }
 
-/// The ledgers and NVML's answer of one moment: nothing moved from before it was asked until after. If something always
-/// does, those of the last try, and false.
+/// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. After `TRIES`
+/// attempts it returns the last ones and false.
 fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec<(u32, Job)>, Answer, bool) {
     let (mut jobs, mut tries) = (read(), 0);
     loop {
@@ -174,8 +179,8 @@ fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec
     }
 }
 
-/// Who runs, and what every ledger has reserved of every device, to see whether something moved. What a policy hands out
-/// of that is no matter.
+/// Which processes run, and the reserved bytes of each of their ledgers. A change in it shows that memory came or went;
+/// what a policy hands out of reserved memory does not matter.
 fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
         let runs = job.state == State::Running;
@@ -185,18 +190,19 @@ fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     jobs.iter().flat_map(each).collect()
 }
 
-/// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.
+/// The devices of one journal as of its last measurement. `why` tells why a process that still runs is not compared
+/// with NVML as of now.
 fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
     let nothing = DeviceLedger::default();
     let mut devices = Vec::new();
-    for (ordinal, told, ledger) in job.devices() {
+    for (ordinal, entry, ledger) in job.devices() {
         let ledger = ledger.unwrap_or(&nothing);
         let code = || pid.map_or(0, device_code::mapped_by);
         let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
         let mut device = Device {
-            uuid: told.and_then(|told| device_uuid(&told.uuid)),
-            name: told.map_or_else(|| format!("device {ordinal}"), |told| told.name.clone()),
-            total: told.map_or(0, |told| told.total_memory),
+            uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
+            name: entry.map_or_else(|| format!("device {ordinal}"), |entry| entry.name.clone()),
+            total: entry.map_or(0, |entry| entry.total_memory),
             at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
             nvml: None,
             processes: Vec::new(),
@@ -216,7 +222,8 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
                 if as_of.measured.nvml.is_none() {
-                    let why = "NVML did not tell this process's bytes: other processes cannot be told from the unknown";
+                    let why =
+                        "NVML did not report this process's bytes: those of other processes are part of the unknown";
                     device.notes.push(why.into());
                 }
                 process.balance = as_of.balance;

@@ -188,8 +188,8 @@ fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Optio
     let Some(seen) = seen else { return };
     for (uuid, &held) in &seen.holds {
         let context = context_bytes(driver, uuid);
-        let ledgers = job.devices().into_iter().filter_map(|(_, told, ledger)| {
-            let same = device_uuid(&told?.uuid).as_ref() == Some(uuid);
+        let ledgers = job.devices().into_iter().filter_map(|(_, entry, ledger)| {
+            let same = device_uuid(&entry?.uuid).as_ref() == Some(uuid);
             ledger.filter(|_| same).map(|ledger| ledger.all.reserved.peak)
         });
         let reserved: u64 = ledgers.sum();

@@ -86,15 +86,15 @@ fn devices(job: &Job) -> Value {
     let nothing = DeviceLedger::default();
     job.devices()
         .into_iter()
-        .map(|(ordinal, told, ledger)| {
+        .map(|(ordinal, entry, ledger)| {
             let ledger = ledger.unwrap_or(&nothing);
             let free = ledger.free();
             let mut device = json!({
                 "device": ordinal,
-                "uuid": told.and_then(|told| device_uuid(&told.uuid)),
-                "name": told.map(|told| told.name.as_str()),
-                "total_memory": told.map(|told| told.total_memory),
-                "limit": told.and_then(|told| told.limit),
+                "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
+                "name": entry.map(|entry| entry.name.as_str()),
+                "total_memory": entry.map(|entry| entry.total_memory),
+                "limit": entry.and_then(|entry| entry.limit),
                 "requested": level(ledger.all.requested),
                 "allocated": level(ledger.all.allocated),
                 "reserved": level(ledger.all.reserved),

@@ -15,11 +15,11 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
     for job in jobs {
         let mut sum = [Level::default(); 2];
-        for (ordinal, told, ledger) in job.devices() {
+        for (ordinal, entry, ledger) in job.devices() {
             let Some(ledger) = ledger else { continue };
-            let name = told.map_or_else(|| format!("device {ordinal}"), |told| printable(&told.name, 40));
-            let place = told
-                .and_then(|told| device_uuid(&told.uuid))
+            let name = entry.map_or_else(|| format!("device {ordinal}"), |entry| printable(&entry.name, 40));
+            let place = entry
+                .and_then(|entry| device_uuid(&entry.uuid))
                 .unwrap_or_else(|| format!("{ordinal}"));
             let entry = together
                 .entry((printable(&job.header.host, 40), format!("{place}  {name}")))

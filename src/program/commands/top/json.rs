@@ -34,16 +34,16 @@ pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
 fn process(watched: &Watched) -> Value {
     let nothing = DeviceLedger::default();
     let job = &watched.job;
-    let device = |(ordinal, told, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
+    let device = |(ordinal, entry, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
         let ledger = ledger.unwrap_or(&nothing);
         let (all, free) = (&ledger.all, ledger.free());
         json!({
             "device": ordinal,
-            "uuid": told.and_then(|told| device_uuid(&told.uuid)),
+            "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
             "requested": all.requested.current,
             "allocated": all.allocated.current,
             "reserved": all.reserved.current,
-            "limit": told.and_then(|told| told.limit),
+            "limit": entry.and_then(|entry| entry.limit),
             "free_inside": free.bytes,
             "largest_free_block": free.largest,
             "utilisation": all.utilisation(),

@@ -63,7 +63,7 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     }
     devices
         .into_iter()
-        .map(|(ordinal, told, ledger)| row(Some(ordinal), told.and_then(|told| told.limit), ledger))
+        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry.and_then(|entry| entry.limit), ledger))
         .collect()
 }
 
@@ -265,13 +265,13 @@ pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
             continue;
         }
         let job = &watched.job;
-        for (ordinal, told, ledger) in job.devices() {
-            let uuid = told.map(|told| told.uuid).filter(|uuid| *uuid != [0; 16]);
+        for (ordinal, entry, ledger) in job.devices() {
+            let uuid = entry.map(|entry| entry.uuid).filter(|uuid| *uuid != [0; 16]);
             let id = uuid.map_or_else(|| DeviceId::Number(job.header.host.clone(), ordinal), DeviceId::Uuid);
             let row = devices.entry(id).or_insert_with(|| DeviceRow {
                 uuid: uuid.and_then(|uuid| device_uuid(&uuid)),
-                name: told.map(|told| told.name.clone()),
-                total_memory: told.map(|told| told.total_memory),
+                name: entry.map(|entry| entry.name.clone()),
+                total_memory: entry.map(|entry| entry.total_memory),
                 requested: 0,
                 allocated: 0,
                 reserved: 0,
