@@ -9,7 +9,7 @@ use journal::format::EXTENSION;
 use crate::analysis::job::{Job, LoadError};
 use crate::render::progress;
 
-/// The journals that were named, each once; what cannot be looked into is told in `problems`.
+/// The journals that `paths` name, each once. A message is added to `problems` for each path that cannot be read.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
     let mut journals = BTreeSet::new();
     for path in paths {

@@ -1,7 +1,7 @@
-//! `vramshim run`: checks the settings, puts the library in front, and becomes the job.
+//! `vramshim run`: checks the settings, preloads the library, and becomes the job.
 //!
-//! The program replaces itself with the command, so exit code, signals, terminal and process id are the job's own and
-//! nothing stays behind to wait.
+//! The program replaces itself with the command. Exit code, signals, terminal and process id are therefore the job's
+//! own, and no process of ours waits for it.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -19,7 +19,9 @@ Examples:
   vramshim run -- python train.py
   vramshim run --strategy auto_growth --dir /data/journals -- torchrun --nproc-per-node 8 train.py
   vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
-  vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed";
+  vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed
+
+Exit codes: those of the command; 2 if a setting cannot be used, 126 if the command cannot be executed, 127 if it is not found.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", variables::help()))]
@@ -27,7 +29,7 @@ pub struct Run {
     #[command(flatten)]
     options: JobOptions,
 
-    /// The command to run; everything after it is its own
+    /// The command to run, with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -46,15 +48,15 @@ impl Run {
             Failure::refused(lines.join("\n"))
         })?;
         for (name, value) in &environment {
-            // SAFETY: the program has one thread.
+            // SAFETY: the program has only this thread, so no other reads the environment meanwhile.
             unsafe { std::env::set_var(name, value) };
         }
         Err(become_command(&self.command))
     }
 }
 
-/// Replaces this program by the command; returns only if that fails. Not std's `exec`, which would empty the signal
-/// mask that the job is to inherit.
+/// Replaces this program by the command; returns only if that fails. It calls `execvp` itself, because `exec` of the
+/// standard library clears the signal mask, which the job must inherit.
 fn become_command(command: &[OsString]) -> Failure {
     let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
     let Ok(words) = words else {
@@ -62,7 +64,8 @@ fn become_command(command: &[OsString]) -> Failure {
     };
     let mut pointers: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
     pointers.push(std::ptr::null());
-    // SAFETY: a NULL-terminated array of NUL-terminated strings, at least one of them.
+    // SAFETY: `pointers` is a NULL-terminated array of NUL-terminated strings with at least one entry, and both live
+    // until the call returns.
     unsafe { libc::execvp(pointers[0], pointers.as_ptr()) };
     let error = io::Error::last_os_error();
     let name = command[0].to_string_lossy();

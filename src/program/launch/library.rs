@@ -1,4 +1,4 @@
-//! Where the library lies, and how a job is made to load it.
+//! Finds the library, and makes the value of `LD_PRELOAD` with which a job loads it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -19,17 +19,17 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
         (None, Some(path)) => Some((path.as_path(), table::LIBRARY.name)),
         (None, None) => None,
     };
-    if let Some((path, whence)) = told {
+    if let Some((path, source)) = told {
         let path = path.canonicalize().map_err(|error| {
             Failure::refused(format!(
-                "{whence} {}: {error}; give the path of {LIBRARY}",
+                "{source} {}: {error}; give the path of {LIBRARY}",
                 path.display()
             ))
         })?;
         return match path.is_file() {
             true => Ok(path),
             false => Err(Failure::refused(format!(
-                "{whence} {}: not a file; give the path of {LIBRARY}",
+                "{source} {}: not a file; give the path of {LIBRARY}",
                 path.display()
             ))),
         };
@@ -49,7 +49,7 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
         })
 }
 
-/// Where this program lies; what belongs to it lies there too.
+/// The folder of this program. The library and the simulated GPU are searched from there.
 pub fn own_folder() -> PathBuf {
     std::env::current_exe()
         .ok()
@@ -57,7 +57,7 @@ pub fn own_folder() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// `LD_PRELOAD` with these in front of what was there.
+/// The value of `LD_PRELOAD` with `libraries` in front of the present value.
 pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
     let mut items: Vec<Vec<u8>> = Vec::new();
     for library in libraries {

@@ -1,4 +1,4 @@
-//! What a job is started with: the options, the library that is preloaded, the simulated GPU.
+//! How a job is started: the options that `run` and `doctor` share, the library that is preloaded, the simulated GPU.
 
 pub mod library;
 pub mod options;

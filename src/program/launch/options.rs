@@ -1,4 +1,4 @@
-//! The options that set up a job. `run` starts a job with them, and `doctor` examines what it would be started with.
+//! The options that set up a job. `run` starts a job with them; `doctor` checks what such a job would find.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,40 +14,40 @@ use crate::failure::Failure;
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
 
-/// Names and values that a job's environment gets.
+/// Environment variables that are set for the job, with their values.
 pub type Variables = Vec<(&'static str, OsString)>;
 
-/// Options of `run` and of `doctor`.
+/// The options of `run` and of `doctor`.
 #[derive(Args)]
 pub struct JobOptions {
     #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
     strategy: Option<OsString>,
 
-    /// Folder for the journals, one file a process [default: ./vramshim-<job>]
+    /// Folder for the journals; each process writes one file [default: ./vramshim-<job>]
     #[arg(long, short, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 
-    /// Memory the job may have of each device: 8GiB, 50%, or by number or UUID: 0=8GiB,1=50%
+    /// Bytes of each device that the job may hold: 8GiB, 50%, or by device number or UUID: 0=8GiB,1=50%
     #[arg(long, value_name = "LIMIT")]
     limit: Option<OsString>,
 
-    /// Folder of the accounts that processes share; the limit holds for all of them together
+    /// Folder of the shared accounts; processes that name the same folder share the limit
     #[arg(long, value_name = "FOLDER")]
     accounts: Option<PathBuf>,
 
-    /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB
+    /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
     #[arg(long, value_name = "SIZE")]
     sim: Option<String>,
 
-    /// How many simulated GPUs, each with that memory
+    /// Number of simulated GPUs, each with that memory
     #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
     sim_devices: u32,
 
-    /// The library to preload [default: $VRAMSHIM_LIBRARY, or libvramshim.so beside this program or in ../lib]
+    /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
 
-    /// Let the library report errors only
+    /// Let the library write only errors to standard error
     #[arg(long, short)]
     quiet: bool,
 }
@@ -56,7 +56,7 @@ const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fi
                              [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, passthrough]";
 
 impl JobOptions {
-    /// An error that names what the user wrote: the option, where it became the variable.
+    /// The text of an error. If the value came from an option, the text names the option instead of the variable.
     pub fn as_given(&self, error: &ConfigError) -> String {
         let option = match error.variable {
             STRATEGY if self.strategy.is_some() => "--strategy",
@@ -69,7 +69,7 @@ impl JobOptions {
         )
     }
 
-    /// The variables that differ for the job.
+    /// The variables that are set for the job.
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
         let mut preloads = vec![find_library(self.library.as_deref())?];
@@ -81,11 +81,11 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// Those that an option stands for.
+    /// The variables that the options stand for.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
-            // As a variable it would be one that is not set.
+            // As a variable, an empty value would count as not set.
             if strategy.is_empty() {
                 return Err(Failure::refused(
                     "--strategy \"\": give a name, or leave the option out",
@@ -108,7 +108,7 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// The simulated GPU, if it is asked for, and how a job is pointed at it.
+    /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
     pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
         let Some(size) = &self.sim else { return Ok(None) };
         let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {

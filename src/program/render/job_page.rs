@@ -1,4 +1,5 @@
-//! The account as a page for people: one screen a job, the few lines of each list that matter most.
+//! The page that `inspect` and `top` show of one job: its header, each device, and the most important entries of each
+//! list.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,7 +16,7 @@ use crate::render::format::{self, count, duration, ended, percent, printable, si
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
 
-/// Variables that say which process of many this is.
+/// Variables that tell which process of the job this is.
 const RANKS: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -28,7 +29,7 @@ const RANKS: &[&str] = &[
 ];
 
 pub struct JobPage {
-    /// Entries of a list to show.
+    /// Number of entries to show of each list.
     pub top: usize,
     /// Whether headings may be set off with escape sequences.
     pub bold: bool,
@@ -116,7 +117,7 @@ impl JobPage {
         Ok(())
     }
 
-    /// Ledger, driver and NVML at the last measurement, where there is one.
+    /// The comparison of ledger, driver and NVML at the last measurement, if there is one.
     fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
         let Some(as_of) = AsOf::of(ledger, || 0) else {
             return Ok(());
@@ -266,7 +267,7 @@ impl JobPage {
         self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
     }
 
-    /// A table under a heading that says how much of it is shown; nothing where nothing is.
+    /// Writes a table under a heading that tells how many entries are shown. Writes nothing if there are no entries.
     fn list(
         &self,
         out: &mut impl Write,
@@ -329,7 +330,7 @@ fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
     Ok(())
 }
 
-/// Requested, allocated and reserved, now and at their peaks: in all, and for each class.
+/// Requested, allocated and reserved bytes, now and at their peaks, of all classes together and of each class.
 fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
     let row = |name: String, totals: &Totals| {
         let mut row = vec![name];

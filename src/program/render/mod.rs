@@ -1,4 +1,4 @@
-//! How answers look, for people and for programs. The commands share these; nothing here decides anything.
+//! How results look, as text and as JSON. These parts serve more than one command.
 
 pub mod format;
 pub mod job_page;

@@ -7,15 +7,15 @@ use crate::analysis::measurements::{Balance, minus};
 use crate::analysis::reconciliation::{Basis, Context, Differences};
 use crate::render::format::{difference, size};
 
-/// Titles of the table.
+/// The titles of the table.
 pub const PARTS: [&str; 4] = ["who", "what", "bytes", "known from"];
 
 pub fn others_row(other_processes: Option<u64>) -> Option<Vec<String>> {
     Some(row("others", "other processes", size(other_processes?), "nvml"))
 }
 
-/// One process's bytes: what the ledger has, and what there is beyond it. What is nothing is left out, except for the
-/// first and the last.
+/// The rows of one process: what its ledger has, and the parts of the difference. Parts of 0 bytes are left out, except
+/// requested and unknown.
 pub fn process_rows(
     balance: &Balance,
     differences: &Differences,
@@ -27,12 +27,12 @@ pub fn process_rows(
     let pools = minus(balance.reserved, balance.allocated).saturating_sub_unsigned(balance.free_inside);
     let basis = match context.map(|context| context.basis) {
         Some(Basis::Nvml) => "nvml, when the device was first used",
-        Some(Basis::Device) => "the driver, when nobody else was there",
+        Some(Basis::Device) => "the driver, when no other process was there",
         Some(Basis::Alike) => "another process's context",
         None => "",
     };
     let unknown = match context {
-        None if differences.unknown > 0 => "nothing tells what of it is a context",
+        None if differences.unknown > 0 => "no evidence of how much of it is a context",
         _ => "",
     };
     let parts = [
@@ -52,7 +52,7 @@ pub fn process_rows(
             rows.push(row("", what, difference(bytes), known));
         }
     }
-    let all = nvml_used.map_or_else(|| "not told".into(), size);
+    let all = nvml_used.map_or_else(|| "not reported".into(), size);
     rows.insert(0, row(who, "in all", all, "nvml"));
     rows
 }
@@ -61,7 +61,7 @@ pub fn row(who: &str, what: &str, bytes: String, known: &str) -> Vec<String> {
     vec![who.into(), what.into(), bytes, known.into()]
 }
 
-/// What the sides say of one process.
+/// What ledger, NVML and driver report about one process.
 pub fn process_json(
     balance: &Balance,
     nvml: Option<u64>,

@@ -1,4 +1,4 @@
-//! A table without lines, for people: titles, then rows.
+//! Text tables without lines.
 
 use std::io::{self, Write};
 

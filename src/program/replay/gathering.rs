@@ -1,39 +1,39 @@
-//! Requests as they are gathered from a trace, whatever its format: each free is matched with its allocation, and the
-//! live bytes are counted.
+//! The requests of a trace, collected from any format. Each free is matched with its allocation, and the live bytes are
+//! counted.
 
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `id` names the allocation until it is freed. `size` is bytes. `stream` is the one that it is used on, where the
-    /// request names it.
+    /// `id` names the allocation until it is freed. `size` is in bytes. `stream` is the stream that the memory is used
+    /// on, if the trace names it.
     Allocate { id: u64, size: u64, stream: Option<u64> },
-    /// `stream` is the one whose work may have used it, where no other can have.
+    /// `stream` is the only stream whose work may have used the memory; `None` if that is not known.
     Free { id: u64, stream: Option<u64> },
 }
 
-/// What a trace was read from, and what that tells about the job.
+/// The kind of trace, and what the trace tells about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// What reached the driver, under this strategy of ours with what the environment set (name, value).
+    /// A journal: the requests that reached the driver, the strategy in force, and the environment (name, value).
     Journal {
         strategy: String,
         environment: Vec<(String, String)>,
     },
-    /// RMM's log: what a program asked of its allocator.
+    /// RMM's log: the requests of a program to its allocator.
     Log,
-    /// What a program asked of PyTorch's allocator.
+    /// PyTorch's snapshot: the requests of a program to PyTorch's allocator.
     Snapshot { expandable: bool },
 }
 
-/// Gathers requests by address, and what is live.
+/// Collects requests. Allocations are known by address while they are live.
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
-    /// By address: id, size and stream.
+    /// Live allocations by address: id, size and stream.
     live: HashMap<u64, (u64, u64, Option<u64>)>,
     next: u64,
-    /// Wider than any sum of what a file can claim.
+    /// `u128`, because a file may claim any sizes.
     bytes: u128,
     pub(super) peak: u128,
     pub(super) unmatched: u64,
@@ -43,13 +43,13 @@ pub(super) struct Gathering {
 impl Gathering {
     pub(super) fn allocate(&mut self, address: u64, size: u64, stream: Option<u64>) {
         if self.live.contains_key(&address) {
-            // Its free is missing: nothing can be in the same place twice.
+            // The free of the earlier allocation is missing from the trace.
             self.unmatched += 1;
             self.free_used_alone(address);
         }
         self.next += 1;
         self.live.insert(address, (self.next, size, stream));
-        // Nothing is no memory: every allocator answers it without one, and its free is then one of nothing.
+        // A request for 0 bytes needs no memory from any allocator, and neither does its free.
         if size > 0 {
             self.requests.push(Request::Allocate {
                 id: self.next,
@@ -61,7 +61,7 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// Of a block that only the stream has used that it was allocated for.
+    /// Frees a block that was used only on the stream it was allocated for.
     pub(super) fn free_used_alone(&mut self, address: u64) {
         let stream = self.live.get(&address).and_then(|&(_, _, stream)| stream);
         self.free(address, stream);
@@ -79,8 +79,8 @@ impl Gathering {
     }
 }
 
-/// The device whose requests are played: the one that was asked for, or the one with the most. What it leaves out is
-/// noted.
+/// The device whose requests are played: `wanted`, or the device with the most. A note names the devices that are left
+/// out.
 pub(super) fn choose_device<T>(
     what: &str,
     devices: &BTreeMap<i16, T>,

@@ -1,8 +1,9 @@
-//! Plays a recorded sequence of requests through policies, offline.
+//! Plays a recorded sequence of requests through strategies, offline.
 //!
-//! `trace` reads the sequence (`snapshot` where it is PyTorch's), `device` is the simulated device memory under our own
-//! policies, `torch` models PyTorch's caching allocator and `paddle` Paddle's two. Each answers the same question: how
-//! much would have been reserved for what was asked. `recommendation` tells which answer is worth acting upon.
+//! `trace` reads the sequence from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; they
+//! collect the requests in `gathering`. `play` plays them on the model `device` through an `allocator`: one of our
+//! policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two). `recommendation` decides which result is
+//! worth acting upon.
 
 mod allocator;
 pub mod device;

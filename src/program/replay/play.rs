@@ -12,21 +12,21 @@ use super::paddle;
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
-/// How one strategy fared. Bytes, but for the count.
+/// The result of one strategy. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub name: &'static str,
     pub peak_reserved: u64,
     /// Calls that reached the driver for device memory.
     pub driver_calls: u64,
-    /// How often the job waited for the device, so that memory could be reused or mapped elsewhere; `None` where nobody
-    /// counts: those that the driver makes itself.
+    /// How often the job waited for the device before memory could be reused or mapped elsewhere. `None` if the
+    /// strategy's waits are not counted, because the driver makes them.
     pub synchronisations: Option<u64>,
-    /// Requests that the device had no memory for.
+    /// Requests that failed because the device had no memory.
     pub failed: u64,
 }
 
-/// Names of the strategies that can be played, in the order they are shown.
+/// The names of the strategies that can be played, in the order of the table.
 pub const STRATEGIES: &[&str] = &[
     "passthrough",
     "naive_best_fit",
@@ -41,13 +41,13 @@ pub const STRATEGIES: &[&str] = &[
 const TICK: usize = 1 << 16;
 
 /// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
-/// `tick` hears now and then how many requests went by since it was last called.
+/// `tick` is called from time to time with the number of requests since its last call.
 pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
-    attempt(trace, name, settings, device_memory, u64::MAX, tick)
+    play_until(trace, name, settings, device_memory, u64::MAX, tick)
 }
 
-/// As `play`, and ends where `enough_failed` requests have failed.
-fn attempt(
+/// As `play`, but ends as soon as `enough_failed` requests have failed.
+fn play_until(
     trace: &Trace,
     name: &str,
     settings: &Settings,
@@ -86,8 +86,8 @@ fn attempt(
     })
 }
 
-/// The smallest device, in whole MiB, on which the strategy of `outcome` serves every request; to 1 MiB or 0.1%,
-/// whichever is more. `outcome` is what it did on a device of `device_memory` bytes.
+/// The smallest device, in whole MiB, on which the strategy of `outcome` serves every request. It is exact to 1 MiB or
+/// 0.1%, whichever is more. `outcome` is the result on a device of `device_memory` bytes.
 pub fn smallest_device(
     trace: &Trace,
     outcome: &Outcome,
@@ -98,15 +98,15 @@ pub fn smallest_device(
     const MIB: u64 = 1 << 20;
     const MOST: u64 = 1 << 40;
     let fits = |mebibytes: u64| {
-        attempt(trace, outcome.name, settings, mebibytes * MIB, 1, tick).is_some_and(|outcome| outcome.failed == 0)
+        play_until(trace, outcome.name, settings, mebibytes * MIB, 1, tick).is_some_and(|outcome| outcome.failed == 0)
     };
     let live = trace.peak_live.div_ceil(MIB);
     if live >= MOST {
         return None;
     }
-    // What is too small, and a first guess at what is enough: what it got by with, or more than where it failed. A
-    // strategy that reserves a share of the device takes far more than it needs of a large one, and may get too little
-    // of one as small as that: so the guess is no more than twice what was live, and it is tried.
+    // `least` is too small, and `enough` is a first guess. The guess is what the strategy reserved, or more than the
+    // device on which it failed. A strategy that reserves a share of the device takes too much of a large one, so the
+    // guess is at most twice the live bytes. The loop below makes it larger if that fails.
     let (mut least, mut enough) = match outcome.failed {
         0 => (
             live.saturating_sub(1),
@@ -157,7 +157,8 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our own policies. Requests that name a stream are those of `vramshim_torch_alloc`, others those of `cuMemAlloc`.
+/// One of our policies. Requests that name a stream are played as requests of `vramshim_torch_alloc`, others as
+/// `cuMemAlloc`.
 struct Ours<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
@@ -178,7 +179,7 @@ impl Allocator for Ours<'_> {
     }
 }
 
-/// Every request is the driver's.
+/// The driver serves every request.
 struct Direct<'a> {
     device: &'a ModelDevice,
 }

@@ -1,4 +1,4 @@
-//! The CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`).
+//! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`).
 
 use std::io::{BufReader, Read};
 
@@ -6,9 +6,9 @@ use super::gathering::Gathering;
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
-/// What is wrong with a log, and what to do about it.
+/// Why a log cannot be read, and what to do about it.
 enum Unreadable {
-    /// It ends before it is complete, as the log of a job that was killed may.
+    /// The log ends too early, as it does if the job was killed.
     Cut(String),
     Wrong(String),
 }
@@ -28,7 +28,7 @@ fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
     }
 }
 
-/// Remembers the last byte: a log that was written to its end ends with a line's end.
+/// A reader that keeps the last byte. A complete log ends with the end of a line.
 struct Remembering<R> {
     source: R,
     last: u8,
@@ -42,7 +42,7 @@ impl<R: Read> Read for Remembering<R> {
     }
 }
 
-/// Plays what there is of a log that ends too early, with a note.
+/// Collects the requests of a log. If the log ends too early, a note tells so and the requests before are kept.
 pub(super) fn gather(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
     let source = Remembering { source, last: b'\n' };
     let mut reader = csv::ReaderBuilder::new()
@@ -93,7 +93,7 @@ fn rows(
     }
 }
 
-/// Where a log has what.
+/// The positions of the columns.
 struct Columns {
     action: usize,
     pointer: usize,
@@ -118,7 +118,7 @@ impl Columns {
             })
         };
         match field(self.action, "Action")? {
-            // A null pointer, as printf writes it: no memory.
+            // printf writes a null pointer as "(nil)"; it stands for no memory.
             "allocate" | "free" if field(self.pointer, "Pointer")? == "(nil)" => {}
             "allocate" => gathering.allocate(
                 number(self.pointer, "Pointer")?,
@@ -126,7 +126,7 @@ impl Columns {
                 Some(number(self.stream, "Stream")?),
             ),
             "free" => gathering.free_used_alone(number(self.pointer, "Pointer")?),
-            // RMM logs failed allocations as well; they asked for memory that was never live.
+            // RMM also logs allocations that failed; their memory was never live.
             "allocate failure" => {}
             other => return Err(format!("action {other:?} is neither allocate nor free")),
         }

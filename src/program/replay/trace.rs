@@ -1,5 +1,5 @@
-//! Sequences of requests: journals of ours, CSV in the layout of RMM's logging adaptor
-//! (`Thread,Time,Action,Pointer,Size,Stream`, plain or gzipped), and PyTorch's memory snapshots (`snapshot.rs`).
+//! A trace: a sequence of requests, read from a journal, from RMM's CSV log (plain or gzipped), or from PyTorch's
+//! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,11 +18,12 @@ use super::{rmm_log, snapshot};
 pub struct Trace {
     pub source: Source,
     pub requests: Vec<Request>,
-    /// The most bytes that were live at once.
+    /// The largest number of live bytes.
     pub peak_live: u64,
-    /// Frees of what the trace never allocated, left out, and addresses allocated while live, which stand for a free.
+    /// The number of frees without an allocation, which are left out, and of addresses that were allocated again
+    /// without a free in between.
     pub unmatched: u64,
-    /// What the figures do not cover.
+    /// Notes about what the figures do not cover.
     pub notes: Vec<String>,
 }
 
@@ -34,8 +35,8 @@ pub struct TraceError {
 }
 
 impl Trace {
-    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal or a snapshot
-    /// the requests of `device`, or of the one that was asked for most.
+    /// Reads a trace. The file's name tells the kind (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal or a
+    /// snapshot, it takes the requests of `device`, or of the device with the most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
@@ -86,7 +87,7 @@ impl Trace {
 
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let journal = Journal::open(path).map_err(|problem| {
-        // It names the file, and so does what it becomes a part of.
+        // The error will be shown behind the name of the file, so the name is removed here.
         let problem = problem.to_string();
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
@@ -113,7 +114,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
     for record in records {
-        // 255 is any of several.
+        // The number 255 stands for several streams.
         let stream = Some(u64::from(record.stream)).filter(|stream| (1..255).contains(stream));
         match Kind::from_number(record.kind) {
             Some(Kind::Alloc) => gathering.allocate(record.address, record.size, stream),

@@ -1,4 +1,4 @@
-//! The account as JSON, for programs: everything, sizes in bytes, times in nanoseconds, nothing rounded or left out.
+//! Jobs as JSON, for programs: every figure, sizes in bytes, times in nanoseconds, nothing rounded.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ use crate::render::format;
 use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
-    // One job at a time: a journal with millions of live allocations need not be in memory twice, as JSON.
+    // One job at a time, so that the JSON of several long journals is never in memory together.
     write!(out, "{{\"jobs\":[")?;
     for (place, job) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
@@ -225,10 +225,10 @@ fn describe_live(live: &Live, end_ns: u64) -> Value {
         "size": live.size,
         "allocated": live.allocated,
         "device": live.device,
-        // Text, because many JSON readers lose digits above 2^53.
+        // Text, because many JSON readers lose digits of numbers above 2^53.
         "address": format!("{:#x}", live.address),
         "thread": live.tid,
-        // 1 is the default one, others in the order in which they came.
+        // 1 is the default stream; others are numbered in the order of their first use.
         "stream": (live.stream > 0).then_some(live.stream),
         "time_ns": live.time_ns,
         "age_ns": end_ns.saturating_sub(live.time_ns),

@@ -1,4 +1,4 @@
-//! `vramshim inspect`: reads journals and shows what they mean, to people (`text`) or programs (`json`).
+//! `vramshim inspect`: reads journals and shows what the jobs did with GPU memory, as text or as JSON.
 
 mod json;
 mod text;
@@ -23,14 +23,16 @@ Examples:
 
 Terms, in bytes:
   requested     what the job asked for and still holds
-  allocated     the same after rounding
+  allocated     the same after the policy's rounding
   reserved      obtained from the driver to serve it
   utilisation   peak allocated / peak reserved
-  fragmentation share of what is free inside segments that lies outside the largest
-                free block; auto_growth can serve a request from several of
-                them, by mapping their granules side by side
+  fragmentation share of the free bytes inside segments that lies outside the
+                largest free block; auto_growth can serve a request from
+                several free blocks by mapping their granules side by side
 
-Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.";
+Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.
+
+Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -39,15 +41,15 @@ pub struct Inspect {
     #[arg(required = true, value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
-    /// Print JSON: everything, sizes in bytes
+    /// Print JSON with every figure, sizes in bytes
     #[arg(long)]
     json: bool,
 
-    /// How many entries of a list to show
+    /// Number of entries to show of each list
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
 
-    /// Show every job in full, even if there are several
+    /// Show every process in full; by default several are shown as a table
     #[arg(long)]
     all: bool,
 }
@@ -64,7 +66,7 @@ impl Inspect {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        // A journal that is just being begun is worth a word, and a failure only if there is nothing else.
+        // A journal whose header is not written yet is only noted; it is an error if there is no other journal.
         if jobs.is_empty() {
             problems.append(&mut early);
         }

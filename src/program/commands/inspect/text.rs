@@ -9,7 +9,7 @@ use crate::analysis::names::device_uuid;
 use crate::render::format::{count, duration, ended, printable, size, strong};
 use crate::render::table::table;
 
-/// A line for each job, then what they hold together on each device.
+/// Writes a line for each process, then the sums of all processes for each device.
 pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()> {
     let mut rows = Vec::new();
     let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
@@ -88,7 +88,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     table(out, &titles, &[2, 3, 4, 5], rows.collect())
 }
 
-/// The process's rank in its job, where a launcher gave it one.
+/// The process's rank in its job, if a launcher gave it one.
 fn rank(job: &Job) -> String {
     ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
         .iter()

@@ -28,7 +28,7 @@ fn device(device: &Device) -> Value {
         "uuid": device.uuid,
         "name": device.name,
         "total": device.total,
-        // null is now
+        // null means now
         "time": device.at.map(format::time),
         "nvml": nvml,
         "processes": device.processes.iter().map(process).collect::<Value>(),

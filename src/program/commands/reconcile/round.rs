@@ -1,4 +1,4 @@
-//! What one look at the devices found.
+//! The result of one comparison of the devices.
 
 use crate::analysis::side_by_side::Device;
 

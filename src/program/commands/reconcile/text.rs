@@ -1,4 +1,4 @@
-//! Reconciliation for people: for each device a table of who has how much of it, and how that is known.
+//! The reconciliation as text: a table for each device that tells who holds how many bytes, and how that is known.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,7 +49,7 @@ fn verdict(round: &Round) -> String {
     let worst = round.devices.iter().map(Device::worst).max().unwrap_or(0);
     let bound = size(round.bound);
     if !round.devices.iter().any(|device| device.compared) {
-        "Nothing to compare with: no NVML, and no measurement in the journals".into()
+        "Nothing to compare with: NVML cannot be asked, and the journals have no measurement".into()
     } else if round.within_bound() {
         format!("Unknown: at most {}, within the bound of {bound}", size(worst))
     } else {

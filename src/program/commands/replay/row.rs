@@ -1,15 +1,15 @@
-//! One row of the answer: how a strategy did.
+//! One row of the result table.
 
 use crate::replay::{Outcome, Trace};
 
-/// How a strategy fared, and the smallest device it fits.
+/// The result of a strategy, and the smallest device that suffices for it.
 pub struct Row {
     pub outcome: Outcome,
     pub smallest: Option<u64>,
 }
 
 impl Row {
-    /// Nothing where requests failed: the two peaks are of different runs then.
+    /// Peak live / peak reserved; `None` if requests failed, because the two peaks then belong to different runs.
     pub fn utilisation(&self, trace: &Trace) -> Option<f64> {
         let utilisation = trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64;
         (self.outcome.failed == 0).then_some(utilisation)

@@ -1,4 +1,4 @@
-//! Devices and processes as JSON, for programs: sizes in bytes, nothing rounded.
+//! Devices and processes as JSON: sizes in bytes, nothing rounded.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,5 @@
-//! What there is to tell: a row for each process and device, and one for each device over all processes.
+//! The rows of both tables: one for each process and device, and one for each device with the sums of all its
+//! processes.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ use crate::analysis::running::FileId;
 use crate::analysis::watch::{Rates, Watched};
 use crate::render::format::{self, count, ended, printable, size};
 
-/// One device of a process; of a process that has none yet, the process alone.
+/// One device of a process, or a process that has no device yet.
 pub struct Row {
-    /// Which process it is.
+    /// Identifies the process: the file of its journal.
     pub id: FileId,
     pid: u32,
     job: String,
@@ -21,7 +22,7 @@ pub struct Row {
     device: Option<i16>,
     limit: Option<u64>,
     state: String,
-    /// None while the journal is being read.
+    /// `None` until the journal has been read to its end.
     figures: Option<Figures>,
 }
 
@@ -32,7 +33,7 @@ struct Figures {
     rates: Option<Rates>,
 }
 
-/// Every process of the machine.
+/// The rows of all processes.
 pub fn of(machine: &Machine) -> Vec<Row> {
     machine
         .processes()
@@ -75,7 +76,7 @@ fn state(watched: &Watched) -> String {
     }
 }
 
-/// A column of the table of processes, which can be sorted by it.
+/// A column of the table of processes; the table can be sorted by each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Pid,
@@ -116,7 +117,7 @@ impl Column {
         Column::State,
     ];
 
-    /// Where the screen is too narrow for all, the first of these go first.
+    /// The columns that are left out if the screen is too narrow, the first of these first.
     pub const EXPENDABLE: [Column; 13] = [
         Column::FreeInside,
         Column::Strategy,
@@ -210,16 +211,16 @@ impl Column {
         })
     }
 
-    /// Whether the largest comes first unless it is reversed.
+    /// Whether the largest value comes first in the normal order.
     fn descends(self) -> bool {
         self.is_number() && !matches!(self, Column::Pid | Column::Device)
     }
 
-    /// Sorts rows by this column, and what is the same in it by process and device.
+    /// Sorts rows by this column. Rows with equal values are sorted by process and device.
     pub fn sort(self, rows: &mut [Row], reversed: bool) {
         rows.sort_by(|one, other| {
             let order = match self.is_number() {
-                // What has no number comes last.
+                // Rows without a number come last.
                 true => {
                     let number = |row| self.number(row).unwrap_or(f64::NEG_INFINITY);
                     number(one).total_cmp(&number(other))
@@ -239,7 +240,7 @@ impl Row {
     }
 }
 
-/// One device, over all running processes that use it, whatever number it has in each.
+/// A device, with the sums of all running processes that use it. The processes may number it differently.
 pub struct DeviceRow {
     pub uuid: Option<String>,
     pub name: Option<String>,
@@ -250,7 +251,7 @@ pub struct DeviceRow {
     pub processes: u64,
 }
 
-/// What tells a device: its UUID, or where there is none, its number on its host.
+/// What identifies a device: its UUID, or its host and number if it has none.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceId {
     Uuid([u8; 16]),
@@ -260,7 +261,7 @@ enum DeviceId {
 pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     let mut devices: BTreeMap<DeviceId, DeviceRow> = BTreeMap::new();
     for (_, watched) in machine.processes() {
-        // What an ended process had is gone, and half of an account is worse than none.
+        // The memory of an ended process is free again, and a ledger that is only half read would be misleading.
         if watched.state() != State::Running || !watched.is_read() {
             continue;
         }
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(order(Column::Reserved, true), [1, 0, 3, 2]);
         assert_eq!(order(Column::Pid, false), [0, 1, 2, 3]);
         assert_eq!(order(Column::Job, true), [3, 2, 1, 0]);
-        // All the same: by process.
+        // All values are equal, so the order is by process.
         assert_eq!(order(Column::Failures, false), [0, 2, 3, 1]);
     }
 

@@ -1,4 +1,5 @@
-//! What is on the screen: the devices, below them the processes or one of them opened, and what the keys do.
+//! Draws the screen: the devices, and below them the table of processes or one opened process. It also keeps what was
+//! chosen with the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,29 +13,29 @@ use crate::analysis::running::FileId;
 use crate::render::format::{printable, styled};
 use crate::render::job_page::JobPage;
 
-/// Entries of each list of an opened process.
+/// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
-/// Most lines that devices take, title included.
+/// The most lines that the table of devices takes, with its titles.
 const DEVICE_LINES: u16 = 9;
 
 const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll  p pause";
 
-/// What was chosen with the keys.
+/// The state of the screen.
 pub struct Screen {
     sort: Column,
     reversed: bool,
     pub paused: bool,
-    /// A process, and which of its rows.
+    /// The chosen process, and which of its rows.
     chosen: Option<(FileId, usize)>,
     opened: Option<FileId>,
     scroll: u16,
-    /// Lines that a page of the lower part has; known once it was drawn.
+    /// Height of the lower part in lines; known after the first drawing.
     page: u16,
     colours: bool,
     rows: Vec<Row>,
     devices: Vec<DeviceRow>,
-    /// The opened process in words.
+    /// The page of the opened process.
     text: Vec<String>,
     note: String,
     state: TableState,
@@ -75,7 +76,7 @@ impl Screen {
         }
     }
 
-    /// Takes over what the machine knows by now.
+    /// Takes the present figures over from `machine`.
     pub fn refresh(&mut self, machine: &Machine) {
         self.rows = rows::of(machine);
         self.sort.sort(&mut self.rows, self.reversed);
@@ -88,7 +89,7 @@ impl Screen {
         self.open(machine);
     }
 
-    /// Tells of the opened process, if there is one and it is still there.
+    /// Makes the page of the opened process, if there is one and it still runs.
     fn open(&mut self, machine: &Machine) {
         self.text.clear();
         let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
@@ -110,7 +111,7 @@ impl Screen {
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
 
-    /// Where the chosen row is. Of a process that went, the one that took its place is chosen.
+    /// The index of the chosen row. If the chosen process has ended, the row that took its place is chosen.
     fn place(&self) -> usize {
         let of_process = |id| {
             let rows = self.rows.iter().enumerate();
@@ -131,7 +132,7 @@ impl Screen {
         });
     }
 
-    /// What a key does.
+    /// Does what a key asks for.
     pub fn press(&mut self, key: Key, machine: &Machine) {
         let page = usize::from(self.page.max(1));
         let place = self.place();
@@ -183,7 +184,7 @@ impl Screen {
 
     pub fn draw(&mut self, frame: &mut Frame) {
         let devices = match (self.opened, self.devices.len()) {
-            // An opened process tells of its devices itself.
+            // The page of an opened process shows its devices.
             (Some(_), _) | (None, 0) => 0,
             (None, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
         };
@@ -236,7 +237,7 @@ impl Screen {
         let titles = DeviceRow::TITLES.map(str::to_owned).to_vec();
         let shown = usize::from(DEVICE_LINES - 1);
         let mut texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
-        // The uuid goes where there is no room for it.
+        // Columns are left out in this order if the screen is too narrow; the UUID is the first.
         let mut kept: Vec<usize> = (0..titles.len()).collect();
         for expendable in [1, 2, 7, 3, 6] {
             if total_width(&titles, &texts, &kept) <= usize::from(area.width) {
@@ -267,7 +268,7 @@ impl Screen {
         let mut texts: Vec<Vec<String>> = self.rows.iter().map(text).collect();
         let mut kept: Vec<usize> = (0..Column::ALL.len()).collect();
         for expendable in Column::EXPENDABLE {
-            // The mark of the chosen row takes two.
+            // The mark of the chosen row takes two characters.
             if total_width(&titles, &texts, &kept) + 2 <= usize::from(area.width) {
                 break;
             }
