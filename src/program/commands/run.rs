@@ -58,11 +58,14 @@ impl Run {
 /// Replaces this program by the command; returns only if that fails. It calls `execvp` itself, because `exec` of the
 /// standard library clears the signal mask, which the job must inherit.
 fn become_command(command: &[OsString]) -> Failure {
-    let words: Result<Vec<CString>, _> = command.iter().map(|word| CString::new(word.as_bytes())).collect();
-    let Ok(words) = words else {
+    let arguments: Result<Vec<CString>, _> = command
+        .iter()
+        .map(|argument| CString::new(argument.as_bytes()))
+        .collect();
+    let Ok(arguments) = arguments else {
         return Failure::refused("the command holds a NUL byte");
     };
-    let mut pointers: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
+    let mut pointers: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
     pointers.push(std::ptr::null());
     // SAFETY: `pointers` is a NULL-terminated array of NUL-terminated strings with at least one entry, and both live
     // until the call returns.

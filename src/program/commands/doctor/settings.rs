@@ -1,4 +1,5 @@
-//! Variables that cannot be used, and those that fight with the chosen strategy.
+//! Checks the environment variables: values that cannot be used, names that nothing reads, and settings that conflict
+//! with the chosen strategy.
 
 use std::ffi::OsString;
 
@@ -26,8 +27,8 @@ pub fn check(
                 CHECK,
                 as_given(error),
                 match config.strict {
-                    true => "Set it right: as VRAMSHIM_STRICT asks, every request for memory would be refused.",
-                    false => "Set it right: vramshim run refuses it; a job that preloads the library goes on with the default.",
+                    true => "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused.",
+                    false => "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default.",
                 },
             )
             .at(error.variable);
@@ -48,8 +49,8 @@ pub fn check(
             findings
                 .note(
                     CHECK,
-                    format!("{variable}={value} is the limit of a layer below, and none of ours"),
-                    "VRAMSHIM_MEMORY_LIMIT=inherit makes it ours as well, with a report where it refuses.",
+                    format!("{variable}={value} limits the next layer; the library does not use it as its own limit"),
+                    "With VRAMSHIM_MEMORY_LIMIT=inherit the library holds the limit too, and reports each refusal.",
                 )
                 .at(variable);
         }
@@ -57,7 +58,7 @@ pub fn check(
     if findings.0.len() == before {
         findings.ok(
             CHECK,
-            format!("strategy {}; no variable fights with it", config.strategy.name()),
+            format!("strategy {}; no variable conflicts with it", config.strategy.name()),
         );
     }
 }
@@ -73,10 +74,11 @@ impl Job<'_> {
         value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }
 
-    /// A framework that serves itself from memory which a strategy does not carve: seen, but not served by it.
+    /// Adds a finding about a framework setting with which memory bypasses the strategy: it is recorded, but not served
+    /// by it.
     fn bypasses(&self, findings: &mut Findings, variable: &str, setting: &str, by: &str, instead: &str) {
         let (severity, advice) = match self.strategy {
-            Strategy::Passthrough => (Severity::Note, "It is recorded all the same.".to_owned()),
+            Strategy::Passthrough => (Severity::Note, "It is recorded nevertheless.".to_owned()),
             _ => (Severity::Warning, instead.to_owned()),
         };
         findings
@@ -84,7 +86,7 @@ impl Job<'_> {
                 CHECK,
                 severity,
                 format!(
-                    "with {setting} memory comes from {by}: {} serves none of it",
+                    "with {setting} memory comes from {by}: {} does not serve it",
                     self.strategy.name()
                 ),
                 advice,
@@ -102,7 +104,7 @@ impl Job<'_> {
                 .warning(
                     CHECK,
                     format!("PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"),
-                    "Which one counts depends on the version of PyTorch: set one of them.",
+                    "Which of them PyTorch reads depends on its version: set only one.",
                 )
                 .at("PYTORCH_ALLOC_CONF");
         }
@@ -136,7 +138,7 @@ impl Job<'_> {
                             .note(
                                 CHECK,
                                 format!("{setting} tunes PyTorch's own cache, which stays in front of the strategy"),
-                                "It was likely set against fragmentation: try the job without it.",
+                                "Such settings are usually meant against fragmentation: try the job without it.",
                             )
                             .at(variable);
                     }
@@ -156,7 +158,7 @@ impl Job<'_> {
                 .warning(
                     CHECK,
                     format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
-                    "Set both alike, or leave VRAMSHIM_STRATEGY out.",
+                    "Set both to the same strategy, or leave VRAMSHIM_STRATEGY out.",
                 )
                 .at(table::PADDLES_STRATEGY.name);
         }
@@ -232,7 +234,7 @@ impl Job<'_> {
     }
 }
 
-/// Variables that are named like ours and that nothing reads, most likely because of a typing error.
+/// Checks for variables that are named like ours and that nothing reads, most likely because of a typing error.
 pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
     let unknown = names
         .filter_map(|name| name.into_string().ok())
@@ -250,7 +252,7 @@ pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString
     }
 }
 
-/// Where others use a device, a reservation of nearly all that is free there leaves them nothing.
+/// Warns if naive_best_fit would reserve nearly all free memory of a device that other processes use.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
     if config.strategy != Strategy::NaiveBestFit || config.settings.initial_bytes > 0 {
         return;
