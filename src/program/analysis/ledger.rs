@@ -159,7 +159,7 @@ impl Ledger {
         let overlaps = if live.in_segment {
             self.device(device).space.occupy(live.address, live.allocated).is_err()
         } else {
-            key.0 == NameSpace::Address && self.touches_another(&live)
+            key.0 == NameSpace::Address && self.overlaps_another(&live)
         };
         self.anomalies.overlap += u64::from(overlaps);
         let account = self.device(device);
@@ -211,7 +211,7 @@ impl Ledger {
 
     /// Whether another live allocation overlaps this one. Only requested bytes are compared, because a policy may not
     /// occupy the bytes that rounding adds.
-    fn touches_another(&self, live: &Live) -> bool {
+    fn overlaps_another(&self, live: &Live) -> bool {
         let key = |address| (NameSpace::Address, address);
         let before = self.live.range(key(0)..key(live.address)).next_back();
         let after = self.live.range(key(live.address)..=key(u64::MAX)).next();

@@ -26,7 +26,7 @@ pub struct Space {
 
 /// The journal contradicts itself: blocks overlap, or bytes lie outside every segment.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Impossible;
+pub struct Contradiction;
 
 impl Space {
     pub fn free(&self) -> u64 {
@@ -80,14 +80,14 @@ impl Space {
     }
 
     /// Takes a block out of the gap that contains it.
-    pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Impossible> {
-        let end = start.checked_add(length).ok_or(Impossible)?;
+    pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        let end = start.checked_add(length).ok_or(Contradiction)?;
         if length == 0 {
             return Ok(());
         }
-        let (gap, gap_end) = self.gaps.around(start).ok_or(Impossible)?;
+        let (gap, gap_end) = self.gaps.around(start).ok_or(Contradiction)?;
         if end > gap_end {
-            return Err(Impossible);
+            return Err(Contradiction);
         }
         self.remove_gap(gap);
         self.add_gap(gap, start);
@@ -96,14 +96,14 @@ impl Space {
     }
 
     /// Makes an occupied block free and joins it with the gaps beside it.
-    pub fn release(&mut self, start: u64, length: u64) -> Result<(), Impossible> {
-        let end = start.checked_add(length).ok_or(Impossible)?;
+    pub fn release(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        let end = start.checked_add(length).ok_or(Contradiction)?;
         if length == 0 {
             return Ok(());
         }
         let held = self.joined.around(start).is_some_and(|(_, range_end)| end <= range_end);
         if !held || self.gaps.first_overlapping(start, end).is_some() {
-            return Err(Impossible);
+            return Err(Contradiction);
         }
         self.add_gap(start, end);
         Ok(())

@@ -76,7 +76,7 @@ impl Watched {
             }
         }
         self.apply();
-        if done && self.is_confused() {
+        if done && self.has_misread() {
             self.follower.restart();
             self.job.ledger = Ledger::default();
             self.caught_up = None;
@@ -111,7 +111,7 @@ impl Watched {
     }
 
     /// Whether an event came so late that earlier events were misread: it caused new anomalies.
-    fn is_confused(&self) -> bool {
+    fn has_misread(&self) -> bool {
         self.caught_up
             .as_ref()
             .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)

@@ -38,7 +38,7 @@ pub struct JobPage {
 impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
         self.head(out, job)?;
-        let nothing = DeviceLedger::default();
+        let empty = DeviceLedger::default();
         let devices = job.devices();
         if devices.is_empty() && job.ledger.events == 0 {
             return writeln!(out, "\nNo GPU memory was asked for.");
@@ -51,8 +51,8 @@ impl JobPage {
                 format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
-            device(out, ledger.unwrap_or(&nothing))?;
-            self.reconciliation(out, job, ledger.unwrap_or(&nothing))?;
+            device(out, ledger.unwrap_or(&empty))?;
+            self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
         }
         if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
             self.heading(out, "Host memory")?;

@@ -69,11 +69,11 @@ fn play_until(
         "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
         _ => match Strategy::parse(name).and_then(|strategy| policy::create(strategy, settings)) {
-            Some(policy) => Box::new(Ours {
+            Some(policy) => Box::new(PolicyAllocator {
                 policy,
                 device: &device,
             }),
-            None => Box::new(Direct { device: &device }),
+            None => Box::new(DriverAllocator { device: &device }),
         },
     };
     let failed = drive(trace, &mut *allocator, enough_failed, tick);
@@ -159,12 +159,12 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
 
 /// One of our policies. Requests that name a stream are played as requests of `vramshim_torch_alloc`, others as
 /// `cuMemAlloc`.
-struct Ours<'a> {
+struct PolicyAllocator<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
 }
 
-impl Allocator for Ours<'_> {
+impl Allocator for PolicyAllocator<'_> {
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
         let block = self.policy.allocate(self.device, size, stream)?;
         Ok(block.address)
@@ -180,11 +180,11 @@ impl Allocator for Ours<'_> {
 }
 
 /// The driver serves every request.
-struct Direct<'a> {
+struct DriverAllocator<'a> {
     device: &'a ModelDevice,
 }
 
-impl Allocator for Direct<'_> {
+impl Allocator for DriverAllocator<'_> {
     fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
         self.device.allocate(size)
     }

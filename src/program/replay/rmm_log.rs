@@ -29,12 +29,12 @@ fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
 }
 
 /// A reader that keeps the last byte. A complete log ends with the end of a line.
-struct Remembering<R> {
+struct LastByteReader<R> {
     source: R,
     last: u8,
 }
 
-impl<R: Read> Read for Remembering<R> {
+impl<R: Read> Read for LastByteReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let count = self.source.read(buffer)?;
         self.last = buffer[..count].last().copied().unwrap_or(self.last);
@@ -44,7 +44,7 @@ impl<R: Read> Read for Remembering<R> {
 
 /// Collects the requests of a log. If the log ends too early, a note tells so and the requests before are kept.
 pub(super) fn gather(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
-    let source = Remembering { source, last: b'\n' };
+    let source = LastByteReader { source, last: b'\n' };
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)
         .from_reader(BufReader::new(source));
@@ -59,7 +59,7 @@ pub(super) fn gather(source: impl Read, gathering: &mut Gathering) -> Result<(),
 }
 
 fn rows(
-    reader: &mut csv::Reader<BufReader<Remembering<impl Read>>>,
+    reader: &mut csv::Reader<BufReader<LastByteReader<impl Read>>>,
     gathering: &mut Gathering,
 ) -> Result<(), Unreadable> {
     let header = reader.headers().map_err(|error| unreadable(1, &error))?.clone();

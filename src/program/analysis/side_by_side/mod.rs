@@ -125,7 +125,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         let jobs = members.iter().filter_map(|(pid, path)| Some((*pid, load(path).ok()?)));
         jobs.collect()
     };
-    let (jobs, answer, settled) = at_rest(read, || nvml::ask(host, &uuids));
+    let (jobs, answer, settled) = read_while_unchanged(read, || nvml::ask(host, &uuids));
     let (jobs, ended): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|(_, job)| job.state == State::Running);
     let is_ours = |pid: u32| ours.iter().any(|found| found.pid == pid);
     let mut devices = Vec::new();
@@ -167,11 +167,14 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
 
 /// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. After `TRIES`
 /// attempts it returns the last ones and false.
-fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec<(u32, Job)>, Answer, bool) {
+fn read_while_unchanged(
+    read: impl Fn() -> Vec<(u32, Job)>,
+    ask: impl Fn() -> Answer,
+) -> (Vec<(u32, Job)>, Answer, bool) {
     let (mut jobs, mut tries) = (read(), 0);
     loop {
         let (answer, after) = (ask(), read());
-        let settled = answer.is_err() || held(&jobs) == held(&after);
+        let settled = answer.is_err() || reserved_bytes(&jobs) == reserved_bytes(&after);
         (jobs, tries) = (after, tries + 1);
         if settled || tries == TRIES {
             return (jobs, answer, settled);
@@ -181,7 +184,7 @@ fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec
 
 /// Which processes run, and the reserved bytes of each of their ledgers. A change in it shows that memory came or went;
 /// what a policy hands out of reserved memory does not matter.
-fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
+fn reserved_bytes(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
         let runs = job.state == State::Running;
         let of = |(&ordinal, ledger): (&i16, &DeviceLedger)| (*pid, runs, ordinal, ledger.all.reserved.current);
@@ -193,10 +196,10 @@ fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
 /// The devices of one journal as of its last measurement. `why` tells why a process that still runs is not compared
 /// with NVML as of now.
 fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
-    let nothing = DeviceLedger::default();
+    let empty = DeviceLedger::default();
     let mut devices = Vec::new();
     for (ordinal, entry, ledger) in job.devices() {
-        let ledger = ledger.unwrap_or(&nothing);
+        let ledger = ledger.unwrap_or(&empty);
         let code = || pid.map_or(0, device_code::mapped_by);
         let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
         let mut device = Device {

@@ -83,11 +83,11 @@ fn describe(job: &Job) -> Value {
 }
 
 fn devices(job: &Job) -> Value {
-    let nothing = DeviceLedger::default();
+    let empty = DeviceLedger::default();
     job.devices()
         .into_iter()
         .map(|(ordinal, entry, ledger)| {
-            let ledger = ledger.unwrap_or(&nothing);
+            let ledger = ledger.unwrap_or(&empty);
             let free = ledger.free();
             let mut device = json!({
                 "device": ordinal,
@@ -136,8 +136,8 @@ fn reconciliation(as_of: &AsOf) -> Value {
 }
 
 fn host(ledger: Option<&DeviceLedger>) -> Value {
-    let nothing = DeviceLedger::default();
-    let ledger = ledger.unwrap_or(&nothing);
+    let empty = DeviceLedger::default();
+    let ledger = ledger.unwrap_or(&empty);
     json!({
         "device": HOST_DEVICE,
         "requested": level(ledger.all.requested),

@@ -32,10 +32,10 @@ pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
 }
 
 fn process(watched: &Watched) -> Value {
-    let nothing = DeviceLedger::default();
+    let empty = DeviceLedger::default();
     let job = &watched.job;
     let device = |(ordinal, entry, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
-        let ledger = ledger.unwrap_or(&nothing);
+        let ledger = ledger.unwrap_or(&empty);
         let (all, free) = (&ledger.all, ledger.free());
         json!({
             "device": ordinal,
