@@ -1,4 +1,5 @@
-//! `scripts/bench`, which builds this and says where the pieces are: measures, and prints tables or JSON.
+//! The benchmark program. `scripts/bench` builds it and everything that it measures, and passes the paths. It measures
+//! the cost of an allocate+free pair and the memory that each strategy reserves, and prints tables or JSON.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use cost::{Cost, Plan};
 use fragmentation::Fragmentation;
 use text::Progress;
 
-/// The script explains what users may say.
+/// The options of this program. `scripts/bench --help` explains those meant for users.
 #[derive(Parser)]
 #[command(name = "scripts/bench", disable_help_flag = true)]
 struct Options {
@@ -35,7 +36,7 @@ struct Options {
     #[arg(long)]
     traces: Option<PathBuf>,
 
-    // From the script.
+    // The options below are set by the script, not by users.
     #[arg(long)]
     release: PathBuf,
     #[arg(long)]
@@ -44,13 +45,13 @@ struct Options {
     simgpu: PathBuf,
     #[arg(long)]
     scratch: PathBuf,
-    /// A GPU answers on this machine and is to be measured.
+    /// Also measure this machine's GPU.
     #[arg(long)]
     gpu: bool,
-    /// Contenders that could not be built, NAME=WHY.
+    /// Contenders that could not be built, each as NAME=REASON.
     #[arg(long)]
     without: Vec<String>,
-    /// Where generated traces lie.
+    /// The folder of generated traces.
     #[arg(long)]
     generated: Option<PathBuf>,
 }
@@ -81,7 +82,7 @@ impl Options {
         self.table.as_deref().is_none_or(|only| only == table)
     }
 
-    /// Names and reasons of contenders that are left out.
+    /// The names of the contenders that are left out, each with the reason.
     fn left_out(&self) -> Vec<(&str, &str)> {
         self.without.iter().filter_map(|text| text.split_once('=')).collect()
     }
@@ -100,8 +101,8 @@ fn main() -> ExitCode {
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
     progress.clear();
-    // From here on nothing is written to processes that may be gone; a reader that has seen enough may be.
-    // SAFETY: the default action of a signal, set while there is one thread.
+    // No contender is written to from here on, so SIGPIPE may end this program if the reader of stdout goes away.
+    // SAFETY: this program has one thread here, and the default action of a signal needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
@@ -142,7 +143,7 @@ fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> V
         .collect()
 }
 
-/// The table, or why there is none.
+/// The table of fragmentation, or the reason why there is none.
 fn fragmentation(options: &Options, progress: &Progress) -> Result<Fragmentation, String> {
     let folder = options
         .traces

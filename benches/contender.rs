@@ -1,4 +1,5 @@
-//! What is measured: each contender is a process of `pair.c` that waits for its turn.
+//! The allocators that are measured, called contenders. Each contender is one process of `pair.c`, which holds its live
+//! blocks and waits until it is asked for a round.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -6,10 +7,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Larger than a million blocks of mean size, 512 KiB each.
+/// More than a million blocks of the mean size, 512 KiB, need.
 const SIMULATED_MEMORY: &str = "1TiB";
 
-/// Settings of the caller's that would change what is measured.
+/// Variables that are removed from the environment, because they would change the result.
 const FOREIGN: [&str; 14] = [
     "CUDA_VISIBLE_DEVICES",
     "FLAGS_allocator_strategy",
@@ -42,26 +43,26 @@ impl Device {
     }
 }
 
-/// Where the pieces lie that `scripts/bench` built.
+/// The folders of what `scripts/bench` built.
 pub struct Places {
-    /// Of `vramshim` and of what this folder builds.
+    /// Holds `vramshim`, `libvramshim.so` and the libraries of this crate.
     pub release: PathBuf,
-    /// Of `pair`, `torch.so`, `rmm.so`.
+    /// Holds `pair`, `torch.so` and `rmm.so`.
     pub programs: PathBuf,
     pub simgpu: PathBuf,
-    /// For journals and what the processes say.
+    /// Takes the journals and the stderr of each process.
     pub scratch: PathBuf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The library under this strategy, journal on.
+    /// `pair` under the library, with the strategy of the same name and a journal.
     Library,
-    /// The driver's functions with nothing in front; what `pair` calls them.
+    /// The driver's functions without the library. Holds the name that `pair` has for them.
     Driver(&'static str),
-    /// A library that `pair` loads, over the CUDA runtime.
+    /// A library that `pair` loads and that calls the CUDA runtime.
     Runtime(&'static str),
-    /// mimalloc, on host memory.
+    /// mimalloc, which allocates host memory.
     Host,
 }
 
@@ -116,7 +117,8 @@ pub const CONTENDERS: [Contender; 8] = [
 ];
 
 impl Contender {
-    /// Whether it is measured on this device unless named: the simulator's stream-ordered pools are nobody's.
+    /// Whether the contender is measured on this device if no names are given. `async` and `rmm` are left out on the
+    /// simulator, because the speed of its stream-ordered pools says nothing about a real driver's.
     pub fn belongs(&self, device: Device) -> bool {
         match self.name {
             "async" | "rmm" => device == Device::Gpu,
@@ -151,10 +153,10 @@ impl Contender {
             command.env_remove(name);
         }
         if self.kind == Kind::Host {
-            // No allocator of GPU memory gives idle memory back by itself.
+            // The other allocators keep idle memory, so mimalloc must not return any to the system.
             command.env("MIMALLOC_PURGE_DELAY", "-1");
         }
-        // vramshim points the job at the simulator itself.
+        // `vramshim run --sim` sets up the simulator itself.
         if device == Device::Simulated && self.kind != Kind::Library {
             let mut path = places.simgpu.clone().into_os_string();
             if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
@@ -165,7 +167,7 @@ impl Contender {
                 .env("LD_LIBRARY_PATH", path)
                 .env("SIMGPU_MEMORY", SIMULATED_MEMORY);
             if let Kind::Runtime(_) = self.kind {
-                // Preloaded, because PyTorch carries run paths that win over the variable.
+                // PyTorch's libraries carry an RPATH, which wins over LD_LIBRARY_PATH but not over LD_PRELOAD.
                 command.env("LD_PRELOAD", stand_in_runtimes(&places.simgpu));
             }
         }
@@ -183,7 +185,7 @@ fn stand_in_runtimes(simgpu: &Path) -> OsString {
     paths.join(":".as_ref())
 }
 
-/// The most that one round takes of a thread.
+/// A round of one thread ends when it reaches either limit.
 #[derive(Clone, Copy)]
 pub struct Round {
     pub milliseconds: u64,
@@ -197,14 +199,14 @@ pub struct Load {
     pub round: Round,
 }
 
-/// Nanoseconds a pair, all threads' pairs taken together.
+/// Nanoseconds for each pair: the time of the round divided by the pairs of all threads.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub wall: f64,
     pub processor: f64,
 }
 
-/// A process that holds its blocks and waits.
+/// A process that holds its live blocks and waits for the next round.
 pub struct Running {
     child: Child,
     input: Option<ChildStdin>,
@@ -213,7 +215,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts the process and waits until its blocks are there.
+    /// Starts the process and waits until it has allocated its live blocks.
     pub fn start(contender: &Contender, places: &Places, device: Device, load: &Load) -> Result<Running, String> {
         let folder = places
             .scratch
@@ -243,13 +245,13 @@ impl Running {
         }
     }
 
-    /// One round.
+    /// Runs one round.
     pub fn round(&mut self) -> Result<Sample, String> {
         let asked = match &mut self.input {
             Some(input) => input.write_all(b"go\n").and_then(|()| input.flush()),
             None => return Err("ended".to_owned()),
         };
-        // A process that is gone says why in its last line.
+        // If the process has ended, its last line gives the reason, which says more than the failed write.
         let line = self.line()?;
         asked.map_err(|error| error.to_string())?;
         let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -277,7 +279,7 @@ impl Running {
         }
     }
 
-    /// With the last thing that the process said on stderr.
+    /// Adds the last line that the process wrote to stderr.
     fn with_complaint(&self, why: String) -> String {
         let said = fs::read_to_string(self.folder.join("stderr")).unwrap_or_default();
         match said.lines().rev().find(|line| !line.trim().is_empty()) {
@@ -289,7 +291,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The end of its input ends the process; it may already be gone.
+        // The process ends at the end of its input. It may have ended before.
         self.input = None;
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);

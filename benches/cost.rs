@@ -1,5 +1,6 @@
-//! What a pair of free and allocate costs. All contenders hold their blocks at the same time and take turns, a short
-//! round each, so that whatever else the machine does hits all alike; ratios are taken round by round.
+//! Measures the cost of one pair: free a block, allocate another. All contenders hold their live blocks at the same
+//! time and take turns in short rounds, so other work of the machine slows all of them alike. A ratio is computed for
+//! each round, and the median is printed.
 
 use comfy_table::Table;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::contender::{CONTENDERS, Contender, Device, Load, Places, Round, Runni
 use crate::text::{self, Progress};
 
 pub const THREADS: [u64; 2] = [1, 2];
-/// The number of live blocks that growth is told relative to.
+/// `growth` is relative to the cost with this number of live blocks.
 const BASE: u64 = 1000;
 
 pub struct Plan {
@@ -17,22 +18,22 @@ pub struct Plan {
     pub round: Round,
 }
 
-/// One sample a round, or why there are none.
+/// One sample for each round, or the reason why there is none.
 type Rounds = Result<Vec<Sample>, String>;
 
-/// Which of the two times of a sample.
+/// Chooses one of the two times of a sample.
 type Clock = fn(&Sample) -> f64;
 const WALL: Clock = |sample| sample.wall;
 const PROCESSOR: Clock = |sample| sample.processor;
 
-/// A thread that has the processor for less than this share of its rounds shares it with other work.
+/// If a thread had a processor for less than this share of the time, the machine was busy with other work.
 const UNDISTURBED: f64 = 0.95;
 
 pub struct Cost {
     device: Device,
     live: Vec<u64>,
     contenders: Vec<Contender>,
-    /// By number of live blocks, contender, number of threads.
+    /// Indexed by number of live blocks, contender, and number of threads.
     measured: Vec<Vec<[Rounds; THREADS.len()]>>,
 }
 
@@ -67,12 +68,12 @@ pub fn measure(plan: &Plan, device: Device, contenders: Vec<Contender>, places: 
     }
 }
 
-/// The order of a round: everyone is first once.
+/// The order of the contenders in a round. It rotates, so that each of them comes first equally often.
 fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |index| (index + round) % count)
 }
 
-/// All processes at the same time, one of them working.
+/// Keeps all processes alive at the same time; one of them works at a time.
 fn take_turns(
     cells: &[(&Contender, Load)],
     device: Device,
@@ -110,7 +111,7 @@ fn take_turns(
     rounds
 }
 
-/// A process for each round, because a real device cannot hold the blocks of all of them at once.
+/// Starts a process for each round, because a real device cannot hold the live blocks of all contenders at once.
 fn one_by_one(
     cells: &[(&Contender, Load)],
     device: Device,
@@ -156,7 +157,7 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// The median of the quotients of each round.
+/// The median of the ratios of all rounds.
 fn ratio(above: &Rounds, below: &Rounds, clock: Clock) -> Option<f64> {
     let (Ok(above), Ok(below)) = (above, below) else {
         return None;
@@ -185,12 +186,12 @@ impl Cost {
         Some(self.pair(live, contender, clock)? / self.pair(base, contender, clock)?)
     }
 
-    /// Throughput of two threads over that of one.
+    /// The throughput of two threads divided by that of one thread.
     fn two_threads(&self, live: usize, contender: usize) -> Option<f64> {
         ratio(self.rounds(live, contender, 0), self.rounds(live, contender, 1), WALL)
     }
 
-    /// The share of its rounds for which a lone thread had a processor: the median of all.
+    /// The median share of a round for which a lone thread had a processor.
     fn processor_share(&self) -> Option<f64> {
         let alone = self
             .measured
@@ -217,11 +218,11 @@ impl Cost {
             times,
             Self::two_threads,
         );
-        // Two threads cannot be told this way: waiting for each other is what they are measured for.
+        // This says nothing about two threads: they also give up the processor while they wait for each other.
         if let Some(share) = self.processor_share().filter(|&share| share < UNDISTURBED) {
             println!(
                 "\nOther work kept this machine busy: a thread had a processor for {:.0} % of its time. The times above\n\
-                 contain that, and 2 threads tell little. Processor time does not:",
+                 include the rest, and the numbers for 2 threads say little. The tables below count processor time only:",
                 share * 100.0
             );
             self.tables(" of processor time", PROCESSOR);
@@ -261,7 +262,7 @@ impl Cost {
         println!("{table}");
     }
 
-    /// Why there is no number, one line for each contender and reason.
+    /// The reasons for missing numbers, one line for each contender and reason.
     fn refusals(&self) -> Vec<String> {
         let mut reasons: Vec<(&str, &str, Vec<String>)> = Vec::new();
         for (index, contender) in self.contenders.iter().enumerate() {
@@ -328,7 +329,7 @@ impl Cost {
         })
     }
 
-    /// Whether the library's own strategies were measured everywhere.
+    /// Whether every measurement of the library's own strategies succeeded.
     pub fn complete(&self) -> bool {
         self.measured.iter().all(|cells| {
             cells
@@ -344,7 +345,7 @@ fn times(value: f64) -> String {
     format!("{}x", text::significant(value))
 }
 
-/// Those asked for, or those that belong to the device.
+/// The contenders with these names or, if no names are given, those that belong to the device.
 pub fn chosen(names: &[String], device: Device) -> Vec<Contender> {
     CONTENDERS
         .into_iter()

@@ -1,4 +1,5 @@
-//! What each strategy would have reserved for recorded requests: `vramshim replay` of every trace, one row each.
+//! The memory that each strategy would have reserved for recorded requests. Runs `vramshim replay` on every trace and
+//! prints one row for each.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +20,7 @@ const STRATEGIES: [&str; 5] = [
 
 struct Row {
     name: String,
-    /// What `vramshim replay --json` prints, or why it did not.
+    /// The output of `vramshim replay --json`, or the reason why it failed.
     replay: Result<Value, String>,
 }
 
@@ -27,7 +28,7 @@ pub struct Fragmentation {
     rows: Vec<Row>,
 }
 
-/// The traces of a folder, by name.
+/// The traces of a folder, sorted by name.
 pub fn traces(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut files: Vec<PathBuf> = entries
@@ -80,7 +81,7 @@ fn replay(file: &Path, program: &Path) -> Result<Value, String> {
     serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
 }
 
-/// What `replay` says of a strategy that served every request.
+/// The result of a strategy, if it served every request.
 fn served<'a>(replay: &'a Value, strategy: &str) -> Option<&'a Value> {
     replay["strategies"]
         .as_array()?
@@ -92,7 +93,7 @@ fn number(replay: &Value, strategy: &str, field: &str) -> Option<f64> {
     served(replay, strategy)?[field].as_f64()
 }
 
-/// Reserved at the peak, beyond what was live at the peak.
+/// Peak of the reserved bytes minus peak of the live bytes.
 fn waste(replay: &Value, strategy: &str) -> Option<f64> {
     Some(number(replay, strategy, "peak_reserved")? - replay["peak_live"].as_f64()?)
 }
@@ -105,13 +106,13 @@ fn waste_against_torch(replay: &Value) -> Option<f64> {
     }
 }
 
-/// How auto_growth did beside PyTorch's allocator, where both serve every request.
+/// `auto_growth` compared with PyTorch's allocator, over the traces of which both serve every request.
 struct Summary {
     traces: usize,
     mean_utilisation: f64,
-    /// Traces of which it wastes at most 1% of what it reserves, or a tenth of the share that torch wastes.
+    /// Traces with waste of at most 1% of the reserved bytes, or of at most a tenth of the share that torch wastes.
     hardly_any_waste: usize,
-    /// Traces of which it reserves more than torch.
+    /// Traces for which `auto_growth` reserves more than torch.
     worse_than_torch: usize,
 }
 

@@ -1,4 +1,4 @@
-//! mimalloc as a contender of `pair.c`: the floor, an allocator of host memory that is known to be fast.
+//! mimalloc as a contender of `pair.c`. It allocates host memory and is known to be fast, so it is the lower bound.
 
 use std::ffi::{c_char, c_int, c_ulonglong, c_void};
 use std::ptr;
@@ -16,7 +16,7 @@ extern "C" fn pair_start() -> *const c_char {
 /// `address` can be written to.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pair_allocate(address: *mut c_ulonglong, size: usize) -> c_int {
-    // SAFETY: any size may be asked for.
+    // SAFETY: mi_malloc accepts any size.
     let block = unsafe { mi_malloc(size) };
     // SAFETY: the caller's promise.
     unsafe { *address = block as c_ulonglong };
@@ -24,7 +24,7 @@ unsafe extern "C" fn pair_allocate(address: *mut c_ulonglong, size: usize) -> c_
 }
 
 /// # Safety
-/// `address` is from `pair_allocate` and is given back once.
+/// `address` is from `pair_allocate` and is passed to this function once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pair_release(address: c_ulonglong, _size: usize) -> c_int {
     // SAFETY: the caller's promise.

@@ -1,16 +1,17 @@
-/* The loop that scripts/bench times, the same for every allocator: a number of live blocks, and then pairs of "free a
- * random one, allocate another of random size in its place".
+/* The loop that scripts/bench times, the same for every allocator. It allocates LIVE blocks and then runs pairs: free a
+ * random block, allocate a block of random size in its place.
  *
  *   pair CONTENDER LIVE THREADS MILLISECONDS PAIRS
  *
- *   CONTENDER  driver  cuMemAlloc_v2 and cuMemFree_v2 of whatever answers to libcuda.so.1
+ *   CONTENDER  driver  cuMemAlloc_v2 and cuMemFree_v2 of the library that is loaded as libcuda.so.1
  *              async   cuMemAllocAsync and cuMemFreeAsync, a stream for each thread
  *              FILE.so pair_allocate, pair_release and pair_start of that library (pair.h)
  *   LIVE       live blocks, split evenly among the threads; no thread frees another's
  *
- * Prints "ready" once the blocks are there and were turned over. Then each line on stdin asks for one round of at most
- * MILLISECONDS and PAIRS a thread, and is answered by a line "PAIRS NANOSECONDS PROCESSOR": all threads' pairs, the
- * time they took together, and the processor time that they used, added up. "refused WHY" takes the place of either line where the allocator cannot go on. */
+ * Prints "ready" when the blocks are allocated and were replaced about twice. Then each line on stdin asks for one
+ * round of at most MILLISECONDS and PAIRS for each thread. The answer is a line "PAIRS NANOSECONDS PROCESSOR": the
+ * pairs of all threads, the time from begin to end, and the sum of the threads' processor time in nanoseconds. If the
+ * allocator fails, the line "refused WHY" takes the place of either line. */
 #include "cuda_api.h"
 #include "pair.h"
 #include <dlfcn.h>
@@ -30,10 +31,10 @@ enum {
     LEAST = 512,
     MOST = 1 << 20,
     MAX_THREADS = 64,
-    BATCH = 32,              /* pairs between two looks at the clock */
-    SETUP_SECONDS = 60,      /* for the live blocks */
-    TURNOVER_SECONDS = 3,    /* for turning them over, twice where that is enough */
-    STUCK_SECONDS = 120,     /* after which the process ends itself, so that a hang is found out */
+    BATCH = 32,              /* pairs between two readings of the clock */
+    SETUP_SECONDS = 60,      /* limit for allocating the live blocks */
+    TURNOVER_SECONDS = 3,    /* limit for replacing each of them about twice */
+    STUCK_SECONDS = 120,     /* a process that hangs for longer ends itself */
 };
 
 static int (*allocate)(unsigned long long *, size_t);
@@ -97,7 +98,7 @@ static void open_driver(bool async)
     free_async = symbol(library, "cuMemFreeAsync");
     allocate = async_allocate;
     release = async_release;
-    /* As frameworks set it: the pool keeps what it has. */
+    /* Frameworks set the release threshold to the maximum too, so that the pool keeps its memory. */
     CUresult (*get_pool)(CUmemoryPool *, CUdevice) = symbol(library, "cuDeviceGetDefaultMemPool");
     CUresult (*set)(CUmemoryPool, int, void *) = symbol(library, "cuMemPoolSetAttribute");
     CUmemoryPool pool;
@@ -210,7 +211,7 @@ static void *work(void *argument)
     pthread_barrier_wait(&barrier);
     for (;;) {
         pthread_barrier_wait(&barrier); /* the round begins */
-        /* What other processes pushed out of the caches comes back, untimed. */
+        /* Warms the caches again, without timing. Other processes ran since the last round. */
         run_pairs(worker, most_pairs / 10, most_nanoseconds / 10);
         pthread_barrier_wait(&barrier);
         uint64_t begin = read_clock(CLOCK_THREAD_CPUTIME_ID);
@@ -229,7 +230,7 @@ int main(int argc, char **argv)
     most_nanoseconds = strtoull(argv[4], NULL, 10) * 1000000u;
     most_pairs = strtoull(argv[5], NULL, 10);
     if (!live || !threads || threads > MAX_THREADS || !most_pairs) return fprintf(stderr, "pair: a number is out of range\n"), 2;
-    /* Nothing here is written to, so an allocator of host memory is not to pay for huge pages either. */
+    /* No block is written to, so an allocator of host memory must not pay for huge pages. */
     prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     alarm(SETUP_SECONDS + STUCK_SECONDS);
     open_contender(argv[1]);
@@ -261,6 +262,6 @@ int main(int argc, char **argv)
         fflush(stdout);
         alarm(0);
     }
-    /* Freeing a million blocks would be time that nobody measures. */
+    /* The blocks are not freed: that would take long and is not measured. */
     _exit(0);
 }

@@ -1,4 +1,5 @@
-/* What a library brings to be a contender of pair.c. A result other than 0 ends the run; what it means goes to stderr. */
+/* The functions that a library must export to be a contender of pair.c. If a function returns a result other than 0,
+ * the run ends; the library writes the meaning to stderr. */
 #ifndef PAIR_H
 #define PAIR_H
 
@@ -10,7 +11,7 @@ extern "C" {
 
 #define PAIR_EXPORT __attribute__((visibility("default")))
 
-/* Called once, before any thread: NULL, or why it cannot be used. */
+/* Called once, before any thread is started. Returns NULL, or the reason why the library cannot be used. */
 PAIR_EXPORT const char *pair_start(void);
 PAIR_EXPORT int pair_allocate(unsigned long long *address, size_t size);
 PAIR_EXPORT int pair_release(unsigned long long address, size_t size);

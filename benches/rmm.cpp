@@ -1,4 +1,4 @@
-// RMM's pool as a contender of pair.c: one pool over most of the device, a stream for each thread.
+// RMM's pool as a contender of pair.c: one pool that has most of the device's memory, and a stream for each thread.
 #include "pair.h"
 #include <cstdint>
 #include <cstdio>
@@ -8,10 +8,10 @@
 #include <rmm/mr/cuda_memory_resource.hpp>
 #include <rmm/mr/pool_memory_resource.hpp>
 
-constexpr std::size_t ALIGNMENT = 256; // what cudaMalloc promises
+constexpr std::size_t ALIGNMENT = 256; // bytes; cudaMalloc guarantees it
 
 static rmm::mr::cuda_memory_resource upstream;
-// Never destroyed: the process leaves without destructors.
+// Never destroyed: pair.c ends with _exit, which runs no destructors.
 static rmm::mr::pool_memory_resource *pool;
 
 static rmm::cuda_stream_view stream()

@@ -1,10 +1,10 @@
-//! Words and tables.
+//! Formats numbers and tables, and shows the progress of a run.
 
 use std::io::{IsTerminal, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// With a comma between thousands.
+/// The number with a comma between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -17,7 +17,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// With about three digits that say something.
+/// The number with about three significant digits.
 pub fn significant(value: f64) -> String {
     match value {
         value if value < 9.995 => format!("{value:.2}"),
@@ -45,14 +45,14 @@ pub fn prepare(table: &mut Table, heads: impl Iterator<Item = String>) {
     table.set_header(heads);
 }
 
-/// To the right from the column `first` on.
+/// Aligns the columns from `first` on to the right.
 pub fn align(table: &mut Table, first: usize) {
     for column in table.column_iter_mut().skip(first) {
         column.set_cell_alignment(CellAlignment::Right);
     }
 }
 
-/// One line on stderr that tells where the run is, only where somebody looks.
+/// One line on stderr that shows how far the run is. Nothing is written if stderr is not a terminal.
 pub struct Progress {
     terminal: bool,
 }

@@ -1,4 +1,4 @@
-# What the scripts share. Sourced, not run.
+# Functions and variables that the scripts share. This file is sourced.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${VRAMSHIM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vramshim}
@@ -12,13 +12,13 @@ fi
 
 say() { printf '%s%s%s\n' "$bold" "$*" "$plain"; }
 
-# fail WHAT: says what is wrong and what to do, and ends with 1.
+# fail MESSAGE: prints what is wrong and what to do, and exits with 1.
 fail() {
     printf '%s: %s\n' "$(basename "$0")" "$*" >&2
     exit 1
 }
 
-# refuse WHAT: wrong usage.
+# refuse MESSAGE: prints a message about wrong arguments, and exits with 2.
 refuse() {
     printf '%s: %s (see --help)\n' "$(basename "$0")" "$*" >&2
     exit 2
@@ -28,12 +28,12 @@ need() {
     command -v "$1" > /dev/null || fail "$1 is not installed; $2"
 }
 
-# The python of the cached frameworks; empty where they are not set up.
+# Prints the path of the python with the cached frameworks. Prints nothing and fails if they are not set up.
 framework_python() {
     [[ -x $frameworks/bin/python && -e $frameworks/.vramshim-complete ]] && echo "$frameworks/bin/python"
 }
 
-# Whether an NVIDIA driver with a device answers on this machine.
+# Succeeds if this machine has an NVIDIA driver with a device.
 gpu_present() {
     [[ -e /dev/nvidiactl || -e /dev/nvidia0 ]] && command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q '^GPU'
 }

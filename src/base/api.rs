@@ -2,7 +2,7 @@
 //! of memory. Both are stored in journals as numbers, so a number once given is never given to anything else.
 
 macro_rules! vocabulary {
-    ($(#[$doc:meta])* $name:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident, $code:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[allow(non_camel_case_types)] // CUDA's own spelling, so that a name can be searched for
@@ -16,6 +16,7 @@ macro_rules! vocabulary {
                 match self { $($name::$variant => $text,)+ }
             }
 
+            #[inline(always)]
             pub const fn number(self) -> $repr {
                 self as $repr
             }
@@ -25,12 +26,42 @@ macro_rules! vocabulary {
                 match number { $($number => Some($name::$variant),)+ _ => None }
             }
         }
+
+        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer version of the library may ")]
+        #[doc = "have written a number that this version does not know."]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $code($repr);
+
+        impl $code {
+            #[inline(always)]
+            pub const fn number(self) -> $repr {
+                self.0
+            }
+
+            /// The entry with this number, if this version knows it.
+            pub const fn known(self) -> Option<$name> {
+                $name::from_number(self.0)
+            }
+        }
+
+        impl From<$name> for $code {
+            #[inline(always)]
+            fn from(known: $name) -> Self {
+                $code(known.number())
+            }
+        }
+
+        impl From<$repr> for $code {
+            fn from(number: $repr) -> Self {
+                $code(number)
+            }
+        }
     };
 }
 
 vocabulary! {
     /// What kind of memory an allocation is.
-    Class: u8 {
+    Class, ClassCode: u8 {
         1 Linear "linear",
         2 Pitched "pitched",
         3 Managed "managed",
@@ -60,7 +91,7 @@ impl Class {
 vocabulary! {
     /// The API an application called: the outermost one, under its source-level name (`cuMemAlloc` stands for
     /// `cuMemAlloc_v2` and the per-thread-stream variants; `_v1` marks the 32-bit functions).
-    Api: u16 {
+    Api, ApiCode: u16 {
         1 cuMemAlloc "cuMemAlloc",
         2 cuMemAlloc_v1 "cuMemAlloc_v1",
         3 cuMemAllocPitch "cuMemAllocPitch",

@@ -6,5 +6,6 @@ pub mod cuda;
 pub mod file;
 pub mod identity;
 pub mod process;
+pub mod sync;
 pub mod units;
 pub mod uuid;

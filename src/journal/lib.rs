@@ -2,6 +2,7 @@
 //!
 //! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools.
 
+mod bytes;
 mod file;
 pub mod format;
 pub mod reader;

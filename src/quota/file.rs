@@ -1,12 +1,13 @@
-//! The file that an account lies in: one for each device, in a folder that the processes of a group share.
+//! The file that holds an account: one file for each device, in a folder that the processes of a group share.
 //!
-//! A seat belongs to the process that holds the record lock on its bytes. The kernel takes the lock away however a
-//! process ends, works across pid namespaces, and hands it on to no child, so a seat that can be locked is nobody's: who
-//! locks it may give back what its last process had, and sit down.
+//! A process has a seat as long as it holds the record lock on one byte that stands for the seat. The kernel drops the
+//! lock when the process ends, however it ends. Record locks work across pid namespaces, and a forked child inherits
+//! none. So if a process can lock a seat that another process took, that process is dead. The process with the lock may
+//! give back what the dead process held, and take the seat.
 //!
-//! Record locks go when the process closes *any* descriptor of the file. So a process opens a file once, and keeps it. And
-//! they are the whole process's: its threads would all be granted one that it has. So it remembers where it sits itself,
-//! and one of its threads at a time looks for the dead.
+//! Two properties of record locks need care. A process loses its locks when it closes *any* descriptor of the file, so it
+//! opens each file once and never closes it. And locks belong to the process: the kernel grants each of its threads a lock
+//! that the process already has. So a process keeps a list of its own seats, and one thread at a time locks seats.
 
 use std::ffi::CString;
 use std::fmt;
@@ -17,8 +18,8 @@ use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use super::account::{Account, Place, SEATS};
-use super::lock;
+use super::account::{Account, SEATS, SeatHandle};
+use base::sync::lock;
 use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 
@@ -26,7 +27,7 @@ pub const EXTENSION: &str = "account";
 const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
 const VERSION: u32 = 1;
 
-/// The file from its first byte.
+/// The whole file.
 #[repr(C, align(4096))]
 struct Layout {
     magic: [u8; 8],
@@ -34,12 +35,12 @@ struct Layout {
     seats: u32,
     uuid: [u8; 16],
     boot_id: [u8; 16],
-    /// Highest seat ever taken, plus one.
+    /// The highest seat that was ever taken, plus one.
     seats_used: AtomicU32,
     account: Account,
 }
 
-/// Why there is no account to share.
+/// Why an account cannot be shared.
 #[derive(Debug)]
 pub struct AccountError {
     pub path: PathBuf,
@@ -54,26 +55,29 @@ impl fmt::Display for AccountError {
 
 impl std::error::Error for AccountError {}
 
-/// An account that is open. Never closed: see above.
+/// An account that is open. It is never closed: that would drop the locks on this process's seats.
 pub struct SharedAccount {
     layout: *const Layout,
     fd: libc::c_int,
-    /// The seats of this process; locked by the thread that locks seats.
+    /// The seats of this process. A thread holds this mutex while it locks seats.
     own: Mutex<Vec<usize>>,
 }
 
-// SAFETY: what is mapped lives as long as the process, and all that changes in it is atomic.
+// SAFETY: the mapping lives as long as the process, and every field that changes in it is atomic.
 unsafe impl Send for SharedAccount {}
 // SAFETY: as above.
 unsafe impl Sync for SharedAccount {}
 
-/// One process on a device.
+/// One process that holds memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// In the process's own pid namespace, whose inode number `namespace` is.
+    /// The process id in the process's own pid namespace.
     pub pid: u32,
+    /// The inode number of that namespace.
     pub namespace: u64,
+    /// Start time in clock ticks after boot.
     pub start_ticks: u64,
+    /// Bytes.
     pub held: u64,
 }
 
@@ -82,11 +86,11 @@ impl SharedAccount {
         folder.join(format!("{}.{EXTENSION}", uuid_text(uuid)))
     }
 
-    /// Opens the account of a device in `folder`, which is made where it is missing, as is the file. A file that cannot
-    /// be trusted is removed, and a new one takes its place.
+    /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing, and replaces a file
+    /// that cannot be trusted by a new one.
     pub fn open(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
         let path = Self::path(folder, uuid);
-        // Many processes may start at once, and nearly all of them find a file.
+        // Many processes may start at once, and nearly all of them find a file: those need no lock on the folder.
         if let Ok(account) = Self::open_existing(&path, uuid) {
             return Ok(account);
         }
@@ -114,15 +118,17 @@ impl SharedAccount {
         made.map_err(error)
     }
 
-    /// Opens the account of a device where there is one; for onlookers.
-    pub fn look(folder: &Path, uuid: [u8; 16]) -> Option<SharedAccount> {
+    /// Opens the account of a device to read it, if there is one.
+    pub fn find(folder: &Path, uuid: [u8; 16]) -> Option<SharedAccount> {
         Self::open_existing(&Self::path(folder, uuid), uuid).ok()
     }
 
-    /// Opens the account in this file, or says why it cannot be trusted; for onlookers.
-    pub fn look_at(path: &Path) -> Result<SharedAccount, String> {
+    /// Opens the account in this file to read it, or says why it cannot be trusted.
+    pub fn open_path(path: &Path) -> Result<SharedAccount, String> {
         let name = path.file_stem().and_then(|stem| stem.to_str());
-        let uuid = name.and_then(parse_uuid).ok_or("its name is none of a device")?;
+        let uuid = name
+            .and_then(parse_uuid)
+            .ok_or("its name is not the UUID of a device")?;
         Self::open_existing(path, uuid).map_err(|unusable| match unusable {
             Unusable::Missing => "it is gone".to_owned(),
             Unusable::Distrusted(why) | Unusable::Broken(why) => why,
@@ -131,17 +137,17 @@ impl SharedAccount {
 
     fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
         let name = c_path(path).map_err(Unusable::Broken)?;
-        // Not waiting for the writer of a FIFO.
+        // If a FIFO has this name, `O_NONBLOCK` keeps the open from waiting for its writer.
         let fd = match files::open(&name, libc::O_RDWR | libc::O_NONBLOCK) {
             Ok(fd) => fd,
             Err(libc::ENOENT) => return Err(Unusable::Missing),
             Err(libc::ELOOP) => return Err(Unusable::Distrusted("it is a symbolic link".to_owned())),
             Err(libc::ENXIO | libc::EISDIR) => return Err(Unusable::Broken("no regular file; remove it".to_owned())),
-            Err(errno) => return Err(Unusable::Broken(words(errno))),
+            Err(errno) => return Err(Unusable::Broken(describe(errno))),
         };
         let opened = Self::map(fd, uuid);
         if opened.is_err() {
-            // SAFETY: ours, and nobody has it; no lock was taken on it.
+            // SAFETY: the descriptor was opened above and kept nowhere; no lock was taken on the file.
             unsafe { libc::close(fd) };
         }
         opened
@@ -149,13 +155,13 @@ impl SharedAccount {
 
     fn map(fd: libc::c_int, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
         let distrusted = |why: &str| Err(Unusable::Distrusted(why.to_owned()));
-        // SAFETY: plain data that fstat fills in.
+        // SAFETY: `stat` is plain data, valid if all zero.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `stat` is valid for writing.
+        // SAFETY: `stat` is valid for writing, and a bad descriptor is an error, not a fault.
         if unsafe { libc::fstat(fd, &mut stat) } != 0 {
-            return Err(Unusable::Broken(words(files::errno())));
+            return Err(Unusable::Broken(describe(files::errno())));
         }
-        // SAFETY: has no preconditions.
+        // SAFETY: geteuid has no preconditions.
         if stat.st_uid != unsafe { libc::geteuid() } {
             return distrusted(&format!("it belongs to user {}", stat.st_uid));
         }
@@ -175,7 +181,7 @@ impl SharedAccount {
             return distrusted("it has holes");
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of the whole file.
+        // SAFETY: the kernel chooses the address, so no memory in use is replaced.
         let base = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -187,7 +193,7 @@ impl SharedAccount {
             )
         };
         if base == libc::MAP_FAILED {
-            return Err(Unusable::Broken(words(files::errno())));
+            return Err(Unusable::Broken(describe(files::errno())));
         }
         let account = SharedAccount {
             layout: base.cast(),
@@ -202,25 +208,25 @@ impl SharedAccount {
         } else if layout.uuid != uuid {
             "it is the account of another device"
         } else if layout.boot_id != identity::boot_id() {
-            // Nothing that it tells of has outlived that.
+            // No process in it has outlived the boot.
             "it is from before the machine started"
         } else {
             return Ok(account);
         };
-        // SAFETY: mapped above, and nobody has it.
+        // SAFETY: mapped above, and no reference to it is left.
         unsafe { libc::munmap(base, size_of::<Layout>()) };
         distrusted(why)
     }
 
-    /// Makes the file whole under another name first, so that nobody ever finds half of one.
+    /// Creates the file. It is complete before it gets its name, so no process ever opens half of one.
     fn make(path: &Path, uuid: [u8; 16]) -> Result<(), String> {
-        // SAFETY: has no preconditions.
+        // SAFETY: getpid has no preconditions.
         let fresh = path.with_extension(format!("{EXTENSION}.{}", unsafe { libc::getpid() }));
         let name = c_path(&fresh)?;
         let _ = std::fs::remove_file(&fresh);
-        let fd = files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).map_err(words)?;
+        let fd = files::open(&name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL).map_err(describe)?;
         let filled = Self::fill(fd, uuid);
-        // SAFETY: ours; no lock was taken on it.
+        // SAFETY: the descriptor was opened above; no lock was taken on the file.
         unsafe { libc::close(fd) };
         let done = filled.and_then(|()| std::fs::rename(&fresh, path).map_err(|problem| problem.to_string()));
         if done.is_err() {
@@ -230,25 +236,25 @@ impl SharedAccount {
     }
 
     fn fill(fd: libc::c_int, uuid: [u8; 16]) -> Result<(), String> {
-        // A hole would be a SIGBUS on a full disk.
-        files::allocate(fd, 0, size_of::<Layout>()).map_err(words)?;
+        // A store into a hole of the file would raise SIGBUS if the disk is full.
+        files::allocate(fd, 0, size_of::<Layout>()).map_err(describe)?;
         let mut head = [0u8; offset_of!(Layout, seats_used)];
         head[offset_of!(Layout, magic)..][..8].copy_from_slice(&MAGIC);
         head[offset_of!(Layout, version)..][..4].copy_from_slice(&VERSION.to_le_bytes());
         head[offset_of!(Layout, seats)..][..4].copy_from_slice(&(SEATS as u32).to_le_bytes());
         head[offset_of!(Layout, uuid)..][..16].copy_from_slice(&uuid);
         head[offset_of!(Layout, boot_id)..][..16].copy_from_slice(&identity::boot_id());
-        // SAFETY: the bytes are this frame's own.
+        // SAFETY: `head` is readable for its whole length.
         let written = unsafe { libc::pwrite(fd, head.as_ptr().cast(), head.len(), 0) };
         if written == head.len() as isize {
             Ok(())
         } else {
-            Err(words(files::errno()))
+            Err(describe(files::errno()))
         }
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped for good; the constant fields were checked, and what changes is atomic.
+        // SAFETY: the mapping is never removed; any bytes are a valid `Layout`, and the fields that change are atomic.
         unsafe { &*self.layout }
     }
 
@@ -256,13 +262,14 @@ impl SharedAccount {
         &self.layout().account
     }
 
-    /// Sits this process down; once for each number that it knows the device by.
-    pub fn sit(&self) -> Result<Place, String> {
+    /// Takes a seat for this process. A process that sees one device under two ordinals takes two seats.
+    pub fn take_seat(&self) -> Result<SeatHandle, String> {
         let mut own = lock(&self.own);
-        // SAFETY: has no preconditions.
+        // SAFETY: getpid has no preconditions.
         let pid = unsafe { libc::getpid() } as u64;
-        let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.nearby();
-        // Those that look free, then those whose process may be dead.
+        // A hash of the process id, so that processes which start at once try different seats.
+        let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
+        // First the seats that look free, then those whose process may be dead.
         for taken in [0, 1] {
             let mut seats = (0..SEATS).map(|step| {
                 if first + step < SEATS {
@@ -272,18 +279,19 @@ impl SharedAccount {
                 }
             });
             let found = seats.find(|&seat| {
-                self.account().seat(seat).taken.load(SeqCst) == taken && !own.contains(&seat) && self.lock(seat)
+                self.account().seat(seat).taken.load(SeqCst) == taken && !own.contains(&seat) && self.lock_seat(seat)
             });
             if let Some(seat) = found {
                 own.push(seat);
-                return Ok(self.begin(seat, pid));
+                return Ok(self.occupy(seat, pid));
             }
         }
         Err(format!("all {SEATS} seats are taken"))
     }
 
-    /// Seats are taken close together where there are few, so that looking at all of them is short.
-    fn nearby(&self) -> usize {
+    /// The number of seats among which a process begins its search. It is small while few seats are in use, so that they
+    /// lie close together and `reap` has few seats to look at.
+    fn span(&self) -> usize {
         (2 * self.seats_used() + 16).min(SEATS)
     }
 
@@ -291,47 +299,48 @@ impl SharedAccount {
         (self.layout().seats_used.load(SeqCst) as usize).min(SEATS)
     }
 
-    fn begin(&self, seat: usize, pid: u64) -> Place {
+    /// Enters this process in a seat that it has locked.
+    fn occupy(&self, seat: usize, pid: u64) -> SeatHandle {
         self.layout().seats_used.fetch_max(seat as u32 + 1, SeqCst);
         let state = self.account().seat(seat);
         state.taken.store(1, SeqCst);
-        let place = self.clear(seat);
+        let handle = self.clear(seat);
         state.namespace.store(identity::pid_namespace(), SeqCst);
         state
             .start_ticks
             .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
         state.pid.store(pid, SeqCst);
-        place
+        handle
     }
 
-    /// Gives back what a locked seat has.
-    fn clear(&self, seat: usize) -> Place {
+    /// Gives back what the last process of a seat held. This process has locked the seat.
+    fn clear(&self, seat: usize) -> SeatHandle {
         let account = self.account();
         account.seat(seat).pid.store(0, SeqCst);
-        let mut place = account.sit(seat);
-        let held = place.held();
-        account.give(&mut place, held);
-        place
+        let mut handle = account.handle(seat);
+        let held = handle.held();
+        account.give(&mut handle, held);
+        handle
     }
 
-    /// Gives back what dead processes had.
+    /// Gives back what dead processes held.
     pub fn reap(&self) {
         let own = lock(&self.own);
         for seat in (0..self.seats_used()).filter(|seat| !own.contains(seat)) {
             let state = self.account().seat(seat);
-            if state.taken.load(SeqCst) == 0 || !self.lock(seat) {
+            if state.taken.load(SeqCst) == 0 || !self.lock_seat(seat) {
                 continue;
             }
-            // Its process may have gone just now, or somebody was here before.
+            // Another process may have cleared the seat before this one locked it.
             if state.taken.load(SeqCst) != 0 {
                 self.clear(seat);
                 state.taken.store(0, SeqCst);
             }
-            self.set_lock(seat, libc::F_UNLCK);
+            self.set_seat_lock(seat, libc::F_UNLCK);
         }
     }
 
-    /// The processes that hold something, as far as they are alive.
+    /// The living processes that hold memory.
     pub fn holders(&self) -> Vec<Holder> {
         self.reap();
         (0..self.seats_used())
@@ -349,31 +358,34 @@ impl SharedAccount {
             .collect()
     }
 
-    fn lock(&self, seat: usize) -> bool {
-        self.set_lock(seat, libc::F_WRLCK)
+    /// Locks a seat unless another process has it.
+    fn lock_seat(&self, seat: usize) -> bool {
+        self.set_seat_lock(seat, libc::F_WRLCK)
     }
 
-    /// Never waits.
-    fn set_lock(&self, seat: usize, kind: libc::c_int) -> bool {
-        // SAFETY: plain data.
+    /// Sets the record lock on the byte of a seat, without waiting. Whether it succeeded.
+    fn set_seat_lock(&self, seat: usize, kind: libc::c_int) -> bool {
+        // SAFETY: `flock` is plain data, valid if all zero.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
         lock.l_type = kind as libc::c_short;
         lock.l_whence = libc::SEEK_SET as libc::c_short;
         lock.l_start = (offset_of!(Layout, account) + seat) as libc::off_t;
         lock.l_len = 1;
-        // SAFETY: the structure outlives the call.
+        // SAFETY: `lock` outlives the call.
         unsafe { libc::fcntl(self.fd, libc::F_SETLK, &lock) == 0 }
     }
 }
 
+/// Why a file cannot be used as an account.
 enum Unusable {
     Missing,
-    /// To be replaced.
+    /// It is not what this process would have made: it is replaced.
     Distrusted(String),
+    /// It cannot be replaced either.
     Broken(String),
 }
 
-/// One process at a time makes or replaces files of a folder; the kernel lets go of it with the process.
+/// A lock on the folder: one process at a time creates or replaces its files. The kernel drops it if the process dies.
 struct FolderLock(libc::c_int);
 
 impl FolderLock {
@@ -383,16 +395,16 @@ impl FolderLock {
         made.map_err(|problem| format!("the folder cannot be made: {problem}"))?;
         let folder = folder.canonicalize().map_err(|problem| problem.to_string())?;
         let name = c_path(&folder)?;
-        let fd = files::open(&name, libc::O_RDONLY | libc::O_DIRECTORY).map_err(words)?;
+        let fd = files::open(&name, libc::O_RDONLY | libc::O_DIRECTORY).map_err(describe)?;
         let lock = FolderLock(fd);
-        // Only for the length of a look or a new file; somebody stopped in between must not stop us as well.
+        // The lock is held for a few file operations. If its process was stopped meanwhile, this one gives up after 2 s.
         for _ in 0..2000 {
-            // SAFETY: numbers only.
+            // SAFETY: flock takes numbers only.
             if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
                 return Ok(lock);
             }
             if files::errno() != libc::EWOULDBLOCK && files::errno() != libc::EINTR {
-                return Err(words(files::errno()));
+                return Err(describe(files::errno()));
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -402,7 +414,7 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // SAFETY: ours; its lock goes with it.
+        // SAFETY: `new` opened the descriptor, and only this value has it. Closing it drops the lock.
         unsafe { libc::close(self.0) };
     }
 }
@@ -411,6 +423,6 @@ fn c_path(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path has a NUL byte".to_owned())
 }
 
-fn words(errno: i32) -> String {
+fn describe(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
 }

@@ -1,7 +1,8 @@
-//! How much of each device this process may have, and the accounts that processes share.
+//! How many bytes of each device this process may have, and the accounts that processes share.
 //!
-//! `limits` is what was asked for, `account` who has how much, `file` where that lies for several processes. A device
-//! without a limit and without a shared account costs nothing: it is not here.
+//! `limits` reads the limits from the environment, `account` counts the bytes that each process holds, `file` lets several
+//! processes share an account. A device without a limit and without a shared account has no `DeviceQuota`, so its
+//! allocations cost nothing here.
 
 mod account;
 pub mod file;
@@ -10,17 +11,18 @@ pub mod limits;
 use std::alloc;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-use account::{Account, Place};
+use account::{Account, SeatHandle};
 use file::{Holder, SharedAccount};
 use limits::Limits;
 
 use base::cuda::MAX_DEVICES;
 use base::identity;
+use base::sync::lock;
 use base::uuid::uuid_text;
 
 /// Whose memory counts towards a limit.
@@ -28,7 +30,7 @@ use base::uuid::uuid_text;
 pub enum Scope {
     #[default]
     Process,
-    /// All processes that share the accounts.
+    /// All processes that share an account.
     Group,
 }
 
@@ -45,10 +47,10 @@ impl Scope {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub limits: Limits,
-    /// The variable that they came from.
+    /// The variable that the limits came from.
     pub from: &'static str,
     pub scope: Scope,
-    /// Folder of the shared accounts; `None`: there are none.
+    /// The folder of the shared accounts; `None` if accounts are not shared.
     pub accounts: Option<PathBuf>,
 }
 
@@ -58,26 +60,27 @@ impl Settings {
     }
 }
 
-/// A device as the layer below knows it.
+/// A device as the next layer describes it.
 pub struct Device {
     pub ordinal: i32,
     pub uuid: [u8; 16],
+    /// Bytes.
     pub total: u64,
 }
 
-/// Where a device's account lies.
-enum Book {
-    /// In memory of this process.
+/// The account of a device.
+enum AnyAccount {
+    /// In memory of this process alone.
     Own(Box<Account>),
-    /// In a file.
+    /// In a file that other processes map, too.
     Shared(&'static SharedAccount),
 }
 
-impl Book {
-    fn account(&self) -> &Account {
+impl AnyAccount {
+    fn get(&self) -> &Account {
         match self {
-            Book::Own(account) => account,
-            Book::Shared(shared) => shared.account(),
+            AnyAccount::Own(account) => account,
+            AnyAccount::Shared(shared) => shared.account(),
         }
     }
 }
@@ -89,17 +92,18 @@ pub struct DeviceQuota {
     pub scope: Scope,
     /// The variable that the limit came from.
     pub from: &'static str,
-    book: Book,
-    place: Mutex<Place>,
-    /// What the driver has for this process beside its allocations, as far as that was measured.
-    context: AtomicU64,
+    account: AnyAccount,
+    /// The seat of this process in the account.
+    seat: Mutex<SeatHandle>,
+    /// Bytes that the driver holds for this process besides its allocations (its contexts), as last measured.
+    context_bytes: AtomicU64,
 }
 
-/// Why memory was refused. Bytes.
+/// Why memory was refused, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub limit: u64,
-    /// By those whose memory counts towards it.
+    /// Used by all processes whose memory counts towards the limit.
     pub used: u64,
 }
 
@@ -108,7 +112,7 @@ impl DeviceQuota {
         let settings = &quota.settings;
         let number = u32::try_from(device.ordinal).ok();
         let limit = settings.limits.of(number, &uuid_text(device.uuid), device.total);
-        let shared = match quota.sit(device.uuid) {
+        let shared = match quota.take_seat(device.uuid) {
             Ok(shared) => shared,
             Err(problem) => {
                 tracing::error!("{problem}; limits hold for this process alone");
@@ -120,52 +124,52 @@ impl DeviceQuota {
         } else {
             Scope::Process
         };
-        let (book, place) = match shared {
-            Some((account, place)) => (Book::Shared(account), place),
+        let (account, seat) = match shared {
+            Some((account, seat)) => (AnyAccount::Shared(account), seat),
             None => {
                 let account = own_account();
-                let place = account.sit(0);
-                (Book::Own(account), place)
+                let seat = account.handle(0);
+                (AnyAccount::Own(account), seat)
             }
         };
         if scope == Scope::Group {
-            book.account().limit.store(limit.unwrap_or(0), Ordering::SeqCst);
+            account.get().limit.store(limit.unwrap_or(0), Ordering::SeqCst);
         }
         DeviceQuota {
             uuid: device.uuid,
             limit,
             scope,
             from: settings.from,
-            book,
-            place: Mutex::new(place),
-            context: AtomicU64::new(0),
+            account,
+            seat: Mutex::new(seat),
+            context_bytes: AtomicU64::new(0),
         }
     }
 
-    /// Takes `bytes` where the limit allows it.
+    /// Takes `bytes` if the limit allows it.
     pub fn take(&self, bytes: u64) -> Result<(), Refusal> {
         let Some(limit) = self.limit else {
             self.add(bytes);
             return Ok(());
         };
         let refused = |used| Refusal { limit, used };
-        let mut place = lock(&self.place);
+        let mut seat = lock(&self.seat);
         match self.scope {
             Scope::Process => {
-                let fits = place.held().checked_add(bytes).is_some_and(|sum| sum <= limit);
+                let fits = seat.held().checked_add(bytes).is_some_and(|sum| sum <= limit);
                 if !fits {
-                    return Err(refused(place.held()));
+                    return Err(refused(seat.held()));
                 }
-                self.book
-                    .account()
-                    .add(&mut place, bytes)
-                    .map_err(|_| refused(place.held()))
+                self.account
+                    .get()
+                    .add(&mut seat, bytes)
+                    .map_err(|_| refused(seat.held()))
             }
             Scope::Group => {
-                let mut take = || self.book.account().take(&mut place, bytes, limit);
+                let mut take = || self.account.get().take(&mut seat, bytes, limit);
                 take()
                     .or_else(|_| {
-                        // Some of what is used may belong to the dead.
+                        // Dead processes may still count as users.
                         self.reap();
                         take()
                     })
@@ -174,71 +178,76 @@ impl DeviceQuota {
         }
     }
 
-    /// Books `bytes` that this process has already.
+    /// Counts `bytes` that this process already has.
     pub fn add(&self, bytes: u64) {
         if bytes > 0 {
-            // More than can be counted is no limit's business.
-            let _ = self.book.account().add(&mut lock(&self.place), bytes);
+            // Fails only above 4 TiB; more is not counted.
+            let _ = self.account.get().add(&mut lock(&self.seat), bytes);
         }
     }
 
+    /// Gives `bytes` back.
     pub fn give(&self, bytes: u64) {
         if bytes > 0 {
-            self.book.account().give(&mut lock(&self.place), bytes);
+            self.account.get().give(&mut lock(&self.seat), bytes);
         }
     }
 
-    /// What the driver has for this process beside its allocations changed to `bytes`.
-    pub fn context_takes(&self, bytes: u64) {
-        // Two threads that measured do not book across each other: nothing is given back before it is there.
-        let mut place = lock(&self.place);
-        let before = self.context.swap(bytes, Ordering::SeqCst);
-        // More than can be counted is no limit's business.
-        let _ = self.book.account().add(&mut place, bytes.saturating_sub(before));
-        self.book.account().give(&mut place, before.saturating_sub(bytes));
+    /// Counts `bytes` as what the driver holds for this process besides its allocations, in place of the last figure.
+    pub fn set_context_bytes(&self, bytes: u64) {
+        // The lock is taken first: if two threads measured, the second one must not give back bytes that the first one has
+        // not added yet.
+        let mut seat = lock(&self.seat);
+        let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
+        // Fails only above 4 TiB; more is not counted.
+        let _ = self.account.get().add(&mut seat, bytes.saturating_sub(before));
+        self.account.get().give(&mut seat, before.saturating_sub(bytes));
     }
 
-    pub fn context(&self) -> u64 {
-        self.context.load(Ordering::SeqCst)
+    /// Bytes that the driver holds for this process besides its allocations, as last measured.
+    pub fn context_bytes(&self) -> u64 {
+        self.context_bytes.load(Ordering::SeqCst)
     }
 
-    /// What this process has, its contexts included.
+    /// Bytes that this process holds, with its contexts.
     pub fn held(&self) -> u64 {
-        lock(&self.place).held()
+        lock(&self.seat).held()
     }
 
-    /// Where this process stands: not the same after anything was taken or given back, though it be as much.
-    pub fn place(&self) -> Place {
-        *lock(&self.place)
+    /// The seat as it is now. It differs after each operation, even if the same bytes are held again: two equal answers
+    /// mean that nothing was taken or given back between them.
+    pub fn seat(&self) -> SeatHandle {
+        *lock(&self.seat)
     }
 
-    /// What those have whose memory counts towards the limit.
+    /// Bytes used by all processes whose memory counts towards the limit.
     pub fn used(&self) -> u64 {
         match self.scope {
             Scope::Process => self.held(),
             Scope::Group => {
                 self.reap();
-                self.book.account().used()
+                self.account.get().used()
             }
         }
     }
 
-    /// What may be taken yet, where there is a limit.
+    /// Bytes that may still be taken; `None` if there is no limit.
     pub fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.used()))
     }
 
+    /// Gives back what dead processes held.
     fn reap(&self) {
-        if let Book::Shared(shared) = &self.book {
+        if let AnyAccount::Shared(shared) = &self.account {
             shared.reap();
         }
     }
 
     /// The living processes on this device's account.
     fn holders(&self) -> Vec<Holder> {
-        match &self.book {
-            Book::Shared(shared) => shared.holders(),
-            Book::Own(_) => vec![Holder {
+        match &self.account {
+            AnyAccount::Shared(shared) => shared.holders(),
+            AnyAccount::Own(_) => vec![Holder {
                 pid: std::process::id(),
                 namespace: identity::pid_namespace(),
                 start_ticks: 0,
@@ -250,7 +259,7 @@ impl DeviceQuota {
 
 fn own_account() -> Box<Account> {
     let layout = alloc::Layout::new::<Account>();
-    // SAFETY: the layout is the type's, and all zero is an account of nothing.
+    // SAFETY: the layout is that of `Account`, which is not empty, and an account may be all zero.
     unsafe {
         let account = alloc::alloc_zeroed(layout);
         if account.is_null() {
@@ -260,10 +269,10 @@ fn own_account() -> Box<Account> {
     }
 }
 
-/// What a device's account says to one who asks about the device, whether or not he uses it.
+/// What limit and account say of a device, whether or not this process uses it.
 pub struct View {
     pub limit: Option<u64>,
-    /// Bytes of those whose memory counts towards the limit.
+    /// Bytes used by all processes whose memory counts towards the limit.
     pub used: u64,
     pub holders: Vec<Holder>,
 }
@@ -273,7 +282,7 @@ pub struct Quota {
     settings: Settings,
     /// By ordinal; `None` for a device without a limit and without a shared account.
     devices: [OnceCell<Option<DeviceQuota>>; MAX_DEVICES],
-    /// By UUID: a process opens an account once, and keeps it.
+    /// By UUID. A process opens the file of an account once and never closes it.
     opened: Mutex<HashMap<[u8; 16], &'static SharedAccount>>,
 }
 
@@ -291,7 +300,7 @@ impl Quota {
         self.settings.ask_for_anything()
     }
 
-    /// The quota of a device; `find` tells what device it is.
+    /// The quota of a device, if it has one. `find` describes the device; it is called until it succeeds once.
     pub fn device(&self, ordinal: i16, find: impl FnOnce() -> Option<Device>) -> Option<&DeviceQuota> {
         if !self.settings.ask_for_anything() {
             return None;
@@ -314,7 +323,7 @@ impl Quota {
         known.filter_map(|(ordinal, cell)| Some((ordinal as i16, cell.get()?.as_ref()?)))
     }
 
-    /// What is to be said of the device with this UUID and total; `None` where nobody limits it or keeps an account.
+    /// What limit and account say of the device with this UUID and total; `None` if it has neither.
     pub fn view(&self, uuid: [u8; 16], total: u64) -> Option<View> {
         if !self.settings.ask_for_anything() {
             return None;
@@ -327,7 +336,7 @@ impl Quota {
             });
         }
         let limit = self.settings.limits.of(None, &uuid_text(uuid), total);
-        let Some(shared) = self.account(uuid, SharedAccount::look) else {
+        let Some(shared) = self.account(uuid, SharedAccount::find) else {
             return limit.is_some().then(|| View {
                 limit,
                 used: 0,
@@ -342,7 +351,7 @@ impl Quota {
                 used: shared.account().used(),
                 holders,
             }),
-            // What others have is none of this process's share.
+            // This process does not use the device, and other processes do not count towards its limit.
             Scope::Process => Some(View {
                 limit,
                 used: 0,
@@ -351,7 +360,7 @@ impl Quota {
         }
     }
 
-    /// The account of a device, opened once.
+    /// The shared account of a device, opened at the first call that succeeds.
     fn account(
         &self,
         uuid: [u8; 16],
@@ -367,8 +376,8 @@ impl Quota {
         Some(account)
     }
 
-    /// A seat in the account of a device; `None` where accounts are not shared.
-    fn sit(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, Place)>, String> {
+    /// A seat in the shared account of a device; `None` if accounts are not shared.
+    fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, String> {
         let mut problem = None;
         let open = |folder: &Path, uuid| {
             SharedAccount::open(folder, uuid)
@@ -378,11 +387,7 @@ impl Quota {
         let Some(account) = self.account(uuid, open) else {
             return problem.map_or(Ok(None), Err);
         };
-        let place = account.sit()?;
-        Ok(Some((account, place)))
+        let seat = account.take_seat()?;
+        Ok(Some((account, seat)))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

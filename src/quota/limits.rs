@@ -1,22 +1,23 @@
-//! What a device may be used for: `VRAMSHIM_MEMORY_LIMIT` and its relatives, as they are written.
+//! The text of a memory limit, as in `VRAMSHIM_MEMORY_LIMIT`.
 //!
-//! `8GiB` and `50%` hold for every device, `0=8GiB,1=50%` for the ones named, by the number that the job sees or by
-//! UUID; the more particular wins. 0 is no limit.
+//! `8GiB` or `50%` (of the device's total) holds for every device. `0=8GiB,1=50%` holds for the named devices, by the
+//! number that the job sees or by UUID. Of several limits that fit a device, a UUID wins over a number, and a number over
+//! the limit for every device. 0 means no limit.
 
 use std::fmt;
 
 use base::units::parse_size;
 
-/// How much of a device.
+/// An amount of device memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     Bytes(u64),
-    /// Of the device's total, above 0 up to 1.
+    /// A share of the device's total, above 0 and at most 1.
     Share(f64),
 }
 
 impl Amount {
-    /// `None` for what is no amount.
+    /// `None` if the text is not an amount.
     fn parse(text: &str) -> Option<Amount> {
         match text.trim().strip_suffix('%') {
             Some(number) => {
@@ -27,12 +28,12 @@ impl Amount {
         }
     }
 
-    /// Bytes of a device with `total`; `None` is no limit.
+    /// The bytes that it means on a device with `total` bytes; `None` if it means no limit.
     fn of(self, total: u64) -> Option<u64> {
         match self {
             Amount::Bytes(0) => None,
             Amount::Bytes(bytes) => Some(bytes),
-            // Whole bytes, and never none at all.
+            // At least one byte: 0 would mean no limit.
             Amount::Share(share) => Some(((total as f64 * share) as u64).max(1)),
         }
     }
@@ -42,12 +43,12 @@ impl Amount {
 pub struct Limits {
     every: Option<Amount>,
     by_number: Vec<(u32, Amount)>,
-    /// A UUID as NVML and CUDA write it, or its beginning.
+    /// A UUID as NVML and CUDA write it, or the first part of one.
     by_uuid: Vec<(String, Amount)>,
 }
 
 impl Limits {
-    /// `None` for text that is no list of limits, or that limits one device twice.
+    /// `None` if the text is not a list of limits, or if it limits one device twice.
     pub fn parse(text: &str) -> Option<Limits> {
         let mut limits = Limits::default();
         for part in text.split(',') {
@@ -97,14 +98,14 @@ impl Limits {
         *self == Limits::default()
     }
 
-    /// The devices that are named.
+    /// The devices that have a limit of their own.
     pub fn names(&self) -> Vec<Name<'_>> {
         let numbers = self.by_number.iter().map(|(number, _)| Name::Number(*number));
         let uuids = self.by_uuid.iter().map(|(uuid, _)| Name::Uuid(uuid));
         numbers.chain(uuids).collect()
     }
 
-    /// Bytes that may be had of a device. `number` is `None` where nobody knows which number the job would see it under.
+    /// The limit of a device in bytes. `number` is `None` if it is not known under which number the job sees the device.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
         let by_uuid = self.by_uuid.iter().find(|(name, _)| Name::Uuid(name).means(None, uuid));
         let by_number = || {
@@ -128,11 +129,11 @@ pub enum Name<'a> {
 }
 
 impl Name<'_> {
-    /// Whether it names the device of this number and UUID (`GPU-` in front).
+    /// Whether it names the device with this number and this UUID, which begins with `GPU-`.
     pub fn means(&self, number: Option<u32>, uuid: &str) -> bool {
         match self {
             Name::Number(name) => Some(*name) == number,
-            // Which kind of device it is, the UUID alone does not say.
+            // `GPU-` and `MIG-` are skipped: the UUID of a device does not tell which of them it is.
             Name::Uuid(name) => uuid
                 .get(4..name.len())
                 .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
@@ -149,7 +150,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Whether this is a device's UUID or the beginning of one.
+/// Whether this is a device's UUID or the first part of one.
 fn is_uuid(text: &str) -> bool {
     ["GPU-", "MIG-"].iter().any(|kind| {
         text.strip_prefix(kind).is_some_and(|rest| {

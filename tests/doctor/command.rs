@@ -1,5 +1,5 @@
-//! What `vramshim doctor` says of the library and of the command that it is given, and that nothing of the command stays
-//! behind.
+//! Tests of what `vramshim doctor` reports about the library and about the command that it tries. No process or file of
+//! the command is left behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -23,23 +23,23 @@ fn a_library_that_cannot_be_preloaded_is_a_problem() {
     let spaced = folder.path().join("a b.so");
     std::fs::copy(library(), &spaced).unwrap();
     with(&spaced).has("library", "problem", "LD_PRELOAD cannot hold a path");
-    let other = client("count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
+    let other = client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
     let report = with(&other);
     report.has("library", "problem", "another library");
     assert_eq!(report.page["trial"], Value::Null, "no command without the library");
 }
 
 #[test]
-fn commands_that_the_library_does_not_get_into_are_told() {
+fn commands_that_the_library_cannot_be_loaded_into_are_reported() {
     doctor_true(&["no-such-program"]).has("command", "problem", "not found");
     let folder = tempfile::tempdir().unwrap();
     let place = |name: &str| folder.path().join(name);
 
-    let static_one = client("sleeper.c", "static", &["-static"]);
+    let static_one = client("doctor/sleeper.c", "static", &["-static"]);
     doctor_true(&[&static_one.display().to_string()]).has("command", "warning", "linked statically");
 
     let setuid = place("setuid");
-    std::fs::copy(client("sleeper.c", "dynamic", &[]), &setuid).unwrap();
+    std::fs::copy(client("doctor/sleeper.c", "dynamic", &[]), &setuid).unwrap();
     // SAFETY: has no preconditions.
     let root = unsafe { libc::getuid() } == 0;
     if root {
@@ -79,7 +79,7 @@ fn a_command_that_fails_says_why() {
         .has("routes", "note", "did not load the driver");
 }
 
-/// What the command prints never gets among the JSON; on request it is on stderr.
+/// The output of the command never mixes with the JSON. With `--show-output` it appears on stderr.
 #[test]
 fn output_of_the_command_is_shown_on_request_only() {
     let command = ["--", "bash", "-c", "echo to-stdout; echo to-stderr >&2"];
@@ -95,12 +95,12 @@ fn output_of_the_command_is_shown_on_request_only() {
     );
 }
 
-// ---- ways
+// ---- the ways by which calls reach the library
 
 #[test]
 fn the_ways_of_calls_are_told() {
     let exercise = |name: &str, flags: &[&str]| {
-        let path = client("exercise.c", name, flags);
+        let path = client("support/clients/exercise.c", name, flags);
         let report = Report::run(doctor_of(&path, &["1", "200", "1"]));
         report.has("routes", "ok", "of the driver");
         report.only_frees_that_failed();
@@ -133,8 +133,8 @@ fn the_ways_of_calls_are_told() {
 }
 
 #[test]
-fn the_runtime_is_told_from_the_driver() {
-    let path = client("runtime.c", "runtime12", &["libcudart.so.12"]);
+fn calls_of_the_runtime_are_told_from_calls_of_the_driver() {
+    let path = client("support/clients/runtime.c", "runtime12", &["libcudart.so.12"]);
     let report = Report::run(doctor_of(&path, &["1", "20000"]));
     report.only_frees_that_failed();
     report
@@ -151,7 +151,7 @@ fn the_runtime_is_told_from_the_driver() {
             .any(|api| api == "cudaMalloc"),
         "{process}"
     );
-    // The runtime's own way to the driver.
+    // The runtime gets the driver's functions from cuGetProcAddress.
     assert!(
         process["handed_out"]["cuGetProcAddress"].as_u64() > Some(10),
         "{process}"
@@ -166,7 +166,7 @@ fn the_runtime_is_told_from_the_driver() {
 }
 
 #[test]
-fn what_goes_past_the_library_is_found() {
+fn memory_that_the_library_did_not_see_is_found() {
     bypass_has("tables", "64.0 MiB of device memory and never asked the library");
     bypass_has("mixed", "2.00 GiB came past the library");
     bypass_has("mixed", "was freed through it, once");
@@ -177,8 +177,8 @@ fn what_goes_past_the_library_is_found() {
 }
 
 fn bypass(scene: &str) -> Job {
-    // With --sim all processes are on one simulated host, so that NVML knows of each of them.
-    let path = client("bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
+    // With --sim all processes run on one simulated host, so NVML lists each of them.
+    let path = client("doctor/bypass.c", "bypass-dlopen", &["-DDLOPEN"]);
     doctor(&["--sim", "4GiB", "--for", "2s", "--"])
         .args([path])
         .args([scene])
@@ -192,7 +192,7 @@ fn bypass_has(scene: &str, words: &str) {
 // ---- nothing stays behind
 
 fn alive(process: i32) -> bool {
-    // A zombie that nobody reaps (an init that does not) is dead all the same.
+    // In a container whose init reaps no children a dead process stays a zombie.
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
@@ -202,7 +202,7 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let folder = tempfile::tempdir().unwrap();
         let list = folder.path().join("pids");
-        // One child in the job's group, one in a session of its own, one that does not want to go.
+        // One child in the job's process group, one in a session of its own, and one that ignores SIGTERM.
         let script = "sleep 1000 & echo $!; setsid sleep 1000 & sleep 0.2; pgrep -P $$ -f 'sleep 1000'; \
                       (trap '' TERM; exec sleep 1000) & echo $!; echo $$; echo done; wait";
         let script = format!("exec > {}; {script}", list.display());
@@ -215,13 +215,13 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         use std::os::unix::process::{CommandExt, ExitStatusExt};
-        // Tests that run in the background of a script are started with SIGINT ignored, and the doctor keeps to that.
+        // A script starts its background jobs with SIGINT ignored, and the doctor leaves an ignored signal ignored.
         let heed = move || {
-            // SAFETY: one system call, which is allowed between fork and exec.
+            // SAFETY: `signal` is async-signal-safe, so it may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             Ok(())
         };
-        // SAFETY: as above.
+        // SAFETY: `heed` makes one async-signal-safe call and allocates nothing.
         let child = unsafe { command.pre_exec(heed) }.spawn().unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         let text = loop {
@@ -237,10 +237,10 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
             processes.len() >= 3 && processes.iter().all(|process| alive(*process)),
             "{text}"
         );
-        // SAFETY: a child of ours that was not waited for.
+        // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
         unsafe { libc::kill(child.id() as i32, signal) };
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.signal(), Some(signal), "as if nobody had caught it");
+        assert_eq!(output.status.signal(), Some(signal), "the doctor ends by the signal");
         assert!(output.stdout.is_empty(), "half a report");
         let left: Vec<_> = processes.into_iter().filter(|process| alive(*process)).collect();
         assert!(left.is_empty(), "{left:?} of {text}");
@@ -254,7 +254,7 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
 }
 
 #[test]
-fn what_the_command_started_ends_with_the_time() {
+fn children_of_the_command_end_when_the_time_is_over() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("pids");
     let script = format!(

@@ -1,4 +1,4 @@
-//! What a doctor said.
+//! The report of `vramshim doctor --json`, and assertions about its findings.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The report of a doctor that did its work: the exit code is that of the worst finding.
+    /// Reads the report and checks that the exit code belongs to the worst finding.
     pub fn of(finished: &Finished) -> Report {
         let page: Value =
             serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
@@ -38,7 +38,7 @@ impl Report {
         findings.filter(|finding| finding["check"] == check).collect()
     }
 
-    /// The finding of this check whose words include these.
+    /// The finding of this check whose text includes `words`.
     pub fn find(&self, check: &str, words: &str) -> &Value {
         let found = self
             .all(check)
@@ -47,7 +47,7 @@ impl Report {
         found.unwrap_or_else(|| panic!("no {check} with {words:?}: {:#}", self.page["findings"]))
     }
 
-    /// It is there, as bad as that, and says what to do.
+    /// The finding exists with this severity, and a warning or problem comes with advice.
     pub fn has(&self, check: &str, severity: &str, words: &str) -> &Report {
         let finding = self.find(check, words);
         assert_eq!(finding["severity"], severity, "{finding}");
@@ -64,7 +64,7 @@ impl Report {
         self
     }
 
-    /// The client frees what it does not have, to see what comes back. That is all there is to warn of.
+    /// Every warning is about a free that failed: the client frees invalid pointers on purpose.
     pub fn only_frees_that_failed(&self) {
         let findings = self.page["findings"].as_array().unwrap().iter();
         let bad: Vec<_> = findings
@@ -79,7 +79,7 @@ impl Report {
         assert!(!bad.is_empty() && bad.iter().all(expected), "{bad:#?}");
     }
 
-    /// The one process of the command that wrote a journal.
+    /// The only process of the command that wrote a journal.
     pub fn process(&self) -> &Value {
         let processes = self.page["trial"]["processes"].as_array().expect("a trial");
         let with_journal: Vec<_> = processes.iter().filter(|process| process["journal"] == true).collect();

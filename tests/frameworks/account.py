@@ -1,6 +1,6 @@
-"""What the jobs of this folder share: the library's account and the simulator's truth, compared with what a job counts.
+"""Shared by the jobs of this folder: compares a job's own count with the library's account and the simulator's table.
 
-On a real GPU there is no truth to compare with; without the library there is no account. What is not there is left out.
+On a real GPU there is no table, and without the library there is no account. A missing one is not compared.
 """
 
 import ctypes
@@ -35,19 +35,19 @@ def _driver():
 
 
 def account():
-    """The library's account by (device, class), or None without the library."""
+    """The library's account by (device, class). None without the library."""
     function = _function("vramshim_account")
     return None if function is None else _text(function)
 
 
 def truth():
-    """The simulator's table, or None on a real GPU."""
+    """The simulator's table. None on a real GPU."""
     function = _function("simgpu_truth")
     return None if function is None else _text(function)
 
 
 def layer():
-    """The book of a quota layer (tests/layer), as the C clients print it; None without one."""
+    """The book of a quota layer (tests/support/layer), in the form that the C clients print. None without a layer."""
     used, limit = _function("layer_used"), _function("layer_limit")
     if used is None or limit is None:
         return None
@@ -60,7 +60,7 @@ def _sums(totals, bytes_of):
 
 
 def _as_asked(there, reserved):
-    """auto_growth serves linear memory from physical memory of its own: what is more than the job's own is linear."""
+    """auto_growth serves linear memory from granules that it maps, so mapped memory beyond the job's own is linear."""
     for device, kind in list(there):
         if kind in ("vmm", "address_range"):
             own = reserved.get((device, kind), 0)
@@ -71,9 +71,9 @@ def _as_asked(there, reserved):
 
 
 def checkpoint(own, where):
-    """Compares `own`, bytes requested by (device, class), with the account, and the account's reserved with the truth.
+    """Compares `own`, requested bytes by (device, class), with the account, and the account's reserved bytes with the table.
 
-    Only the classes named in `own` are compared with it: libraries below the job hold memory of their own.
+    Only the classes named in `own` are compared with it, because libraries that the job uses hold memory of their own.
     """
     held = account()
     if held is None:
@@ -97,13 +97,13 @@ def checkpoint(own, where):
 
 
 def torch_checkpoint(where, kind="linear"):
-    """As `checkpoint`, with what PyTorch itself says it holds of each device."""
+    """Like `checkpoint`, with the bytes that PyTorch says it holds on each device."""
     import torch
 
     own = {}
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(device)
-        # With stream-ordered memory PyTorch's "reserved" is the driver's pool; what it asked for is "allocated".
+        # With stream-ordered memory PyTorch's "reserved" counts the driver's pool, and "allocated" counts its requests.
         field = "allocated_bytes.all.current" if kind == "async" else "reserved_bytes.all.current"
         own[(device, kind)] = stats.get(field, 0)
     checkpoint(own, where)

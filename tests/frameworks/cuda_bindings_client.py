@@ -1,4 +1,4 @@
-"""A client of the driver through cuda-bindings, which looks functions up with cuGetProcAddress."""
+"""A client that calls the driver through cuda-bindings, which looks functions up with cuGetProcAddress."""
 
 from cuda.bindings import driver
 

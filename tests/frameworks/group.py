@@ -1,5 +1,5 @@
-"""Three PyTorch processes on one device, under one limit: what nvidia-ml-py, torch.cuda.mem_get_info, torch's device
-properties, `vramshim top` and the simulator's truth say agrees to the byte at every moment.
+"""Three PyTorch processes on one device under one limit. nvidia-ml-py, torch.cuda.mem_get_info, torch's device
+properties, `vramshim top` and the simulator's table agree to the byte at every moment.
 
     group.py LIMIT_BYTES MOMENTS
 """
@@ -89,7 +89,7 @@ def main(limit, moments):
             VRAMSHIM_MEMORY_LIMIT=str(limit),
             VRAMSHIM_ACCOUNTS=accounts,
             SIMGPU_CONTEXT_BYTES=str(CONTEXT),
-            # naive_best_fit would leave nothing for the others
+            # With its default size naive_best_fit would leave no memory for the other processes.
             FLAGS_initial_gpu_memory_in_mb="256",
             FLAGS_reallocate_gpu_memory_in_mb="64",
         )

@@ -1,4 +1,4 @@
-"""The growing-tensor stress loop: ten times 400 MiB, all kept."""
+"""Ten tensors of 400 MiB, all kept."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The strategy chosen in the program, after PyTorch was imported and before the first CUDA call."""
+"""Sets the strategy inside the program, after the import of PyTorch and before the first CUDA call."""
 
 import os
 

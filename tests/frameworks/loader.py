@@ -1,4 +1,4 @@
-"""DataLoader workers, forked and spawned, beside a process that uses CUDA."""
+"""DataLoader workers, forked and spawned, of a process that uses CUDA."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

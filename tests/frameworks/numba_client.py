@@ -1,4 +1,4 @@
-"""numba-cuda: device arrays and their way back."""
+"""numba-cuda: copies arrays to the device and back."""
 
 import numpy
 from numba import cuda

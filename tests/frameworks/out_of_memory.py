@@ -1,4 +1,4 @@
-"""Out of memory, the recovery PyTorch makes of it, and work after it."""
+"""Out of memory, PyTorch's recovery, and work afterwards."""
 
 import torch
 
@@ -16,7 +16,7 @@ else:
     raise SystemExit("a tensor of the device's whole memory was granted")
 torch_checkpoint("after running out")
 del cached
-# Fits only because PyTorch gives its cache back and asks again.
+# This fits only because PyTorch gives its cache back and repeats the request.
 large = torch.empty(total // 2, dtype=torch.uint8, device="cuda")
 large[:5] = 0
 torch_checkpoint("after recovery")

@@ -1,4 +1,4 @@
-"""Training through the library's own allocator: every tensor is a request, on its stream."""
+"""Training with the library's allocator for PyTorch: every tensor is a request, with its stream."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A tensor on the device, shared with a spawned process through a queue: what each writes, the other sees."""
+"""Shares a tensor on the device with a spawned process through a queue. Each process sees what the other writes."""
 
 import torch
 import torch.multiprocessing as multiprocessing
@@ -20,7 +20,7 @@ def child(tensors, answers):
     second.copy_(torch.full((1_999_000,), 7.0))
     torch.cuda.synchronize()
     answers.put(held("imported"))
-    # The owner looks at the values while they are open here.
+    # The owner checks the values while this process has the memory open.
     assert tensors.get() == "done"
     del first, second
 
@@ -34,7 +34,7 @@ def main():
     others = [torch.full((3000,), float(number)).to("cuda") for number in range(8)]
     first = whole.to("cuda")
     large = whole.repeat(400).to("cuda")
-    # One that lies inside what PyTorch asked for, and one that does so inside what it shares with others.
+    # A tensor inside one of PyTorch's segments, and a slice that begins inside a tensor.
     tensors.put((first, large[1000:]))
     imported = answers.get(timeout=100)
     assert torch.equal(first.cpu(), whole * 2), "what the other process wrote"
@@ -45,7 +45,7 @@ def main():
     tensors.put("done")
     process.join(100)
     assert process.exitcode == 0, process.exitcode
-    # PyTorch shares what it got by one cudaMalloc each: all of it here.
+    # PyTorch always shares the memory of a whole cudaMalloc, so all of it counts here.
     if account() is not None:
         assert imported == torch.cuda.memory_reserved(), (imported, torch.cuda.memory_reserved())
     print("shared", flush=True)

@@ -1,4 +1,4 @@
-"""Records PyTorch's own memory history of mixed requests, and prints the peaks that PyTorch counted.
+"""Makes requests of mixed sizes, writes PyTorch's own memory history of them, and prints the peaks that PyTorch counted.
 
 usage: snapshot.py PICKLE
 """
@@ -12,7 +12,7 @@ torch.cuda.memory._record_memory_history()
 random.seed(1)
 kept = []
 for _ in range(600):
-    # 600 bytes to 12 MiB, evenly over the orders of magnitude: every kind of segment PyTorch has
+    # 600 bytes to 12 MiB, uniform over the orders of magnitude, so that PyTorch makes every kind of segment.
     size = int(600 * 20_000 ** random.random())
     kept.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
     if len(kept) > 40:

@@ -1,4 +1,4 @@
-"""PyTorch over the driver's stream-ordered allocator."""
+"""PyTorch with the driver's stream-ordered allocator as its backend."""
 
 import os
 

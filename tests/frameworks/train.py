@@ -1,4 +1,4 @@
-"""A small training run: a stack of linear layers and one transformer layer, AdamW, a few steps; prints the losses.
+"""A small training run: linear layers and one transformer layer, AdamW, a few steps. Prints the losses.
 
 usage: train.py [STEPS]
 """
@@ -42,7 +42,6 @@ if started is not None:
 del loss, batch, optimiser, model
 torch.cuda.empty_cache()
 torch_checkpoint("after empty_cache")
-# PyTorch's autograd thread may still be letting go of the last graph, for which it needs the interpreter; an
-# interpreter that is ending by then ends that thread in the middle of C++ code, and the process with it (PyTorch on
-# CPython 3.11, with or without the library).
+# PyTorch's autograd thread may still be freeing the last graph, which needs the interpreter. If the interpreter ends
+# first, CPython 3.11 ends the thread inside C++ code and the process aborts, with or without the library.
 time.sleep(0.3)

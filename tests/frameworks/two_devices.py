@@ -8,7 +8,7 @@ assert torch.cuda.device_count() >= 2, "this job needs two devices"
 kept = []
 for number in range(12):
     with torch.cuda.device(number % 2):
-        # not the current device's, every third time
+        # Every third tensor is on a device that is not current.
         where = f"cuda:{(number + (number % 3 == 0)) % 2}"
         kept.append(torch.empty((number + 1) * 5_000_000, dtype=torch.uint8, device=where))
 torch_checkpoint("both")

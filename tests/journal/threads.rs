@@ -1,5 +1,5 @@
-//! A journal that several threads write at once: nothing missing, each thread's order and that of time kept, killed or
-//! not, and slots that a thread keeps in hand no part of any count.
+//! Several threads write one journal at the same time. No event is missing, the order of each thread and of time is
+//! kept, even after a kill, and slots that a thread has reserved but not used are not counted.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::{create, event, journals, numbers, open, said, say, start};
-use journal::format::{HEADER_SIZE, RECORD_SIZE};
+use journal::format::{HEADER_SIZE, SLOT_SIZE};
 use journal::reader::State;
 use journal::writer::{Journal, Outcome};
 
@@ -21,8 +21,8 @@ pub fn writer(folder: &Path) {
             scope.spawn(move || {
                 for number in (1..).map(|n| thread << 32 | n) {
                     assert_eq!(journal.write(event(number)), Outcome::Written);
-                    // Telling costs more than writing, so only some are told: whatever was told must be there, and
-                    // with it all that this thread wrote before.
+                    // Printing costs more than writing, so only some numbers are printed. A printed event must be in
+                    // the journal, and so must every event that this thread wrote before it.
                     if number % 64 == 0 {
                         say(&number.to_string());
                     }
@@ -46,7 +46,7 @@ fn what_was_committed_is_there_after_sigkill() {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        // The last line may be cut in two by the kill; then it is no number of ours.
+        // The kill may cut the last line short. Such a line is not a valid number.
         let mut highest: HashMap<u64, u64> = HashMap::from([(first >> 32, first & 0xffff_ffff)]);
         for number in told.filter_map(|text| text.parse::<u64>().ok()) {
             highest.insert(number >> 32, number & 0xffff_ffff);
@@ -81,11 +81,11 @@ fn what_was_committed_is_there_after_sigkill() {
     }
 }
 
-/// In which slots the events lie, in the order of the events.
+/// The slots of the events, in the order of the events.
 fn slots(journal: &Journal) -> Vec<u64> {
     open(journal.path())
-        .events()
-        .map(|event| event.unwrap().index)
+        .records()
+        .map(|record| record.unwrap().slot)
         .collect()
 }
 
@@ -113,11 +113,11 @@ fn threads_in_turns_take_slots_in_batches_and_keep_the_order() {
                 journal.write(event(number));
                 done.send(()).unwrap();
             }
-            // Never written.
+            // This claim is never committed.
             journal.claim();
         });
         for number in 0..TURNS {
-            // Claimed before the other thread writes, and committed after it.
+            // The claim is made before the other thread writes and committed afterwards.
             let claim = journal.claim();
             to_other.send(3 * number + 1).unwrap();
             answer.recv().unwrap();
@@ -128,7 +128,7 @@ fn threads_in_turns_take_slots_in_batches_and_keep_the_order() {
     });
     let (found, unfinished) = numbers(&open(journal.path()));
     assert_eq!(found, (0..3 * TURNS).collect::<Vec<_>>());
-    assert_eq!(unfinished, 1, "the claim, and no slot that was kept in hand");
+    assert_eq!(unfinished, 1, "the open claim, and no slot that was only reserved");
     let slots = slots(&journal);
     let steps = slots.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
     assert!(steps as u64 > TURNS, "slots of one batch are not shared");
@@ -186,12 +186,12 @@ fn many_threads_and_many_growths_lose_nothing() {
     found.sort_unstable();
     found.dedup();
     assert_eq!(found.len() as u64, 8 * EACH);
-    // Locks are the process's, so in this process the journal cannot look as if it were running.
+    // A process does not see its own record lock, so to this process the journal looks ended.
     assert_eq!(open(journal.path()).state(), State::Exited(3));
 }
 
 #[test]
-fn at_the_size_cap_the_account_of_losses_is_exact() {
+fn at_the_size_limit_the_count_of_lost_events_is_exact() {
     const EACH: u64 = 20_000;
     let folder = tempfile::tempdir().unwrap();
     let journal = create(folder.path(), 1 << 20);
@@ -204,9 +204,9 @@ fn at_the_size_cap_the_account_of_losses_is_exact() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
     });
-    assert_eq!(firsts, 1, "told once");
+    assert_eq!(firsts, 1, "the first loss is reported once");
     assert!(journal.loss_reason().contains("1048576"), "{}", journal.loss_reason());
-    let slots = ((1 << 20) - HEADER_SIZE) / RECORD_SIZE;
+    let slots = ((1 << 20) - HEADER_SIZE) / SLOT_SIZE;
     let written = open(journal.path());
     let (found, unfinished) = numbers(&written);
     assert_eq!((found.len(), unfinished), (slots, 0));

@@ -1,48 +1,48 @@
-//! Journals of processes that are gone, with measurements in them.
+//! `vramshim reconcile` on journals of ended processes. The journals are written here, with chosen measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::format::{Allocation, Event, MemInfo};
 use journal::writer::{Journal, Options};
 use serde_json::Value;
 
 use crate::holder::{differences, look, only, reconcile};
 use support::{MIB, inspect, program};
 
-pub fn record(kind: Kind, address: u64, size: u64) -> Record {
-    Record {
-        time_ns: 0,
+/// A call of the job and what came of it.
+pub type Step = (Api, Event);
+
+/// An allocation that was obtained by itself; all in bytes.
+pub fn direct(class: Class, address: u64, size: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: class.into(),
         address,
-        size,
+        requested: size,
         allocated: size,
-        detail: size,
-        tid: 0,
-        result: 0,
-        api: Api::cuMemAlloc.number(),
-        device: 0,
-        kind: kind as u8,
-        class: Class::Linear.number(),
-        flags: FLAG_DIRECT,
+        reserved: Some(size),
         stream: 0,
+    })
+}
+
+/// All in bytes; `nvml` is 0 if NVML says nothing.
+pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {
+    Event::Measured {
+        mem_info: Some(MemInfo { total, free }),
+        process_bytes: (nvml > 0).then_some(nvml),
+        reserved,
     }
 }
 
-/// Total of 4 GiB; all in MiB.
-fn measured(used: u64, nvml: u64, reserved: u64) -> Record {
-    Record {
-        size: 4096 * MIB,
-        allocated: (4096 - used) * MIB,
-        detail: nvml * MIB,
-        class: 0,
-        flags: 0,
-        ..record(Kind::Measured, reserved * MIB, 0)
-    }
+/// A measurement of a device of 4 GiB. The arguments are in MiB.
+fn measured(used: u64, nvml: u64, reserved: u64) -> Step {
+    let event = measurement(4096 * MIB, (4096 - used) * MIB, nvml * MIB, reserved * MIB);
+    (Api::Policy, event)
 }
 
-fn alloc(address: u64, mib: u64) -> Record {
-    record(Kind::Alloc, address * MIB, mib * MIB)
+fn alloc(address: u64, mib: u64) -> Step {
+    (Api::cuMemAlloc, direct(Class::Linear, address * MIB, mib * MIB))
 }
 
 pub fn options(folder: &Path) -> Options {
@@ -56,17 +56,17 @@ pub fn options(folder: &Path) -> Options {
     }
 }
 
-/// A journal with these records whose process said that it ended, or was killed.
-fn gone(folder: &Path, records: &[Record], said: bool) -> PathBuf {
+/// Writes a journal with these records. If `said` is false, the journal has no end, as after a kill.
+fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     let journal = Journal::create(&options(folder)).unwrap();
     journal.device(0, 4096 * MIB, [0xab; 16], "Simulated GPU\x1b[31m", None);
-    for record in records {
-        journal.write(*record);
+    for &(api, event) in records {
+        journal.write(event.encode(api, 0));
     }
     if said {
         journal.ended(0);
     }
-    // This process holds the lock on what it wrote; a copy is nobody's.
+    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
     let bytes = std::fs::read(journal.path()).unwrap();
     std::fs::remove_file(journal.path()).unwrap();
     let path = folder.join(format!("{said}-{}.vraj", records.len()));
@@ -75,13 +75,13 @@ fn gone(folder: &Path, records: &[Record], said: bool) -> PathBuf {
 }
 
 #[test]
-fn a_job_that_is_gone_is_as_of_its_last_measurement() {
+fn an_ended_job_is_reconciled_with_its_last_measurement() {
     let folder = tempfile::tempdir().unwrap();
     let records = [
         measured(1300, 300, 0),
         alloc(1024, 64),
         measured(1384, 384, 64),
-        alloc(2048, 16), // not measured any more
+        alloc(2048, 16), // after the last measurement
     ];
     for said in [true, false] {
         let path = gone(folder.path(), &records, said);
@@ -101,10 +101,10 @@ fn a_job_that_is_gone_is_as_of_its_last_measurement() {
         assert!(device["time"].as_str().unwrap().ends_with('Z'));
         assert_eq!(look(&[path.to_str().unwrap(), "--bound", "19MiB"]).1, 1);
     }
-    // Both of them by their folder.
+    // The folder names both journals.
     let (page, code) = look(&[folder.path().to_str().unwrap()]);
     assert_eq!((code, page["devices"].as_array().unwrap().len()), (0, 2));
-    // What a file says does not reach the terminal as it is.
+    // Escape sequences in a journal do not reach the terminal.
     let output = reconcile(&[folder.path()]).output().unwrap();
     assert!(
         !output.stdout.contains(&0x1b),
@@ -114,9 +114,10 @@ fn a_job_that_is_gone_is_as_of_its_last_measurement() {
 }
 
 #[test]
-fn without_nvmls_figure_a_context_is_what_one_can_be() {
+fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
     let folder = tempfile::tempdir().unwrap();
-    // Alone at first; somebody came later, or something was hidden: nothing tells which.
+    // The process is alone at first. Later memory is used that the ledger does not have: by another process or by this
+    // one, which cannot be known.
     let path = gone(
         folder.path(),
         &[measured(300, 0, 0), alloc(1024, 64), measured(1064, 0, 64)],
@@ -130,7 +131,7 @@ fn without_nvmls_figure_a_context_is_what_one_can_be() {
         (&device["other_processes"], &device["unknown"]),
         (&Value::Null, &(700 * MIB).into())
     );
-    // No context takes that much: somebody was there.
+    // No context is that large, so another process was on the device.
     let path = gone(folder.path(), &[measured(2000, 0, 0), measured(2000, 0, 0)], true);
     let (page, code) = look(&[path.to_str().unwrap()]);
     let (_, process) = only(&page);
@@ -139,9 +140,9 @@ fn without_nvmls_figure_a_context_is_what_one_can_be() {
 }
 
 #[test]
-fn rounding_is_what_pages_can_hold() {
+fn rounding_is_limited_to_the_rest_of_pages() {
     let folder = tempfile::tempdir().unwrap();
-    // 1 MiB on a page of 2, whose other half the driver took as well, and 1 MiB more that no page explains.
+    // A block of 1 MiB takes a page of 2 MiB. Another MiB is used that no page explains.
     let records = [measured(300, 300, 0), alloc(1024, 1), measured(303, 303, 1)];
     let path = gone(folder.path(), &records, true);
     let (page, _) = look(&[path.to_str().unwrap()]);
@@ -149,13 +150,9 @@ fn rounding_is_what_pages_can_hold() {
 }
 
 #[test]
-fn less_than_the_ledger_has_is_shown() {
+fn use_below_the_ledger_is_shown() {
     let folder = tempfile::tempdir().unwrap();
-    let managed = Record {
-        class: Class::Managed.number(),
-        api: Api::cuMemAllocManaged.number(),
-        ..alloc(2048, 100)
-    };
+    let managed = (Api::cuMemAllocManaged, direct(Class::Managed, 2048 * MIB, 100 * MIB));
     let records = [
         measured(300, 300, 0),
         alloc(1024, 200),
@@ -169,14 +166,14 @@ fn less_than_the_ledger_has_is_shown() {
 }
 
 #[test]
-fn inspect_reconciles_where_something_was_measured() {
+fn inspect_reconciles_if_there_are_measurements() {
     let folder = tempfile::tempdir().unwrap();
     let plain = gone(folder.path(), &[alloc(1024, 64)], true);
     let page = inspect(&plain);
     assert!(page[0]["devices"][0].get("reconciliation").is_none());
     let text = Command::new(program()).arg("inspect").arg(&plain).output().unwrap();
     assert!(!String::from_utf8_lossy(&text.stdout).contains("Reconciliation"));
-    // Nor is there anything to reconcile, which is no success.
+    // `reconcile` has nothing to compare, which is not a success.
     let (page, code) = look(&[plain.to_str().unwrap()]);
     assert_eq!((code, &only(&page).0["compared"]), (1, &false.into()));
 

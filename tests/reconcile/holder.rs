@@ -1,4 +1,4 @@
-//! Processes that hold memory as they are told, and what `vramshim reconcile` says about them.
+//! Processes that allocate and free memory on command, and the output of `vramshim reconcile` about them.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use support::{Job, MIB, client, program};
 
-/// A client that does as it is told, and lives until it is dropped.
+/// A client that takes commands and runs until this value is dropped.
 pub struct Holder {
     pub child: Child,
     pub answers: BufReader<ChildStdout>,
@@ -29,7 +29,7 @@ impl Holder {
         self.wait();
     }
 
-    /// Until it says that it is done.
+    /// Waits until the client has done the last command.
     pub fn wait(&mut self) {
         loop {
             let mut answer = String::new();
@@ -54,7 +54,7 @@ impl Holder {
         self.folder.path().join("journals")
     }
 
-    /// Ends it by itself; the folder with its journal stays.
+    /// Ends the client by the end of its input. The folder with its journal stays.
     pub fn end(&mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().expect("an end").success());
@@ -68,12 +68,12 @@ impl Drop for Holder {
     }
 }
 
-/// The client on the host whose state is this file.
+/// The client on the simulated host with this state file.
 pub fn holder(state: &Path) -> Job {
-    Job::new(client("holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
+    Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"])).env("SIMGPU_STATE", state)
 }
 
-/// A folder for the state of a simulated host.
+/// A simulated host: a folder and the path of the state file in it.
 pub fn host() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
@@ -93,7 +93,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Its page of JSON and its exit code, which must go together.
+/// The JSON and the exit code of `reconcile`, after a check that they agree.
 pub fn look(arguments: &[&str]) -> (Value, i32) {
     let output = reconcile(arguments).arg("--json").output().unwrap();
     let errors = stderr(&output);
@@ -114,7 +114,7 @@ fn named(process: &Value) -> i64 {
     names.iter().map(|name| number(&process["differences"][name])).sum()
 }
 
-/// What is used is the sum of what was named and the unknown.
+/// Checks that the used bytes are the sum of the named differences and the unknown.
 fn adds_up(device: &Value) {
     let processes = device["processes"].as_array().unwrap();
     for process in processes.iter().filter(|process| !process["nvml_used"].is_null()) {
@@ -138,7 +138,7 @@ pub fn only(page: &Value) -> (&Value, &Value) {
     (&devices[0], &processes[0])
 }
 
-/// Context, rounding, module code, managed and unknown, in MiB.
+/// The differences of a process in MiB: context, rounding, module code, managed and unknown.
 pub fn differences(process: &Value) -> [i64; 5] {
     ["context", "rounding", "module_code", "managed", "unknown"]
         .map(|name| number(&process["differences"][name]) / MIB as i64)

@@ -1,26 +1,27 @@
-//! Processes that keep a journal as the library does, with measurements at moments of our choosing, beside memory of the
-//! simulated GPU that really is taken: what a context is known from, and what is said where it is not.
+//! Stand-ins for jobs: each process writes a journal as the library does, with measurements at chosen moments, and
+//! really allocates memory of the simulated GPU. The tests check how `reconcile` finds the size of a context, and what
+//! it prints if it cannot.
 
 use std::ffi::{CString, c_int, c_void};
 use std::io::BufRead;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use journal::format::{Kind, Record};
+use base::api::{Api, Class};
 use journal::writer::Journal;
 use serde_json::Value;
 
-use crate::gone::{options, record};
+use crate::gone::{direct, measurement, options};
 use crate::holder::{Holder, differences, holder, host, look};
 use support::{Job, MIB, client, simulated};
 
-/// The process itself. Commands on stdin, a line each, sizes in MiB:
+/// The process itself. It reads one command a line from stdin; sizes are in MiB:
 ///
-///   measure NVML   writes a measurement; NVML's figure is this one, 0 for none
-///   alloc SIZE     memory that the ledger knows
-///   hide SIZE      memory that it does not know
-///   claim SIZE     memory that is in the ledger alone
-///   load FILE      a library
+///   measure NVML   writes a measurement with this figure of NVML, 0 for none
+///   alloc SIZE     allocates memory and records it
+///   hide SIZE      allocates memory without a record
+///   claim SIZE     records memory that it does not allocate
+///   load FILE      loads a library
 #[test]
 #[ignore = "a process that other tests start"]
 fn stand_in() {
@@ -39,18 +40,13 @@ fn stand_in() {
         }
         match command {
             "alloc" | "claim" => {
-                journal.write(record(Kind::Alloc, (1 << 40) + reserved, size));
+                let event = direct(Class::Linear, (1 << 40) + reserved, size);
+                journal.write(event.encode(Api::cuMemAlloc, 0));
                 reserved += size;
             }
             "measure" => {
                 let (total, free) = driver.memory();
-                journal.write(Record {
-                    allocated: free,
-                    detail: size,
-                    class: 0,
-                    flags: 0,
-                    ..record(Kind::Measured, reserved, total)
-                });
+                journal.write(measurement(total, free, size, reserved).encode(Api::Policy, 0));
             }
             "load" => {
                 load(Path::new(argument));
@@ -64,20 +60,20 @@ fn stand_in() {
 
 fn load(path: &Path) -> *mut c_void {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a NUL-terminated path of a library of ours.
+    // SAFETY: the path ends with NUL, and the library was built by this test and has no constructor.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null());
     library
 }
 
-/// The simulated driver with device 0's primary context.
+/// The simulated driver, with the primary context of device 0 current.
 struct Driver(*mut c_void);
 
 impl Driver {
     fn start() -> Driver {
         let driver = Driver(load(&simulated("libcuda.so.1")));
         let mut context: *mut c_void = std::ptr::null_mut();
-        // SAFETY: each function has the driver's own signature, and pointers to this frame's values.
+        // SAFETY: each type is the function's own signature, and every pointer is to a value of this frame.
         unsafe {
             let init: extern "C" fn(u32) -> c_int = driver.function(c"cuInit");
             let retain: extern "C" fn(*mut *mut c_void, c_int) -> c_int = driver.function(c"cuDevicePrimaryCtxRetain");
@@ -88,18 +84,18 @@ impl Driver {
     }
 
     /// # Safety
-    /// `F` is the function's own type.
+    /// `F` is the type of the function with this name.
     unsafe fn function<F>(&self, name: &std::ffi::CStr) -> F {
         // SAFETY: the library stays loaded, and the name is NUL-terminated.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!found.is_null());
-        // SAFETY: a function pointer, as the caller says.
+        // SAFETY: the caller promises that `F` is a function pointer of this type.
         unsafe { std::mem::transmute_copy(&found) }
     }
 
     fn allocate(&self, size: u64) {
         let mut address = 0u64;
-        // SAFETY: the driver's own signature; the address is this frame's.
+        // SAFETY: the type is the function's own signature, and the pointer is to a value of this frame.
         let result = unsafe {
             let allocate: extern "C" fn(*mut u64, usize) -> c_int = self.function(c"cuMemAlloc_v2");
             allocate(&mut address, size as usize)
@@ -107,10 +103,10 @@ impl Driver {
         assert_eq!(result, 0);
     }
 
-    /// Total and free.
+    /// The total and the free bytes of the device.
     fn memory(&self) -> (u64, u64) {
         let (mut total, mut free) = (0usize, 0usize);
-        // SAFETY: the driver's own signature; the numbers are this frame's.
+        // SAFETY: the type is the function's own signature, and both pointers are to values of this frame.
         let result = unsafe {
             let ask: extern "C" fn(*mut usize, *mut usize) -> c_int = self.function(c"cuMemGetInfo_v2");
             ask(&mut free, &mut total)
@@ -120,7 +116,7 @@ impl Driver {
     }
 }
 
-/// Contexts take 300 MiB.
+/// Starts a stand-in on a host whose contexts take 300 MiB.
 fn start(state: &Path) -> Holder {
     let own = std::env::current_exe().unwrap();
     let job = Job::new(own)
@@ -138,7 +134,7 @@ fn foreign(state: &Path) -> Holder {
     Holder::start(job).with(&["device 0", "alloc 700"])
 }
 
-/// The part of one process, and the exit code.
+/// The entry of this process in the output of `reconcile`, and the exit code.
 fn part(holder: &Holder) -> (Value, i32) {
     let (page, code) = look(&[&holder.pid()]);
     let processes = page["devices"][0]["processes"].as_array().unwrap();
@@ -147,7 +143,7 @@ fn part(holder: &Holder) -> (Value, i32) {
 }
 
 #[test]
-fn a_context_is_what_nvml_said_at_first() {
+fn a_context_has_the_size_of_nvmls_first_figure() {
     let (_folder, state) = host();
     let _foreign = foreign(&state);
     let mut job = start(&state).with(&["measure 300", "alloc 64"]);
@@ -158,27 +154,27 @@ fn a_context_is_what_nvml_said_at_first() {
     job.tell("measure 374");
     assert_eq!(differences(&part(&job).0), [300, 0, 0, 0, 10]);
     assert_eq!(part(&job).0["driver"]["free"], (4096 - 1000 - 374) * MIB);
-    // Less than was measured: the ledger has what nobody else has.
+    // The measured use is smaller than the ledger, because 100 MiB are recorded and not allocated.
     job.tell("claim 100");
     let (process, code) = part(&job);
     assert_eq!((differences(&process), code), ([300, 0, 0, 0, -90], 1));
 }
 
 #[test]
-fn growth_is_module_code_as_far_as_there_is_any() {
+fn growth_is_module_code_up_to_the_size_of_the_loaded_code() {
     let (_folder, state) = host();
     let job = start(&state).with(&["measure 300", "alloc 64", "hide 10"]);
     assert_eq!(differences(&part(&job).0), [300, 0, 0, 0, 10]);
-    let code = client("device_code.c", "device_code.so", &["-shared", "-fPIC"]);
+    let code = client("reconcile/device_code.c", "device_code.so", &["-shared", "-fPIC"]);
     let job = job.with(&[&format!("load {}", code.display())]);
     assert_eq!(differences(&part(&job).0), [300, 0, 8, 0, 2]);
 }
 
 #[test]
-fn a_process_that_was_alone_had_the_rest_of_the_device() {
+fn a_process_that_was_alone_is_charged_the_use_of_the_device() {
     let (_folder, state) = host();
     let job = start(&state).with(&["measure 0", "alloc 64", "hide 10"]);
-    // Who came later changes nothing.
+    // A process that starts later changes nothing.
     let _foreign = foreign(&state);
     let job = job.with(&["measure 0"]);
     let (process, code) = part(&job);
@@ -187,7 +183,7 @@ fn a_process_that_was_alone_had_the_rest_of_the_device() {
 }
 
 #[test]
-fn a_process_that_was_not_alone_has_a_context_like_others() {
+fn a_process_that_was_not_alone_is_charged_a_typical_context() {
     let (_folder, state) = host();
     let _foreign = foreign(&state);
     let job = start(&state).with(&["measure 0", "alloc 64"]);
@@ -202,7 +198,7 @@ fn a_process_that_was_not_alone_has_a_context_like_others() {
 }
 
 #[test]
-fn two_that_begin_at_once_have_a_context_each() {
+fn two_processes_that_start_together_are_charged_a_context_each() {
     let (_folder, state) = host();
     let (one, other) = (start(&state), start(&state));
     let (one, other) = (

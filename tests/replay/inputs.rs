@@ -1,4 +1,4 @@
-//! What can be played, and what is said of the rest.
+//! The inputs that `vramshim replay` can read, and its messages about files that it cannot.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::{MIB, peaks, replay};
 use support::{Job, client};
 
 fn pickled(value: &Value) -> String {
-    // protocol 0, which is text
+    // Protocol 0 of pickle is text.
     match value {
         Value::Bool(yes) => format!("I0{}\n", u8::from(*yes)),
         Value::Number(number) => format!("I{number}\n"),
@@ -22,7 +22,7 @@ fn pickled(value: &Value) -> String {
 }
 
 #[test]
-fn a_snapshot_tells_which_of_pytorchs_two_ran() {
+fn a_snapshot_says_whether_segments_were_expandable() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
     let snapshot = |size: i64, expandable: bool| {
@@ -43,7 +43,7 @@ fn a_snapshot_tells_which_of_pytorchs_two_ran() {
             (&advice["setting"], &advice["saves"]),
             (&setting.into(), &(18 * MIB).into())
         );
-        // what was not asked for is compared with, not shown
+        // The strategy of the snapshot is compared with but not shown, because `--strategy` does not name it.
         assert_eq!(page["strategies"].as_array().unwrap().len(), 2);
     }
     let output = snapshot(-5, false);
@@ -55,7 +55,7 @@ fn a_snapshot_tells_which_of_pytorchs_two_ran() {
     );
 }
 
-/// As Python writes what occurs more than once: the first time in full, then by its number.
+/// Python writes an object in full the first time, and then refers to it by a number.
 #[test]
 fn a_snapshot_may_refer_to_the_same_object_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
         format!("(dp{number}\nVaction\nV{action}\nsVaddr\nI4096\nsVsize\nI3145728\nsVframes\n{frames}sa")
     };
     let trace = format!("(lp3\n{}{}g1\nag2\na", event("alloc", 1), event("free_completed", 2));
-    // The second device's history is the first's, which is an entry of the page besides.
+    // The second device's history refers to the first device's, and so does another entry of the page.
     let page = format!("(dVdevice_traces\n(l{trace}ag3\nasVagain\ng3\ns.");
     std::fs::write(&path, page).unwrap();
     for device in ["0", "1"] {
@@ -83,7 +83,7 @@ fn a_snapshot_may_refer_to_the_same_object_again() {
 }
 
 #[test]
-fn a_pickle_made_to_do_harm_does_none() {
+fn a_malicious_pickle_does_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("snapshot.pickle");
     let nested = [
@@ -94,7 +94,7 @@ fn a_pickle_made_to_do_harm_does_none() {
     ]
     .concat();
     let marks = [b"\x80\x02".as_slice(), &b"(".repeat(300_000), b"."].concat();
-    // 50 lists, each of the one before it, twice.
+    // 50 lists, each of which holds the list before it twice.
     let doubled: Vec<u8> = b"]q\x00"
         .iter()
         .copied()
@@ -111,7 +111,7 @@ fn a_pickle_made_to_do_harm_does_none() {
 }
 
 #[test]
-fn what_is_no_trace_is_said() {
+fn files_that_are_no_trace_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.csv");
     let header = "Thread,Time,Action,Pointer,Size,Stream\n";
@@ -143,7 +143,7 @@ fn what_is_no_trace_is_said() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words) && said.contains("trace.csv"), "{said}");
     }
-    // gzip: a header, and one stored block that says it has 9 bytes more than there are
+    // A gzip header and one stored block, whose length field says 9 bytes more than the file has.
     let text = rows("0,0,allocate,0x1,1,0\n");
     let length = text.len() as u16 + 9;
     let mut cut = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1];
@@ -161,7 +161,7 @@ fn what_is_no_trace_is_said() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("trace.csv.gz: ") && said.contains(words), "{said}");
     }
-    // Logs of jobs that were killed.
+    // Logs of jobs that were killed while they wrote.
     for (path, content, words) in [
         (
             &compressed,
@@ -242,13 +242,13 @@ fn a_log_is_read_as_rmm_writes_it() {
                 0,0,free,(nil),0,0\n0,0,allocate,(nil),0,0\n0,0,allocate,0x100,7000,0\n0,0,free,0x100,7000,0\n";
     let (page, _) = peaks(text, &["--strategy", "passthrough"]);
     assert_eq!(page["peak_live"], 7000);
-    // What is allocated where something lives stands for a free.
+    // An allocation at the address of a live block implies that the block was freed.
     assert_eq!(page["unmatched"], 1);
 }
 
 #[test]
 fn of_several_devices_one_is_played() {
-    let client = client("exercise.c", "linked", &["libcuda.so.1"]);
+    let client = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
     let finished = Job::new(client).args(["1", "400", "1"]).run().ok();
     let page = |arguments: &[&str]| -> Value {
         let output = replay(&finished.journals()[0], &[arguments, &["--json"]].concat());

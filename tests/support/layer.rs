@@ -1,4 +1,5 @@
-//! The quota layer of `tests/layer`: jobs over it in both forms, and the comparison of its book with ours.
+//! Builds the quota layer of `tests/support/layer`, runs jobs over it in both forms, and compares its book with the
+//! library's account.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,36 +9,36 @@ use serde_json::Value;
 
 use super::{Job, root, scratch, simulated};
 
-/// How layers of this kind are put in front of a driver.
+/// The two ways in which such layers are put in front of a driver.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// Preloaded behind us, with a `dlsym` of its own.
+    /// Preloaded after the library, with a `dlsym` of its own.
     Preloaded,
-    /// As `libcuda.so.1`, with the driver behind it.
+    /// Installed as `libcuda.so.1`; it loads the driver itself.
     Replacing,
 }
 
 pub const FORMS: [Form; 2] = [Form::Preloaded, Form::Replacing];
 
-/// What a layer does, as `tests/layer/habits.c` has it.
+/// Variables that set the behaviour of the layer (`tests/support/layer/habits.c`).
 pub type Habits = &'static [(&'static str, &'static str)];
 
-/// Where both forms lie, built once.
+/// The folder with both forms, built once in each test binary.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let folder = scratch("layer");
-        let script = root().join("tests/layer/build");
+        let script = root().join("tests/support/layer/build");
         let mut build = Command::new(script);
         let output = build.arg(&folder).arg(simulated("libcuda.so.1")).output();
-        let output = output.expect("tests/layer/build");
+        let output = output.expect("tests/support/layer/build");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         folder
     })
 }
 
 impl Job {
-    /// With the layer in front of us: the job calls it, it calls us.
+    /// Puts the layer before the library: the job calls the layer, and the layer calls the library.
     pub fn under(self, limit: &str, habits: Habits) -> Job {
         let job = self
             .preload_in_front(built().join("liblayer.so"))
@@ -45,13 +46,13 @@ impl Job {
         habits.iter().fold(job, |job, (name, value)| job.env(name, value))
     }
 
-    /// With the layer between us and the simulated driver.
+    /// Puts the layer between the library and the simulated driver.
     pub fn over(self, form: Form, limit: &str, habits: Habits) -> Job {
         let driver = simulated("libcuda.so.1");
         let job = match form {
             Form::Preloaded => self.preload(built().join("liblayer.so")),
             Form::Replacing => {
-                // The rest of the simulated GPU is still to be found.
+                // The loader must still find the other libraries of the simulated GPU.
                 let folders = [built().join("replacing"), driver.parent().unwrap().to_owned()];
                 let folders = std::env::join_paths(folders).expect("folders without a colon");
                 self.env("LD_LIBRARY_PATH", folders).env("LAYER_DRIVER", driver)
@@ -62,7 +63,7 @@ impl Job {
     }
 }
 
-/// What the layer charges for, of a device's totals: physical bytes, and of stream-ordered memory what was asked for.
+/// The bytes of a device's totals that the layer counts: physical bytes, and requested bytes of stream-ordered memory.
 fn charged(totals: &Value, device: u64, reserved: &dyn Fn(&Value) -> u64, requested: &dyn Fn(&Value) -> u64) -> u64 {
     let rows = totals.as_array().unwrap_or_else(|| panic!("no totals: {totals}"));
     let charge = |row: &Value| match row["class"].as_str() {
@@ -73,7 +74,7 @@ fn charged(totals: &Value, device: u64, reserved: &dyn Fn(&Value) -> u64, reques
     rows.iter().filter(|row| row["device"] == device).map(charge).sum()
 }
 
-/// The layer's book of every device, within its limit.
+/// The bytes in the layer's book for each device, after a check against its limit.
 fn book(checkpoint: &Value) -> Vec<u64> {
     let limit = checkpoint["layer"]["limit"].as_u64().expect("a layer's limit");
     let used = checkpoint["layer"]["used"].as_array().expect("a layer's book");
@@ -82,7 +83,7 @@ fn book(checkpoint: &Value) -> Vec<u64> {
     used
 }
 
-/// The layer's book is what the simulator gave away.
+/// Checks the layer's book against the simulator's table.
 pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
     let field = |name: &'static str| move |row: &Value| row[name].as_u64().unwrap();
     for (device, used) in (0..).zip(book(checkpoint)) {
@@ -92,7 +93,7 @@ pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
     }
 }
 
-/// The layer's book is the library's account.
+/// Checks the layer's book against the library's account.
 pub fn assert_books_agree(checkpoint: &Value, context: &str) {
     let field = |name: &'static str| move |row: &Value| row[name]["current"].as_u64().unwrap();
     for (device, used) in (0..).zip(book(checkpoint)) {

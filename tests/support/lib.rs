@@ -1,8 +1,9 @@
-//! What the process tests share: the artefacts under test, C clients compiled on the way, jobs under the library on a
-//! simulated GPU, and the comparison of what a job counted, what the simulator knows and what the library says.
+//! What the process tests share: the paths of the files under test, the C clients, and jobs that run under the library
+//! on a simulated GPU. `totals` compares what a job counted with the simulator's table and the library's account.
 
 pub mod layer;
 pub mod member;
+mod totals;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use totals::{Totals, assert_agree, assert_journal_agrees, live, reserved, totals};
+
 pub const MIB: u64 = 1 << 20;
 
 /// The root of the repository.
@@ -22,7 +25,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
 
-/// A folder in Cargo's target folder for what tests build.
+/// A folder inside Cargo's target folder for files that the tests build.
 pub fn scratch(name: &str) -> PathBuf {
     let program = std::env::current_exe().expect("the path of this test");
     // target/PROFILE/deps/TEST
@@ -52,11 +55,11 @@ pub fn simulated(name: &str) -> PathBuf {
     existing(folder("VRAMSHIM_SIMGPU", "target/simgpu").join(name))
 }
 
-/// A program made from `tests/clients/SOURCE`, compiled once a test binary. Arguments that name a library of the
-/// simulated GPU (`libcuda.so.1`) link to it.
+/// Compiles `tests/SOURCE` to a program or library of this name, once in each test binary. The arguments go to the
+/// compiler; an argument that begins with `lib` names a library of the simulated GPU to link with.
 pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     static MADE: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
-    // A test that failed to compile says so itself; the others may go on.
+    // A test whose client did not compile has panicked with the lock held. The other tests go on.
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(path) = made.get(name) {
         return path.clone();
@@ -64,7 +67,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     let folder = scratch("clients");
     std::fs::create_dir_all(&folder).expect("a folder for clients");
     let output = folder.join(name);
-    // Another test binary may be running the same client: it is replaced whole.
+    // Another test binary may run the same client at this moment, so the file is replaced and never written to.
     let fresh = folder.join(format!("{name}-{}", std::process::id()));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args([
@@ -77,11 +80,10 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
         "-pthread",
         "-D_GNU_SOURCE",
     ]);
-    command.arg("-I").arg(root()).arg("-I").arg(root().join("src/simgpu"));
-    command
-        .arg("-o")
-        .arg(&fresh)
-        .arg(root().join("tests/clients").join(source));
+    for folder in ["", "src/simgpu/include", "tests/support/clients"] {
+        command.arg("-I").arg(root().join(folder));
+    }
+    command.arg("-o").arg(&fresh).arg(root().join("tests").join(source));
     for argument in arguments {
         match argument.starts_with("lib") {
             true => command.arg(simulated(argument)),
@@ -99,7 +101,7 @@ pub fn client(source: &str, name: &str, arguments: &[&str]) -> PathBuf {
     output
 }
 
-/// How a policy is asked for.
+/// A strategy with the settings that a test gives it.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
     pub name: &'static str,
@@ -117,7 +119,7 @@ pub const NAIVE_BEST_FIT: Strategy = Strategy {
         ("FLAGS_reallocate_gpu_memory_in_mb", "16"),
     ],
 };
-/// As Paddle sizes it: one reservation of nearly all there is.
+/// `naive_best_fit` with its default size: one segment of nearly all memory.
 pub const NAIVE_BEST_FIT_OF_ALL: Strategy = Strategy {
     environment: &[],
     ..NAIVE_BEST_FIT
@@ -130,11 +132,11 @@ pub const AUTO_GROWTH_CHUNKS: Strategy = Strategy {
     name: "auto_growth",
     environment: &[("FLAGS_auto_growth_chunk_size_in_mb", "32")],
 };
-/// One of each, as they are where nobody sets them up.
+/// The three strategies with their default settings.
 pub const THREE: [Strategy; 3] = [PASSTHROUGH, NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH];
 pub const STRATEGIES: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
 
-/// A command on a simulated GPU with the library in front of it, in a folder of its own.
+/// A command under the library on a simulated GPU, in a temporary folder of its own.
 pub struct Job {
     command: Command,
     preloads: Vec<PathBuf>,
@@ -199,19 +201,19 @@ impl Job {
         self
     }
 
-    /// Without the library in front.
+    /// Runs the command without the library.
     pub fn alone(mut self) -> Job {
         self.preloads.retain(|path| *path != library());
         self
     }
 
-    /// With another library behind ours.
+    /// Preloads another library after `libvramshim.so`.
     pub fn preload(mut self, path: PathBuf) -> Job {
         self.preloads.push(path);
         self
     }
 
-    /// With another library in front of ours.
+    /// Preloads another library before `libvramshim.so`.
     pub fn preload_in_front(mut self, path: PathBuf) -> Job {
         self.preloads.insert(0, path);
         self
@@ -230,7 +232,7 @@ impl Job {
         &mut self.command
     }
 
-    /// Starts it with pipes for stdin, stdout and stderr; the folder goes when the caller drops it.
+    /// Starts the command with pipes for stdin, stdout and stderr. The folder is removed when the caller drops it.
     pub fn start(mut self) -> (Child, TempDir) {
         if !self.preloads.is_empty() {
             let paths: Vec<&OsStr> = self.preloads.iter().map(|path| path.as_os_str()).collect();
@@ -243,7 +245,7 @@ impl Job {
         (self.command.spawn().expect("a start"), self.folder)
     }
 
-    /// Runs it to its end. A hang is a failure, not a wait.
+    /// Runs the command to its end. Panics if it takes longer than the limit.
     pub fn run(mut self) -> Finished {
         let (limit, input) = (self.limit, self.input.take());
         let name = format!("{:?}", self.command);
@@ -293,7 +295,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Ends the test unless the job exited with 0.
+    /// Panics unless the job exited with 0.
     pub fn ok(self) -> Finished {
         assert!(self.status.success(), "{}: {}\n{}", self.name, self.status, self.stderr);
         self
@@ -312,7 +314,7 @@ impl Finished {
         journals_in(&self.folder.path().join("journals"))
     }
 
-    /// What `vramshim inspect --json` says of the one process that kept a journal.
+    /// The output of `vramshim inspect --json` for the only process that wrote a journal.
     pub fn inspect(&self) -> Value {
         let mut jobs = self.inspect_all();
         assert_eq!(jobs.len(), 1, "{}: one journal", self.name);
@@ -323,7 +325,7 @@ impl Finished {
         inspect(&self.folder.path().join("journals"))
     }
 
-    /// The library's own lines on stderr: glog's form, a letter for the severity, what is said.
+    /// The library's lines on stderr: the letter of the severity and the message.
     pub fn said(&self) -> Vec<(char, String)> {
         self.stderr.lines().filter_map(glog).collect()
     }
@@ -337,7 +339,7 @@ pub fn journals_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// `vramshim inspect --json` of a folder or file.
+/// The jobs that `vramshim inspect --json` prints for a folder or file.
 pub fn inspect(path: &Path) -> Vec<Value> {
     let output = Command::new(program())
         .arg("inspect")
@@ -356,7 +358,7 @@ pub fn inspect(path: &Path) -> Vec<Value> {
     page["jobs"].as_array().expect("jobs").clone()
 }
 
-/// `I0715 14:25:17.112233 12345 start.rs:88] words` as ('I', "words"), where a line is exactly of that form.
+/// Splits `I0715 14:25:17.112233 12345 start.rs:88] words` into ('I', "words"). `None` if the line has another form.
 pub fn glog(line: &str) -> Option<(char, String)> {
     let (head, words) = line.split_once("] ")?;
     let parts: Vec<&str> = head.split(' ').collect();
@@ -381,117 +383,7 @@ pub fn glog(line: &str) -> Option<(char, String)> {
     whole.then(|| (severity, words.to_owned()))
 }
 
-/// Bytes by device and class; what is zero is left out.
-pub type Totals = BTreeMap<(i64, String), u64>;
-
-pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
-    let rows = rows.as_array().unwrap_or_else(|| panic!("no rows: {rows}"));
-    rows.iter()
-        .map(|row| {
-            let key = (
-                row["device"].as_i64().unwrap(),
-                row["class"].as_str().unwrap().to_owned(),
-            );
-            (key, bytes(row).as_u64().unwrap_or_else(|| panic!("no bytes: {row}")))
-        })
-        .filter(|(_, bytes)| *bytes > 0)
-        .collect()
-}
-
-/// What the simulator knows to be reserved, in the classes that the job asked in: `auto_growth` serves linear memory from
-/// physical memory that it maps itself, so what a device has of that beyond the job's own is linear.
-pub fn reserved(checkpoint: &Value) -> Totals {
-    let own = totals(&checkpoint["own"], |row| &row["requested"]);
-    let mut truth = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
-    let name = |device: i64, class: &str| (device, class.to_owned());
-    for device in 0..32 {
-        let mut excess = |class: &str| {
-            let held = truth.get_mut(&name(device, class))?;
-            let jobs = own.get(&name(device, class)).copied().unwrap_or(0);
-            Some(
-                std::mem::replace(held, jobs)
-                    .checked_sub(jobs)
-                    .expect("no less than the job's own"),
-            )
-        };
-        let mapped = excess("vmm").unwrap_or(0);
-        excess("address_range");
-        *truth.entry(name(device, "linear")).or_default() += mapped;
-    }
-    truth.retain(|_, bytes| *bytes > 0);
-    truth
-}
-
-/// One checkpoint of a client: requested is what the job itself counted, reserved is the simulator's table, byte for
-/// byte, class by class, device by device. Under passthrough the simulator's requested is the job's as well.
-pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
-    let (own, truth, account) = (
-        &checkpoint["own"],
-        &checkpoint["truth"]["totals"],
-        &checkpoint["account"]["totals"],
-    );
-    let own = totals(own, |row| &row["requested"]);
-    assert_eq!(
-        totals(account, |row| &row["requested"]["current"]),
-        own,
-        "requested, {context}"
-    );
-    assert_eq!(
-        totals(account, |row| &row["reserved"]["current"]),
-        reserved(checkpoint),
-        "reserved, {context}"
-    );
-    if strategy.name == "passthrough" {
-        assert_eq!(
-            totals(truth, |row| &row["requested"]),
-            own,
-            "the client's own count, {context}"
-        );
-    }
-}
-
-/// The journal of the ended job tells the numbers of its last checkpoint.
-pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
-    for (kind, wanted) in [
-        ("requested", totals(&last["own"], |row| &row["requested"])),
-        ("reserved", reserved(last)),
-    ] {
-        let mut told = Totals::new();
-        for device in job["devices"].as_array().unwrap().iter().chain([&job["host_memory"]]) {
-            for class in device["classes"].as_array().unwrap() {
-                let key = (
-                    device["device"].as_i64().unwrap(),
-                    class["class"].as_str().unwrap().to_owned(),
-                );
-                told.insert(key, class[kind]["current"].as_u64().unwrap());
-            }
-            let sum = wanted.iter().filter(|((on, class), _)| {
-                Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
-            });
-            let sum: u64 = sum.map(|(_, bytes)| bytes).sum();
-            assert_eq!(
-                device[kind]["current"], sum,
-                "{kind} of device {}, {context}",
-                device["device"]
-            );
-        }
-        told.retain(|_, bytes| *bytes > 0);
-        assert_eq!(told, wanted, "{kind} in the journal, {context}");
-    }
-}
-
-/// A list of live allocations as a multiset of what identifies them for a user.
-pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
-    let mut set = BTreeMap::new();
-    for one in list.as_array().expect("a live list") {
-        let api = one["api"].as_str().unwrap().to_owned();
-        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap()))
-            .or_default() += 1;
-    }
-    set
-}
-
-/// Tells the person who reads the test's output that something was not there to be tested.
+/// Prints that a check was left out, and why.
 pub fn left_out(what: &str) {
     println!("left out: {what}");
 }

@@ -1,6 +1,6 @@
-//! Writes the made sequences of `traces.rs` as CSV files into a folder, for `vramshim replay`.
+//! Writes the generated sequences of `traces.rs` as CSV files into a folder, for `vramshim replay`.
 //!
-//! usage: cargo run --release --example traces -- FOLDER
+//! usage: cargo run --release --package vramshim-tests --example traces -- FOLDER
 
 mod traces;
 

@@ -1,4 +1,4 @@
-//! Processes on one device that do what they are told (`tests/clients/member.c`).
+//! Processes that share a device and run commands one at a time (`tests/support/clients/member.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub struct Member {
     _folder: TempDir,
 }
 
-/// Where the simulated host and the accounts are that members share.
+/// A simulated host with one device, and the folder of accounts that its processes share.
 pub struct Host {
     pub folder: TempDir,
     pub memory: &'static str,
@@ -37,14 +37,14 @@ impl Host {
         job.env("SIMGPU_STATE", self.folder.path().join("state"))
     }
 
-    /// A job in the group, under its limit.
+    /// A job that shares the host's account, under this limit.
     pub fn member(&self, limit: &str) -> Job {
         self.job()
             .env("VRAMSHIM_ACCOUNTS", self.accounts())
             .env("VRAMSHIM_MEMORY_LIMIT", limit)
     }
 
-    /// The one account in the folder.
+    /// The path of the only account in the folder.
     pub fn account_file(&self) -> std::path::PathBuf {
         let files = std::fs::read_dir(self.accounts()).expect("accounts").flatten();
         let mut files: Vec<_> = files.map(|file| file.path()).collect();
@@ -55,7 +55,7 @@ impl Host {
 
 pub fn member_client() -> &'static Path {
     static CLIENT: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
-    CLIENT.get_or_init(|| client("member.c", "member", &["-DDLOPEN"]))
+    CLIENT.get_or_init(|| client("support/clients/member.c", "member", &["-DDLOPEN"]))
 }
 
 impl Member {
@@ -86,7 +86,7 @@ impl Member {
         self.answer()
     }
 
-    /// Asks for memory: the CUDA result.
+    /// Allocates memory in the process and returns the CUDA result.
     pub fn allocate(&mut self, bytes: u64) -> i32 {
         let answer = self.ask(&format!("a {bytes}"));
         answer.split(' ').next().unwrap().parse().expect("a result")
@@ -101,7 +101,7 @@ impl Member {
         self.child.wait().expect("its end");
     }
 
-    /// Ends it by the end of its input; what it said on stderr.
+    /// Ends the process by the end of its input and returns its stderr.
     pub fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut errors = String::new();

@@ -1,8 +1,7 @@
-//! Sequences of requests made by rule instead of recorded: the same seed makes the same sequence on every machine.
+//! Generates sequences of requests. The same seed gives the same sequence on every machine.
 //!
-//! They hold what recorded jobs do not: sizes without pattern, as in RMM's random benchmarks, and shapes that are hard
-//! on purpose. Nothing here needs more than the standard library.
-#![allow(dead_code)] // each user takes its own part
+//! The sequences contain what recorded jobs do not: random sizes, as in RMM's random benchmarks, and orders of requests
+//! that are hard for an allocator on purpose.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -12,8 +11,8 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 
-/// The most that any sequence holds at once: half of a large device, so that fragmentation shows as memory reserved
-/// and not as requests refused.
+/// Upper bound of the bytes that a sequence holds at once. It is half of a large device, so that fragmentation shows as
+/// reserved memory and not as refused requests.
 pub const LIVE_LIMIT: u64 = 40 * GIB;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub enum Action {
     Free,
 }
 
-/// `id` is unique in its sequence; a free tells the size again.
+/// `id` is unique in its sequence. A free repeats the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub action: Action,
@@ -30,7 +29,7 @@ pub struct Event {
     pub size: u64,
 }
 
-/// splitmix64.
+/// The random generator splitmix64.
 pub struct Random(u64);
 
 impl Random {
@@ -46,7 +45,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `low` to `high`, both included. The small bias of the remainder does not matter here.
+    /// A number from `low` to `high`, both included. The small bias of the remainder does not matter here.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
@@ -55,22 +54,22 @@ impl Random {
         self.between(0, 99) < percent
     }
 
-    /// Evenly over the powers of two from `low` up to below `high`, evenly within each. Integers only: floating-point
-    /// powers differ between machines.
+    /// A number from `low` up to below `high`: the power of two is uniform, and so is the number within it. Uses
+    /// integers only, because floating-point powers differ between machines.
     pub fn scaled(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(u64::from(low.ilog2()), u64::from(high.ilog2()) - 1);
         (1 << bits) + self.between(0, (1 << bits) - 1)
     }
 }
 
-/// An allocation that lives.
+/// A live allocation.
 #[derive(Clone, Copy)]
 pub struct Live {
     id: u64,
     size: u64,
 }
 
-/// A sequence being made.
+/// A sequence that is being generated.
 pub struct Tape {
     pub random: Random,
     events: Vec<Event>,
@@ -116,7 +115,7 @@ impl Tape {
         }
     }
 
-    /// Takes one of `blocks` at random and frees it.
+    /// Frees a random one of `blocks` and removes it from the list.
     pub fn free_any(&mut self, blocks: &mut Vec<Live>) {
         let index = self.random.between(0, blocks.len() as u64 - 1);
         let block = blocks.swap_remove(index as usize);
@@ -132,8 +131,9 @@ impl Tape {
     }
 }
 
-/// As RMM's `random_allocations` benchmark: sizes uniform up to `largest`, a coin for each operation, a random block
-/// for each free, no allocation that would pass the limit, all freed in the end. An even number of `events`.
+/// The same as RMM's `random_allocations` benchmark: sizes are uniform up to `largest`, and a coin decides between an
+/// allocation and a free of a random block. No allocation passes the limit, and everything is freed at the end.
+/// `events` is even.
 pub fn rmm(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut blocks = Vec::new();
@@ -151,8 +151,8 @@ pub fn rmm(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     tape.finish()
 }
 
-/// A device kept full: allocates whenever there is room, so hundreds of blocks of every order of magnitude from 256
-/// bytes to `largest` lie mixed all the time. RMM's coin seldom gets there with small sizes.
+/// Keeps a device full: allocates whenever there is room. Hundreds of blocks are live at any time, of every order of
+/// magnitude from 256 bytes to `largest`. The sequence above seldom fills a device with small blocks.
 pub fn full(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let limit = (64 * largest).min(LIVE_LIMIT);
@@ -168,7 +168,7 @@ pub fn full(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     tape.finish()
 }
 
-/// Thousands of tiny blocks of long life with a few big ones of short life between them.
+/// Thousands of tiny long-lived blocks, with a few large short-lived blocks between them.
 pub fn tiny(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let (mut small, mut big) = (Vec::new(), Vec::new());
@@ -191,8 +191,8 @@ pub fn tiny(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Serving by bursts: weights stay; each request brings a prompt of random length and a cache per layer that is copied
-/// into a longer one every few tokens, and ends when it likes.
+/// Serving in bursts: the weights stay. Each request has a prompt of random length and a cache for each layer, which is
+/// copied into a longer one every few tokens. Requests end at random times.
 pub fn inference_bursts(seed: u64) -> Vec<Event> {
     const LAYERS: usize = 16;
     const PER_TOKEN: u64 = 8 * KIB;
@@ -244,7 +244,8 @@ pub fn inference_bursts(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Loads a model, runs it, drops it, loads the next, which is mostly larger, so that what the last left does not fit.
+/// Loads a model, runs it, drops it, and loads the next one. Most models are larger than the one before, so the free
+/// memory of the last one does not fit.
 pub fn model_switching(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     for turn in 0..24 {
@@ -274,8 +275,8 @@ pub fn model_switching(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Training over sequences of variable length: activations pile up going forward and go in reverse, each with the
-/// gradients that take its place for a moment; the optimiser's state comes with the first step.
+/// Training over sequences of variable length. The forward pass allocates activations, and the backward pass frees them
+/// in reverse order, each after its gradients were allocated. The first step allocates the optimiser's state.
 pub fn variable_lengths(seed: u64) -> Vec<Event> {
     const LAYERS: usize = 24;
     const WIDTH: u64 = 1024;
@@ -319,7 +320,7 @@ pub fn variable_lengths(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Fills with blocks of one size, frees every second one, asks for blocks a little larger, and so on: no hole fits.
+/// Allocates blocks of one size, frees every second one, asks for slightly larger blocks, and repeats. No hole fits.
 pub fn comb(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut blocks = Vec::new();
@@ -336,7 +337,7 @@ pub fn comb(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Buffers that grow by half, each copied into the next: old and new live together for a moment.
+/// Buffers that grow by half. Each is copied into the next, so both are live for a short time.
 pub fn growing(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut buffers: Vec<Live> = (0..64).map(|_| tape.allocate(64 * KIB)).collect();
@@ -355,7 +356,7 @@ pub fn growing(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Stages that hand blocks on in order: what comes first goes first, sizes drift slowly.
+/// A pipeline that passes blocks on in order: the oldest block is freed first, and sizes drift slowly.
 pub fn pipeline(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut queues: Vec<std::collections::VecDeque<Live>> = (0..6).map(|_| Default::default()).collect();
@@ -377,7 +378,7 @@ pub fn pipeline(seed: u64) -> Vec<Event> {
 
 type Maker = fn(u64) -> Vec<Event>;
 
-/// Every sequence with its name, made one at a time.
+/// Generates every sequence, one at a time, and passes each with its name to `each`.
 pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result<()> {
     for (index, largest) in [1, 4, 64, 256, 1024, 4096].into_iter().enumerate() {
         for events in [1_000, 10_000, 100_000] {
@@ -406,7 +407,8 @@ pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result
     Ok(())
 }
 
-/// Writes a sequence in the layout of RMM's logging adaptor. An id is its pointer; each event takes a microsecond.
+/// Writes a sequence in the format of RMM's logging adaptor. The id serves as the pointer. Each event takes a
+/// microsecond.
 pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     writeln!(file, "Thread,Time,Action,Pointer,Size,Stream")?;

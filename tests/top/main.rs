@@ -1,5 +1,5 @@
-//! `vramshim top` beside real jobs: what it says is what the simulated device knows, to the byte, whenever they rest;
-//! and the view on a terminal, which is left as it was however it ends.
+//! Tests of `vramshim top` on running jobs. While the jobs rest, its figures equal those of the simulated device to the
+//! byte. The view leaves the terminal as it was, however it ends.
 
 mod paced;
 mod terminal;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use base::api::{Api, Class};
-use journal::format::{FLAG_DIRECT, Kind, Record};
+use journal::format::{Allocation, Event};
 use journal::writer::{Journal, Options};
 use paced::{Answer, Paced, job, page, top, truth};
 use program::analysis::running;
@@ -23,10 +23,10 @@ fn process(page: &Value, pid: u32) -> &Value {
         .unwrap()
         .iter()
         .find(|one| one["pid"] == pid);
-    found.unwrap_or_else(|| panic!("process {pid} is not told: {page}"))
+    found.unwrap_or_else(|| panic!("process {pid} is missing: {page}"))
 }
 
-/// What `top` says of a process is what the job counted, the simulator gave and the library says.
+/// Checks the figures of `top` for a process against the job's count, the simulator's table and the library's account.
 fn assert_true(told: &Value, answer: &Answer, context: &str) {
     let devices = told["devices"].as_array().unwrap();
     for stats in answer.stats.as_array().unwrap() {
@@ -36,7 +36,7 @@ fn assert_true(told: &Value, answer: &Answer, context: &str) {
             continue;
         };
         let figures = ["requested", "allocated", "reserved", "free_inside", "live", "failures"];
-        // Threads may have pools of their own, cut out of one that the journal tells as a whole.
+        // Several threads may have subpools. The journal shows the pool as a whole, so the largest free block differs.
         let of_one_thread = (answer.threads == 1).then_some("largest_free_block");
         for figure in figures.into_iter().chain(of_one_thread) {
             assert_eq!(device[figure], stats[figure], "{context}: {figure} of device {number}");
@@ -49,7 +49,7 @@ fn assert_true(told: &Value, answer: &Answer, context: &str) {
     }
 }
 
-/// The sums of a page, by UUID.
+/// Checks the sums that `top` prints for each device, by UUID.
 fn assert_sums(page: &Value) {
     let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for process in page["processes"].as_array().unwrap() {
@@ -74,10 +74,10 @@ fn assert_sums(page: &Value) {
 }
 
 #[test]
-fn several_processes_are_told_to_the_byte_at_every_moment() {
+fn several_processes_are_shown_to_the_byte_at_every_moment() {
     let mut jobs: Vec<(Paced, String)> = (STRATEGIES.into_iter().enumerate())
         .map(|(number, strategy)| {
-            // One of them sees the devices the other way round.
+            // One of the jobs sees the devices in the other order.
             let order = if number == 1 { "1,0" } else { "0,1" };
             let threads = number as u32 % 3 + 1;
             let job = job(strategy, number as u64 + 1, threads).env("CUDA_VISIBLE_DEVICES", order);
@@ -85,7 +85,7 @@ fn several_processes_are_told_to_the_byte_at_every_moment() {
         })
         .collect();
     let pids: Vec<String> = jobs.iter().map(|(job, _)| job.pid().to_string()).collect();
-    // A journal is there from the first use of CUDA on.
+    // A journal exists from the first CUDA call on.
     let mut answers: Vec<Answer> = jobs.iter_mut().map(|(job, _)| job.tell("10")).collect();
     for moment in 0..8 {
         let number = moment % jobs.len();
@@ -118,16 +118,17 @@ fn several_processes_are_told_to_the_byte_at_every_moment() {
             );
         }
     }
-    // Without being asked for, they are found as well.
+    // Without arguments `top` finds the processes too.
     let all = page::<&str>([]);
     for ((job, context), answer) in jobs.iter().zip(&answers) {
         assert_true(process(&all, job.pid()), answer, context);
     }
 }
 
-/// One that reads along knows at every rest what one knows that reads it all afterwards, its peaks included.
+/// A reader that follows the journal while the job runs has the same figures at every rest, peaks included, as a reader
+/// that reads it whole.
 #[test]
-fn reading_along_tells_the_same_as_reading_afterwards() {
+fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
     for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
         let mut job = Paced::start(strategy, seed as u64 + 7, 4);
         job.tell("1");
@@ -135,13 +136,14 @@ fn reading_along_tells_the_same_as_reading_afterwards() {
         let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
         for moment in 0..6 {
             job.say(if moment == 3 { "+20000" } else { "1500" });
-            // While it runs; how far that comes is chance.
+            // Reads while the job runs; how far it gets is a matter of timing.
             for _ in 0..(moment + 1) * 20 {
                 watched.follow().expect("a journal");
             }
             let answer = job.answer();
             while !watched.follow().expect("a journal") {}
-            // The order of threads in the ledger is not quite that of the times: peaks are compared with the whole reading.
+            // Events of several threads may enter the ledger in another order than the journal, so peaks are compared
+            // with a reading of the whole journal and not with the ledger.
             let inspected = inspect(&job.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.as_array().unwrap() {
@@ -181,7 +183,7 @@ fn reading_along_tells_the_same_as_reading_afterwards() {
 }
 
 #[test]
-fn a_forked_child_is_not_told_with_its_parents_journal() {
+fn a_forked_child_is_not_listed_with_its_parents_journal() {
     let mut job = Paced::start(AUTO_GROWTH, 3, 1);
     job.tell("50");
     let answer = job.tell("child");
@@ -197,7 +199,7 @@ fn a_forked_child_is_not_told_with_its_parents_journal() {
 }
 
 #[test]
-fn a_killed_process_is_gone() {
+fn a_killed_process_is_no_longer_listed() {
     let mut one = Paced::start(PASSTHROUGH, 1, 1);
     let mut other = Paced::start(NAIVE_BEST_FIT, 2, 1);
     one.tell("50");
@@ -212,7 +214,7 @@ fn a_killed_process_is_gone() {
 }
 
 #[test]
-fn a_journal_that_lost_its_name_is_read_all_the_same() {
+fn a_journal_that_was_deleted_is_still_read() {
     let mut job = Paced::start(AUTO_GROWTH, 5, 1);
     job.tell("50");
     for journal in journals_in(&job.folder.path().join("journals")) {
@@ -241,9 +243,9 @@ fn a_large_journal_is_read_to_its_end() {
     assert!(allocations > 600_000, "{allocations}");
 }
 
-/// A process that does not rest is told without harm, with figures that can be.
+/// While a process allocates and frees, `top` neither disturbs it nor prints impossible figures.
 #[test]
-fn a_busy_process_is_told() {
+fn a_busy_process_is_listed() {
     let mut job = Paced::start(PASSTHROUGH, 4, 3);
     job.tell("1");
     job.say("+60000");
@@ -251,16 +253,16 @@ fn a_busy_process_is_told() {
         let page = page([job.pid().to_string()]);
         let device = &process(&page, job.pid())["devices"][0];
         let (reserved, live) = (device["reserved"].as_u64().unwrap(), device["live"].as_u64().unwrap());
-        // One of its step and one of the row in each thread.
+        // At any moment each thread holds at most one block of its step and one of its row.
         assert!(live <= 6 && reserved <= 3 * 512 + (64 << 20), "{device}");
     }
     let answer = job.answer();
     assert_true(process(&page([job.pid().to_string()]), job.pid()), &answer, "at rest");
 }
 
-/// Two journals that this very process writes, as two processes would that number one device differently.
+/// This process writes two journals, as two processes would that see one device under different ordinals.
 #[test]
-fn limits_are_told_and_devices_are_known_by_their_uuid() {
+fn limits_are_shown_and_devices_are_known_by_their_uuid() {
     let folder = tempfile::tempdir().unwrap();
     let write = |device: i16, limit: Option<u64>, size: u64| {
         let journal = Journal::create(&Options {
@@ -273,21 +275,15 @@ fn limits_are_told_and_devices_are_known_by_their_uuid() {
         })
         .unwrap();
         journal.device(i32::from(device), 80 << 30, [7; 16], "GPU\x1b[31m", limit);
-        journal.write(Record {
-            time_ns: 0,
+        let event = Event::Alloc(Allocation {
+            class: Class::Linear.into(),
             address: 4096,
-            size,
+            requested: size,
             allocated: 512,
-            detail: 512,
-            tid: 0,
-            result: 0,
-            api: Api::cudaMalloc.number(),
-            device,
-            kind: Kind::Alloc as u8,
-            class: Class::Linear.number(),
-            flags: FLAG_DIRECT,
+            reserved: Some(512),
             stream: 0,
         });
+        journal.write(event.encode(Api::cudaMalloc, device));
         journal
     };
     let _journals = [write(0, Some(8 << 30), 100), write(3, None, 23)];
@@ -312,7 +308,7 @@ fn limits_are_told_and_devices_are_known_by_their_uuid() {
 }
 
 #[test]
-fn where_nothing_runs_that_is_said() {
+fn without_jobs_the_page_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let page = page([path]);
@@ -342,7 +338,7 @@ fn the_table_for_people_has_a_row_for_each_process_and_device() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn wrong_arguments_are_refused() {
     let refused = |arguments: &[&str], words: &str| {
         let output = top(arguments);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -355,12 +351,12 @@ fn what_makes_no_sense_is_refused() {
     refused(&["--interval", "1ms"], "100ms to 1h");
     refused(&["--interval", "soon"], "100ms to 1h");
     refused(&["--frobnicate"], "--frobnicate");
-    // A pipe is no terminal.
+    // Without `--once` a terminal is needed, and stdout is a pipe here.
     refused(&[], "--once");
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn missing_processes_and_folders_are_named() {
     let failed = |argument: &str, words: &str| {
         let output = top(["--once", "--json", argument]);
         let message = String::from_utf8_lossy(&output.stderr).into_owned();

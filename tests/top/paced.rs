@@ -1,4 +1,4 @@
-//! A job that does what it is told and waits in between (`tests/clients/paced.c`).
+//! A job that runs a number of steps on command and rests in between (`tests/top/paced.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
@@ -16,13 +16,13 @@ pub struct Paced {
     pub folder: TempDir,
 }
 
-/// What the job, the simulator and the library said, with everything at rest.
+/// The figures of the job, the simulator and the library while the job rests.
 pub struct Answer {
     pub checkpoint: Value,
     /// The library's own figures, by device.
     pub stats: Value,
     pub threads: u32,
-    /// The child that was forked.
+    /// The process id of the child that the job forked.
     pub child: Option<u32>,
 }
 
@@ -92,7 +92,7 @@ impl Drop for Paced {
 }
 
 pub fn job(strategy: Strategy, seed: u64, threads: u32) -> Job {
-    let path = client("paced.c", "paced", &["libcuda.so.1"]);
+    let path = client("top/paced.c", "paced", &["libcuda.so.1"]);
     Job::new(path)
         .strategy(strategy)
         .args([seed.to_string(), threads.to_string()])
@@ -104,7 +104,7 @@ pub fn top<A: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = A>) ->
     command.output().expect("vramshim top")
 }
 
-/// `vramshim top --once --json` of the processes and folders that are named.
+/// The output of `vramshim top --once --json` for these processes and folders.
 pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Value {
     let mut command = Command::new(program());
     let output = command.args(["top", "--once", "--json"]).args(only).output();
@@ -118,7 +118,7 @@ pub fn page<A: AsRef<std::ffi::OsStr>>(only: impl IntoIterator<Item = A>) -> Val
     serde_json::from_slice(&output.stdout).expect("JSON of top")
 }
 
-/// What a job asked for and holds of a device, and what the simulator gave it.
+/// The bytes that a job requested and still holds on a device, and the bytes that the simulator reserved for it.
 pub fn truth(answer: &Answer, device: i64) -> (u64, u64) {
     let sum = |totals: support::Totals| {
         let counts = |class: &str| !matches!(class, "imported" | "address_range");

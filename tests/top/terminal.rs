@@ -1,4 +1,4 @@
-//! A pseudo terminal with `vramshim` on it, and a screen that shows what a person would see.
+//! Runs `vramshim top` on a pseudo terminal and keeps the screen that a user would see.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use support::program;
 
-/// Longer than anything takes; only a hang does.
+/// Every wait of the tests is shorter than this, unless something hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub struct Terminal {
@@ -20,7 +20,7 @@ pub struct Terminal {
     screen: vt100::Parser,
     child: Child,
     before: Vec<u8>,
-    /// Whether the other screen was ever shown.
+    /// Whether the alternate screen was ever shown.
     pub drawn: bool,
 }
 
@@ -35,7 +35,7 @@ fn size(rows: u16, columns: u16) -> libc::winsize {
 
 /// The modes of a terminal, as bytes that can be compared.
 fn modes(terminal: &OwnedFd) -> Vec<u8> {
-    // SAFETY: termios is plain data that tcgetattr fills in.
+    // SAFETY: termios is plain data, for which all zeros are valid.
     let mut modes: libc::termios = unsafe { std::mem::zeroed() };
     // SAFETY: the descriptor is open, `modes` is valid for writing.
     assert_eq!(unsafe { libc::tcgetattr(terminal.as_raw_fd(), &mut modes) }, 0);
@@ -49,7 +49,7 @@ impl Terminal {
     /// Starts `vramshim top` with these arguments.
     pub fn start(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
         let (mut master, mut slave) = (-1, -1);
-        // SAFETY: both descriptors are written; the other arguments are read or null.
+        // SAFETY: openpty writes both descriptors. The other arguments are null or only read.
         let opened = unsafe {
             libc::openpty(
                 &mut master,
@@ -60,14 +60,14 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "a pseudo terminal");
-        // SAFETY: both are ours and open.
+        // SAFETY: openpty opened both descriptors, and nothing else owns them.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         let before = modes(&slave);
         let mut command = Command::new(program());
         command.arg("top").args(arguments).env("TERM", "xterm-256color");
         let stdio = || slave.try_clone().expect("another descriptor");
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
-        // SAFETY: both calls may be made between fork and exec.
+        // SAFETY: setsid and ioctl are system calls that allocate nothing, so they may be made between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 libc::setsid();
@@ -106,12 +106,12 @@ impl Terminal {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: the child is ours and not waited for yet.
+        // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
     pub fn resize(&mut self, rows: u16, columns: u16) {
-        // SAFETY: the descriptor is open, the size is read.
+        // SAFETY: the descriptor is open, and the size is only read.
         unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &size(rows, columns)) };
         self.screen.screen_mut().set_size(rows, columns);
     }
@@ -120,12 +120,12 @@ impl Terminal {
         self.screen.screen().contents()
     }
 
-    /// Takes in what was drawn; false if there was nothing for so long.
+    /// Reads what `top` drew. Returns false if nothing came within this time.
     fn take(&mut self, wait: Duration) -> bool {
         let Ok(bytes) = self.output.recv_timeout(wait) else {
             return false;
         };
-        // In small pieces, so that no state in between is missed.
+        // The bytes go in small pieces to the screen, so that no state in between is missed.
         for piece in bytes.chunks(8) {
             self.screen.process(piece);
             self.drawn |= self.screen.screen().alternate_screen();
@@ -133,26 +133,26 @@ impl Terminal {
         true
     }
 
-    /// Waits until the screen is as wanted.
+    /// Waits until the text on the screen satisfies `wanted`.
     pub fn until(&mut self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + LIMIT;
         while !wanted(&self.text()) {
             if let Some(status) = self.child.try_wait().expect("a child") {
-                panic!("{what}: it ended, {status}\n{}", self.text());
+                panic!("{what}: top ended, {status}\n{}", self.text());
             }
             assert!(Instant::now() < end, "{what}: never seen\n{}", self.text());
             self.take(Duration::from_millis(50));
-            // Not in the middle of a drawing.
+            // Reads on until the drawing is complete.
             while self.take(Duration::from_millis(20)) {}
         }
         self.text()
     }
 
-    /// Waits until it has begun to draw, whatever there is room for.
+    /// Waits until `top` has begun to draw, in a terminal of any size.
     pub fn until_drawn(&mut self) {
         let end = Instant::now() + LIMIT;
         while !self.drawn {
-            assert!(Instant::now() < end, "it never drew");
+            assert!(Instant::now() < end, "top never drew");
             self.take(Duration::from_millis(50));
         }
     }
@@ -168,20 +168,20 @@ impl Terminal {
             {
                 break;
             }
-            assert!(Instant::now() < end, "it never stopped");
+            assert!(Instant::now() < end, "top never stopped");
             self.take(Duration::from_millis(20));
         }
         self.settle();
     }
 
-    /// Waits for its end; then the terminal must be as it was.
+    /// Waits until `top` ends, and checks that the terminal is as it was.
     pub fn ended(&mut self) -> ExitStatus {
         let end = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(Instant::now() < end, "it does not end\n{}", self.text());
+            assert!(Instant::now() < end, "top does not end\n{}", self.text());
             self.take(Duration::from_millis(20));
         };
         self.settle();

@@ -1,4 +1,4 @@
-//! The view on a terminal.
+//! Tests of the interactive view of `vramshim top`, on a pseudo terminal.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -10,7 +10,7 @@ const DOWN: &str = "\x1b[B";
 const RIGHT: &str = "\x1b[C";
 const LEFT: &str = "\x1b[D";
 
-/// A job at rest with a view of it alone.
+/// A job at rest, and a view that shows this job alone.
 fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
     let mut job = Paced::start(AUTO_GROWTH, 1, 1);
     job.tell("100");
@@ -18,7 +18,7 @@ fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
     (job, Terminal::start(rows, columns, &["--interval", "100ms", &pid]))
 }
 
-/// Lines of the table of processes that tell of one of them.
+/// The numbers of the lines that show this process.
 fn lines_of(text: &str, pid: u32) -> Vec<usize> {
     let pid = pid.to_string();
     let lines = text.lines().enumerate();
@@ -52,7 +52,7 @@ fn it_shows_devices_and_processes_and_quits() {
 }
 
 #[test]
-fn what_happens_is_shown_with_its_rate() {
+fn changes_are_shown_with_their_rate() {
     let (mut job, mut terminal) = one(30, 200);
     let pid = job.pid();
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
@@ -63,7 +63,7 @@ fn what_happens_is_shown_with_its_rate() {
         line.is_some_and(|line| line.trim_end().ends_with("1  running"))
     };
     assert!(!failures(&terminal.text()));
-    // Sorted by device, the first row is the device on which it fails.
+    // Sorted by device, the first row is the device on which the allocation fails.
     terminal.press(&LEFT.repeat(3));
     terminal.until("the order", |text| text.contains("by dev"));
     job.tell("fail");
@@ -98,7 +98,7 @@ fn it_sorts_by_the_column_that_is_chosen() {
         pids.iter().all(|pid| !lines_of(text, *pid).is_empty())
     });
     assert!(terminal.text().contains("by reserved"));
-    // From reserved to pid.
+    // Six columns to the left, from reserved to pid.
     terminal.press(&LEFT.repeat(6));
     pids.sort_unstable();
     terminal.until("by pid", |text| text.contains("by pid") && order(text, &pids));
@@ -122,7 +122,7 @@ fn it_pauses_and_goes_on() {
     let before = terminal.until("the pause", |text| text.contains("PAUSED"));
     job.tell("2000");
     job.kill();
-    // A key is answered, and nothing else has changed.
+    // The view answers a key and changes no figure.
     terminal.press(RIGHT);
     let after = terminal.until("an answer", |text| text.contains("by limit"));
     let figures = |text: &str| {
@@ -205,7 +205,7 @@ fn no_size_is_too_small() {
         terminal.press(keys);
         for (rows, columns) in [(1, 1), (20, 5), (5, 20), (2, 200), (1, 30), (100, 3), (60, 300)] {
             terminal.resize(rows, columns);
-            // Drawn at that size: what was there before it is gone.
+            // The view draws the screen anew at this size.
             terminal.press(DOWN);
             std::thread::sleep(std::time::Duration::from_millis(30));
         }
@@ -228,7 +228,7 @@ fn no_size_is_too_small() {
 }
 
 #[test]
-fn an_empty_machine_is_shown_as_such() {
+fn a_machine_without_jobs_is_shown_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let mut terminal = Terminal::start(24, 100, &["--interval", "100ms", folder.path().to_str().unwrap()]);
     terminal.until("a word", |text| {

@@ -17,9 +17,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::super::format::{HEADER_SIZE, RECORD_SIZE};
-use super::events::{commit_word, event_in, key};
-use super::{Event, Journal, OpenError, Problem, fill};
+use super::error::{OpenError, Problem};
+use super::journal::Journal;
+use super::records::{commit_word, key, record_in};
+use crate::format::{HEADER_SIZE, Record, SLOT_SIZE};
 
 /// Slots read at once.
 const PORTION: u64 = 1 << 16;
@@ -42,8 +43,8 @@ pub struct Follower {
     /// Those whose event is under way.
     marked: Vec<Marked>,
     /// Events that were read since the others were put in order, and those in order.
-    found: Vec<Event>,
-    waiting: VecDeque<Event>,
+    found: Vec<Record>,
+    waiting: VecDeque<Record>,
     /// The latest time that was read.
     latest: u64,
     /// What was not marked at the last look is not earlier than this.
@@ -122,7 +123,7 @@ impl Follower {
 
     /// How much of the journal has been looked at, in bytes, and how much there is.
     pub fn progress(&self) -> (u64, u64) {
-        let bytes = |slots: u64| slots * RECORD_SIZE as u64;
+        let bytes = |slots: u64| slots * SLOT_SIZE as u64;
         (bytes(self.next), bytes(self.end().max(self.next)))
     }
 
@@ -193,7 +194,7 @@ impl Follower {
 
     /// Slots that were handed out, as far as the file has them.
     fn end(&self) -> u64 {
-        self.journal.header.claimed.min(self.journal.slots())
+        self.journal.claimed()
     }
 
     fn is_behind(&self) -> bool {
@@ -269,24 +270,24 @@ impl Follower {
 
     /// Reads `count` slots into the buffer; how many the file has.
     fn read(&mut self, first: u64, count: u64) -> Result<u64, OpenError> {
-        self.buffer.resize(count as usize * RECORD_SIZE, 0);
-        let start = HEADER_SIZE as u64 + first * RECORD_SIZE as u64;
-        match fill(&self.journal.file, &mut self.buffer, start) {
-            Ok(got) => Ok((got / RECORD_SIZE) as u64),
+        self.buffer.resize(count as usize * SLOT_SIZE, 0);
+        let start = HEADER_SIZE as u64 + first * SLOT_SIZE as u64;
+        match self.journal.read(&mut self.buffer, start) {
+            Ok(got) => Ok((got / SLOT_SIZE) as u64),
             Err(error) => Err(self.journal.error(Problem::Io(error))),
         }
     }
 
     /// Looks at one slot of the buffer, which begins with slot `first`. False if nothing is under way in it yet.
     fn take(&mut self, index: u64, first: u64) -> bool {
-        let slot = &self.buffer[(index - first) as usize * RECORD_SIZE..][..RECORD_SIZE];
+        let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
         match commit_word(slot) {
             word if word == index + 1 => {
-                let event = event_in(index, slot);
-                self.latest = self.latest.max(event.record.time_ns);
+                let event = record_in(index, slot);
+                self.latest = self.latest.max(event.time_ns);
                 self.found.push(event);
             }
-            0 if self.journal.version > 1 => return false,
+            0 if self.journal.marks_under_way() => return false,
             // Under way, or, where the file cannot tell (format 1), perhaps.
             _ => self.marked.push(Marked {
                 index,
@@ -300,9 +301,9 @@ impl Follower {
 
 /// The events that may go by now. After `None` there can be more when the follower has looked again.
 impl Iterator for Follower {
-    type Item = Event;
+    type Item = Record;
 
-    fn next(&mut self) -> Option<Event> {
+    fn next(&mut self) -> Option<Record> {
         let (time, _) = key(self.waiting.front()?);
         let too_many = self.waiting.len() > self.held;
         if time > self.frontier && !too_many {

@@ -1,5 +1,11 @@
+use std::mem::offset_of;
+use std::path::Path;
+
 use super::*;
+use crate::format::{self, Allocation, Event, HEADER_SIZE, RawRecord, Record, SLOT_SIZE};
 use crate::writer;
+use base::api::{Api, Class};
+use base::cuda::HOST_DEVICE;
 use proptest::prelude::*;
 
 const EVENTS: u64 = 100;
@@ -21,26 +27,23 @@ fn sample() -> Vec<u8> {
         assert_eq!(journal.write(record(address)), writer::Outcome::Written);
     }
     let mut bytes = std::fs::read(journal.path()).unwrap();
-    bytes.truncate(HEADER_SIZE + EVENTS as usize * RECORD_SIZE);
+    bytes.truncate(HEADER_SIZE + EVENTS as usize * SLOT_SIZE);
     bytes
 }
 
-fn record(address: u64) -> Record {
-    Record {
-        time_ns: 0,
+fn event(address: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: Class::Linear.into(),
         address,
-        size: 2,
+        requested: 2,
         allocated: 512,
-        detail: 4,
-        tid: 0,
-        result: -6,
-        api: 200,
-        device: -1,
-        kind: 1,
-        class: 1,
-        flags: 1,
+        reserved: Some(4),
         stream: 0,
-    }
+    })
+}
+
+fn record(address: u64) -> RawRecord {
+    event(address).encode(Api::cudaMalloc, HOST_DEVICE)
 }
 
 fn with_file<T>(bytes: &[u8], look: impl FnOnce(&Path) -> T) -> T {
@@ -67,22 +70,20 @@ fn reads_what_was_written() {
         assert_eq!(header.devices[0].limit, Some(8 << 30));
         assert_eq!(journal.state(), State::Killed);
         assert_eq!(journal.lost(), 0);
-        let events: Vec<_> = journal.events().map(Result::unwrap).collect();
-        assert_eq!(events.len() as u64, EVENTS);
-        for (index, event) in (0..).zip(&events) {
-            let Record { time_ns, tid, .. } = event.record;
+        let records: Vec<_> = journal.records().map(Result::unwrap).collect();
+        assert_eq!(records.len() as u64, EVENTS);
+        for (slot, found) in (0..).zip(&records) {
+            let Record { time_ns, tid, .. } = *found;
             assert!(tid > 0);
-            assert_eq!(
-                *event,
-                Event {
-                    index,
-                    record: Record {
-                        time_ns,
-                        tid,
-                        ..record(index + 1)
-                    }
-                }
-            );
+            let expected = Record {
+                slot,
+                time_ns,
+                tid,
+                api: Api::cudaMalloc.into(),
+                device: HOST_DEVICE,
+                event: event(slot + 1),
+            };
+            assert_eq!(*found, expected);
         }
     });
 }
@@ -92,7 +93,7 @@ fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = sample();
     bytes[offset_of!(format::Header, version)] = version;
     for &(index, word) in words {
-        bytes[HEADER_SIZE + index as usize * RECORD_SIZE..][..8].copy_from_slice(&word.to_le_bytes());
+        bytes[HEADER_SIZE + index as usize * SLOT_SIZE..][..8].copy_from_slice(&word.to_le_bytes());
     }
     bytes
 }
@@ -100,7 +101,7 @@ fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
 fn found_and_unfinished(bytes: &[u8]) -> (u64, u64) {
     with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
-        let mut events = journal.events();
+        let mut events = journal.records();
         (events.by_ref().count() as u64, events.unfinished())
     })
 }
@@ -124,11 +125,11 @@ fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
 fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
     with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
-        let mut events = Events::in_blocks(&journal, slots * RECORD_SIZE);
+        let mut events = Records::in_blocks(&journal, slots * SLOT_SIZE);
         let mut order = Vec::new();
         let mut position = 0;
         while let Some(event) = events.next() {
-            order.push(event.unwrap().index);
+            order.push(event.unwrap().slot);
             assert!(
                 (position..=journal.size()).contains(&events.position()),
                 "it only grows"
@@ -142,7 +143,7 @@ fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
 fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
     let mut bytes = sample();
     for (index, time) in times {
-        bytes[HEADER_SIZE + index * RECORD_SIZE + 8..][..8].copy_from_slice(&time.to_le_bytes());
+        bytes[HEADER_SIZE + index * SLOT_SIZE + 8..][..8].copy_from_slice(&time.to_le_bytes());
     }
     bytes
 }
@@ -167,9 +168,9 @@ fn events_come_in_the_order_of_their_times() {
 #[test]
 fn a_cut_file_tells_what_is_missing() {
     let bytes = sample();
-    with_file(&bytes[..HEADER_SIZE + 40 * RECORD_SIZE + 13], |path| {
+    with_file(&bytes[..HEADER_SIZE + 40 * SLOT_SIZE + 13], |path| {
         let journal = Journal::open(path).unwrap();
-        assert_eq!(journal.events().count(), 40);
+        assert_eq!(journal.records().count(), 40);
         assert_eq!(journal.lost(), EVENTS - 40);
     });
 }
@@ -210,8 +211,8 @@ fn each_problem_has_its_own_words() {
 fn read_all(bytes: &[u8]) {
     with_file(bytes, |path| {
         if let Ok(journal) = Journal::open(path) {
-            let slots = bytes.len().saturating_sub(HEADER_SIZE) / RECORD_SIZE;
-            let mut events = Events::in_blocks(&journal, 16 * RECORD_SIZE);
+            let slots = bytes.len().saturating_sub(HEADER_SIZE) / SLOT_SIZE;
+            let mut events = Records::in_blocks(&journal, 16 * SLOT_SIZE);
             let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
             assert!(found as u64 + events.unfinished() <= slots as u64);
             let _ = (journal.lost(), journal.ended_ns(), journal.state());

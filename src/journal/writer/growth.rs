@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::*;
 
-use super::super::format::{HEADER_SIZE, RECORD_SIZE};
+use super::super::format::{HEADER_SIZE, SLOT_SIZE};
 use super::Journal;
 use crate::file::lock;
 use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
@@ -57,7 +57,7 @@ impl Journal {
         }
         // Growing beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills.
         step = step.min(page_down(file_size_limit().saturating_sub(old)));
-        if step == 0 || (old == 0 && step < HEADER_SIZE + RECORD_SIZE) {
+        if step == 0 || (old == 0 && step < HEADER_SIZE + SLOT_SIZE) {
             return Err(libc::EFBIG);
         }
         let fd = self.own_descriptor()?;
@@ -87,7 +87,7 @@ impl Journal {
         }
         growth.bytes = old + step;
         self.mapped
-            .store(((growth.bytes - HEADER_SIZE) / RECORD_SIZE) as u64, Release);
+            .store(((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64, Release);
         Ok(())
     }
 

@@ -1,42 +1,42 @@
-//! The exported driver functions: what `cuda.h` declares, each handed to the engine.
+//! The exported driver functions, as `cuda.h` declares them; each hands its call to the engine.
 //!
-//! Every function here has the C signature of its name (`real/signatures.rs` has the same list for calling onwards) and
-//! keeps that function's contract: pointers from the job are used as the contract says and no further. The unsuffixed
-//! names that have a `_v2` are the 32-bit functions of CUDA 3.1: forwarded and recorded as what they are.
+//! Every function here has the C signature of its name and keeps that function's contract: pointers from the job are used
+//! only as the contract allows. `next/signatures.rs` has the same list for calling the next layer. An unsuffixed name
+//! that also has a `_v2` is the 32-bit function of CUDA 3.1, and is forwarded and recorded as that function.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
 
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::state::ledger::Key;
-use crate::engine::{ArrayShape, Place, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
+use base::cuda::{check, result_code};
 use journal::format::Route;
 
-/// Defines an exported function: `engine` runs with the call where the library takes part, `below` is what the next
-/// layer's function is called with (always the same arguments), available to `engine` as a closure of that name.
+/// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
+/// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.
 macro_rules! export {
     ($(
         $name:ident($($argument:ident: $type:ty),*) $enter:ident($api:ident) |$call:ident, $below:ident| $engine:expr;
     )+) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
-            // SAFETY: the job's own arguments, on their way to the function it called.
-            let $below = || unsafe { next::$name($($argument),*) };
-            match $enter(Api::$api) {
+            // SAFETY: the job's own arguments go to the function that the job called.
+            let $below = || check(unsafe { next::$name($($argument),*) });
+            result_code(match $enter(Api::$api) {
                 Some($call) => $engine,
                 None => $below(),
-            }
+            })
         }
     )+};
 }
 
-/// Reads an out-parameter after the call that wrote it succeeded.
+/// Reads an out-parameter after a successful call.
 macro_rules! written {
     ($out:ident) => {
-        // SAFETY: CUDA accepts no null here and has just written it.
+        // SAFETY: the call has written it, and no call with a null pointer succeeds.
         || unsafe { *$out }
     };
     ($out:ident as $type:ty) => {
@@ -53,20 +53,20 @@ export! {
         unsafe { call.allocate_linear(out, size) }
     };
     cuMemAlloc(out: *mut CUdeviceptrV1, size: u32) enter(cuMemAlloc_v1) |call, below| {
-        call.obtain_direct(Class::Linear, Place::current(), u64::from(size), below, written!(out as u64))
+        call.obtain_direct(Class::Linear, Location::current(), u64::from(size), below, written!(out as u64))
     };
     cuMemAllocPitch_v2(out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: u32)
     enter(cuMemAllocPitch) |call, below| {
-        // SAFETY: read after success.
+        // SAFETY: the values are read after success only.
         call.obtain_pitched(width as u64, height as u64, below, || unsafe { (*out, *pitch as u64) })
     };
     cuMemAllocPitch(out: *mut CUdeviceptrV1, pitch: *mut u32, width: u32, height: u32, element: u32)
     enter(cuMemAllocPitch) |call, below| {
-        // SAFETY: read after success.
+        // SAFETY: the values are read after success only.
         call.obtain_pitched(u64::from(width), u64::from(height), below, || unsafe { (u64::from(*out), u64::from(*pitch)) })
     };
     cuMemAllocManaged(out: *mut CUdeviceptr, size: usize, flags: u32) enter(cuMemAllocManaged) |call, below| {
-        call.obtain_direct(Class::Managed, Place::current(), size as u64, below, written!(out))
+        call.obtain_direct(Class::Managed, Location::current(), size as u64, below, written!(out))
     };
     cuMemFree_v2(address: CUdeviceptr) enter(cuMemFree) |call, below| call.free(address, below);
     cuMemFree(address: CUdeviceptrV1) enter(cuMemFree_v1) |call, below| call.free(u64::from(address), below);
@@ -98,12 +98,12 @@ export! {
 /// How to ask whether a stream is capturing, in the per-thread-stream variant or not.
 macro_rules! status_of {
     ($stream:ident) => {
-        // SAFETY: the job's own stream.
-        |status| unsafe { next::cuStreamIsCapturing($stream, status) }
+        // SAFETY: the stream is the job's own.
+        |status| check(unsafe { next::cuStreamIsCapturing($stream, status) })
     };
     ($stream:ident per thread) => {
-        // SAFETY: the job's own stream.
-        |status| unsafe { next::cuStreamIsCapturing_ptsz($stream, status) }
+        // SAFETY: the stream is the job's own.
+        |status| check(unsafe { next::cuStreamIsCapturing_ptsz($stream, status) })
     };
 }
 
@@ -187,10 +187,10 @@ export! {
 
 // ---- arrays --------------------------------------------------------------------------------------------------------------
 
-/// The shape in a descriptor, or none where the pointer is null (the real function will say so).
+/// The shape in a descriptor; none if the pointer is null, which the next layer reports.
 macro_rules! shape {
     ($descriptor:ident v1) => {{
-        // SAFETY: readable where not null, by the function's contract.
+        // SAFETY: null or readable by the function's contract.
         unsafe { $descriptor.as_ref() }.map(ArrayShape::from)
     }};
     ($descriptor:ident $read:ident) => {
@@ -252,7 +252,7 @@ export! {
     };
     cuImportExternalMemory(out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC)
     enter(cuImportExternalMemory) |call, below| {
-        // SAFETY: read after success, which a null descriptor does not allow.
+        // SAFETY: it is read after success only, and no call with a null descriptor succeeds.
         call.import(written!(out as u64), Key::Object, |_| unsafe { (*descriptor).size }, below)
     };
     cuExternalMemoryGetMappedBuffer(
@@ -266,10 +266,10 @@ export! {
     };
 }
 
-/// Bytes of the allocation at `address`, as the layer below tells it; 0 where it does not.
+/// Bytes of the allocation at `address`, as the next layer tells them; 0 if it does not.
 fn size_at(address: CUdeviceptr) -> u64 {
     let mut size = 0usize;
-    // SAFETY: this frame's own value; CUDA allows the base to be null.
+    // SAFETY: the pointer is to a variable of this frame, and CUDA allows the base to be null.
     unsafe { next::cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut size, address) };
     size as u64
 }
@@ -284,7 +284,7 @@ const MEM_ALLOC_NODE: u32 = 10;
 /// # Safety
 /// `parameters` is null or readable.
 unsafe fn allocates(parameters: *const c_void) -> bool {
-    // SAFETY: readable by contract; the type is its first field.
+    // SAFETY: readable by contract. The type is the first field.
     !parameters.is_null() && unsafe { parameters.cast::<u32>().read() } == MEM_ALLOC_NODE
 }
 
@@ -385,9 +385,10 @@ export! {
     };
     cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
     enter_running(cuMemGetInfo) |call, _below| {
-        // SAFETY: the job's own arguments, but for an address that is none.
-        let result = unsafe { next::cuPointerGetAttribute(out, attribute, call.asked_about(address)) };
-        if result == SUCCESS {
+        let asked = call.address_for_next_layer(address);
+        // SAFETY: the job's own arguments, except for the address, which the function does not access.
+        let result = check(unsafe { next::cuPointerGetAttribute(out, attribute, asked) });
+        if result.is_ok() {
             // SAFETY: the function's contract.
             unsafe { call.pointer_attribute(out, attribute, address) };
         }
@@ -395,9 +396,10 @@ export! {
     };
     cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr)
     enter_running(cuMemGetInfo) |call, _below| {
+        let asked = call.address_for_next_layer(address);
         // SAFETY: as above.
-        let result = unsafe { next::cuPointerGetAttributes(count, attributes, out, call.asked_about(address)) };
-        if result == SUCCESS && !attributes.is_null() && !out.is_null() {
+        let result = check(unsafe { next::cuPointerGetAttributes(count, attributes, out, asked) });
+        if result.is_ok() && !attributes.is_null() && !out.is_null() {
             for index in 0..count as usize {
                 // SAFETY: both arrays have `count` elements by the function's contract.
                 unsafe { call.pointer_attribute(*out.add(index), *attributes.add(index), address) };
@@ -409,7 +411,7 @@ export! {
 
 // ---- streams and captures -------------------------------------------------------------------------------------------------------------------
 
-/// In the per-thread variants the default stream is the thread's own.
+/// The stream that the per-thread variants mean: their default stream is the thread's own.
 fn own(stream: CUstream) -> usize {
     if stream.is_null() {
         STREAM_PER_THREAD
@@ -439,9 +441,9 @@ export! {
     cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
         call.capture_ends(own(stream), status_of!(stream per thread), below)
     };
-    cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_made(below);
+    cuStreamCreate(out: *mut CUstream, flags: u32) enter(Policy) |call, below| call.stream_created(below);
     cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32) enter(Policy) |call, below| {
-        call.stream_made(below)
+        call.stream_created(below)
     };
     cuStreamDestroy(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
     cuStreamDestroy_v2(stream: CUstream) enter(Policy) |call, below| call.stream_destroyed(stream as usize, below);
@@ -453,7 +455,7 @@ export! {
 /// As the CUDA function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: i32, flags: u64) -> i32 {
-    // SAFETY: the job's own arguments; `out` is read after success.
+    // SAFETY: the job's own arguments; `out` is read after success only.
     unsafe {
         let result = next::cuGetProcAddress(name, out, version, flags);
         if result == SUCCESS && !out.is_null() {
@@ -473,7 +475,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     flags: u64,
     status: *mut u32,
 ) -> i32 {
-    // SAFETY: the job's own arguments; `out` is read after success.
+    // SAFETY: the job's own arguments; `out` is read after success only.
     unsafe {
         let result = next::cuGetProcAddress_v2(name, out, version, flags, status);
         if result == SUCCESS && !out.is_null() {

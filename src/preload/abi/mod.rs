@@ -1,6 +1,6 @@
-//! The front door: every exported C name. Arguments in, engine called, result out; no policy here.
+//! The front door: every exported C name. Each takes its arguments, calls the engine and returns the result.
 //!
-//! This file is the one table of exported name -> our function that `dlsym` and `cuGetProcAddress` both read.
+//! This file has the one table of hooks, from name to function, that both `dlsym` and `cuGetProcAddress` read.
 
 mod control;
 mod dlsym;
@@ -24,11 +24,11 @@ pub struct Entry {
     pub name: &'static str,
     /// Our function of that name.
     ours: *const c_void,
-    /// Where the next layer's function is; runtime functions are found a caller at a time instead.
+    /// Where the next layer's function is. A runtime function has none, because it is found for each caller anew.
     pub slot: Option<&'static Slot>,
 }
 
-// SAFETY: the pointer is the address of a function and never written through.
+// SAFETY: the pointer is the address of a function, and nothing is written through it.
 unsafe impl Sync for Entry {}
 
 macro_rules! driver_table {
@@ -55,31 +55,31 @@ macro_rules! runtime_table {
 }
 runtime::hooked_runtime_functions!(runtime_table);
 
-macro_rules! management_table {
+macro_rules! nvml_table {
     ($($name:ident,)+) => {
-        /// The hooked functions of the management library.
-        static MANAGEMENT: &[Entry] = &[$(
+        /// The hooked NVML functions.
+        static NVML: &[Entry] = &[$(
             Entry {
                 name: stringify!($name),
                 ours: nvml::$name as *const c_void,
-                slot: Some(&next::management::slots::$name),
+                slot: Some(&next::nvml::slots::$name),
             },
         )+];
     };
 }
-management_table! {
+nvml_table! {
     nvmlDeviceGetMemoryInfo, nvmlDeviceGetMemoryInfo_v2, nvmlDeviceGetComputeRunningProcesses,
     nvmlDeviceGetComputeRunningProcesses_v2, nvmlDeviceGetComputeRunningProcesses_v3,
 }
 
 impl Entry {
-    /// Our function, for a job that looks it up by `route`.
+    /// Our function, for a job that looks it up by `route`, which is counted.
     fn hand_out(&self, route: Route) -> *mut c_void {
         engine::handed_out(route, self.api());
         self.ours.cast_mut()
     }
 
-    /// What calls of it are recorded under, if they are.
+    /// The name under which calls of it are recorded, if they are recorded.
     fn api(&self) -> Option<Api> {
         let variant = route::variant(self.name);
         let called = |name: &str| Api::ALL.iter().find(|api| api.name() == name).copied();
@@ -94,10 +94,11 @@ impl Entry {
     }
 }
 
-/// The entry of exactly this name. Names are matched whole: a prefix match once sent cuDNN's `cudnnCreate` astray.
+/// The entry of this name. Names are matched whole: a match by prefix would take cuDNN's `cudnnCreate` for a CUDA
+/// function.
 pub fn entry(name: &[u8]) -> Option<&'static Entry> {
     let table = match name {
-        [b'n', ..] => MANAGEMENT,
+        [b'n', ..] => NVML,
         [b'c', b'u', b'd', b'a', ..] => RUNTIME,
         _ => DRIVER,
     };

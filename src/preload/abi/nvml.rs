@@ -1,16 +1,15 @@
-//! The exported functions of the driver's management library whose answers must agree with the ledger: what a device
-//! has, and who has it. Every other one is the library's own affair.
+//! The exported NVML functions: those whose answers about memory must agree with the ledger.
 //!
-//! They start nothing: a program that only looks keeps no journal.
+//! They start no engine, so a program that only looks at a GPU writes no journal.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the NVML function of the same name
 
-use crate::engine::call::nvml as answers;
-use crate::next::management::{self as next, Device, INSUFFICIENT_SIZE, Memory, MemoryV2, OK, Process, ProcessV1};
+use crate::engine::nvml as answers;
+use crate::next::nvml::{self as next, Device, INSUFFICIENT_SIZE, Memory, MemoryV2, OK, Process, ProcessV1};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory) -> i32 {
-    // SAFETY: the caller's own arguments; what was written is read after success.
+    // SAFETY: the caller's own arguments. What was written is read after success only.
     unsafe {
         let result = next::nvmlDeviceGetMemoryInfo(device, out);
         if result == OK
@@ -40,7 +39,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut Me
                 total: answer.total,
                 free: answer.free,
                 used: answer.used,
-                // Neither ours nor to be had.
+                // The rest, which is neither used by the job nor free for it.
                 reserved: answer.total.saturating_sub(answer.free.saturating_add(answer.used)),
                 ..*memory
             };
@@ -49,11 +48,11 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut Me
     }
 }
 
-/// Our list, as NVML hands one out: `count` says how much room there is, and then how many there are. Where we have none
-/// to tell, `below` answers.
+/// Writes our list of processes as NVML writes its own: `count` is the room for entries before the call, and the number
+/// of entries after it. If we have no list, `below` answers.
 ///
 /// # Safety
-/// `count` is null or readable and writable, and `out` null or with room for as many.
+/// `count` is null, or readable and writable. `out` is null or has room for `count` entries.
 unsafe fn list<T>(
     device: Device,
     count: *mut u32,
@@ -68,7 +67,7 @@ unsafe fn list<T>(
         return below();
     };
     let list: Vec<T> = list.into_iter().map(entry).collect();
-    // SAFETY: by contract.
+    // SAFETY: by contract, and no more entries are written than there is room for.
     unsafe {
         let room = std::mem::replace(&mut *count, list.len() as u32);
         if list.is_empty() {

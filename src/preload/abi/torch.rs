@@ -1,5 +1,5 @@
-//! An allocator for `torch.cuda.memory.CUDAPluggableAllocator` (`shim.h`): every tensor is a request of its own, and
-//! PyTorch's cache is out of the way.
+//! An allocator for `torch.cuda.memory.CUDAPluggableAllocator` (`shim.h`). It replaces PyTorch's own cache, so that every
+//! tensor is one request.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -8,7 +8,7 @@ use crate::engine;
 use crate::next::CUstream;
 use base::api::Api;
 
-/// `NULL` where there is no memory, or for 0 bytes. What is wrong is said on stderr: PyTorch asks for no reason.
+/// Memory for a tensor. `NULL` for 0 bytes, or if there is no memory; stderr then says why, because PyTorch does not ask.
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstream) -> *mut c_void {
     let Ok(bytes @ 1..) = usize::try_from(size) else {
@@ -20,13 +20,13 @@ pub extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstrea
     match call.allocate_for_stream(bytes, device, stream as usize) {
         Ok(address) => address as *mut c_void,
         Err(problem) => {
-            call.say_refused(bytes as u64, device, problem);
+            call.explain_refusal(bytes as u64, device, problem);
             ptr::null_mut()
         }
     }
 }
 
-/// Takes back what `vramshim_torch_alloc` returned; the stream is the one that used it.
+/// Takes back memory that `vramshim_torch_alloc` returned. `stream` is the stream that used it.
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device: i32, stream: CUstream) {
     if !pointer.is_null()
@@ -36,12 +36,12 @@ pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device
     }
 }
 
-/// For `set_record_stream_fn`: the block is used on a stream other than its own.
+/// PyTorch reports that a block is used on a stream other than its own (`set_record_stream_fn`).
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, _stream: CUstream) {
     if !pointer.is_null()
         && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
     {
-        call.used_on(pointer as u64);
+        call.used_on_another_stream(pointer as u64);
     }
 }

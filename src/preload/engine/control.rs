@@ -1,14 +1,14 @@
-//! What the library tells the job about itself (`shim.h`).
+//! What the library answers about itself (`shim.h`): totals, limits, and everything as JSON.
 
 use std::fmt::Write as _;
 
 use super::Engine;
-use crate::engine::state::ledger::{Reading, Readings};
+use super::state::totals::{Reading, Readings};
 use base::api::{Api, Class};
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use quota::Scope;
 
-/// `struct vramshim_stats`: one device (or, as device -1, the host). Bytes, but for the counts.
+/// `struct vramshim_stats`: one device, or the host as device -1. Bytes, except for the counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
@@ -18,7 +18,7 @@ pub struct Stats {
     pub allocated_peak: u64,
     pub reserved: u64,
     pub reserved_peak: u64,
-    /// Free inside our segments, and the largest contiguous part of it.
+    /// Free inside our segments, and the largest free block there.
     pub free_inside: u64,
     pub largest_free_block: u64,
     pub live: u64,
@@ -33,7 +33,7 @@ pub struct Limit {
     pub used: u64,
     pub available: u64,
     pub context: u64,
-    /// 1 where the limit is that of a group.
+    /// 1 if the limit holds for a group of processes.
     pub group: u64,
 }
 
@@ -66,26 +66,25 @@ impl From<Readings> for Stats {
 }
 
 impl Engine {
+    /// Asks the driver what its own pools and the launched graphs hold now.
     fn refresh(&self) {
         self.refresh_pools(Api::Policy);
-        for device in 0..MAX_DEVICES as i16 {
-            if self.sightings.has(device) {
-                self.refresh_graphs(device, Api::Policy);
-            }
+        for device in self.state.measurements.used_devices() {
+            self.refresh_graphs(device, Api::Policy);
         }
     }
 
-    /// Totals of a device, `class` alone where one is named. `None` for a device number out of range.
+    /// Totals of a device, or of one class of memory on it. `None` for a device number out of range.
     pub fn stats(&self, device: i32, class: Option<Class>) -> Option<Stats> {
         let device = i16::try_from(device)
             .ok()
             .filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
         self.refresh();
-        let stats = Stats::from(self.ledger.readings(device, class));
+        let stats = Stats::from(self.state.ledger.readings(device, class));
         if class.is_some() {
             return Some(stats);
         }
-        let (free_inside, largest_free_block) = self.free_inside(device);
+        let (free_inside, largest_free_block) = self.pools.free_inside(device);
         Some(Stats {
             free_inside,
             largest_free_block,
@@ -98,8 +97,8 @@ impl Engine {
         let device = i16::try_from(device)
             .ok()
             .filter(|&device| (0..MAX_DEVICES as i16).contains(&device))?;
-        let quota = if self.sightings.has(device) {
-            self.quota(device)
+        let quota = if self.state.measurements.is_used(device) {
+            self.state.limits.of(device)
         } else {
             None
         };
@@ -110,24 +109,29 @@ impl Engine {
             limit: quota.limit.unwrap_or(0),
             used: quota.used(),
             available: quota.available().unwrap_or(u64::MAX),
-            context: quota.context(),
+            context: quota.context_bytes(),
             group: u64::from(quota.scope == Scope::Group),
         })
     }
 
-    /// The account of every device seen and every class that was ever used, as JSON.
+    /// Gives memory of a device without live blocks back to the next layer; returns bytes.
+    pub fn release_idle(&self, device: i16) -> u64 {
+        self.pools.release_idle(device)
+    }
+
+    /// The totals of every class that was ever used, on every device and the host, as JSON.
     pub fn account(&self) -> String {
         self.refresh();
         let mut text = format!(
             "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",
             self.pid,
-            self.config.strategy.name(),
-            self.journal.as_ref().map_or(0, |journal| journal.lost()),
+            self.strategy.name(),
+            self.state.records.lost(),
         );
         let mut first = true;
         for device in HOST_DEVICE..MAX_DEVICES as i16 {
             for &class in Class::ALL {
-                let one = self.ledger.readings(device, Some(class));
+                let one = self.state.ledger.readings(device, Some(class));
                 if one.live.peak == 0 && one.reserved.peak == 0 && one.failures == 0 {
                     continue;
                 }

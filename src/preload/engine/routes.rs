@@ -1,10 +1,12 @@
-//! How the job came by our functions: counted where a look-up hands one out, which may be long before an engine runs, and
-//! in places where nothing may be locked or allocated. So the counts are plain atomics; a journal shows them from its
-//! beginning and after every look-up since.
+//! Counts by which route (`dlsym`, `cuGetProcAddress` ...) the job obtained our functions.
+//!
+//! A function can be looked up long before an engine runs, and in places where nothing may be locked or allocated. So the
+//! counts are plain atomics. A journal shows them from its beginning, and again after every look-up.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::Engine;
+use super::process;
+use super::state::records::Recorder;
 use base::api::Api;
 use base::api::FIRST_RUNTIME_API;
 use journal::format::{MAX_ROUTES, Route, RouteEntry};
@@ -17,7 +19,7 @@ static HANDED_OUT: [RouteEntry; MAX_ROUTES] = [const {
     }
 }; MAX_ROUTES];
 
-/// The job got one of our functions by `route`; `api` is what its calls are recorded under, if they are.
+/// The job obtained one of our functions by `route`; `api` is what its calls are recorded under, if they are recorded.
 pub fn handed_out(route: Route, api: Option<Api>) {
     let entry = &HANDED_OUT[route as usize];
     entry.handed_out.fetch_add(1, Relaxed);
@@ -28,15 +30,12 @@ pub fn handed_out(route: Route, api: Option<Api>) {
         };
         word.fetch_or(1u64.checked_shl(bit.into()).unwrap_or(0), Relaxed);
     }
-    if let Some(engine) = super::running() {
-        engine.show_routes();
+    if let Some(engine) = process::running() {
+        show(&engine.state.records);
     }
 }
 
-impl Engine {
-    pub(super) fn show_routes(&self) {
-        if let Some(journal) = &self.journal {
-            journal.routes(&HANDED_OUT);
-        }
-    }
+/// Shows the counts in the journal.
+pub fn show(records: &Recorder) {
+    records.routes(&HANDED_OUT);
 }

@@ -1,9 +1,9 @@
-//! One user-visible call is one record, under the outermost API's name.
+//! The call that a thread is in: one user-visible call is one record, under the outermost API's name.
 //!
-//! A runtime function notes its name and forwards; the driver function that the runtime then calls does the work and
-//! finds the name here. While a driver function of ours is at work, calls that come back to us from the layer below
-//! are that layer's own and pass straight through. The thread-local is constant and has no destructor: it may be
-//! touched at any moment of a thread's life.
+//! A hooked runtime function notes its name and forwards. The runtime then calls a driver function of ours, which does
+//! the work and finds the name here. While a driver function of ours runs, a call that the next layer makes to one of our
+//! functions passes straight through. The thread-local is constant and has no destructor, so that it may be used at any
+//! moment of a thread's life.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use base::api::Api;
 
 #[derive(Clone, Copy)]
 struct Current {
-    /// What the application called, where it called a runtime function.
+    /// The runtime function that the application called, if it called one.
     runtime: Option<Api>,
     in_driver: bool,
 }
@@ -20,7 +20,7 @@ thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current { runtime: None, in_driver: false }) };
 }
 
-/// A runtime function under way; dropping it ends it.
+/// A runtime function that is running; dropping this ends it.
 pub struct RuntimeScope {
     before: Current,
 }
@@ -43,12 +43,12 @@ impl Drop for RuntimeScope {
     }
 }
 
-/// A driver function under way; dropping it ends it.
+/// A driver function of ours that is running; dropping this ends it.
 pub struct DriverScope {
     api: Api,
 }
 
-/// Enters a driver function; `None` inside another one.
+/// Enters a driver function. `None` inside another driver function of ours.
 pub fn driver(api: Api) -> Option<DriverScope> {
     let current = CURRENT.get();
     if current.in_driver {
@@ -78,7 +78,7 @@ impl Drop for DriverScope {
     }
 }
 
-/// A forked child begins with no call under way, whatever its parent's thread was doing.
+/// A forked child is in no call, whatever its parent's thread was doing.
 pub fn reset() {
     CURRENT.set(Current {
         runtime: None,

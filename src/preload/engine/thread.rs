@@ -1,11 +1,13 @@
-//! Threads of ours inside the job. The job's signals are for the job's own threads: ours block them all from their first
-//! moment, because a new thread inherits the mask.
+//! Threads of the library inside the job.
+//!
+//! The job's signals are for the job's own threads. A thread of the library blocks all signals from its first moment:
+//! a new thread inherits the signal mask, so the mask is set before the thread starts.
 
 use std::thread::Builder;
 use std::{io, mem, ptr};
 
 pub fn start(thread: Builder, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // SAFETY: signal sets are plain data of this frame; the mask is put back to what it was.
+    // SAFETY: the signal sets are plain data of this frame, and the calling thread's mask is put back to what it was.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
         libc::sigfillset(&mut all);

@@ -1,8 +1,9 @@
-//! The back door: functions of the next layer, each found once and kept.
+//! The back door: the functions of the next layer, each found once and kept.
 //!
-//! `signatures.rs` lists the functions, `next.rs` finds one by name, `memory.rs` is the live device memory a policy
-//! works on. A function that the layer below does not have answers `CUDA_ERROR_NOT_FOUND` here; the hook of such a
-//! function is never handed out, because `dlsym` and `cuGetProcAddress` ask the real one first.
+//! `signatures` lists the driver functions and `nvml` those of NVML. `symbols` finds a function by name, in the loaded
+//! objects that `elf` reads. `contexts` has calls that are made in a given context. A function that the next layer does
+//! not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because `dlsym` and
+//! `cuGetProcAddress` ask the next layer first.
 
 /// The C name of an identifier, made at compile time.
 macro_rules! c_name {
@@ -15,11 +16,13 @@ macro_rules! c_name {
 }
 pub(crate) use c_name;
 
+mod contexts;
 pub mod elf;
-pub mod management;
+pub mod nvml;
 mod signatures;
 pub mod symbols;
 
+pub use contexts::*;
 pub use signatures::*;
 
 use std::ffi::{CStr, c_void};
@@ -28,13 +31,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub use base::cuda::*;
 
-/// Where one function of the next layer is; found at first use.
+/// The address of one function of the next layer, found at first use.
 pub struct Slot {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-/// Stands in a slot for "looked for and not there".
+/// The value of a slot whose function the next layer does not have.
 const ABSENT: *mut c_void = usize::MAX as *mut c_void;
 
 impl Slot {
@@ -45,8 +48,8 @@ impl Slot {
         }
     }
 
-    /// The function's address, or `None` where the layer below does not have it. Two threads may both look; they find
-    /// the same.
+    /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
+    /// same address.
     #[inline]
     pub fn get(&self) -> Option<*mut c_void> {
         let mut found = self.address.load(Ordering::Acquire);
@@ -58,7 +61,7 @@ impl Slot {
         (found != ABSENT && !found.is_null()).then_some(found)
     }
 
-    /// Takes `address` (from `cuGetProcAddress`) where nothing was found by name.
+    /// Takes over `address`, which `cuGetProcAddress` answered, if no function was found by name.
     pub fn adopt(&self, address: *mut c_void) {
         if self.get().is_none() {
             self.address.store(address, Ordering::Release);

@@ -1,8 +1,9 @@
-//! The driver functions we know, with their C signatures (public header `cuda.h`), each as a function that forwards to
-//! the next layer and a slot that remembers where that is.
+//! The driver functions that the library knows, with their C signatures (public header `cuda.h`). Each has a function
+//! here that calls the next layer, and a slot that remembers its address.
 //!
-//! The first list is hooked: `abi/mod.rs` builds its table from it, so a name stands in one place only. Enumerations
-//! are plain integers here: a Rust enum holding a value of a newer driver would be undefined behaviour.
+//! The functions of the first list are hooked: `abi/mod.rs` builds its table from that list, so that each name stands in
+//! one place only. Enumerations are plain integers here, because a Rust enum with a value that only a newer driver knows
+//! would be undefined behaviour.
 
 use std::ffi::{c_char, c_void};
 
@@ -13,7 +14,8 @@ pub use cudarc::driver::sys::{
     CUmipmappedArray, CUstream, CUuuid,
 };
 
-use super::{NOT_FOUND, Slot};
+use super::Slot;
+use base::cuda::DriverError;
 
 /// `CUdeviceptr` of the 32-bit (version 1) functions.
 pub type CUdeviceptrV1 = u32;
@@ -36,8 +38,8 @@ macro_rules! forward {
             #[allow(non_snake_case)]
             #[inline]
             pub unsafe fn $name($($argument: $type),*) -> i32 {
-                let Some(address) = $slots::$name.get() else { return NOT_FOUND };
-                // SAFETY: the next layer's symbol of this name has the C signature that the public header gives it.
+                let Some(address) = $slots::$name.get() else { return DriverError::NOT_FOUND.0 };
+                // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
                 unsafe {
                     let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
                     function($($argument),*)
@@ -47,7 +49,7 @@ macro_rules! forward {
     };
 }
 
-/// Hands the hooked functions to the macro named, as `name(argument: type, ...);`.
+/// Passes the hooked functions to the macro `then`, as `name(argument: type, ...);`.
 #[macro_export]
 macro_rules! hooked_driver_functions {
     ($then:ident) => {
@@ -175,7 +177,7 @@ macro_rules! hooked_driver_functions {
     };
 }
 
-/// Functions that we only call.
+/// Functions that the library calls but does not hook.
 macro_rules! called_driver_functions {
     ($then:ident) => {
         $then! {

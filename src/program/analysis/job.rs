@@ -72,20 +72,20 @@ impl Job {
     pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let mut ledger = Ledger::default();
-        let mut events = journal.events();
-        while let Some(event) = events.next() {
-            let position = events.position();
-            let event = event.map_err(|error| LoadError::Read {
+        let mut records = journal.records();
+        while let Some(record) = records.next() {
+            let position = records.position();
+            let record = record.map_err(|error| LoadError::Read {
                 path: path.to_owned(),
                 position,
                 error,
             })?;
-            ledger.apply(&event);
+            ledger.apply(&record);
             if ledger.events.is_multiple_of(1 << 16) {
                 progress(position, journal.size());
             }
         }
-        let unfinished = events.unfinished();
+        let unfinished = records.unfinished();
         Ok(Job::of(&journal, ledger, unfinished))
     }
 

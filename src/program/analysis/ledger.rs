@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use base::api::Class;
+use base::api::{Class, ClassCode};
 use base::cuda::HOST_DEVICE;
-use journal::format::{FLAG_DIRECT, FLAG_LIMIT, FLAG_MOVED, Kind, Record};
-use journal::reader::Event;
+use journal::format::{Allocation, Event, Record};
 
 use super::device_ledger::{DeviceLedger, Live, NameSpace};
+use super::measurements::Measurement;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -83,28 +83,45 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn apply(&mut self, event: &Event) {
-        let record = &event.record;
+    pub fn apply(&mut self, record: &Record) {
         // A measurement reports memory but is no call of the job, so it is not counted as an event.
-        self.events += u64::from(record.kind != Kind::Measured as u8);
+        self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
         self.last_ns = self.last_ns.max(record.time_ns);
-        let device = account_of(record);
+        let device = device_of(record);
         let peak_before = self.devices.entry(device).or_default().all.reserved.peak;
-        match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => self.alloc(device, record),
-            Some(Kind::Free) => self.free(record),
-            Some(Kind::AllocFailed | Kind::FreeFailed) => self.failed(device, record),
-            Some(Kind::SegmentAlloc) => self.segment_obtained(device, record),
-            Some(Kind::SegmentFree) => self.segment_returned(device, record),
-            Some(Kind::PoolReserved) => self.pool(device, record),
-            Some(Kind::Measured) => {
-                let account = self.device(device);
-                let balance = account.balance();
-                account.measurements.add(record, balance);
+        match record.event {
+            Event::Alloc(allocation) => self.alloc(device, record, &allocation),
+            Event::Free { allocation, .. } => self.free(record, &allocation),
+            Event::AllocFailed {
+                requested,
+                result,
+                over_limit,
+                ..
+            } => self.failed(device, record, requested, result, over_limit),
+            Event::FreeFailed { segment, result, .. } => {
+                self.failed(device, record, segment.unwrap_or(0), result, false);
             }
-            Some(Kind::ContextDestroyed) => self.device(device).measurements.context_destroyed(),
-            Some(Kind::Map | Kind::Unmap) => {}
-            None => self.anomalies.unknown_kind += 1,
+            Event::SegmentAlloc { address, size, moved } => self.segment_obtained(device, address, size, moved),
+            Event::SegmentFree { address, size, .. } => self.segment_returned(device, address, size),
+            Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
+            Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved,
+            } => {
+                let ledger = self.device(device);
+                let balance = ledger.balance();
+                let measurement = Measurement {
+                    time_ns: record.time_ns,
+                    driver: mem_info.map(|info| (info.total, info.free)),
+                    nvml: process_bytes,
+                    reserved,
+                };
+                ledger.measurements.add(measurement, balance);
+            }
+            Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
+            Event::Map { .. } | Event::Unmap { .. } => {}
+            Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }
         self.device(device).note_peak(peak_before);
     }
@@ -125,36 +142,44 @@ impl Ledger {
         self.devices.entry(device).or_default()
     }
 
-    fn call(&mut self, record: &Record) {
-        let api = self.apis.entry(record.api).or_default();
+    fn call(&mut self, record: &Record, bytes: u64) {
+        let api = self.apis.entry(record.api.number()).or_default();
         api.calls += 1;
-        api.bytes = api.bytes.saturating_add(record.size);
+        api.bytes = api.bytes.saturating_add(bytes);
     }
 
-    fn alloc(&mut self, device: i16, record: &Record) {
-        self.call(record);
-        if Class::from_number(record.class).is_none() {
+    fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
+        let &Allocation {
+            class,
+            address,
+            requested,
+            allocated,
+            reserved,
+            stream,
+        } = allocation;
+        self.call(record, requested);
+        if class.known().is_none() {
             self.anomalies.unknown_class += 1;
         }
-        let key = (NameSpace::of(record.class), record.address);
+        let key = (NameSpace::of(class.number()), address);
         if let Some(stale) = self.live.remove(&key) {
             // The same address was handed out again, so the earlier allocation must have been freed without a record.
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
-        let direct = record.flags & FLAG_DIRECT != 0;
+        let may_lie_in_segment = reserved.is_none() && key.0 == NameSpace::Address;
         let live = Live {
-            address: record.address,
-            size: record.size,
-            allocated: record.allocated,
-            reserved: if direct { record.detail } else { 0 },
-            api: record.api,
-            class: record.class,
+            address,
+            size: requested,
+            allocated,
+            reserved: reserved.unwrap_or(0),
+            api: record.api.number(),
+            class: class.number(),
             device,
             tid: record.tid,
-            stream: record.stream,
+            stream,
             time_ns: record.time_ns,
-            in_segment: !direct && key.0 == NameSpace::Address && self.device(device).space.holds(record.address),
+            in_segment: may_lie_in_segment && self.device(device).space.holds(address),
         };
         let overlaps = if live.in_segment {
             self.device(device).space.occupy(live.address, live.allocated).is_err()
@@ -162,9 +187,9 @@ impl Ledger {
             key.0 == NameSpace::Address && self.overlaps_another(&live)
         };
         self.anomalies.overlap += u64::from(overlaps);
-        let account = self.device(device);
-        account.each(device, live.class, |totals| totals.add(&live));
-        account.obtained(&live, true);
+        let ledger = self.device(device);
+        ledger.each(device, live.class, |totals| totals.add(&live));
+        ledger.obtained(&live, true);
         if let Some(sizes) = self.size_class(&live) {
             sizes.count += 1;
             sizes.bytes = sizes.bytes.saturating_add(live.size);
@@ -181,9 +206,9 @@ impl Ledger {
         );
     }
 
-    fn free(&mut self, record: &Record) {
-        self.call(record);
-        match self.live.remove(&(NameSpace::of(record.class), record.address)) {
+    fn free(&mut self, record: &Record, freed: &Allocation) {
+        self.call(record, freed.requested);
+        match self.live.remove(&(NameSpace::of(freed.class.number()), freed.address)) {
             Some(live) => self.forget(&live),
             None => self.anomalies.unknown_free += 1,
         }
@@ -219,53 +244,52 @@ impl Ledger {
             || after.is_some_and(|(_, other)| live.address.saturating_add(live.size) > other.address)
     }
 
-    fn failed(&mut self, device: i16, record: &Record) {
-        let api = self.apis.entry(record.api).or_default();
+    fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, over_limit: bool) {
+        let number = record.api.number();
+        let api = self.apis.entry(number).or_default();
         api.calls += 1;
         api.failures += 1;
         self.device(device).failures += 1;
-        let failure = self.failures.entry((record.api, record.result)).or_default();
+        let failure = self.failures.entry((number, result)).or_default();
         failure.count += 1;
-        failure.by_limit += u64::from(record.flags & FLAG_LIMIT != 0);
-        failure.last_size = record.size;
+        failure.by_limit += u64::from(over_limit);
+        failure.last_size = size;
         failure.last_device = record.device;
         failure.last_ns = record.time_ns;
     }
 
-    fn segment_obtained(&mut self, device: i16, record: &Record) {
-        let account = self.device(device);
-        account.segments_obtained += 1;
-        // A move has one SegmentAlloc and one or more SegmentFree records with this flag. It is counted once, at the
-        // SegmentAlloc.
-        if record.flags & FLAG_MOVED != 0 {
-            account.remaps += 1;
-            account.remapped = account.remapped.saturating_add(record.size);
+    fn segment_obtained(&mut self, device: i16, address: u64, size: u64, moved: bool) {
+        let ledger = self.device(device);
+        ledger.segments_obtained += 1;
+        // A move also has one `SegmentFree` or several, so it is counted only here, where the memory arrives.
+        if moved {
+            ledger.remaps += 1;
+            ledger.remapped = ledger.remapped.saturating_add(size);
         }
-        let added = account.space.add_segment(record.address, record.size);
-        account.slack.add(record.address, added);
-        account.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
-        self.anomalies.segment += u64::from(added != record.size);
+        let added = ledger.space.add_segment(address, size);
+        ledger.slack.add(address, added);
+        ledger.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
+        self.anomalies.segment += u64::from(added != size);
     }
 
-    fn segment_returned(&mut self, device: i16, record: &Record) {
-        let account = self.device(device);
-        account.segments_returned += 1;
+    fn segment_returned(&mut self, device: i16, address: u64, size: u64) {
+        let ledger = self.device(device);
+        ledger.segments_returned += 1;
         // Only the bytes that a segment still covered are subtracted.
-        let removed = account.space.remove_segment(record.address, record.size);
-        account.slack.remove(record.address, removed);
-        account.each(device, Class::Linear.number(), |totals| {
+        let removed = ledger.space.remove_segment(address, size);
+        ledger.slack.remove(address, removed);
+        ledger.each(device, Class::Linear.number(), |totals| {
             totals.reserved.subtract(removed)
         });
-        self.anomalies.segment += u64::from(removed != record.size);
+        self.anomalies.segment += u64::from(removed != size);
     }
 
-    fn pool(&mut self, device: i16, record: &Record) {
-        let (size, class) = (record.size, record.class);
-        let graph = class == Class::Graph.number();
-        let used = if graph { record.allocated } else { 0 };
-        let account = self.device(device);
-        let (size_before, used_before) = account.pools.insert(class, (size, used)).unwrap_or_default();
-        account.each(device, class, |totals| {
+    fn pool(&mut self, device: i16, class: ClassCode, size: u64, used: u64) {
+        let used = if class == Class::Graph.into() { used } else { 0 };
+        let class = class.number();
+        let ledger = self.device(device);
+        let (size_before, used_before) = ledger.pools.insert(class, (size, used)).unwrap_or_default();
+        ledger.each(device, class, |totals| {
             totals.reserved.change(size_before, size);
             totals.requested.change(used_before, used);
             totals.allocated.change(used_before, used);
@@ -274,8 +298,13 @@ impl Ledger {
 }
 
 /// The ledger that a record belongs to. Host memory has its own, whatever device was current.
-fn account_of(record: &Record) -> i16 {
-    match Class::from_number(record.class) {
+fn device_of(record: &Record) -> i16 {
+    let class = match record.event {
+        Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class,
+        Event::AllocFailed { class, .. } | Event::PoolReserved { class, .. } => class,
+        _ => return record.device,
+    };
+    match class.known() {
         Some(Class::Host | Class::HostRegistered) => HOST_DEVICE,
         _ => record.device,
     }

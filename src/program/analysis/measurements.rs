@@ -1,7 +1,5 @@
-//! What the next layer and NVML reported about a device while the job ran (`Kind::Measured`), and what follows from it
+//! What the next layer and NVML reported about a device while the job ran (`Event::Measured`), and what follows from it
 //! for the bytes that the process holds outside its ledger.
-
-use journal::format::Record;
 
 /// One measurement of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,15 +14,6 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    fn of(record: &Record) -> Self {
-        Self {
-            time_ns: record.time_ns,
-            driver: (record.size > 0).then_some((record.size, record.allocated)),
-            nvml: (record.detail > 0).then_some(record.detail),
-            reserved: record.address,
-        }
-    }
-
     /// The used bytes of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
@@ -71,8 +60,7 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    pub fn add(&mut self, record: &Record, balance: Balance) {
-        let measured = Measurement::of(record);
+    pub fn add(&mut self, measured: Measurement, balance: Balance) {
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.context_excess = Some(match self.context_excess {

@@ -5,7 +5,7 @@
 //! is explained in this order. Each step takes at most what its evidence allows and leaves the rest to the next step:
 //!
 //! 1. **context**: what the driver holds for the contexts of the process. The evidence is the excess at the first
-//!    measurement of the device (`Kind::Measured`), which is taken right after the context is created. If a context was
+//!    measurement of the device (`Event::Measured`), which is taken right after the context is created. If a context was
 //!    destroyed since, a smaller excess measured later replaces it. If NVML gave no figure then, the evidence is the
 //!    smallest number of bytes ever used on the device outside the ledger. That holds only if no other process is known
 //!    to have been on the device by then, and only up to `PLAUSIBLE_CONTEXT`. If another process was there, its context

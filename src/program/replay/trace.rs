@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base::api::Class;
 use flate2::read::MultiGzDecoder;
-use journal::format::{EXTENSION, Kind, Record};
+use journal::format::{EXTENSION, Event};
 use journal::reader::Journal;
 
 use super::gathering::{Gathering, Request, Source, choose_device};
@@ -92,15 +92,23 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
-    let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
-    for event in journal.events() {
-        let record = event.map_err(|problem| problem.to_string())?.record;
-        if record.class == Class::Linear.number() {
-            devices.entry(record.device).or_default().push(record);
+    let mut devices: BTreeMap<i16, Vec<Event>> = BTreeMap::new();
+    for record in journal.records() {
+        let record = record.map_err(|problem| problem.to_string())?;
+        if let Event::Alloc(allocation) | Event::Free { allocation, .. } = record.event
+            && allocation.class == Class::Linear.into()
+        {
+            devices.entry(record.device).or_default().push(record.event);
         }
     }
-    let asked = |records: &Vec<Record>| -> u128 { records.iter().map(|record| u128::from(record.size)).sum() };
-    let records = match devices.is_empty() {
+    let asked = |events: &Vec<Event>| -> u128 {
+        let requested = events.iter().map(|event| match event {
+            Event::Alloc(allocation) => u128::from(allocation.requested),
+            _ => 0,
+        });
+        requested.sum()
+    };
+    let events = match devices.is_empty() {
         true => Vec::new(),
         false => {
             let chosen = choose_device("journal", &devices, device, asked, gathering)?;
@@ -113,12 +121,12 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    for record in records {
-        // The number 255 stands for several streams.
-        let stream = Some(u64::from(record.stream)).filter(|stream| (1..255).contains(stream));
-        match Kind::from_number(record.kind) {
-            Some(Kind::Alloc) => gathering.allocate(record.address, record.size, stream),
-            Some(Kind::Free) => gathering.free(record.address, stream),
+    // The number 255 stands for several streams.
+    let stream = |number: u8| Some(u64::from(number)).filter(|number| (1..255).contains(number));
+    for event in events {
+        match event {
+            Event::Alloc(block) => gathering.allocate(block.address, block.requested, stream(block.stream)),
+            Event::Free { allocation, .. } => gathering.free(allocation.address, stream(allocation.stream)),
             _ => {}
         }
     }

@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 
 fn account() -> Box<Account> {
-    // SAFETY: all zero is an account of nothing.
+    // SAFETY: an account may be all zero: no process holds anything then.
     unsafe { Box::new_zeroed().assume_init() }
 }
 
@@ -11,10 +11,16 @@ fn held_by_all(account: &Account) -> u64 {
     (0..SEATS).map(|seat| account.held(seat)).sum()
 }
 
-/// Operates for `place` and dies before step `last`; `meanwhile` hears the number of each step before. Whether it lived.
-fn operate_until(account: &Account, place: Place, change: i64, last: u32, mut meanwhile: impl FnMut(u32)) -> bool {
+/// Operates for `handle` and dies before step `last`; `meanwhile` hears the number of each step before. Whether it lived.
+fn operate_until(
+    account: &Account,
+    handle: SeatHandle,
+    change: i64,
+    last: u32,
+    mut meanwhile: impl FnMut(u32),
+) -> bool {
     let mut step = 0;
-    let mut place = place;
+    let mut handle = handle;
     let mut steps = || {
         step += 1;
         if step == last {
@@ -24,7 +30,7 @@ fn operate_until(account: &Account, place: Place, change: i64, last: u32, mut me
     };
     let becomes = |used: u64| used.checked_add_signed(change);
     catch_unwind(AssertUnwindSafe(|| {
-        account.operate(&mut place, &becomes, change, &mut steps)
+        account.operate(&mut handle, &becomes, change, &mut steps)
     }))
     .is_ok()
 }
@@ -51,22 +57,22 @@ fn what_a_dead_process_had_is_known_wherever_it_died() {
 
 fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     let account = account();
-    let (mut dead, mut alive) = (account.sit(DEAD), account.sit(ALIVE));
-    account.take(&mut dead, 100, MOST).unwrap();
-    account.take(&mut alive, 50, MOST).unwrap();
+    let (mut dead, mut alive) = (account.handle(DEAD), account.handle(ALIVE));
+    account.take(&mut dead, 100, MAX_BYTES).unwrap();
+    account.take(&mut alive, 50, MAX_BYTES).unwrap();
     let mut expected = 50;
     let lived = operate_until(&account, dead, change, last, |step| {
         if step == at {
             for &other in others {
                 expected += other;
                 match u64::try_from(other) {
-                    Ok(bytes) => account.take(&mut alive, bytes, MOST).unwrap(),
+                    Ok(bytes) => account.take(&mut alive, bytes, MAX_BYTES).unwrap(),
                     Err(_) => account.give(&mut alive, other.unsigned_abs()),
                 }
             }
         }
     });
-    let left = account.sit(DEAD);
+    let left = account.handle(DEAD);
     let context = format!("{change:+} until step {last}, {others:?} at {at}");
     assert!(
         [100, 100u64.wrapping_add_signed(change)].contains(&left.held()),
@@ -76,12 +82,12 @@ fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     assert_eq!(account.used(), held_by_all(&account), "{context}");
     // Heirs that die as well, each a step later, until one lives.
     for step in 1.. {
-        let place = account.sit(DEAD);
+        let handle = account.handle(DEAD);
         assert!(
-            [0, left.held()].contains(&place.held()),
+            [0, left.held()].contains(&handle.held()),
             "{context}, heir until step {step}"
         );
-        if place.held() == 0 || operate_until(&account, place, -(place.held() as i64), step, |_| {}) {
+        if handle.held() == 0 || operate_until(&account, handle, -(handle.held() as i64), step, |_| {}) {
             break;
         }
     }
@@ -100,9 +106,9 @@ fn of_two_that_race_for_the_last_bytes_one_wins() {
         let account = account();
         let start = std::sync::Barrier::new(2);
         let race = |seat: usize| {
-            let mut place = account.sit(seat);
+            let mut handle = account.handle(seat);
             start.wait();
-            account.take(&mut place, 6, 10).is_ok()
+            account.take(&mut handle, 6, 10).is_ok()
         };
         let won = std::thread::scope(|scope| {
             let other = scope.spawn(|| race(1));
@@ -120,7 +126,7 @@ fn many_at_once_keep_within_the_limit_and_lose_nothing() {
         for seat in 0..8 {
             let account = &account;
             scope.spawn(move || {
-                let mut place = account.sit(seat);
+                let mut handle = account.handle(seat);
                 let mut random = seat as u64 + 1;
                 for _ in 0..20_000 {
                     random = random
@@ -128,14 +134,14 @@ fn many_at_once_keep_within_the_limit_and_lose_nothing() {
                         .wrapping_add(1442695040888963407);
                     let bytes = random >> 40 & 0xff;
                     if random >> 62 == 0 {
-                        account.give(&mut place, bytes);
-                    } else if account.take(&mut place, bytes, LIMIT).is_err() {
-                        let held = place.held();
-                        account.give(&mut place, held / 2);
+                        account.give(&mut handle, bytes);
+                    } else if account.take(&mut handle, bytes, LIMIT).is_err() {
+                        let held = handle.held();
+                        account.give(&mut handle, held / 2);
                     }
                     assert!(account.used() <= LIMIT);
                 }
-                assert_eq!(account.held(seat), place.held());
+                assert_eq!(account.held(seat), handle.held());
             });
         }
     });
@@ -145,13 +151,13 @@ fn many_at_once_keep_within_the_limit_and_lose_nothing() {
 #[test]
 fn nothing_is_booked_that_cannot_be_counted() {
     let account = account();
-    let mut place = account.sit(0);
-    assert_eq!(account.take(&mut place, 11, 10), Err(Refused { used: 0 }));
-    assert_eq!(account.add(&mut place, u64::MAX), Err(Refused { used: 0 }));
-    assert_eq!(account.add(&mut place, MOST), Ok(()));
-    assert_eq!(account.add(&mut place, 1), Err(Refused { used: MOST }));
-    account.give(&mut place, u64::MAX);
-    assert_eq!((account.used(), place.held()), (0, 0));
+    let mut handle = account.handle(0);
+    assert_eq!(account.take(&mut handle, 11, 10), Err(Refused { used: 0 }));
+    assert_eq!(account.add(&mut handle, u64::MAX), Err(Refused { used: 0 }));
+    assert_eq!(account.add(&mut handle, MAX_BYTES), Ok(()));
+    assert_eq!(account.add(&mut handle, 1), Err(Refused { used: MAX_BYTES }));
+    account.give(&mut handle, u64::MAX);
+    assert_eq!((account.used(), handle.held()), (0, 0));
 }
 
 /// Whatever stands in shared memory, nothing leaves its bounds.
@@ -161,10 +167,10 @@ fn a_mad_account_is_survived() {
         let mut account = account();
         // SAFETY: any bytes are an account.
         unsafe { std::ptr::write_bytes(&mut *account, fill, 1) };
-        let mut place = account.sit(5);
-        let _ = account.take(&mut place, 1, MOST);
-        account.give(&mut place, u64::MAX);
-        let _ = account.add(&mut place, 1);
+        let mut handle = account.handle(5);
+        let _ = account.take(&mut handle, 1, MAX_BYTES);
+        account.give(&mut handle, u64::MAX);
+        let _ = account.add(&mut handle, 1);
         held_by_all_wrapping(&account);
     }
 }

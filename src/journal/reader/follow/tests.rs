@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::format::{Header, Record, Slot, UNDER_WAY};
+use crate::format::{Header, RawRecord, Slot, UNDER_WAY};
 use crate::writer;
 
 const THREADS: usize = 4;
@@ -68,7 +68,7 @@ impl Stage {
     }
 
     fn slot(index: u64) -> usize {
-        HEADER_SIZE + index as usize * RECORD_SIZE
+        HEADER_SIZE + index as usize * SLOT_SIZE
     }
 
     /// The thread goes on: a new event begins, or the one that is under way is committed.
@@ -76,7 +76,7 @@ impl Stage {
         let mut thread = self.threads[number];
         if let Some((index, time)) = thread.under_way.take() {
             self.put(
-                Self::slot(index) + offset_of!(Slot, record) + offset_of!(Record, time_ns),
+                Self::slot(index) + offset_of!(Slot, record) + offset_of!(RawRecord, time_ns),
                 time,
             );
             self.put(Self::slot(index), index + 1);
@@ -108,7 +108,7 @@ impl Stage {
 fn all(follower: &mut Follower) -> Vec<(u64, u64)> {
     while !follower.follow().unwrap() {}
     follower.finish();
-    follower.map(|event| (event.index, event.record.time_ns)).collect()
+    follower.map(|event| (event.slot, event.time_ns)).collect()
 }
 
 fn assert_ascending(told: &[(u64, u64)]) {
@@ -164,7 +164,7 @@ fn play(stage: &mut Stage, follower: &mut Follower, acts: Vec<Act>) -> Vec<(u64,
             Act::LookAtMarked => follower.look_at_marked().unwrap(),
             Act::Settle => {
                 follower.settle();
-                told.extend(follower.map(|event| (event.index, event.record.time_ns)));
+                told.extend(follower.map(|event| (event.slot, event.time_ns)));
             }
         }
     }
@@ -221,7 +221,7 @@ fn what_is_under_way_holds_back_what_began_later_and_comes_when_it_is_done() {
     assert_eq!((follower.by_ref().count(), follower.unfinished()), (0, 1));
     stage.step(1, true);
     follower.follow().unwrap();
-    let times: Vec<u64> = follower.by_ref().map(|event| event.record.time_ns).collect();
+    let times: Vec<u64> = follower.by_ref().map(|event| event.time_ns).collect();
     assert_eq!(times, [20, 30, 40, 50]);
     assert_eq!((follower.late(), follower.unfinished()), (0, 0));
 }
@@ -258,7 +258,7 @@ fn a_first_reading_in_portions_is_in_order() {
         let mut told = Vec::new();
         let mut most = 0;
         while !follower.follow().unwrap() {
-            told.extend(follower.by_ref().map(|event| (event.index, event.record.time_ns)));
+            told.extend(follower.by_ref().map(|event| (event.slot, event.time_ns)));
             most = most.max(follower.waiting.len());
         }
         told.extend(all(&mut follower));

@@ -1,133 +1,137 @@
-//! Contexts die, and take their memory with them.
+//! The destruction of contexts, which takes their memory with them.
 
 use crate::engine::pools::teardown::DetachedPool;
-use crate::engine::state::ledger::{Allocation, Key};
-use crate::engine::{BLANK, Call, Engine};
-use crate::next::{self, CUcontext, SUCCESS};
+use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::records;
+use crate::engine::{Call, Engine};
+use crate::next::{self, CUcontext};
 use base::api::{Api, Class};
-use base::cuda::HOST_DEVICE;
-use journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use base::cuda::{CudaResult, HOST_DEVICE, check};
 
-/// A device's primary context, where it is active.
-fn primary(device: i32) -> Option<CUcontext> {
+/// A device's primary context, if it is active.
+fn active_primary_context(device: i32) -> Option<CUcontext> {
     let (mut flags, mut active, mut context) = (0u32, 0i32, std::ptr::null_mut());
-    // SAFETY: this frame's own values; the retain is given back at once.
+    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
     unsafe {
-        if next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) != SUCCESS || active == 0 {
+        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
+        if active == 0 {
             return None;
         }
-        if next::cuDevicePrimaryCtxRetain(&mut context, device) != SUCCESS {
-            return None;
-        }
+        check(next::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
         next::cuDevicePrimaryCtxRelease_v2(device);
     }
     Some(context)
 }
 
-/// What was booked for a context, taken off the books.
-struct Departed {
+/// What a context held when it was taken off the books.
+struct Holdings {
     allocations: Vec<(Key, Allocation)>,
     pool: Option<DetachedPool>,
 }
 
 impl Engine {
-    /// Takes everything of a context off the books *before* the context goes: a moment after, its handle and its
-    /// addresses may be somebody else's.
-    fn depart(&self, context: u64, device: i16, api: Api, is_gone: impl Fn(&Allocation) -> bool) -> Departed {
-        self.write(Record {
-            kind: Kind::ContextDestroyed as u8,
-            api: api.number(),
-            device,
-            address: context,
-            ..BLANK
-        });
-        self.sharing.context_goes(context);
-        let mut allocations = self.ledger.select(|_, allocation| is_gone(allocation));
-        allocations.retain(|(key, _)| self.ledger.remove(*key).is_some());
+    /// Takes what a context holds off the books *before* the context is destroyed. Right after that, its handle and its
+    /// addresses may belong to another context.
+    fn take_off_books(
+        &self,
+        context: u64,
+        device: i16,
+        api: Api,
+        belongs_to_it: impl Fn(&Allocation) -> bool,
+    ) -> Holdings {
+        let state = self.state;
+        state.records.write(records::context_destroyed(api, device, context));
+        self.sharing.context_closes(context);
+        let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
+        allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
         for (key, allocation) in &allocations {
-            let record = crate::engine::record(Kind::Free, api, *key, allocation);
-            self.write(Record {
-                flags: record.flags | FLAG_CONTEXT_GONE,
-                ..record
-            });
+            let record = records::freed(api, *key, allocation, true);
+            state.records.write(record);
         }
-        Departed {
+        Holdings {
             allocations,
-            pool: self.detach_pool(context, api),
+            pool: self.pools.detach(context, api),
         }
     }
 
-    fn context_gone(&self, context: u64) {
+    /// The context is gone, and what it held with it.
+    fn context_gone(&self, context: u64, holdings: Holdings) {
         self.sharing.context_gone(context);
-        self.peers.context_gone(context);
-        self.captures.context_gone(context);
-    }
-
-    /// The context is gone, and with it what was booked for it.
-    fn bury(&self, departed: Departed) {
-        if let Some(pool) = departed.pool {
-            self.bury_pool(pool);
+        self.state.peers.context_gone(context);
+        self.state.captures.context_gone(context);
+        if let Some(pool) = holdings.pool {
+            self.pools.release_detached(pool);
         }
-        for (_, allocation) in &departed.allocations {
-            self.refund_allocation(allocation);
+        for (_, allocation) in &holdings.allocations {
+            self.state.refund(allocation);
         }
     }
 
-    /// The context is still there: puts everything back.
-    fn stay(&self, departed: Departed, api: Api) {
-        if let Some(pool) = departed.pool {
-            self.attach_pool(pool, api);
+    /// The context was not destroyed: puts what it holds back on the books.
+    fn put_back(&self, holdings: Holdings, api: Api) {
+        if let Some(pool) = holdings.pool {
+            self.pools.attach(pool, api);
         }
-        for (key, allocation) in departed.allocations {
-            self.ledger.insert(key, allocation);
-            self.write(crate::engine::record(Kind::Alloc, api, key, &allocation));
+        for (key, allocation) in holdings.allocations {
+            self.state.ledger.insert(key, allocation);
+            let record = records::obtained(api, key, &allocation);
+            self.state.records.write(record);
         }
+    }
+
+    /// The device that a context holds memory of; `HOST_DEVICE` if it holds none.
+    fn device_of(&self, context: u64) -> i16 {
+        self.pools.device_of(context).unwrap_or_else(|| {
+            let held = self.state.ledger.select(|_, allocation| allocation.context == context);
+            held.iter()
+                .map(|(_, allocation)| allocation.device)
+                .find(|&device| device != HOST_DEVICE)
+                .unwrap_or(HOST_DEVICE)
+        })
     }
 }
 
 impl Call {
-    pub fn context_destroyed(&self, context: CUcontext, ask: impl FnOnce() -> i32) -> i32 {
+    pub fn context_destroyed(&self, context: CUcontext, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let context = context as u64;
         if context == 0 {
             return ask();
         }
-        let device = self.engine.device_of(context);
-        let _dying = self.engine.pools.begins_to_die(context);
-        let departed = self
-            .engine
-            .depart(context, device, self.api(), |allocation| allocation.context == context);
-        let result = ask();
-        if result != SUCCESS {
-            self.engine.stay(departed, self.api());
-            return result;
+        let engine = self.engine;
+        let device = engine.device_of(context);
+        let _closing = engine.pools.close_context(context);
+        let belongs_to_it = |allocation: &Allocation| allocation.context == context;
+        let holdings = engine.take_off_books(context, device, self.api(), belongs_to_it);
+        if let Err(problem) = ask() {
+            engine.put_back(holdings, self.api());
+            return Err(problem);
         }
-        self.engine.context_gone(context);
-        self.engine.bury(departed);
+        engine.context_gone(context, holdings);
         match device {
-            // One that never had memory, of any device.
-            HOST_DEVICE => self.engine.measure_all(),
-            device => self.engine.measure(device),
+            // The context never had memory, so its device is not known.
+            HOST_DEVICE => engine.measure_all(),
+            device => engine.measure(device),
         }
-        result
+        Ok(())
     }
 
-    /// A primary context was released (it lives on while others retain it) or reset.
-    pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> i32) -> i32 {
-        let before = primary(device);
-        let result = ask();
-        if let (SUCCESS, Some(context), None) = (result, before, primary(device)) {
+    /// A primary context was reset, or released. A released one lives on while other users retain it.
+    pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let before = active_primary_context(device);
+        ask()?;
+        if let (Some(context), None) = (before, active_primary_context(device)) {
+            let (engine, api) = (self.engine, self.api());
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.
-            let departed = self.engine.depart(context, device, self.api(), |allocation| {
+            let holdings = engine.take_off_books(context, device, api, |allocation| {
                 allocation.context == context || (allocation.class == Class::Async && allocation.device == device)
             });
-            self.engine.context_gone(context);
-            self.engine.bury(departed);
-            self.engine.forget_stream_pools(device, self.api());
-            self.engine.refresh_graphs(device, self.api());
-            // Last: it asks the pools that are known, and those of the device are no more.
-            self.engine.measure_last(device);
+            engine.context_gone(context, holdings);
+            engine.stream_ordered.device_gone(engine.state, device, api);
+            engine.refresh_graphs(device, api);
+            // This comes last, because it asks the driver's pools that are known, and those of the device are gone.
+            engine.measure_last(device);
         }
-        result
+        Ok(())
     }
 }

@@ -1,13 +1,16 @@
-//! Memory that graphs hold: allocation nodes take it when a graph is launched, from a pool of the driver's own that only
-//! the device's graph attributes show.
+//! Memory that CUDA graphs hold. Allocation nodes take it when a graph is launched, from a pool of the driver's own that
+//! only the device's graph attributes show.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::{Call, Engine, Place, lock};
-use crate::next::{self, SUCCESS};
+use crate::engine::state::location::Location;
+use crate::engine::state::{State, records};
+use crate::engine::{Call, Engine};
+use crate::next;
 use base::api::{Api, Class};
-use base::cuda::MAX_DEVICES;
+use base::cuda::{CudaResult, MAX_DEVICES, check};
+use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
 const USED_CURRENT: u32 = 0;
@@ -17,63 +20,76 @@ const RESERVED_CURRENT: u32 = 2;
 #[derive(Default)]
 pub struct GraphMemory {
     /// Set once a graph has an allocation node, so that other jobs pay nothing at their launches.
-    used: AtomicBool,
+    is_used: AtomicBool,
     /// Bytes used and reserved, by device.
     held: Mutex<[(u64, u64); MAX_DEVICES]>,
 }
 
+fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
+    let mut value = 0u64;
+    let out = (&raw mut value).cast();
+    // SAFETY: the pointer is to a variable of this frame, of the type that these attributes have.
+    check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) }).ok()?;
+    Some(value)
+}
+
 impl GraphMemory {
-    pub fn used(&self) {
-        self.used.store(true, Ordering::Relaxed);
+    /// A graph has an allocation node.
+    pub fn mark_used(&self) {
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks the driver what the graphs of a device hold and books the difference. Returns whether there was one.
+    fn refresh(&self, state: &State, device: i16, api: Api) -> bool {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut held = lock(&self.held);
+        let Some(before) = usize::try_from(device).ok().and_then(|index| held.get_mut(index)) else {
+            return false;
+        };
+        let (Some(used), Some(reserved)) = (
+            graph_memory(device, USED_CURRENT),
+            graph_memory(device, RESERVED_CURRENT),
+        ) else {
+            return false;
+        };
+        if *before == (used, reserved) {
+            return false;
+        }
+        state.ledger.graphs_use(device, before.0, used);
+        state.driver_pools_hold(device, Class::Graph, before.1, reserved, None);
+        *before = (used, reserved);
+        let record = records::driver_pools(api, Class::Graph, device, reserved, used);
+        state.records.write(record);
+        true
     }
 }
 
 impl Engine {
-    /// Asks the driver what the graphs of a device hold and books the difference.
-    pub fn refresh_graphs(&self, device: i16, api: Api) {
-        if !self.graphs.used.load(Ordering::Relaxed) {
-            return;
+    /// Books what the graphs of a device hold now.
+    pub(in crate::engine) fn refresh_graphs(&self, device: i16, api: Api) {
+        if self.graphs.refresh(self.state, device, api) {
+            self.measure_if_due(device);
         }
-        let ask = |attribute| {
-            let mut value = 0u64;
-            // SAFETY: a value of the size these attributes have.
-            let asked =
-                unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, (&raw mut value).cast()) };
-            (asked == SUCCESS).then_some(value)
-        };
-        let mut held = lock(&self.graphs.held);
-        let Some(before) = usize::try_from(device).ok().and_then(|index| held.get_mut(index)) else {
-            return;
-        };
-        let (Some(used), Some(reserved)) = (ask(USED_CURRENT), ask(RESERVED_CURRENT)) else {
-            return;
-        };
-        if *before == (used, reserved) {
-            return;
-        }
-        self.ledger.graph_used(device, before.0, used);
-        self.pool_reserved(device, Class::Graph, before.1, reserved, None);
-        *before = (used, reserved);
-        self.pool_record(api, Class::Graph, device, reserved, used);
-        self.saw_device(device);
     }
 }
 
 impl Call {
     /// A node that allocates was added to a graph.
     pub fn graph_allocates(&self) {
-        self.engine.graphs.used();
+        self.engine.graphs.mark_used();
     }
 
     /// After a call that changes what graphs hold on the current device.
-    pub fn refresh_graphs(&self, result: i32) -> i32 {
-        if let Some(place) = Place::current() {
-            self.engine.refresh_graphs(place.device, self.api());
+    pub fn refresh_graphs(&self, result: CudaResult) -> CudaResult {
+        if let Some(location) = Location::current() {
+            self.engine.refresh_graphs(location.device, self.api());
         }
         result
     }
 
-    pub fn refresh_graphs_of(&self, device: i32, result: i32) -> i32 {
+    pub fn refresh_graphs_of(&self, device: i32, result: CudaResult) -> CudaResult {
         self.engine.refresh_graphs(device as i16, self.api());
         result
     }

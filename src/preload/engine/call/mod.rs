@@ -1,11 +1,22 @@
-//! One file a family of CUDA functions.
+//! The calls of the job: one file for each family of CUDA functions.
+//!
+//! Three files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
+//! asks the next layer and NVML about a device; `out_of_memory` explains a failure on stderr.
 
-pub mod contexts;
+pub mod arrays;
+mod booking;
+mod captures;
+mod contexts;
+mod external;
 pub mod graphs;
+mod host;
 pub mod ipc;
-pub mod linear;
+mod linear;
+mod measure;
 pub mod nvml;
-pub mod queries;
+mod out_of_memory;
+mod peers;
+mod queries;
 pub mod stream_ordered;
 pub mod torch;
 pub mod vmm;

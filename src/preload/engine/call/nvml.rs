@@ -1,13 +1,13 @@
-//! What is answered where a program asks the driver's management library about memory.
+//! The answers to a program that asks NVML about memory.
 //!
-//! Where a limit or a shared account is in force, a device is as large as the limit and used as the account says. Where
-//! a layer below us shows the job less of the device than there is, it is as large as that, and used as our ledger says.
-//! Everywhere else the library's own answers stand.
+//! If a limit or a shared account is in force, a device is as large as the limit, and used as the account says. If the
+//! next layer shows the job less of a device than NVML does, the device is as large as that, and used as the ledger says.
+//! In all other cases NVML's own answers stand.
 
 use crate::engine::Engine;
-use crate::engine::start::{quota, running};
-use crate::next::management::{self, Device, Process};
-use base::cuda::MAX_DEVICES;
+use crate::engine::process::{quota, running};
+use crate::engine::state::limits::describe;
+use crate::next::nvml::{self, Device, Process};
 use base::identity;
 use quota::View;
 use quota::file::Holder;
@@ -19,7 +19,7 @@ pub struct Memory {
     pub used: u64,
 }
 
-/// What is to be answered of a device that has `total` and `free` by the library's own account; `None` lets that stand.
+/// The answer about a device of which NVML itself says `total` and `free`. `None` if NVML's answer stands.
 pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
     let view = view(device, total)?;
     let limit = view.limit?.min(total);
@@ -30,14 +30,15 @@ pub fn memory(device: Device, total: u64, free: u64) -> Option<Memory> {
     })
 }
 
-/// The processes to tell of; `None` lets the library's own list stand.
+/// The processes to list. `None` if NVML's own list stands.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
-    // What is not limited has its total in the library, and is what the library says.
+    // Every device is smaller than this total, so the ledger's figure for this process stands in for NVML's even if the
+    // next layer shows the whole device.
     let view = view(device, u64::MAX)?;
-    let mut list = management::processes(device).unwrap_or_default();
+    let mut list = nvml::processes(device).unwrap_or_default();
     let here = identity::pid_namespace();
     let holders = || view.holders.iter().filter(|holder| holder.namespace == here);
-    // The library's process ids may be those of another namespace, where ours mean nothing.
+    // NVML's process ids may be those of another namespace, in which our ids mean other processes.
     if holders().next().is_some() && !holders().any(|holder| list.iter().any(|process| process.pid == holder.pid)) {
         list.clear();
     }
@@ -51,7 +52,7 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
 }
 
 fn entry(holder: &Holder) -> Process {
-    /// As for a process on a whole device.
+    /// The value of a process that uses a whole device, not a part of it (MIG).
     const NO_INSTANCE: u32 = u32::MAX;
     Process {
         pid: holder.pid,
@@ -62,32 +63,34 @@ fn entry(holder: &Holder) -> Process {
 }
 
 fn view(device: Device, total: u64) -> Option<View> {
-    // Nothing to know: not even which device it is.
+    // Without limits and without an engine there is nothing to correct, and NVML is not asked for the UUID.
     let quota = quota().filter(|quota| quota.is_in_force());
     if quota.is_none() && running().is_none() {
         return None;
     }
-    if management::is_divided(device) {
+    if nvml::is_divided(device) {
         return None;
     }
-    let uuid = management::uuid(device)?;
+    let uuid = nvml::uuid(device)?;
     quota
         .and_then(|quota| quota.view(uuid, total))
-        .or_else(|| running()?.view_below(uuid, total))
+        .or_else(|| running()?.view_of_next_layer(uuid, total))
 }
 
 impl Engine {
-    /// A device of which the layer below shows less than its `total`.
-    fn view_below(&self, uuid: [u8; 16], total: u64) -> Option<View> {
-        let seen = (0..MAX_DEVICES as i16).filter(|&device| self.sightings.has(device));
-        let (device, shown) = seen
-            .filter_map(|device| Some((device, crate::engine::state::limits::describe(device)?)))
+    /// The view of a device of which the next layer shows less than its `total`.
+    fn view_of_next_layer(&self, uuid: [u8; 16], total: u64) -> Option<View> {
+        let (device, shown) = self
+            .state
+            .measurements
+            .used_devices()
+            .filter_map(|device| Some((device, describe(device)?)))
             .find(|(_, described)| described.uuid == uuid)
             .map(|(device, described)| (device, described.total))?;
         if shown >= total {
             return None;
         }
-        let held = self.ledger.readings(device, None).reserved.current;
+        let held = self.state.reserved(device);
         Some(View {
             limit: Some(shown),
             used: held,

@@ -1,112 +1,132 @@
-//! Questions of the job whose answers must know about pooled blocks.
+//! Questions of the job about memory, devices and addresses, whose answers must take pools and limits into account.
 
 use std::ffi::c_void;
 
-use crate::engine::{Call, Engine, Place};
-use crate::next::{self, CUdeviceptr, INVALID_VALUE, SUCCESS};
-use base::cuda::HOST_DEVICE;
+use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
+use crate::next::{self, CUdeviceptr};
+use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::Available;
 
-/// `CU_POINTER_ATTRIBUTE_CONTEXT`, `..._RANGE_START_ADDR`, `..._RANGE_SIZE`, `..._IS_LEGACY_CUDA_IPC_CAPABLE`,
-/// `..._ALLOWED_HANDLE_TYPES`
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`
 const CONTEXT: u32 = 1;
-const RANGE_START: u32 = 11;
-const RANGE_SIZE: u32 = 12;
+/// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`
 const LEGACY_IPC_CAPABLE: u32 = 10;
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`
+const RANGE_START: u32 = 11;
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`
+const RANGE_SIZE: u32 = 12;
+/// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`
 const ALLOWED_HANDLE_TYPES: u32 = 14;
 
-/// An address at which nothing ever is.
-const NOWHERE: CUdeviceptr = 1;
+/// An address at which no memory ever lies.
+const UNALLOCATED: CUdeviceptr = 1;
 
 impl Engine {
-    /// The block that `address` lies in, of a policy or of another process: first address and bytes.
+    /// The block that holds `address`, of a pool or imported from another process: first address and bytes.
     fn block_around(&self, address: u64) -> Option<(u64, u64)> {
-        self.pooled_block(address)
+        self.pools
+            .block_at(address)
             .map(|block| (block.address, block.requested))
             .or_else(|| self.sharing.imported(address))
-    }
-
-    pub(crate) fn device_of(&self, context: u64) -> i16 {
-        self.pools_device(context).unwrap_or_else(|| {
-            let held = self.ledger.select(|_, allocation| allocation.context == context);
-            held.iter()
-                .map(|(_, allocation)| allocation.device)
-                .find(|&device| device != HOST_DEVICE)
-                .unwrap_or(HOST_DEVICE)
-        })
     }
 }
 
 impl Call {
-    /// Free memory as the layer below tells it and the limit allows it, plus what lies free in our segments: a request of
-    /// that size would be served. Both pointers may be null, as CUDA allows.
+    /// Free and total memory. Free is what the next layer says, reduced to the limit, plus what lies free in our
+    /// segments: a request of that size would be served. Both pointers may be null, as CUDA allows.
     ///
     /// # Safety
     /// Each pointer is null or writable.
-    pub unsafe fn memory_info(&self, free: *mut usize, total: *mut usize) -> i32 {
+    pub unsafe fn memory_info(&self, free: *mut usize, total: *mut usize) -> CudaResult {
         self.refresh_pools();
-        // SAFETY: the job's own arguments.
-        let result = unsafe { next::cuMemGetInfo_v2(free, total) };
-        // SAFETY: the same contract.
-        unsafe { self.correct_information(result, free, total) }
+        // SAFETY: the job's own arguments go to the function that the job called.
+        check(unsafe { next::cuMemGetInfo_v2(free, total) })?;
+        // SAFETY: the same contract, and the call has written what is not null.
+        unsafe { self.correct_memory_info(free, total) };
+        Ok(())
     }
 
-    /// As `memory_info`, of the 32-bit function.
+    /// As `memory_info`, for the 32-bit function.
     ///
     /// # Safety
     /// Each pointer is null or writable.
-    pub unsafe fn memory_info_v1(&self, free: *mut u32, total: *mut u32) -> i32 {
+    pub unsafe fn memory_info_v1(&self, free: *mut u32, total: *mut u32) -> CudaResult {
         self.refresh_pools();
-        // SAFETY: the job's own arguments.
-        let result = unsafe { next::cuMemGetInfo(free, total) };
-        // SAFETY: the same contract.
-        unsafe { self.correct_information(result, free, total) }
+        // SAFETY: the job's own arguments go to the function that the job called.
+        check(unsafe { next::cuMemGetInfo(free, total) })?;
+        // SAFETY: the same contract, and the call has written what is not null.
+        unsafe { self.correct_memory_info(free, total) };
+        Ok(())
     }
 
     /// # Safety
-    /// Each pointer is null or writable, and was written where `result` is success.
-    unsafe fn correct_information<T>(&self, result: i32, free: *mut T, total: *mut T) -> i32
+    /// Each pointer is null, or writable and was written.
+    unsafe fn correct_memory_info<T>(&self, free: *mut T, total: *mut T)
     where
         T: Copy + TryFrom<u64>,
         u64: TryFrom<T>,
     {
-        let Some(place) = Place::current().filter(|_| result == SUCCESS) else {
-            return result;
+        let Some(location) = Location::current() else {
+            return;
         };
-        // What contexts take is known from then on.
-        self.engine.saw_device(place.device);
+        let device = location.device;
+        // What the driver holds for contexts is known from here on.
+        self.engine.measure_if_due(device);
         let value = |out: *mut T| {
-            // SAFETY: written where not null.
-            let told = unsafe { out.as_ref() };
-            told.and_then(|&value| u64::try_from(value).ok()).unwrap_or(0)
+            // SAFETY: null or written, by contract.
+            let written = unsafe { out.as_ref() };
+            written.and_then(|&value| u64::try_from(value).ok()).unwrap_or(0)
         };
-        let told = Available {
+        let actual = Available {
             free: value(free),
             total: value(total),
         };
-        let allowed = self.engine.within_limit(place.device, told);
-        let inside = self.engine.free_inside(place.device).0;
+        let allowed = self.engine.state.limits.within(device, actual);
+        let inside = self.engine.pools.free_inside(device).0;
         let answers = [(free, allowed.free.saturating_add(inside)), (total, allowed.total)];
         for (out, answer) in answers {
-            // What the type cannot hold stays as it was told.
+            // An answer that the type cannot hold is left out, and the next layer's answer stands.
             if let Ok(answer) = T::try_from(answer)
                 && !out.is_null()
             {
-                // SAFETY: not null, and writable by contract.
+                // SAFETY: the pointer is not null, and writable by contract.
                 unsafe { *out = answer };
             }
+        }
+    }
+
+    /// Reduces a device's total, which the next layer has answered with `result`, to the limit.
+    ///
+    /// # Safety
+    /// `out` is null or writable, and was written if `result` is success.
+    pub unsafe fn device_total<T: Copy + Ord + TryFrom<u64>>(
+        &self,
+        out: *mut T,
+        device: i32,
+        result: CudaResult,
+    ) -> CudaResult {
+        let limits = &self.engine.state.limits;
+        if result.is_ok()
+            && !out.is_null()
+            && let Some(limit) = i16::try_from(device).ok().and_then(|device| limits.of(device)?.limit)
+            // A limit that the type cannot hold is above every total of that type.
+            && let Ok(limit) = T::try_from(limit)
+        {
+            // SAFETY: the pointer is not null, and the call has written it.
+            unsafe { *out = (*out).min(limit) };
         }
         result
     }
 
     /// # Safety
     /// Each pointer is null or writable.
-    pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> i32 {
+    pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> CudaResult {
         if let Some((first, bytes)) = self.engine.block_around(address) {
             if base.is_null() && size.is_null() {
-                return INVALID_VALUE;
+                return Err(DriverError::INVALID_VALUE);
             }
-            // SAFETY: written only where not null.
+            // SAFETY: a pointer that is not null is writable by contract.
             unsafe {
                 if !base.is_null() {
                     *base = first;
@@ -115,29 +135,32 @@ impl Call {
                     *size = bytes as usize;
                 }
             }
-            return SUCCESS;
+            return Ok(());
         }
-        if self.engine.is_pooled(address) {
-            // Free space inside a segment: no allocation, as far as the job is concerned.
-            return next::NOT_FOUND;
+        if self.engine.pools.is_pooled(address) {
+            // Free space inside a segment is not an allocation of the job.
+            return Err(DriverError::NOT_FOUND);
         }
-        // SAFETY: the job's own arguments.
-        unsafe { next::cuMemGetAddressRange_v2(base, size, address) }
+        // SAFETY: the job's own arguments go to the function that the job called.
+        check(unsafe { next::cuMemGetAddressRange_v2(base, size, address) })
     }
 
-    /// The address that the layer below is asked about: for what lies free in our segments one that is none, because that
-    /// is what it is to the job.
-    pub fn asked_about(&self, address: CUdeviceptr) -> CUdeviceptr {
-        match self.engine.is_pooled(address) && self.engine.pooled_block(address).is_none() {
-            true => NOWHERE,
-            false => address,
+    /// The address to ask the next layer about when the job asks about `address`. For free space inside a segment this
+    /// is an unallocated address, because the job has no allocation there.
+    pub fn address_for_next_layer(&self, address: CUdeviceptr) -> CUdeviceptr {
+        let pools = &self.engine.pools;
+        if pools.is_pooled(address) && pools.block_at(address).is_none() {
+            UNALLOCATED
+        } else {
+            address
         }
     }
 
-    /// Corrects the attributes that describe the segment where the job asks about a block.
+    /// Corrects an attribute of `address` that the next layer answered for the whole segment: the job asked about a
+    /// block.
     ///
     /// # Safety
-    /// `out` points to what `attribute` defines.
+    /// `out` is null, or points to a value of the type that `attribute` has.
     pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
         let corrected = [
             CONTEXT,
@@ -149,21 +172,14 @@ impl Call {
         if out.is_null() || !corrected.contains(&attribute) {
             return;
         }
-        let Some((first, bytes)) = self.engine.block_around(address) else {
+        let engine = self.engine;
+        let Some((first, bytes)) = engine.block_around(address) else {
             return;
         };
-        // Mapped memory belongs to no context; the block belongs to the one that it was allocated in.
-        let context = self.engine.pools.perhaps_of(address).map(|pool| pool.place.context);
-        let capable = if attribute != LEGACY_IPC_CAPABLE {
-            None
-        } else if self.engine.sharing.imported(address).is_some() {
-            // Only the process that it belongs to can share it.
-            Some(false)
-        } else {
-            self.engine.shareable(address)
-        };
-        // SAFETY: the types these attributes have (`CUcontext`, `CUdeviceptr`, `size_t`, `bool` as the
-        // driver writes it, `unsigned long long`).
+        // Mapped memory belongs to no context, but to the job a block belongs to the context it was allocated in.
+        let context = engine.pools.possible_owner(address).map(|pool| pool.location.context);
+        // SAFETY: the types are those of the attributes: `CUcontext`, `unsigned long long`, `CUdeviceptr`, `size_t`, and
+        // `bool` as the driver writes it.
         unsafe {
             match attribute {
                 CONTEXT => {
@@ -171,7 +187,7 @@ impl Call {
                         out.cast::<u64>().write(context);
                     }
                 }
-                // As of what `cuMemAlloc` hands out: granules have some, which are not the job's to export.
+                // None, as for memory of `cuMemAlloc`: the handles of granules are not the job's to export.
                 ALLOWED_HANDLE_TYPES => {
                     if context.is_some() {
                         out.cast::<u64>().write(0);
@@ -180,7 +196,7 @@ impl Call {
                 RANGE_START => out.cast::<u64>().write(first),
                 RANGE_SIZE => out.cast::<usize>().write(bytes as usize),
                 _ => {
-                    if let Some(capable) = capable {
+                    if let Some(capable) = engine.sharing.is_shareable(&engine.pools, address) {
                         out.cast::<bool>().write(capable);
                     }
                 }

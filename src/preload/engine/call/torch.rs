@@ -1,100 +1,76 @@
-//! Requests that name a device and a stream instead of coming from a context (`vramshim_torch_*`). What was freed on a
-//! stream can be used on it again without waiting, because work on one stream runs in order.
+//! PyTorch's requests through `vramshim_torch_*`, which name a device and a stream.
 //!
-//! That holds where no other stream used the block. PyTorch tells of those (`record_stream`) only if it was given
-//! `vramshim_torch_record_stream`; until it first is called, a job that has streams waits, as it does after `cuMemFree`.
+//! A block that was freed on a stream can be used on the same stream again without waiting, because work on one stream
+//! runs in order. That holds only if no other stream used the block. PyTorch reports such uses (`record_stream`) only if
+//! it was given `vramshim_torch_record_stream`. Until the first report, a job that has created streams waits, as it does
+//! after `cuMemFree`.
 
 use std::collections::HashSet;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::pools::suballocation::Freed;
-use crate::engine::state::captures::captures;
-use crate::engine::state::ledger::Key;
-use crate::engine::{Call, Engine, Place, lock};
-use crate::next::{self, CUcontext, CUstream, NOT_PERMITTED, STREAM_LEGACY, STREAM_PER_THREAD, SUCCESS};
+use crate::engine::call::linear::FreedPooled;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::captures::is_capturing;
+use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
+use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
+use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 
+/// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
 #[derive(Default)]
-pub struct Tensors {
+pub struct TorchAllocator {
     /// Blocks that streams other than their own have used.
-    recorded: Mutex<HashSet<u64>>,
-    /// Whether anybody ever told of such a block.
-    tells: AtomicBool,
-    kept_for_graphs: AtomicBool,
-    /// Blocks that graphs may use whenever they are launched: allocated on a stream that captured.
+    used_elsewhere: Mutex<HashSet<u64>>,
+    /// Whether PyTorch has ever reported such a block.
+    reports_uses: AtomicBool,
+    /// Blocks that a CUDA graph may use whenever it is launched: they were allocated on a stream that captured.
     in_graphs: Mutex<HashSet<u64>>,
-    has_graphs: AtomicBool,
-    /// Streams that the journal has a number for.
-    streams: Mutex<Vec<u64>>,
+    any_in_graphs: AtomicBool,
+    warned_of_graphs: AtomicBool,
 }
 
-/// What the journal calls the first stream that is not the default one, and any that it has no number for.
-const FIRST_NUMBER: usize = 2;
-const NO_NUMBER: u8 = u8::MAX;
-
-impl Tensors {
-    /// What the journal calls this stream.
-    pub fn number(&self, stream: Option<u64>) -> u8 {
-        let identity = match stream {
-            None => return 0,
-            Some(0) => return 1,
-            Some(identity) => identity,
-        };
-        let mut known = lock(&self.streams);
-        let place = known.iter().position(|&other| other == identity).unwrap_or(known.len());
-        match u8::try_from(FIRST_NUMBER + place) {
-            Ok(number) if number != NO_NUMBER => {
-                if place == known.len() {
-                    known.push(identity);
-                }
-                number
-            }
-            _ => NO_NUMBER,
-        }
-    }
-}
-
-/// What tells streams apart, also from those that had the same handle before; 0 is the default one, `None` where nothing
-/// does.
-fn identity(stream: usize) -> Option<u64> {
+/// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream; `None` if
+/// there is no such number.
+fn stream_identity(stream: usize) -> Option<u64> {
     match stream {
         0 | STREAM_LEGACY => Some(0),
         STREAM_PER_THREAD => None,
         handle => {
             let mut number = 0;
-            // SAFETY: the job's own stream, this frame's own value.
-            let result = unsafe { next::cuStreamGetId(handle as CUstream, &mut number) };
-            (result == SUCCESS).then_some(number << 1 | 1)
+            // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+            check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) }).ok()?;
+            Some(number << 1 | 1)
         }
     }
 }
 
-fn is_capturing(stream: usize) -> bool {
-    // SAFETY: the job's own stream.
-    captures(|status| unsafe { next::cuStreamIsCapturing(stream as CUstream, status) })
+fn stream_is_capturing(stream: usize) -> bool {
+    // SAFETY: the stream is the job's own.
+    is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream as CUstream, status) }))
 }
 
-/// Runs `work` with a context of this device current: the current one where it is, else the primary one, which is kept
-/// where nobody else does: it would go at once, with the memory.
-fn on_device(device: i32, work: impl FnOnce() -> Result<u64, i32>) -> Result<u64, i32> {
-    if Place::current().is_some_and(|place| i32::from(place.device) == device) {
+/// Runs `work` with a context of this device current: the current context if it is one, else the primary context. A
+/// primary context that was inactive stays retained, because a release would destroy it, and the memory with it.
+fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+    if Location::current().is_some_and(|location| i32::from(location.device) == device) {
         return work();
     }
-    let checked = |result: i32| if result == SUCCESS { Ok(()) } else { Err(result) };
     let mut context: CUcontext = ptr::null_mut();
-    let (mut flags, mut active) = (0, 0);
-    // SAFETY: this frame's own values; what is pushed here is popped here.
+    let (mut flags, mut was_active) = (0, 0);
+    // SAFETY: the pointers are to variables of this frame, and what is pushed here is popped here.
     unsafe {
-        checked(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active))?;
-        checked(next::cuDevicePrimaryCtxRetain(&mut context, device))?;
-        let result = checked(next::cuCtxPushCurrent_v2(context)).and_then(|()| {
+        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut was_active))?;
+        check(next::cuDevicePrimaryCtxRetain(&mut context, device))?;
+        let result = check(next::cuCtxPushCurrent_v2(context)).and_then(|()| {
             let result = work();
             next::cuCtxPopCurrent_v2(&mut context);
             result
         });
-        if active != 0 {
+        if was_active != 0 {
             next::cuDevicePrimaryCtxRelease_v2(device);
         }
         result
@@ -102,78 +78,77 @@ fn on_device(device: i32, work: impl FnOnce() -> Result<u64, i32>) -> Result<u64
 }
 
 impl Call {
-    pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> Result<u64, i32> {
+    pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
         if self.engine.refuses {
-            return Err(NOT_PERMITTED);
+            return Err(DriverError::NOT_PERMITTED);
         }
-        let allocate = || match self.pool() {
-            Some(pool) => self.allocate_in(pool, size as u64, identity(stream)),
+        let allocate = || match self.engine.pools.of_this_thread() {
+            Some(pool) => self.allocate_block(pool, size as u64, stream_identity(stream)),
             None => {
                 let mut address = 0u64;
                 let out = &raw mut address;
-                // SAFETY: this frame's own value.
-                let below = || unsafe { next::cuMemAlloc_v2(out, size) };
-                // SAFETY: as above, written by the call that succeeded.
-                match self.obtain_direct(Class::Linear, Place::current(), size as u64, below, || unsafe { *out }) {
-                    SUCCESS => Ok(address),
-                    problem => Err(problem),
-                }
+                // SAFETY: the pointer is to a variable of this frame.
+                let ask = || check(unsafe { next::cuMemAlloc_v2(out, size) });
+                // SAFETY: as above; the call that succeeded has written it.
+                let written = || unsafe { *out };
+                self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
+                Ok(address)
             }
         };
-        let address = self.engine.beside_captures(|| on_device(device, allocate))?;
-        if self.engine.capturing() && is_capturing(stream) {
-            lock(&self.engine.tensors.in_graphs).insert(address);
-            self.engine.tensors.has_graphs.store(true, Ordering::Relaxed);
+        let captures = &self.engine.state.captures;
+        let address = captures.run_relaxed(|| on_device(device, allocate))?;
+        if captures.any_open() && stream_is_capturing(stream) {
+            lock(&self.engine.torch.in_graphs).insert(address);
+            self.engine.torch.any_in_graphs.store(true, Ordering::Relaxed);
         }
         Ok(address)
     }
 
     pub fn free_for_stream(&self, address: u64, device: i32, stream: usize) {
-        let tensors = &self.engine.tensors;
-        let elsewhere = tensors.tells.load(Ordering::Relaxed) && lock(&tensors.recorded).remove(&address);
+        let torch = &self.engine.torch;
+        let used_elsewhere = torch.reports_uses.load(Ordering::Relaxed) && lock(&torch.used_elsewhere).remove(&address);
         if self.may_be_in_a_graph(address, stream) {
-            return self.engine.keep_for_graph();
+            return torch.keep_for_graph();
         }
-        let stream = if elsewhere || self.engine.may_be_used_elsewhere() {
+        let stream = if used_elsewhere || self.engine.may_be_used_elsewhere() {
             None
         } else {
-            identity(stream)
+            stream_identity(stream)
         };
-        let free = || {
-            let result = match self.free_pooled(address, stream) {
-                Freed::Answer(result) => result,
-                Freed::NotOurs(claim) => {
-                    // SAFETY: what this allocator handed out and no pool has, the driver did.
-                    self.give_back_claimed(claim, Key::Address(address), || unsafe { next::cuMemFree_v2(address) })
-                }
-            };
-            if result == SUCCESS { Ok(0) } else { Err(result) }
+        let free = || match self.free_block(address, stream) {
+            FreedPooled::Done(result) => result,
+            FreedPooled::NotPooled(claim) => {
+                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
+                let ask = || check(unsafe { next::cuMemFree_v2(address) });
+                self.give_back_claimed(claim, Key::Address(address), ask)
+            }
         };
-        if let Err(problem) = self.engine.beside_captures(|| on_device(device, free)) {
+        let freed = self.engine.state.captures.run_relaxed(|| on_device(device, free));
+        if let Err(DriverError(problem)) = freed {
             tracing::error!("vramshim_torch_free({address:#x}): CUDA error {problem}");
         }
     }
 
-    /// Whether a graph may use a block of this stream whenever it is launched: one that was allocated while the stream
-    /// captured, or is freed by whoever captures.
+    /// Whether a CUDA graph may use a block of this stream whenever it is launched. Such a block was allocated while the
+    /// stream captured, or is freed during a capture.
     fn may_be_in_a_graph(&self, address: u64, stream: usize) -> bool {
-        let tensors = &self.engine.tensors;
-        tensors.has_graphs.load(Ordering::Relaxed) && lock(&tensors.in_graphs).contains(&address)
-            || self.engine.captures_here()
-            || self.engine.capturing() && is_capturing(stream)
+        let (torch, captures) = (&self.engine.torch, &self.engine.state.captures);
+        torch.any_in_graphs.load(Ordering::Relaxed) && lock(&torch.in_graphs).contains(&address)
+            || captures.open_in_this_thread()
+            || captures.any_open() && stream_is_capturing(stream)
     }
 
     /// A stream other than its own has used, or will use, the block at `address`.
-    pub fn used_on(&self, address: u64) {
-        let tensors = &self.engine.tensors;
-        tensors.tells.store(true, Ordering::Relaxed);
-        lock(&tensors.recorded).insert(address);
+    pub fn used_on_another_stream(&self, address: u64) {
+        let torch = &self.engine.torch;
+        torch.reports_uses.store(true, Ordering::Relaxed);
+        lock(&torch.used_elsewhere).insert(address);
     }
 
-    /// Says why PyTorch gets no memory.
-    pub fn say_refused(&self, size: u64, device: i32, problem: i32) {
+    /// Explains on stderr why PyTorch gets no memory.
+    pub fn explain_refusal(&self, size: u64, device: i32, DriverError(problem): DriverError) {
         let device = device as i16;
-        let held = self.engine.ledger.readings(device, None);
+        let held = self.engine.state.ledger.readings(device, None);
         tracing::error!(
             "vramshim_torch_alloc: no {size} bytes on GPU {device} (CUDA error {problem}): {} bytes are allocated and {} \
              reserved. PyTorch gets a null pointer, which it may not notice before it uses the tensor",
@@ -184,14 +159,16 @@ impl Call {
 }
 
 impl Engine {
-    /// Whether a block may have been used on another stream without anybody telling.
+    /// Whether a block may have been used on another stream without a report of it.
     fn may_be_used_elsewhere(&self) -> bool {
-        self.captures.streams_made.load(Ordering::Relaxed) && !self.tensors.tells.load(Ordering::Relaxed)
+        self.state.captures.any_stream_created() && !self.torch.reports_uses.load(Ordering::Relaxed)
     }
+}
 
-    /// What a graph may use whenever it is launched stays allocated.
+impl TorchAllocator {
+    /// A block that a CUDA graph may use whenever it is launched is never freed.
     fn keep_for_graph(&self) {
-        if !self.tensors.kept_for_graphs.swap(true, Ordering::Relaxed) {
+        if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile stays \
                  allocated, because the graph may use it whenever it is launched"

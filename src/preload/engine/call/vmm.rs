@@ -1,19 +1,26 @@
-//! Physical memory of the virtual memory management API: a handle lives until its last reference *and* its last mapping
-//! are gone, whichever comes last.
+//! The virtual memory management functions: physical memory, mappings, reserved address space.
+//!
+//! The memory of a handle lives until its last reference *and* its last mapping are gone, in either order.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::engine::state::ledger::Key;
-use crate::engine::{BLANK, Call, Place, booking, lock};
-use crate::next::{self, CUmemAllocationProp, Handle, INVALID_VALUE, SUCCESS};
+use crate::engine::Call;
+use crate::engine::call::booking;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::location::Location;
+use crate::engine::state::records;
+use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
 use base::api::Class;
-use base::cuda::HOST_DEVICE;
-use journal::format::{Kind, Record};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
+use base::sync::lock;
 use journal::writer::Claim;
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`
-const LOCATION_DEVICE: u32 = 1;
+/// The device of the calling thread's context; `HOST_DEVICE` if it has none.
+fn current_device() -> i16 {
+    Location::current().map_or(HOST_DEVICE, |location| location.device)
+}
 
+/// The job's handles of physical memory, and where they are mapped.
 #[derive(Default)]
 pub struct Physical {
     handles: HashMap<Handle, Uses>,
@@ -37,7 +44,7 @@ impl Physical {
         self.handles.entry(handle).or_default().mappings += 1;
     }
 
-    /// Takes one use away; true when it was the last and the memory is free.
+    /// Takes one use away. Returns whether it was the last one, so that the memory is free.
     fn dropped(&mut self, handle: Handle, take: impl FnOnce(&mut Uses)) -> bool {
         let Some(uses) = self.handles.get_mut(&handle) else {
             return false;
@@ -61,7 +68,7 @@ impl Physical {
         self.dropped(handle, |uses| uses.references = uses.references.saturating_sub(1))
     }
 
-    /// Every mapping in `size` bytes at `address` is gone; the handles whose memory went with it.
+    /// Every mapping in `size` bytes at `address` is gone. Returns the handles whose memory is free now.
     fn unmapped(&mut self, address: u64, size: u64) -> Vec<Handle> {
         let end = address.saturating_add(size);
         let inside: Vec<u64> = self.mappings.range(address..end).map(|(&start, _)| start).collect();
@@ -86,12 +93,12 @@ impl Call {
         size: usize,
         properties: *const CUmemAllocationProp,
         flags: u64,
-    ) -> i32 {
-        // The device is the one named in the properties, whatever context is current.
+    ) -> CudaResult {
+        // The device is the one that the properties name, whatever context is current.
         let device = if properties.is_null() {
             HOST_DEVICE
         } else {
-            // SAFETY: readable by contract; the enum is read as a number.
+            // SAFETY: the properties are readable by contract. The enum is read as a number.
             unsafe {
                 let location = &raw const (*properties).location;
                 match (&raw const (*location).type_).cast::<u32>().read() {
@@ -100,64 +107,62 @@ impl Call {
                 }
             }
         };
-        let place = Place { device, context: 0 };
-        // SAFETY: the job's own arguments.
-        let ask = || unsafe { next::cuMemCreate(out, size, properties, flags) };
-        self.obtain(Class::Vmm, Some(place), size as u64, ask, || {
-            // SAFETY: written by the call that succeeded.
+        let location = Location { device, context: 0 };
+        // SAFETY: the job's own arguments go to the function that the job called.
+        let ask = || check(unsafe { next::cuMemCreate(out, size, properties, flags) });
+        self.obtain(Class::Vmm, Some(location), size as u64, ask, || {
+            // SAFETY: the call that succeeded has written it.
             let handle = unsafe { *out };
             lock(&self.engine.physical).referenced(handle);
-            (
-                Key::Physical(handle),
-                booking(Class::Vmm, place, size as u64, size as u64),
-            )
+            let entry = booking::entry(Class::Vmm, location, size as u64, size as u64);
+            (Key::Physical(handle), entry)
         })
     }
 
     /// # Safety
     /// `out` is null or writable.
-    pub unsafe fn import_physical(&self, out: *mut Handle, ask: impl Fn() -> i32) -> i32 {
-        let place = Place::current().unwrap_or(Place::HOST).without_context();
+    pub unsafe fn import_physical(&self, out: *mut Handle, ask: impl Fn() -> CudaResult) -> CudaResult {
+        let location = Location::current().unwrap_or(Location::HOST).without_context();
         let result = ask();
-        if result != SUCCESS || out.is_null() {
-            self.failed(Class::Imported, Some(place), 0, result);
-            return result;
-        }
-        // SAFETY: written by the call that succeeded.
-        let handle = unsafe { *out };
-        lock(&self.engine.physical).referenced(handle);
-        // A handle of our own that came back through its file descriptor is counted already.
-        if self.engine.ledger.get(Key::Physical(handle)).is_none() {
-            self.book(Key::Physical(handle), booking(Class::Imported, place, 0, 0));
+        if let Err(problem) = result {
+            self.failed(Class::Imported, Some(location), 0, problem);
+        } else if !out.is_null() {
+            // SAFETY: the call that succeeded has written it.
+            let handle = unsafe { *out };
+            lock(&self.engine.physical).referenced(handle);
+            // A handle of this process that came back through its file descriptor is counted already.
+            if self.engine.state.ledger.get(Key::Physical(handle)).is_none() {
+                self.book(Key::Physical(handle), booking::entry(Class::Imported, location, 0, 0));
+            }
         }
         result
     }
 
     /// # Safety
     /// `out` is null or writable.
-    pub unsafe fn retain_physical(&self, out: *mut Handle, address: u64, ask: impl Fn() -> i32) -> i32 {
-        // To the job this is memory of `cuMemAlloc`, which has no handle; ours holds other blocks as well.
-        if self.engine.is_pooled(address) {
-            return INVALID_VALUE;
+    pub unsafe fn retain_physical(&self, out: *mut Handle, address: u64, ask: impl Fn() -> CudaResult) -> CudaResult {
+        // To the job, a block is memory of `cuMemAlloc`, which has no handle. The pool's handle covers other blocks too.
+        if self.engine.pools.is_pooled(address) {
+            return Err(DriverError::INVALID_VALUE);
         }
-        let result = ask();
-        if result == SUCCESS && !out.is_null() {
-            // SAFETY: written by the call that succeeded.
+        ask()?;
+        if !out.is_null() {
+            // SAFETY: the call that succeeded has written it.
             lock(&self.engine.physical).referenced(unsafe { *out });
         }
-        result
+        Ok(())
     }
 
-    pub fn release_physical(&self, handle: Handle, ask: impl FnOnce() -> i32) -> i32 {
-        // Held across the call: the driver may give the same handle out again the moment it is free.
+    pub fn release_physical(&self, handle: Handle, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        // The lock is held across the call: as soon as the handle is free, the driver may give it out again.
         let mut physical = lock(&self.engine.physical);
         let claim = if physical.release_frees(handle) {
-            self.engine.claim()
+            self.engine.state.records.claim()
         } else {
             None
         };
         let result = ask();
-        if result != SUCCESS {
+        if result.is_err() {
             self.free_failed(claim, Key::Physical(handle), result);
         } else if physical.released(handle) {
             self.physical_gone(claim, handle);
@@ -166,64 +171,56 @@ impl Call {
     }
 
     fn physical_gone(&self, claim: Option<Claim>, handle: Handle) {
-        let key = Key::Physical(handle);
-        if let Some(allocation) = self.engine.ledger.remove(key) {
-            self.engine.refund_allocation(&allocation);
-            self.engine
-                .commit(claim, crate::engine::record(Kind::Free, self.api(), key, &allocation));
+        let (key, state) = (Key::Physical(handle), self.engine.state);
+        if let Some(allocation) = state.ledger.remove(key) {
+            state.refund(&allocation);
+            let record = records::freed(self.api(), key, &allocation, false);
+            state.records.commit(claim, record);
         }
     }
 
-    pub fn map_physical(&self, address: u64, size: u64, handle: Handle, ask: impl FnOnce() -> i32) -> i32 {
+    pub fn map_physical(
+        &self,
+        address: u64,
+        size: u64,
+        handle: Handle,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
         let mut physical = lock(&self.engine.physical);
-        let result = ask();
-        if result == SUCCESS {
-            physical.mapped(address, size, handle);
-            drop(physical);
-            self.mapping(Kind::Map, address, size, handle);
-        }
-        result
+        ask()?;
+        physical.mapped(address, size, handle);
+        drop(physical);
+        let record = records::mapped(self.api(), current_device(), address, size, handle);
+        self.engine.state.records.write(record);
+        Ok(())
     }
 
-    pub fn unmap_physical(&self, address: u64, size: u64, ask: impl FnOnce() -> i32) -> i32 {
+    pub fn unmap_physical(&self, address: u64, size: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let mut physical = lock(&self.engine.physical);
-        let result = ask();
-        if result == SUCCESS {
-            // No other thread can be given these handles before the lock is released: creating takes it as well.
-            for handle in physical.unmapped(address, size) {
-                self.physical_gone(self.engine.claim(), handle);
-            }
-            drop(physical);
-            self.mapping(Kind::Unmap, address, size, 0);
+        ask()?;
+        // Creating a handle takes the same lock, so until it is released no thread can be given one of these again.
+        for handle in physical.unmapped(address, size) {
+            self.physical_gone(self.engine.state.records.claim(), handle);
         }
-        result
-    }
-
-    fn mapping(&self, kind: Kind, address: u64, size: u64, handle: Handle) {
-        self.engine.write(Record {
-            kind: kind as u8,
-            api: self.api().number(),
-            class: Class::Vmm.number(),
-            device: Place::current().map_or(HOST_DEVICE, |place| place.device),
-            address,
-            size,
-            detail: handle,
-            ..BLANK
-        });
+        drop(physical);
+        let record = records::unmapped(self.api(), current_device(), address, size);
+        self.engine.state.records.write(record);
+        Ok(())
     }
 
     /// # Safety
     /// `out` is null or writable.
-    pub unsafe fn reserve_range(&self, out: *mut u64, size: usize, ask: impl Fn() -> i32) -> i32 {
-        let place = Place::current().unwrap_or(Place::HOST).without_context();
-        self.obtain(Class::AddressRange, Some(place), size as u64, ask, || {
-            // SAFETY: written by the call that succeeded.
+    pub unsafe fn reserve_range(&self, out: *mut u64, size: usize, ask: impl Fn() -> CudaResult) -> CudaResult {
+        let location = Location::current().unwrap_or(Location::HOST).without_context();
+        self.obtain(Class::AddressRange, Some(location), size as u64, ask, || {
+            // SAFETY: the call that succeeded has written it.
             let key = Key::Range(unsafe { *out });
-            (key, booking(Class::AddressRange, place, size as u64, size as u64))
+            let entry = booking::entry(Class::AddressRange, location, size as u64, size as u64);
+            (key, entry)
         })
     }
 
-    pub fn free_range(&self, address: u64, ask: impl FnOnce() -> i32) -> i32 {
+    pub fn free_range(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         self.give_back(Key::Range(address), ask)
     }
 }

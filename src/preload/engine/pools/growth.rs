@@ -1,110 +1,263 @@
-//! A pool's memory as the layer below grants it, told to ledger and journal.
+//! The memory of a context's pool as its policy sees it: `DeviceMemory` over the next layer.
+//!
+//! A pool grows and shrinks here alone. Every range that is obtained or given back is charged to the device's quota,
+//! entered in the registry and the ledger, and written into the journal.
 
-use crate::engine::pools::Pool;
-use crate::engine::pools::device_memory::Segments;
-use crate::engine::{BLANK, Engine};
-use crate::next::SUCCESS;
-use base::api::{Api, Class};
-use journal::format::{FLAG_MOVED, Kind, Record};
-use policy::device_memory::Available;
+use super::pool::Pool;
+use crate::engine::state::records;
+use crate::next::{self, CUmemAccessDesc, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use base::cuda::{CudaResult, DriverError, check};
+use policy::device_memory::{Available, DeviceMemory};
 
-pub struct Accounted<'a> {
-    pub engine: &'a Engine,
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
+const VIRTUAL_MEMORY: u32 = 102;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
+const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`
+const PINNED: u32 = 1;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
+const MINIMUM_GRANULARITY: u32 = 0;
+
+pub struct Growth {
     /// The pool of a whole context.
-    pub pool: &'static Pool,
+    pool: &'static Pool,
 }
 
-impl Accounted<'_> {
-    pub fn gained(&self, address: u64, size: u64, flags: u8) {
-        let device = self.pool.place.device;
-        self.engine.pools.add_range(address, size, self.pool);
-        self.engine.ledger.segment_obtained(device, size);
-        if flags & FLAG_MOVED == 0 {
-            self.engine.grew(device);
+impl Growth {
+    pub fn of(root: &'static Pool) -> Growth {
+        Growth { pool: root }
+    }
+
+    /// A segment, or a range of granules, belongs to the pool from now on; `moved` if its memory did already.
+    pub fn gained(&self, address: u64, size: u64, moved: bool) {
+        let (device, state) = (self.pool.location.device, self.pool.state);
+        self.pool.registry.add_segment(address, size, self.pool);
+        state.ledger.segment_obtained(device, size);
+        if !moved {
+            state.measurements.device_grew(device);
         }
-        let record = segment_record(Kind::SegmentAlloc, device, address, size);
-        self.engine.write(Record { flags, ..record });
+        let record = records::segment_obtained(device, address, size, moved);
+        state.records.write(record);
     }
 
-    pub fn lost(&self, address: u64, size: u64, flags: u8) {
-        let device = self.pool.place.device;
-        self.engine.pools.remove_range(address, size);
-        self.engine.ledger.segment_returned(device, size);
-        let record = segment_record(Kind::SegmentFree, device, address, size);
-        self.engine.write(Record { flags, ..record });
+    /// A segment, or a range of granules, belongs to the pool no longer: because the pool maps its memory elsewhere
+    /// (`moved`), because the context is destroyed (`context_gone`), or because the pool gives it back.
+    pub fn lost(&self, address: u64, size: u64, moved: bool, context_gone: bool) {
+        let (device, state) = (self.pool.location.device, self.pool.state);
+        self.pool.registry.remove_segment(address, size);
+        state.ledger.segment_returned(device, size);
+        let record = records::segment_returned(device, address, size, moved, context_gone);
+        state.records.write(record);
+    }
+
+    /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none.
+    fn in_context<T>(&self, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+        next::in_context(self.pool.location.context, work)
+    }
+
+    fn device(&self) -> i32 {
+        i32::from(self.pool.location.device)
+    }
+
+    /// Charges `size` bytes, then obtains them.
+    fn charged(&self, size: u64, obtain: impl FnOnce() -> CudaResult) -> CudaResult {
+        if let Some(quota) = self.pool.state.limits.of(self.pool.location.device)
+            && quota.take(size).is_err()
+        {
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        obtain().inspect_err(|_| self.refund(size))
+    }
+
+    fn refund(&self, size: u64) {
+        self.pool.state.limits.refund(self.pool.location.device, size);
+    }
+
+    /// Physical memory on the pool's device. What `cuMemAlloc` hands out can be shared with other processes
+    /// (`shareable`) and reached by network cards (`reachable`).
+    fn properties(&self, shareable: bool, reachable: bool) -> CUmemAllocationProp {
+        // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they
+        // are.
+        unsafe {
+            let mut properties: CUmemAllocationProp = std::mem::zeroed();
+            (&raw mut properties.type_).cast::<u32>().write(PINNED);
+            if shareable {
+                (&raw mut properties.requestedHandleTypes)
+                    .cast::<u32>()
+                    .write(POSIX_FILE_DESCRIPTOR);
+            }
+            properties.allocFlags.gpuDirectRDMACapable = u8::from(reachable);
+            let location = &raw mut properties.location;
+            (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
+            (*location).id = self.device();
+            properties
+        }
+    }
+
+    fn attribute(&self, attribute: u32) -> CudaResult<i32> {
+        let mut value = 0;
+        // SAFETY: the pointer is to a variable of this frame.
+        check(unsafe { next::cuDeviceGetAttribute(&mut value, attribute, self.device()) })?;
+        Ok(value)
+    }
+
+    fn least_granularity(&self) -> CudaResult<u64> {
+        if self.attribute(VIRTUAL_MEMORY)? == 0 {
+            return Err(DriverError::NOT_SUPPORTED);
+        }
+        let mut granularity = 0;
+        let properties = self.properties(false, false);
+        // SAFETY: both pointers are to variables of this frame.
+        check(unsafe { next::cuMemGetAllocationGranularity(&mut granularity, &properties, MINIMUM_GRANULARITY) })?;
+        match granularity {
+            0 => Err(DriverError::NOT_SUPPORTED),
+            granularity => Ok(granularity as u64),
+        }
+    }
+
+    fn create_with(&self, size: u64, properties: &CUmemAllocationProp) -> CudaResult<u64> {
+        let mut handle = 0;
+        // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
+        let create = || check(unsafe { next::cuMemCreate(&mut handle, size as usize, properties, 0) });
+        self.in_context(create)?;
+        Ok(handle)
     }
 }
 
-impl Segments for Accounted<'_> {
-    fn charge(&self, size: u64) -> bool {
-        let device = self.pool.place.device;
-        let Some(quota) = self.engine.quota(device) else {
-            return true;
-        };
-        quota.take(size).is_ok()
+fn warn_of_chunks(why: &str) {
+    tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
+}
+
+impl DeviceMemory for Growth {
+    fn allocate(&self, size: u64) -> CudaResult<u64> {
+        let bytes = usize::try_from(size).map_err(|_| DriverError::OUT_OF_MEMORY)?;
+        let mut address = 0;
+        self.charged(size, || {
+            // SAFETY: the pointer is to a variable of this frame.
+            self.in_context(|| check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }))
+        })?;
+        self.gained(address, size, false);
+        Ok(address)
     }
 
-    fn uncharge(&self, size: u64) {
-        self.engine.refund(self.pool.place.device, size);
-    }
-
-    fn within_limit(&self, told: Available) -> Available {
-        self.engine.within_limit(self.pool.place.device, told)
-    }
-
-    fn obtained(&self, address: u64, size: u64) {
-        self.gained(address, size, 0);
-    }
-
-    fn give_back(&self, address: u64, free: &dyn Fn() -> i32) -> i32 {
-        let size = self.engine.pools.segments().get(&address).map_or(0, |&(size, _)| size);
+    fn free(&self, address: u64) -> CudaResult {
+        // SAFETY: the policy gives back an address that `allocate` gave it.
+        let free = || self.in_context(|| check(unsafe { next::cuMemFree_v2(address) }));
+        let size = self.pool.registry.segment_size(address);
         if size == 0 {
             return free();
         }
-        // Off the books before it is free: a moment after, the address may be somebody else's.
-        self.lost(address, size, 0);
+        // Off the books before the free: right after it, another thread may be given the same address.
+        self.lost(address, size, false, false);
         let result = free();
-        if result == SUCCESS {
-            self.uncharge(size);
-        } else {
-            self.gained(address, size, 0);
-            let record = segment_record(Kind::FreeFailed, self.pool.place.device, address, size);
-            self.engine.write(Record { result, ..record });
+        match result {
+            Ok(()) => self.refund(size),
+            Err(problem) => {
+                self.gained(address, size, false);
+                let record = records::segment_free_failed(self.pool.location.device, address, size, problem);
+                self.pool.state.records.write(record);
+            }
         }
         result
     }
 
-    fn capturing(&self) -> bool {
-        self.engine.capturing()
+    fn synchronise(&self) -> CudaResult {
+        // SAFETY: the call takes no argument.
+        self.in_context(|| check(unsafe { next::cuCtxSynchronize() }))
+    }
+
+    fn may_synchronise(&self) -> bool {
+        !self.pool.state.captures.any_open()
+    }
+
+    fn available(&self) -> CudaResult<Available> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are to variables of this frame.
+        self.in_context(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }))?;
+        let actual = Available {
+            free: free as u64,
+            total: total as u64,
+        };
+        Ok(self.pool.state.limits.within(self.pool.location.device, actual))
+    }
+
+    fn granularity(&self) -> Option<u64> {
+        match self.in_context(|| self.least_granularity()) {
+            Ok(granularity) => Some(granularity),
+            Err(DriverError::NOT_SUPPORTED) => {
+                warn_of_chunks("the driver has no virtual memory management for it");
+                None
+            }
+            Err(problem) => {
+                self.no_virtual_memory(problem);
+                None
+            }
+        }
+    }
+
+    fn reserve(&self, size: u64, alignment: u64) -> CudaResult<u64> {
+        let mut address = 0;
+        let (size, alignment) = (size as usize, alignment as usize);
+        // SAFETY: the pointer is to a variable of this frame.
+        self.in_context(|| check(unsafe { next::cuMemAddressReserve(&mut address, size, alignment, 0, 0) }))?;
+        Ok(address)
+    }
+
+    fn create(&self, size: u64) -> CudaResult<u64> {
+        let reachable = self.attribute(RDMA_OF_VIRTUAL_MEMORY).is_ok_and(|value| value != 0);
+        // Memory that cannot be shared or reached is better than none.
+        let kinds = [(true, reachable), (true, false), (false, false)];
+        let mut result = Err(DriverError::NOT_SUPPORTED);
+        self.charged(size, || {
+            for (shareable, reachable) in kinds {
+                result = self.create_with(size, &self.properties(shareable, reachable));
+                if matches!(result, Ok(_) | Err(DriverError::OUT_OF_MEMORY)) {
+                    break;
+                }
+            }
+            result.map(drop)
+        })?;
+        result
+    }
+
+    fn release(&self, handle: u64, size: u64) -> CudaResult {
+        // SAFETY: `create` returned the handle, and it was not released since.
+        self.in_context(|| check(unsafe { next::cuMemRelease(handle) }))?;
+        self.refund(size);
+        Ok(())
+    }
+
+    fn map(&self, address: u64, size: u64, handle: u64) -> CudaResult {
+        // SAFETY: the address lies in a range that `reserve` returned, and the handle is live.
+        self.in_context(|| check(unsafe { next::cuMemMap(address, size as usize, 0, handle, 0) }))
+    }
+
+    fn unmap(&self, address: u64, size: u64) -> CudaResult {
+        // SAFETY: the range consists of whole mappings of ours. The policy has synchronised, so no work uses them.
+        self.in_context(|| check(unsafe { next::cuMemUnmap(address, size as usize) }))
+    }
+
+    fn allow_access(&self, address: u64, size: u64) -> CudaResult {
+        let peers = self.pool.state.peers.with_access_to(self.pool.location.device);
+        let devices = std::iter::once(self.device()).chain(peers);
+        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
+        // SAFETY: the descriptions outlive the call.
+        let allow = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
+        self.in_context(|| check(allow()))
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
-        self.gained(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.gained(address, size, moved);
     }
 
     fn unmapped(&self, address: u64, size: u64, moved: bool) {
-        self.lost(address, size, if moved { FLAG_MOVED } else { 0 });
+        self.lost(address, size, moved, false);
     }
 
-    fn peers(&self) -> Vec<i32> {
-        self.engine.peers.of(self.pool.place.device)
-    }
-
-    fn in_chunks(&self, why: &str) {
-        tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
-    }
-}
-
-fn segment_record(kind: Kind, device: i16, address: u64, size: u64) -> Record {
-    Record {
-        kind: kind as u8,
-        api: Api::Policy.number(),
-        class: Class::Linear.number(),
-        device,
-        address,
-        size,
-        allocated: size,
-        detail: size,
-        ..BLANK
+    fn no_virtual_memory(&self, why: DriverError) {
+        warn_of_chunks(&format!(
+            "virtual memory management fails here with CUDA error {}",
+            why.0
+        ));
     }
 }

@@ -1,56 +1,55 @@
-//! A pool whose context goes: off the books first, back on them where the context stays after all.
+//! The teardown of a context's pool: taken off the books before the context is destroyed, put back if it is not.
 
 use std::ptr;
 
-use crate::engine::pools::Pool;
-use crate::engine::pools::growth::Accounted;
-use crate::engine::pools::suballocation::block_record;
-use crate::engine::{Engine, lock};
+use super::Pools;
+use super::growth::Growth;
+use super::pool::Pool;
+use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
-use journal::format::{FLAG_CONTEXT_GONE, Kind, Record};
+use base::sync::lock;
 use policy::Policy;
 
-/// A pool whose context is about to go, with what it held.
+/// A pool whose context is about to be destroyed, with what it held.
 pub struct DetachedPool {
     pool: &'static Pool,
-    /// Its own, and those of its branches.
+    /// The policies of the subpools and of the pool, in this order.
     policies: Vec<(&'static Pool, Box<dyn Policy>)>,
+    /// First address and bytes of each segment.
     segments: Vec<(u64, u64)>,
+    /// First address and bytes of each slab, and its subpool.
     slabs: Vec<(u64, u64, &'static Pool)>,
 }
 
-impl Engine {
+impl Pools {
     /// Takes a context's pool, its blocks and its memory off the books.
-    pub(crate) fn detach_pool(&self, context: u64, api: Api) -> Option<DetachedPool> {
-        let pool = self.pools.contexts_mut().remove(&context)?;
+    pub fn detach(&self, context: u64, api: Api) -> Option<DetachedPool> {
+        let pool = self.registry.contexts_mut().remove(&context)?;
+        let device = pool.location.device;
         let mut policies = Vec::new();
         for one in pool.family() {
             policies.push((one, lock(&one.policy).take()?));
         }
-        let slabs: Vec<_> = (self.pools.slabs().iter())
-            .filter(|(_, (_, branch))| ptr::eq(branch.root(), pool))
-            .map(|(&address, &(size, branch))| (address, size, branch))
-            .collect();
+        let slabs = self.registry.slabs_of(|subpool| ptr::eq(subpool.root(), pool));
         for (one, policy) in &policies {
             for block in policy.live() {
-                if self.pools.is_lent(one, block.address) {
+                if one.has_lent(block.address) {
                     continue;
                 }
-                self.ledger.block_returned(&one.usage, &block);
-                let record = block_record(Kind::Free, api, pool.place.device, &block);
-                let flags = FLAG_CONTEXT_GONE;
-                self.write(Record { flags, ..record });
+                one.usage.returned(&block);
+                let record = records::block_freed(api, device, &block, 0, true);
+                self.state.records.write(record);
             }
-            self.ledger.pool_ends(pool.place.device, &one.usage);
+            self.state.ledger.pool_ends(device, &one.usage);
         }
         for &(address, size, _) in &slabs {
-            self.pools.take_back(address, size);
+            self.registry.take_back(address, size);
         }
-        let segments = self.pools.segments_of(pool);
-        let accounted = Accounted { engine: self, pool };
+        let segments = self.registry.segments_of(pool);
+        let growth = Growth::of(pool);
         for &(address, size) in &segments {
-            accounted.lost(address, size, FLAG_CONTEXT_GONE);
+            growth.lost(address, size, false, true);
         }
         Some(DetachedPool {
             pool,
@@ -60,43 +59,44 @@ impl Engine {
         })
     }
 
-    /// Puts a pool back that `detach_pool` took.
-    pub(crate) fn attach_pool(&self, detached: DetachedPool, api: Api) {
+    /// Puts a pool back that `detach` took: its context was not destroyed.
+    pub fn attach(&self, detached: DetachedPool, api: Api) {
         let DetachedPool {
             pool,
             policies,
             segments,
             slabs,
         } = detached;
-        let device = pool.place.device;
-        let accounted = Accounted { engine: self, pool };
+        let device = pool.location.device;
+        let growth = Growth::of(pool);
         for (address, size) in segments {
-            accounted.gained(address, size, 0);
+            growth.gained(address, size, false);
         }
-        for (address, size, branch) in slabs {
-            self.pools.lend(address, size, branch);
+        for (address, size, subpool) in slabs {
+            self.registry.lend(address, size, subpool);
         }
-        // The lender first: a branch cannot do without.
+        // The lender comes first, because its subpools need it.
         for (one, policy) in policies.into_iter().rev() {
-            self.ledger.pool_begins(device, &one.usage);
+            self.state.ledger.pool_begins(device, &one.usage);
             for block in policy.live() {
-                if self.pools.is_lent(one, block.address) {
+                if one.has_lent(block.address) {
                     continue;
                 }
-                self.ledger.block_obtained(device, &one.usage, &block);
-                self.write(block_record(Kind::Alloc, api, device, &block));
+                self.state.ledger.block_obtained(device, &one.usage, &block);
+                let record = records::block_obtained(api, device, &block, 0);
+                self.state.records.write(record);
             }
             *lock(&one.policy) = Some(policy);
         }
-        self.pools.contexts_mut().insert(pool.place.context, pool);
+        self.registry.contexts_mut().insert(pool.location.context, pool);
     }
 
-    /// The context of a detached pool is gone: gives back what did not go with it.
-    pub(crate) fn bury_pool(&self, detached: DetachedPool) {
+    /// The context of a detached pool is gone. Gives back the memory that did not go with the context.
+    pub fn release_detached(&self, detached: DetachedPool) {
         let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
-        // What a branch has is its lender's.
+        // The memory of a subpool belongs to its lender.
         for remains in detached.policies.iter().map(|(_, policy)| policy.remains()) {
-            // SAFETY: mappings, handles and ranges of the pool's own, and no work is left that could use them.
+            // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {
                 for (address, size) in remains.mapped {
                     next::cuMemUnmap(address, size as usize);
@@ -109,6 +109,6 @@ impl Engine {
                 }
             }
         }
-        self.refund(detached.pool.place.device, bytes);
+        self.state.limits.refund(detached.pool.location.device, bytes);
     }
 }

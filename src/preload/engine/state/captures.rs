@@ -1,191 +1,168 @@
-//! Open stream captures. While one is open a policy must not synchronise, nor give memory back: that would break it.
+//! Open stream captures.
+//!
+//! While a capture is open, a policy must not synchronise and must not give memory back to the next layer: either would
+//! invalidate the capture.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::engine::pools::Pool;
-use crate::engine::{Call, Engine, Place, lock};
-use crate::next::{self, STREAM_PER_THREAD, SUCCESS};
+use crate::next::{self, STREAM_PER_THREAD};
+use base::cuda::CudaResult;
 use base::identity::thread_id;
+use base::sync::lock;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`
 const NOT_CAPTURING: u32 = 0;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
-pub const RELAXED: u32 = 2;
+const RELAXED: u32 = 2;
 
-/// How long a request without memory waits for the captures of other threads to end, and looks whether they did.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_micros(100);
+/// The longest time that a request without memory waits for the captures of other threads to end.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// How often such a request checks whether they have ended.
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// A stream; where its handle means another one in each thread, with the thread.
-type Name = (usize, u32);
+/// A stream handle, with a thread id if the handle means a different stream in each thread.
+type StreamKey = (usize, u32);
 
-struct Capture {
-    /// The context that was current when it began.
+/// One open capture.
+#[derive(Clone, Copy)]
+pub struct Capture {
+    /// The context that was current when the capture began.
     context: u64,
+    /// The thread that began it.
     thread: u32,
 }
 
 #[derive(Default)]
 pub struct Captures {
-    open: Mutex<HashMap<Name, Capture>>,
+    open: Mutex<HashMap<StreamKey, Capture>>,
+    /// The number of open captures, readable without the lock.
     count: AtomicUsize,
-    /// Whether there ever was one.
-    ever: AtomicBool,
-    /// Held by whoever waits for the open ones to end: none begins meanwhile.
-    none_begins: Mutex<()>,
-    /// Whether the job ever made a stream of its own.
-    pub streams_made: AtomicBool,
+    /// Whether the job has begun a capture at any time.
+    ever_used: AtomicBool,
+    /// A thread that waits until no capture is open holds this lock, so that no new capture begins meanwhile.
+    beginning: Mutex<()>,
+    /// Whether the job has created a stream at any time.
+    streams_created: AtomicBool,
 }
 
-fn name(stream: usize) -> Name {
-    // Handles up to this one do not name one stream for the whole process.
+fn stream_key(stream: usize) -> StreamKey {
+    // The handles up to `STREAM_PER_THREAD` do not name one stream for the whole process.
     (stream, if stream <= STREAM_PER_THREAD { thread_id() } else { 0 })
 }
 
-/// Whether a stream captures, by the driver's own answer.
-pub fn captures(status: impl Fn(*mut u32) -> i32) -> bool {
+/// Whether a stream is capturing. `status` asks the next layer.
+pub fn is_capturing(status: impl Fn(*mut u32) -> CudaResult) -> bool {
     let mut now = NOT_CAPTURING;
-    status(&mut now) == SUCCESS && now != NOT_CAPTURING
+    status(&mut now).is_ok() && now != NOT_CAPTURING
+}
+
+/// Exchanges the calling thread's capture mode with `mode`. In the relaxed mode, its calls do not invalidate captures of
+/// other threads.
+fn exchange_capture_mode(mode: &mut u32) {
+    // SAFETY: the pointer is valid for reading and writing.
+    unsafe { next::cuThreadExchangeStreamCaptureMode(mode) };
+}
+
+/// Lets the calling thread make any call from now on without invalidating a capture. For threads of the library.
+pub fn relax_this_thread() {
+    exchange_capture_mode(&mut { RELAXED });
 }
 
 impl Captures {
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<Name, Capture>) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut HashMap<StreamKey, Capture>) -> T) -> T {
         let mut open = lock(&self.open);
         let result = change(&mut open);
         self.count.store(open.len(), Ordering::SeqCst);
         result
     }
 
+    /// Whether a capture is open.
     #[inline]
-    pub fn any(&self) -> bool {
+    pub fn any_open(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// What the streams of a context were capturing is gone with it.
-    pub fn context_gone(&self, context: u64) {
-        self.change(|open| open.retain(|_, its| its.context != context));
+    /// Notes that the job uses captures. Called before the first one begins.
+    pub fn mark_used(&self) {
+        self.ever_used.store(true, Ordering::Relaxed);
     }
-}
 
-impl Call {
-    pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
-        // Before the call: no policy may synchronise from the moment the capture is open. A stream that is capturing
-        // already is refused below, and goes on capturing.
-        let captures = &self.engine.captures;
-        let this = Capture {
-            context: Place::current().map_or(0, |place| place.context),
+    /// Notes a capture of this thread in `context`; waits for threads that need a moment without captures. Returns false
+    /// if the stream was capturing already.
+    pub fn begin(&self, stream: usize, context: u64) -> bool {
+        let capture = Capture {
+            context,
             thread: thread_id(),
         };
-        captures.ever.store(true, Ordering::Relaxed);
-        if !captures.any() {
-            self.engine.clean_for_capture(this.context);
-        }
-        let turn = lock(&captures.none_begins);
-        let new = captures.change(|open| open.insert(name(stream), this).is_none());
-        drop(turn);
-        self.engine.wait_for_policies();
-        let result = ask();
-        if result != SUCCESS && new {
-            captures.change(|open| open.remove(&name(stream)));
-        }
-        result
+        let _beginning = lock(&self.beginning);
+        self.change(|open| open.insert(stream_key(stream), capture).is_none())
     }
 
-    /// A capture ends whatever the result, unless the stream goes on capturing, which `status` tells.
-    pub fn capture_ends(&self, stream: usize, status: impl Fn(*mut u32) -> i32, ask: impl FnOnce() -> i32) -> i32 {
-        let result = ask();
-        if result == SUCCESS || !captures(status) {
-            self.engine.captures.change(|open| open.remove(&name(stream)));
-            if !self.engine.capturing() {
-                self.engine.sharing.capture_over();
-            }
-        }
-        result
+    /// The stream captures no longer. Returns its capture if one was open.
+    pub fn end(&self, stream: usize) -> Option<Capture> {
+        self.change(|open| open.remove(&stream_key(stream)))
     }
 
-    pub fn stream_made(&self, ask: impl FnOnce() -> i32) -> i32 {
-        self.engine.captures.streams_made.store(true, Ordering::Relaxed);
-        ask()
+    /// Puts back a capture that `end` removed.
+    pub fn restore(&self, stream: usize, capture: Capture) {
+        self.change(|open| open.insert(stream_key(stream), capture));
     }
 
-    /// With a stream goes its capture. Off the list before the call: a moment after, another one may have the handle.
-    pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> i32) -> i32 {
-        let captures = &self.engine.captures;
-        let before = captures
-            .any()
-            .then(|| captures.change(|open| open.remove(&name(stream))))
-            .flatten();
-        let result = ask();
-        if let Some(its) = before
-            && result != SUCCESS
-        {
-            captures.change(|open| open.insert(name(stream), its));
-        }
-        result
-    }
-}
-
-impl Engine {
-    pub(crate) fn capturing(&self) -> bool {
-        self.captures.any()
+    /// The captures of a context's streams are gone with it.
+    pub fn context_gone(&self, context: u64) {
+        self.change(|open| open.retain(|_, capture| capture.context != context));
     }
 
-    /// Runs `work` once other threads' captures have ended, and while none begins: then what was freed can be used again.
-    /// `None` where none ever was, one of this thread is open, or they do not end soon.
-    pub(crate) fn between_captures<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let captures = &self.captures;
+    fn thread_has_one(open: &HashMap<StreamKey, Capture>) -> bool {
         let this = thread_id();
-        if !captures.ever.load(Ordering::Relaxed) || lock(&captures.open).values().any(|one| one.thread == this) {
+        open.values().any(|capture| capture.thread == this)
+    }
+
+    /// Whether the calling thread began a capture that is still open.
+    pub fn open_in_this_thread(&self) -> bool {
+        self.any_open() && Self::thread_has_one(&lock(&self.open))
+    }
+
+    /// Runs `work` once the captures of other threads have ended, and lets none begin meanwhile. Blocks that were freed
+    /// during a capture can then be used again. Returns `None` if the job has never begun a capture, if a capture of
+    /// this thread is open, or if the others do not end soon.
+    pub fn run_between<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        if !self.ever_used.load(Ordering::Relaxed) || Self::thread_has_one(&lock(&self.open)) {
             return None;
         }
-        let _turn = lock(&captures.none_begins);
-        let begin = Instant::now();
-        while captures.any() {
-            if begin.elapsed() > PATIENCE {
+        let _beginning = lock(&self.beginning);
+        let start = Instant::now();
+        while self.any_open() {
+            if start.elapsed() > LONGEST_WAIT {
                 return None;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         Some(work())
     }
 
-    /// What is free now can be used while a capture is open, when nobody may wait for the work that used it.
-    fn clean_for_capture(&self, context: u64) {
-        let root = self.pools.contexts().get(&context).copied();
-        for pool in root.into_iter().flat_map(Pool::family) {
-            // Where it fails, what is clean is there all the same.
-            let _ = self.with_policy(pool, |policy, memory| policy.clean(memory));
-        }
-    }
-
-    /// Whether this thread began a capture that is open.
-    pub(crate) fn captures_here(&self) -> bool {
-        let this = thread_id();
-        self.capturing() && lock(&self.captures.open).values().any(|one| one.thread == this)
-    }
-
-    /// Runs `work`, whose calls of the layer below are none that a capture should see.
-    pub(crate) fn beside_captures<T>(&self, work: impl FnOnce() -> T) -> T {
-        if !self.capturing() {
+    /// Runs `work` with this thread's capture mode relaxed, so that its calls of the next layer invalidate no capture.
+    pub fn run_relaxed<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.any_open() {
             return work();
         }
+        // The exchange puts the thread's own mode into the variable, and later takes it from there again.
         let mut mode = RELAXED;
-        // SAFETY: this frame's own value, which holds the thread's mode in between.
-        unsafe { next::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        exchange_capture_mode(&mut mode);
         let result = work();
-        // SAFETY: as above.
-        unsafe { next::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        exchange_capture_mode(&mut mode);
         result
     }
 
-    /// What a policy began before a capture was noted, a synchronisation or a release, is done by the end of this.
-    fn wait_for_policies(&self) {
-        let roots: Vec<&'static Pool> = self.pools.contexts().values().copied().collect();
-        for pool in roots.into_iter().flat_map(Pool::family) {
-            drop(lock(&pool.policy));
-        }
+    /// Notes that the job has streams besides the default one.
+    pub fn stream_created(&self) {
+        self.streams_created.store(true, Ordering::Relaxed);
+    }
+
+    pub fn any_stream_created(&self) -> bool {
+        self.streams_created.load(Ordering::Relaxed)
     }
 }

@@ -1,38 +1,40 @@
-//! One free of an allocation at a time. Two threads that free the same one is a bug of the job's, and the driver answers
-//! the second with an error; but the one that takes the entry out of the ledger must be the one that frees, or the entry
-//! would come back after the memory is gone.
+//! Frees in flight: at most one free of an allocation runs at a time.
+//!
+//! A job that frees one allocation from two threads has a bug, and the driver answers the second free with an error. But
+//! the thread that takes the entry out of the ledger must be the one whose free succeeds. Otherwise the thread whose free
+//! failed would put the entry back although the memory is gone.
 
 use std::time::Duration;
 
 use dashmap::DashSet;
 
-use crate::engine::state::ledger::Key;
+use super::allocation::Key;
 
-const PAUSE: Duration = Duration::from_micros(100);
+const RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 #[derive(Default)]
-pub struct Freeing {
-    under_way: DashSet<Key>,
+pub struct FreesInFlight {
+    keys: DashSet<Key>,
 }
 
-/// Ends with this value.
-pub struct Turn<'a> {
-    freeing: &'a Freeing,
+/// The free of one allocation; dropping it ends the free.
+pub struct FreeInFlight<'a> {
+    frees: &'a FreesInFlight,
     key: Key,
 }
 
-impl Freeing {
-    /// Waits for a free of the same allocation that is under way.
-    pub fn begin(&self, key: Key) -> Turn<'_> {
-        while !self.under_way.insert(key) {
-            std::thread::sleep(PAUSE);
+impl FreesInFlight {
+    /// Waits until no other thread frees this allocation, then begins.
+    pub fn begin(&self, key: Key) -> FreeInFlight<'_> {
+        while !self.keys.insert(key) {
+            std::thread::sleep(RETRY_INTERVAL);
         }
-        Turn { freeing: self, key }
+        FreeInFlight { frees: self, key }
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FreeInFlight<'_> {
     fn drop(&mut self) {
-        self.freeing.under_way.remove(&self.key);
+        self.frees.keys.remove(&self.key);
     }
 }

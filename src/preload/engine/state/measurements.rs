@@ -1,197 +1,110 @@
-//! What others say of a device, written down beside what we say: the layer below (`cuMemGetInfo`) and, where a limit or a
-//! shared account is in force, the driver's management library. The difference between the latter and the ledger is what
-//! the driver has for the process's contexts, and is booked on the account.
+//! When each device is measured.
 //!
-//! Done when a device is used first, when a context is gone, and after memory grew, but not more than once a second.
+//! To measure a device is to write down what the next layer and NVML say of it beside the ledger's figures. A device is
+//! measured when it is used first, when a context is gone, and after its memory grew, but then at most once a second.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use crate::engine::state::limits::describe;
-use crate::engine::{BLANK, Engine, Place};
-use crate::next::{self, management};
-use base::api::Api;
 use base::cuda::MAX_DEVICES;
-use journal::format::{Kind, Record};
-use quota::DeviceQuota;
 
-const UNSEEN: u8 = 0;
-const SEEN: u8 = 1;
-/// Seen, and there is something new to see.
+const UNUSED: u8 = 0;
+const MEASURED: u8 = 1;
+/// Measured, and grown since.
 const GREW: u8 = 2;
 
-const SELDOM_MS: u64 = 1000;
+/// The least time between two measurements of a device that grows.
+const INTERVAL_MS: u64 = 1000;
 
-/// Which devices were used, and when they were measured.
-pub struct Sightings {
-    states: [AtomicU8; MAX_DEVICES],
-    /// When, in milliseconds of `now`; 0 where the next look is to measure in any case.
-    measured: [AtomicU64; MAX_DEVICES],
+/// A measurement that is due.
+pub enum Due {
+    /// The job uses the device for the first time.
+    FirstUse,
+    /// Memory of the device grew, and the last measurement is old enough.
+    Growth,
 }
 
-/// Milliseconds, more than 0. Asked for at every request of a job that grows: a clock that is read in no time, and some
-/// milliseconds late.
-fn now() -> u64 {
+/// Which devices the job has used, and when they were measured.
+pub struct Measurements {
+    states: [AtomicU8; MAX_DEVICES],
+    /// The time of the last measurement as `now_ms` gives it; 0 if the next one is due in any case.
+    measured_ms: [AtomicU64; MAX_DEVICES],
+}
+
+/// Milliseconds of a monotonic clock, more than 0. A growing job asks for this at every request, so this clock is the
+/// coarse one: it is cheap to read and some milliseconds late.
+fn now_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writing.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000 + 1
 }
 
-impl Default for Sightings {
+fn entry<T>(entries: &[T; MAX_DEVICES], device: i16) -> Option<&T> {
+    entries.get(usize::try_from(device).ok()?)
+}
+
+impl Default for Measurements {
     fn default() -> Self {
-        Sightings {
-            states: [const { AtomicU8::new(UNSEEN) }; MAX_DEVICES],
-            measured: [const { AtomicU64::new(0) }; MAX_DEVICES],
+        Measurements {
+            states: [const { AtomicU8::new(UNUSED) }; MAX_DEVICES],
+            measured_ms: [const { AtomicU64::new(0) }; MAX_DEVICES],
         }
     }
 }
 
-impl Sightings {
-    pub fn has(&self, device: i16) -> bool {
-        self.state(device).is_some_and(|state| state.load(Relaxed) != UNSEEN)
+impl Measurements {
+    /// Whether the job has used this device.
+    pub fn is_used(&self, device: i16) -> bool {
+        entry(&self.states, device).is_some_and(|state| state.load(Relaxed) != UNUSED)
     }
 
-    fn state(&self, device: i16) -> Option<&AtomicU8> {
-        self.states.get(usize::try_from(device).ok()?)
+    /// The devices that the job has used.
+    pub fn used_devices(&self) -> impl Iterator<Item = i16> {
+        (0..MAX_DEVICES as i16).filter(|&device| self.is_used(device))
     }
-}
 
-impl Engine {
-    /// A call of the job concerned memory of this device.
+    /// Whether a measurement of this device may be due; `take_due` tells.
     #[inline]
-    pub(crate) fn saw_device(&self, device: i16) {
-        if let Some(state) = self.sightings.state(device)
-            && state.load(Relaxed) != SEEN
-        {
-            self.look_at(device, state);
-        }
+    pub fn may_be_due(&self, device: i16) -> bool {
+        entry(&self.states, device).is_some_and(|state| state.load(Relaxed) != MEASURED)
     }
 
-    /// More of the device was obtained from the layer below.
-    pub(crate) fn grew(&self, device: i16) {
-        if let Some(state) = self.sightings.state(device) {
-            let _ = state.compare_exchange(SEEN, GREW, Relaxed, Relaxed);
-        }
-    }
-
-    #[cold]
-    fn look_at(&self, device: i16, state: &AtomicU8) {
+    /// Takes the measurement of a device that is due. One that is not due yet, or that an open capture forbids
+    /// (`capturing`), stays pending.
+    pub fn take_due(&self, device: i16, capturing: impl FnOnce() -> bool) -> Option<Due> {
+        let (state, last) = (entry(&self.states, device)?, entry(&self.measured_ms, device)?);
         if state.load(Relaxed) == GREW {
-            let last = self.sightings.measured[device as usize].load(Relaxed);
-            if last > 0 && now() < last + SELDOM_MS || self.capturing() {
-                // Not yet, and not forgotten.
-                return;
+            let last = last.load(Relaxed);
+            if last > 0 && now_ms() < last + INTERVAL_MS || capturing() {
+                return None;
             }
         }
-        match state.swap(SEEN, Relaxed) {
-            UNSEEN => {
-                self.show_routes();
-                self.name_device(device);
-                self.measure(device);
-            }
-            GREW => self.measure(device),
-            _ => {}
+        match state.swap(MEASURED, Relaxed) {
+            UNUSED => Some(Due::FirstUse),
+            GREW => Some(Due::Growth),
+            _ => None,
         }
     }
 
-    /// Writes down a device's name and size.
-    fn name_device(&self, device: i16) {
-        let Some(journal) = &self.journal else { return };
-        let Some(described) = describe(device) else { return };
-        let mut name = [0u8; 64];
-        // SAFETY: the buffer is this frame's own, of the size that the call is told.
-        unsafe { next::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, described.ordinal) };
-        let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        journal.device(
-            described.ordinal,
-            described.total,
-            described.uuid,
-            &String::from_utf8_lossy(&name[..length]),
-            self.quota(device).and_then(|quota| quota.limit),
-        );
+    /// Memory of a device was obtained from the next layer.
+    pub fn device_grew(&self, device: i16) {
+        if let Some(state) = entry(&self.states, device) {
+            let _ = state.compare_exchange(MEASURED, GREW, Relaxed, Relaxed);
+        }
     }
 
-    pub(crate) fn measure(&self, device: i16) {
-        let Some(measured) = usize::try_from(device)
-            .ok()
-            .and_then(|index| self.sightings.measured.get(index))
-        else {
-            return;
-        };
-        if self.capturing() {
-            return;
+    /// Notes a measurement of this device that begins now.
+    pub fn begin(&self, device: i16) {
+        if let Some(measured) = entry(&self.measured_ms, device) {
+            measured.store(now_ms(), Relaxed);
         }
-        measured.store(now(), Relaxed);
-        self.refresh_pools(Api::Policy);
-        let (mut free, mut total) = (0usize, 0usize);
-        if Place::current().is_some_and(|place| place.device == device) {
-            // SAFETY: both are this frame's own values.
-            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-        }
-        let (reserved, of_process) = match self.quota(device) {
-            Some(quota) => self.measure_context(device, quota),
-            None => (self.reserved(device), 0),
-        };
-        // An event must not be lost for it, nor it be counted as one that was.
-        if self.journal.as_ref().is_none_or(|journal| journal.lost() > 0) {
-            return;
-        }
-        self.write(Record {
-            kind: Kind::Measured as u8,
-            api: Api::Policy.number(),
-            device,
-            address: reserved,
-            size: total as u64,
-            allocated: free as u64,
-            detail: of_process,
-            ..BLANK
-        });
     }
 
-    /// Measures every device that was used.
-    pub(crate) fn measure_all(&self) {
-        (0..MAX_DEVICES as i16)
-            .filter(|&device| self.sightings.has(device))
-            .for_each(|device| self.measure(device));
-    }
-
-    /// Measures a device whose context is gone. The next one is measured when it is used first.
-    pub(crate) fn measure_last(&self, device: i16) {
-        self.measure(device);
-        if let Some(measured) = usize::try_from(device)
-            .ok()
-            .and_then(|index| self.sightings.measured.get(index))
-        {
+    /// Makes the next measurement of this device due at its next use.
+    pub fn due_at_next_use(&self, device: i16) {
+        if let Some(measured) = entry(&self.measured_ms, device) {
             measured.store(0, Relaxed);
         }
-        self.grew(device);
-    }
-
-    fn reserved(&self, device: i16) -> u64 {
-        self.ledger.readings(device, None).reserved.current
-    }
-
-    /// Books what the driver has for this process beside what the ledger has reserved. Returns the ledger's figure and
-    /// the management library's, 0 where that does not say.
-    fn measure_context(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
-        for _ in 0..4 {
-            let before = self.reserved(device);
-            let place = quota.place();
-            // Memory that another thread is obtaining or giving back is on one side of the comparison only.
-            let in_flight = place.held().saturating_sub(quota.context()) != before;
-            let Some(of_process) = management::process_bytes(quota.uuid) else {
-                return (before, 0);
-            };
-            // Pools give memory back when somebody waits for a stream.
-            self.refresh_pools(Api::Policy);
-            // What came and went while the library was asked left its number with our place.
-            if !in_flight && quota.place() == place && self.reserved(device) == before {
-                quota.context_takes(of_process.saturating_sub(before));
-                return (before, of_process);
-            }
-        }
-        // The other threads are busy: at the next look.
-        self.grew(device);
-        (self.reserved(device), 0)
+        self.device_grew(device);
     }
 }

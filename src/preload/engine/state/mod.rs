@@ -1,8 +1,81 @@
-//! What the library knows: types with methods that know no call.
+//! What the library knows about the process: types with methods that know no call and no pool.
+//!
+//! `State` holds one of each. Pools and calls share it for the life of the process.
 
+pub mod allocation;
 pub mod captures;
 pub mod frees_in_flight;
 pub mod ledger;
 pub mod limits;
+pub mod location;
 pub mod measurements;
 pub mod peers;
+pub mod records;
+pub mod streams;
+pub mod totals;
+
+use base::api::Class;
+use quota::Quota;
+
+use allocation::Allocation;
+use captures::Captures;
+use frees_in_flight::FreesInFlight;
+use ledger::Ledger;
+use limits::{Grant, Limits};
+use measurements::Measurements;
+use peers::Peers;
+use records::Recorder;
+use streams::StreamNumbers;
+
+pub struct State {
+    pub ledger: Ledger,
+    pub frees: FreesInFlight,
+    pub captures: Captures,
+    pub peers: Peers,
+    pub streams: StreamNumbers,
+    pub limits: Limits,
+    pub measurements: Measurements,
+    pub records: Recorder,
+}
+
+impl State {
+    pub fn new(quota: &'static Quota, records: Recorder) -> State {
+        State {
+            ledger: Ledger::default(),
+            frees: FreesInFlight::default(),
+            captures: Captures::default(),
+            peers: Peers::default(),
+            streams: StreamNumbers::default(),
+            limits: Limits::new(quota),
+            measurements: Measurements::default(),
+            records,
+        }
+    }
+
+    /// Bytes of a device that this process holds, as the ledger has them.
+    pub fn reserved(&self, device: i16) -> u64 {
+        self.ledger.readings(device, None).reserved.current
+    }
+
+    /// An allocation went back to the next layer.
+    pub fn refund(&self, allocation: &Allocation) {
+        if allocation.class.is_device_memory() {
+            self.limits.refund(allocation.device, allocation.reserved);
+        }
+    }
+
+    /// The driver's own pools hold `now` bytes of a device; they held `before`. Growth is paid from `grant` first.
+    pub fn driver_pools_hold(&self, device: i16, class: Class, before: u64, now: u64, grant: Option<&mut Grant>) {
+        self.ledger.driver_pools_hold(device, class, before, now);
+        self.limits.refund(device, before.saturating_sub(now));
+        let grown = now.saturating_sub(before);
+        match (grant, self.limits.of(device)) {
+            (Some(grant), _) => grant.spend(grown),
+            (None, Some(quota)) => quota.add(grown),
+            (None, None) => {}
+        }
+        if grown > 0 {
+            self.measurements.device_grew(device);
+        }
+    }
+}

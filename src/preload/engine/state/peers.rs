@@ -1,43 +1,45 @@
-//! Which devices may use which others' memory.
+//! Which contexts may use the memory of which other contexts.
 //!
-//! The driver keeps this for what it allocates. Access to memory that is mapped is given a range at a time, so a policy
-//! that maps has to give it: to what is mapped when `cuCtxEnablePeerAccess` is called, and to what is mapped after.
+//! The driver keeps this for memory that it allocates. Access to mapped memory is given one range at a time, so a policy
+//! that maps memory has to give it: to all mapped ranges when `cuCtxEnablePeerAccess` is called, and to each range that
+//! is mapped later.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use crate::engine::{Place, lock};
+use super::location::Location;
+use base::sync::lock;
 
 #[derive(Default)]
 pub struct Peers {
-    /// Who may, and whose memory.
-    allowed: Mutex<HashSet<(Place, Place)>>,
+    /// Pairs of a context that has access and the context whose memory it may use.
+    allowed: Mutex<HashSet<(Location, Location)>>,
 }
 
 impl Peers {
-    /// Whether the first context may use the second one's memory. Access that was given to ranges in use stays: it is
-    /// no loss to anybody, and goes with the range.
-    pub fn note(&self, who: Place, whose: Place, may: bool) {
+    /// Notes whether `user` may use the memory of `owner`. After access is disabled, ranges that are mapped already stay
+    /// accessible until they are unmapped, which harms neither context.
+    pub fn note(&self, user: Location, owner: Location, may: bool) {
         let mut allowed = lock(&self.allowed);
         if may {
-            allowed.insert((who, whose));
+            allowed.insert((user, owner));
         } else {
-            allowed.remove(&(who, whose));
+            allowed.remove(&(user, owner));
         }
     }
 
-    /// Devices that may use memory of `device`, each once.
-    pub fn of(&self, device: i16) -> Vec<i32> {
+    /// Devices that may use memory of `device`, without duplicates.
+    pub fn with_access_to(&self, device: i16) -> Vec<i32> {
         let allowed = lock(&self.allowed);
-        let its = allowed.iter().filter(|(_, whose)| whose.device == device);
-        let mut devices: Vec<i32> = its.map(|(who, _)| i32::from(who.device)).collect();
+        let pairs = allowed.iter().filter(|(_, owner)| owner.device == device);
+        let mut devices: Vec<i32> = pairs.map(|(user, _)| i32::from(user.device)).collect();
         devices.sort_unstable();
         devices.dedup();
         devices
     }
 
     pub fn context_gone(&self, context: u64) {
-        lock(&self.allowed).retain(|(who, whose)| who.context != context && whose.context != context);
+        lock(&self.allowed).retain(|(user, owner)| user.context != context && owner.context != context);
     }
 }
 
@@ -47,14 +49,14 @@ mod tests {
 
     #[test]
     fn access_goes_one_way_and_with_its_context() {
-        let [a, b, c] = [(0, 10), (1, 11), (1, 12)].map(|(device, context)| Place { device, context });
+        let [a, b, c] = [(0, 10), (1, 11), (1, 12)].map(|(device, context)| Location { device, context });
         let peers = Peers::default();
         peers.note(b, a, true);
         peers.note(c, a, true);
-        assert_eq!((peers.of(0), peers.of(1)), (vec![1], vec![]));
+        assert_eq!((peers.with_access_to(0), peers.with_access_to(1)), (vec![1], vec![]));
         peers.note(b, a, false);
-        assert_eq!(peers.of(0), [1]);
+        assert_eq!(peers.with_access_to(0), [1]);
         peers.context_gone(12);
-        assert!(peers.of(0).is_empty());
+        assert!(peers.with_access_to(0).is_empty());
     }
 }

@@ -1,53 +1,87 @@
 use base::api::Api;
+use journal::format::RawRecord;
+use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
-use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
 
-fn record(kind: Kind, class: Class, address: u64, size: u64) -> Record {
-    Record {
-        time_ns: 0,
+fn allocation(class: Class, address: u64, size: u64) -> Allocation {
+    Allocation {
+        class: class.into(),
         address,
-        size,
+        requested: size,
         allocated: size.next_multiple_of(512),
-        detail: 0,
-        tid: 1,
-        result: 0,
-        api: Api::cudaMalloc.number(),
-        device: 0,
-        kind: kind as u8,
-        class: class.number(),
-        flags: 0,
+        reserved: None,
         stream: 0,
     }
 }
 
-fn direct(record: Record) -> Record {
-    Record {
-        flags: FLAG_DIRECT,
-        detail: record.allocated,
-        ..record
+fn alloc(class: Class, address: u64, size: u64) -> Event {
+    Event::Alloc(allocation(class, address, size))
+}
+
+/// As `alloc`, with memory that the call itself obtained.
+fn direct(class: Class, address: u64, size: u64) -> Event {
+    let allocation = allocation(class, address, size);
+    Event::Alloc(Allocation {
+        reserved: Some(allocation.allocated),
+        ..allocation
+    })
+}
+
+fn free(class: Class, address: u64, size: u64) -> Event {
+    Event::Free {
+        allocation: allocation(class, address, size),
+        context_gone: false,
     }
 }
 
-fn moved(record: Record) -> Record {
-    Record {
-        flags: FLAG_MOVED,
-        ..record
+fn segment_alloc(address: u64, size: u64) -> Event {
+    Event::SegmentAlloc {
+        address,
+        size,
+        moved: false,
     }
 }
 
-fn replay(records: &[Record]) -> Ledger {
+fn segment_free(address: u64, size: u64) -> Event {
+    Event::SegmentFree {
+        address,
+        size,
+        moved: false,
+        context_gone: false,
+    }
+}
+
+fn moved(event: Event) -> Event {
+    match event {
+        Event::SegmentAlloc { address, size, .. } => Event::SegmentAlloc {
+            address,
+            size,
+            moved: true,
+        },
+        Event::SegmentFree { address, size, .. } => Event::SegmentFree {
+            address,
+            size,
+            moved: true,
+            context_gone: false,
+        },
+        other => other,
+    }
+}
+
+fn replay(events: &[Event]) -> Ledger {
     let mut ledger = Ledger::default();
-    for (index, record) in (0..).zip(records) {
-        ledger.apply(&Event {
-            index,
-            record: Record {
-                time_ns: index * 10,
-                ..*record
-            },
+    for (slot, &event) in (0..).zip(events) {
+        ledger.apply(&Record {
+            slot,
+            time_ns: slot * 10,
+            tid: 1,
+            api: Api::cudaMalloc.into(),
+            device: 0,
+            event,
         });
     }
     ledger
@@ -56,9 +90,9 @@ fn replay(records: &[Record]) -> Ledger {
 #[test]
 fn direct_allocations_are_reserved_as_they_are() {
     let ledger = replay(&[
-        direct(record(Kind::Alloc, Class::Linear, 0x1000, 1000)),
-        direct(record(Kind::Alloc, Class::Managed, 0x2000, 512)),
-        record(Kind::Free, Class::Linear, 0x1000, 1000),
+        direct(Class::Linear, 0x1000, 1000),
+        direct(Class::Managed, 0x2000, 512),
+        free(Class::Linear, 0x1000, 1000),
     ]);
     let all = ledger.devices[&0].all;
     assert_eq!(
@@ -92,11 +126,11 @@ fn direct_allocations_are_reserved_as_they_are() {
 #[test]
 fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     let ledger = replay(&[
-        record(Kind::SegmentAlloc, Class::Linear, 0x10000, 8192),
-        record(Kind::Alloc, Class::Linear, 0x10000, 1024),
-        record(Kind::Alloc, Class::Linear, 0x10400, 1000),
-        record(Kind::Alloc, Class::Linear, 0x10800, 2048),
-        record(Kind::Free, Class::Linear, 0x10400, 1000),
+        segment_alloc(0x10000, 8192),
+        alloc(Class::Linear, 0x10000, 1024),
+        alloc(Class::Linear, 0x10400, 1000),
+        alloc(Class::Linear, 0x10800, 2048),
+        free(Class::Linear, 0x10400, 1000),
     ]);
     let device = &ledger.devices[&0];
     assert_eq!(
@@ -137,16 +171,16 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
 fn mapped_memory_comes_and_goes_in_pieces() {
     const MIB: u64 = 1 << 20;
     let ledger = replay(&[
-        record(Kind::SegmentAlloc, Class::Linear, 100 * MIB, 4 * MIB),
-        record(Kind::SegmentAlloc, Class::Linear, 104 * MIB, 4 * MIB),
-        record(Kind::Alloc, Class::Linear, 102 * MIB, 4 * MIB),
-        record(Kind::SegmentFree, Class::Linear, 100 * MIB, 2 * MIB),
-        record(Kind::Free, Class::Linear, 102 * MIB, 4 * MIB),
-        moved(record(Kind::SegmentFree, Class::Linear, 102 * MIB, 2 * MIB)),
-        moved(record(Kind::SegmentFree, Class::Linear, 106 * MIB, 2 * MIB)),
-        moved(record(Kind::SegmentAlloc, Class::Linear, 200 * MIB, 4 * MIB)),
-        record(Kind::SegmentAlloc, Class::Linear, 204 * MIB, 2 * MIB),
-        record(Kind::Alloc, Class::Linear, 200 * MIB, 6 * MIB),
+        segment_alloc(100 * MIB, 4 * MIB),
+        segment_alloc(104 * MIB, 4 * MIB),
+        alloc(Class::Linear, 102 * MIB, 4 * MIB),
+        segment_free(100 * MIB, 2 * MIB),
+        free(Class::Linear, 102 * MIB, 4 * MIB),
+        moved(segment_free(102 * MIB, 2 * MIB)),
+        moved(segment_free(106 * MIB, 2 * MIB)),
+        moved(segment_alloc(200 * MIB, 4 * MIB)),
+        segment_alloc(204 * MIB, 2 * MIB),
+        alloc(Class::Linear, 200 * MIB, 6 * MIB),
     ]);
     assert_eq!(ledger.anomalies.total(), 0);
     let device = &ledger.devices[&0];
@@ -168,10 +202,10 @@ fn mapped_memory_comes_and_goes_in_pieces() {
 #[test]
 fn segments_that_cannot_be_change_nothing_that_is_there() {
     let ledger = replay(&[
-        record(Kind::SegmentAlloc, Class::Linear, 0x10000, 0x1000),
-        record(Kind::SegmentFree, Class::Linear, 0x90000, 0x1000),
-        record(Kind::SegmentAlloc, Class::Linear, 0x10800, 0x1000),
-        record(Kind::SegmentFree, Class::Linear, u64::MAX - 5, 0x1000),
+        segment_alloc(0x10000, 0x1000),
+        segment_free(0x90000, 0x1000),
+        segment_alloc(0x10800, 0x1000),
+        segment_free(u64::MAX - 5, 0x1000),
     ]);
     assert_eq!(ledger.anomalies.segment, 3);
     assert_eq!(ledger.devices[&0].all.reserved.current, 0x1800);
@@ -180,12 +214,13 @@ fn segments_that_cannot_be_change_nothing_that_is_there() {
 
 #[test]
 fn pools_are_reserved_by_the_last_reading_alone() {
-    let pool = |class, size, allocated| Record {
-        allocated,
-        ..record(Kind::PoolReserved, class, 0, size)
+    let pool = |class: Class, reserved, used| Event::PoolReserved {
+        class: class.into(),
+        reserved,
+        used,
     };
     let ledger = replay(&[
-        record(Kind::Alloc, Class::Async, 0x1000, 512),
+        alloc(Class::Async, 0x1000, 512),
         pool(Class::Async, 32 << 20, 0),
         pool(Class::Graph, 64 << 20, 1 << 20),
         pool(Class::Graph, 2 << 20, 0),
@@ -217,10 +252,10 @@ fn pools_are_reserved_by_the_last_reading_alone() {
 #[test]
 fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
     let ledger = replay(&[
-        direct(record(Kind::Alloc, Class::Imported, 0x1000, GIB)),
-        record(Kind::Alloc, Class::AddressRange, 0x1000, 64 * GIB),
-        direct(record(Kind::Alloc, Class::Host, 0x2000, 4096)),
-        direct(record(Kind::Alloc, Class::HostRegistered, 0x2000, 4096)),
+        direct(Class::Imported, 0x1000, GIB),
+        alloc(Class::AddressRange, 0x1000, 64 * GIB),
+        direct(Class::Host, 0x2000, 4096),
+        direct(Class::HostRegistered, 0x2000, 4096),
     ]);
     assert_eq!(ledger.devices[&0].all.requested, Level::default());
     assert_eq!(ledger.devices[&0].classes.len(), 2);
@@ -235,15 +270,18 @@ fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
 
 #[test]
 fn failures_are_kept_by_api_and_result() {
-    let failed = |kind, result| Record {
-        result,
-        ..record(kind, Class::Linear, 0, 80 * GIB)
+    let failed = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: 80 * GIB,
+        result: 2,
+        over_limit: false,
     };
-    let ledger = replay(&[
-        failed(Kind::AllocFailed, 2),
-        failed(Kind::AllocFailed, 2),
-        failed(Kind::FreeFailed, 1),
-    ]);
+    let not_freed = Event::FreeFailed {
+        address: 0x1000,
+        segment: None,
+        result: 1,
+    };
+    let ledger = replay(&[failed, failed, not_freed]);
     assert_eq!(ledger.failed_calls(), 3);
     let failure = ledger.failures[&(Api::cudaMalloc.number(), 2)];
     assert_eq!((failure.count, failure.last_size, failure.last_ns), (2, 80 * GIB, 10));
@@ -253,19 +291,16 @@ fn failures_are_kept_by_api_and_result() {
 #[test]
 fn what_cannot_be_is_counted_and_survived() {
     let ledger = replay(&[
-        record(Kind::Free, Class::Linear, 0x9000, 1),
-        direct(record(Kind::Alloc, Class::Linear, 0x1000, 4096)),
-        direct(record(Kind::Alloc, Class::Linear, 0x1000, 4096)),
-        direct(record(Kind::Alloc, Class::Linear, 0x1800, 4096)),
-        record(Kind::SegmentFree, Class::Linear, 0x5, 1),
-        Record {
-            kind: 77,
-            ..record(Kind::Alloc, Class::Linear, 0, 0)
-        },
-        Record {
-            class: 99,
-            ..record(Kind::Alloc, Class::Linear, 0xf000, 8)
-        },
+        free(Class::Linear, 0x9000, 1),
+        direct(Class::Linear, 0x1000, 4096),
+        direct(Class::Linear, 0x1000, 4096),
+        direct(Class::Linear, 0x1800, 4096),
+        segment_free(0x5, 1),
+        Event::Unknown { kind: 77 },
+        Event::Alloc(Allocation {
+            class: 99.into(),
+            ..allocation(Class::Linear, 0xf000, 8)
+        }),
     ]);
     let expected = Anomalies {
         unknown_free: 1,
@@ -282,10 +317,10 @@ fn what_cannot_be_is_counted_and_survived() {
 #[test]
 fn sizes_fall_into_powers_of_two() {
     let ledger = replay(&[
-        direct(record(Kind::Alloc, Class::Linear, 0x10000, 1024)),
-        direct(record(Kind::Alloc, Class::Linear, 0x20000, 2047)),
-        direct(record(Kind::Alloc, Class::Linear, 0x30000, 2048)),
-        record(Kind::Free, Class::Linear, 0x20000, 2047),
+        direct(Class::Linear, 0x10000, 1024),
+        direct(Class::Linear, 0x20000, 2047),
+        direct(Class::Linear, 0x30000, 2048),
+        free(Class::Linear, 0x20000, 2047),
     ]);
     let SizeTotals {
         count,
@@ -297,6 +332,7 @@ fn sizes_fall_into_powers_of_two() {
     assert_eq!(ledger.sizes[&11].count, 1);
 }
 
+/// Records as any bytes in a file may give them: most of a known kind and class, with sizes that meet.
 fn any_record() -> impl Strategy<Value = Record> {
     let number = prop_oneof![0u64..64, Just(u64::MAX), Just(1 << 63), any::<u64>()];
     (
@@ -311,20 +347,17 @@ fn any_record() -> impl Strategy<Value = Record> {
         ),
     )
         .prop_map(
-            |((address, size, allocated, detail), (result, api, device, kind, class, flags))| Record {
-                time_ns: size,
-                address,
-                size,
-                allocated,
-                detail,
-                tid: 1,
-                result,
-                api,
-                device,
-                kind,
-                class,
-                flags,
-                stream: 0,
+            |((address, size, allocated, detail), (result, api, device, kind, class, flags))| {
+                let mut bytes = Vec::new();
+                for number in [size, address, size, allocated, detail] {
+                    bytes.extend(number.to_le_bytes());
+                }
+                bytes.extend(1u32.to_le_bytes());
+                bytes.extend(result.to_le_bytes());
+                bytes.extend(api.to_le_bytes());
+                bytes.extend(device.to_le_bytes());
+                bytes.extend([kind, class, flags, 0]);
+                RawRecord::from_bytes(&bytes).decode(0)
             },
         )
 }
@@ -332,14 +365,15 @@ fn any_record() -> impl Strategy<Value = Record> {
 proptest! {
     #[test]
     fn nonsense_never_panics(records in prop::collection::vec(any_record(), 0..200)) {
-        let ledger = replay(&records);
+        let mut ledger = Ledger::default();
+        records.iter().for_each(|record| ledger.apply(record));
         for device in ledger.devices.values() {
             let free = device.free();
             prop_assert!(free.largest <= free.bytes);
             prop_assert!((0.0..=1.0).contains(&free.fragmentation()));
             prop_assert!(device.all.reserved.current <= device.all.reserved.peak);
         }
-        let measured = records.iter().filter(|record| record.kind == Kind::Measured as u8).count();
+        let measured = records.iter().filter(|record| matches!(record.event, Event::Measured { .. })).count();
         prop_assert_eq!(ledger.events as usize + measured, records.len());
         let _ = (ledger.live(), ledger.anomalies.total());
     }

@@ -121,7 +121,7 @@ fn accounts(findings: &mut Findings, folder: &Path) {
 
 fn account(findings: &mut Findings, file: &Path) {
     let place = file.display().to_string();
-    let account = match SharedAccount::look_at(file) {
+    let account = match SharedAccount::open_path(file) {
         Ok(account) => account,
         Err(why) => {
             let advice = "The next process that needs the account replaces the file; processes that use the old one are then not counted.";

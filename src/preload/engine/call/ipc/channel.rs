@@ -1,5 +1,7 @@
-//! Messages between two processes of one user: a sequenced-packet Unix socket in the abstract namespace, each message
-//! whole, with file descriptors where it carries memory.
+//! Messages between two processes of one user, over a Unix socket in the abstract namespace.
+//!
+//! The socket is of the sequenced-packet kind: a message arrives whole or not at all. A message that carries memory has
+//! file descriptors with it.
 
 use std::io;
 use std::mem::{offset_of, size_of, zeroed};
@@ -7,12 +9,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-/// The kernel carries at most 253 in a message (`SCM_MAX_FD`).
-pub const MOST_DESCRIPTORS: usize = 250;
+/// The most descriptors in one message. The kernel's own bound is 253 (`SCM_MAX_FD`).
+pub const MAX_DESCRIPTORS: usize = 250;
 
 pub struct Channel(OwnedFd);
 
-/// Room for the control message that carries descriptors, aligned as the kernel wants it.
+/// Room for the control message that carries descriptors, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 1024 + 64]);
 
@@ -24,7 +26,7 @@ fn result(code: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Runs a system call again where a signal interrupted it: the job's own handlers may run at any moment.
+/// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
 fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
     loop {
         let done = call();
@@ -39,19 +41,19 @@ fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
 }
 
 fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: a plain C structure in which zero is a value of every field.
+    // SAFETY: in this plain C structure zero is a value of every field.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays 0: an abstract name.
-    for (place, &byte) in address.sun_path[1..].iter_mut().zip(name.as_bytes()) {
-        *place = byte as libc::c_char;
+    // The first byte stays 0, which makes the name abstract.
+    for (character, &byte) in address.sun_path[1..].iter_mut().zip(name.as_bytes()) {
+        *character = byte as libc::c_char;
     }
     let length = offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len().min(address.sun_path.len() - 1);
     (address, length as libc::socklen_t)
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: takes numbers only; the descriptor is nobody else's.
+    // SAFETY: the call takes numbers only, and the new descriptor belongs to nothing else.
     unsafe {
         let fd = result(libc::socket(
             libc::AF_UNIX,
@@ -65,7 +67,7 @@ fn socket() -> io::Result<OwnedFd> {
 pub fn listen(name: &str) -> io::Result<OwnedFd> {
     let socket = socket()?;
     let (address, length) = address_of(name);
-    // SAFETY: the address lives through the call and is as long as told.
+    // SAFETY: the address outlives the call and has the length that the call is told.
     unsafe {
         result(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length))?;
         result(libc::listen(socket.as_raw_fd(), 128))?;
@@ -75,7 +77,7 @@ pub fn listen(name: &str) -> io::Result<OwnedFd> {
 
 /// Waits for the next peer.
 pub fn accept(listener: RawFd) -> io::Result<Channel> {
-    // SAFETY: a null address asks for none; the new descriptor is nobody else's.
+    // SAFETY: a null pointer means that the peer's address is not asked for. The new descriptor belongs to nothing else.
     unsafe {
         let accept = || libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC) as isize;
         let fd = uninterrupted(accept)?;
@@ -83,44 +85,45 @@ pub fn accept(listener: RawFd) -> io::Result<Channel> {
     }
 }
 
-pub fn connect(name: &str, patience: Duration) -> io::Result<Channel> {
+/// Connects to a listener; no call on the channel waits longer than `longest_wait`.
+pub fn connect(name: &str, longest_wait: Duration) -> io::Result<Channel> {
     let channel = Channel(socket()?);
-    channel.limit(patience)?;
+    channel.limit_waits(longest_wait)?;
     let (address, length) = address_of(name);
-    // SAFETY: the address lives through the call and is as long as told.
+    // SAFETY: the address outlives the call and has the length that the call is told.
     uninterrupted(|| unsafe { libc::connect(channel.0.as_raw_fd(), (&raw const address).cast(), length) as isize })?;
     Ok(channel)
 }
 
 impl Channel {
-    /// No call on the channel waits longer.
-    pub fn limit(&self, patience: Duration) -> io::Result<()> {
+    /// From now on no call on the channel waits longer than this.
+    pub fn limit_waits(&self, longest: Duration) -> io::Result<()> {
         let time = libc::timeval {
-            tv_sec: patience.as_secs() as libc::time_t,
-            tv_usec: patience.subsec_micros() as libc::suseconds_t,
+            tv_sec: longest.as_secs() as libc::time_t,
+            tv_usec: longest.subsec_micros() as libc::suseconds_t,
         };
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as libc::socklen_t);
-            // SAFETY: the value lives through the call and is as long as told.
+            // SAFETY: the value outlives the call and has the length that the call is told.
             result(unsafe { libc::setsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, option, value, size) })?;
         }
         Ok(())
     }
 
-    /// Whether the process at the other end belongs to our user. The kernel says so, not the peer.
+    /// Whether the process at the other end belongs to this process's user. The kernel says so, not the peer.
     pub fn peer_is_ours(&self) -> bool {
-        // SAFETY: a plain C structure in which zero is a value of every field.
+        // SAFETY: in this plain C structure zero is a value of every field.
         let mut peer: libc::ucred = unsafe { zeroed() };
         let mut size = size_of::<libc::ucred>() as libc::socklen_t;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-        // SAFETY: both are this frame's own values, of the size told; geteuid takes nothing.
+        // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
         unsafe {
             libc::getsockopt(self.0.as_raw_fd(), level, option, (&raw mut peer).cast(), &mut size) == 0
                 && peer.uid == libc::geteuid()
         }
     }
 
-    /// Sends one message with at most `MOST_DESCRIPTORS` descriptors.
+    /// Sends one message, with at most `MAX_DESCRIPTORS` descriptors.
     pub fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let payload = size_of::<RawFd>() * raw.len();
@@ -129,8 +132,8 @@ impl Channel {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: every pointer is to this frame's own values, which live through the call; the control message fits
-        // its room for as many descriptors as callers may send.
+        // SAFETY: every pointer is to a variable of this frame, and these outlive the call. The control message has room
+        // for as many descriptors as callers may send.
         unsafe {
             let mut message: libc::msghdr = zeroed();
             message.msg_iov = &mut part;
@@ -149,7 +152,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives one message of exactly `bytes.len()` bytes, and what descriptors came with it.
+    /// Receives one message of exactly `bytes.len()` bytes. Returns the descriptors that came with it.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
         let mut control = Control([0; 1088]);
         let mut part = libc::iovec {
@@ -157,7 +160,7 @@ impl Channel {
             iov_len: bytes.len(),
         };
         let mut descriptors = Vec::new();
-        // SAFETY: as in `send`; descriptors that came are ours alone, and each is taken once.
+        // SAFETY: as in `send`. The received descriptors belong to this function alone, and each is taken once.
         let (length, flags) = unsafe {
             let mut message: libc::msghdr = zeroed();
             message.msg_iov = &mut part;
@@ -208,11 +211,11 @@ mod tests {
         let here = connect(&name, Duration::from_secs(5)).expect("a peer");
         let there = accept(listener.as_raw_fd()).expect("the other end");
         assert!(here.peer_is_ours() && there.peer_is_ours());
-        let many: Vec<OwnedFd> = (0..MOST_DESCRIPTORS).map(|_| socket().expect("a descriptor")).collect();
+        let many: Vec<OwnedFd> = (0..MAX_DESCRIPTORS).map(|_| socket().expect("a descriptor")).collect();
         there.send(b"eight by", &many).expect("a message");
         let mut bytes = [0; 8];
         let came = here.receive(&mut bytes).expect("the message");
-        assert_eq!((&bytes, came.len()), (b"eight by", MOST_DESCRIPTORS));
+        assert_eq!((&bytes, came.len()), (b"eight by", MAX_DESCRIPTORS));
         there.send(b"short", &[]).expect("a message");
         assert!(here.receive(&mut bytes).is_err(), "of another length");
         drop(there);

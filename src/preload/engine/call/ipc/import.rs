@@ -4,19 +4,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Refusal;
 use super::answer::Answer;
 use super::mapping::{ask, malformed, map_granules, unmap};
+use super::refusal::Refusal;
 use super::ticket::{self, Ticket};
-use crate::engine::pools::device_memory::in_context;
-use crate::engine::{Place, lock};
-use crate::next::{self, INVALID_VALUE, SUCCESS};
+use crate::engine::state::location::Location;
+use crate::next;
+use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
 
+/// The blocks of other processes that are open here.
 #[derive(Default)]
 pub struct Imports {
-    /// Whether there ever was one: questions about addresses look no further where there was none.
-    any: AtomicBool,
-    /// Held while something is opened or closed, which may take a while; the table never is.
+    /// Whether a block was ever imported. Until then questions about addresses look no further.
+    ever_used: AtomicBool,
+    /// Held while a block is opened or closed, which may take a while. The table's own lock is never held so long.
     pub one_at_a_time: Mutex<()>,
     table: Mutex<Table>,
 }
@@ -25,20 +27,20 @@ pub struct Imports {
 struct Table {
     by_address: BTreeMap<u64, Import>,
     by_ticket: HashMap<(i16, Ticket), u64>,
-    /// What was opened by handles of the driver's own: context, and how often, by address.
-    below: HashMap<u64, (u64, u32)>,
-    /// Segments that are open, with the number of blocks in them: some drivers open one once only.
+    /// Memory that is open by a handle of the driver: context and number of openings, by address.
+    by_driver: HashMap<u64, (u64, u32)>,
+    /// Open segments: first address and number of open blocks. Some drivers open a segment only once.
     segments: HashMap<(u64, [u8; ticket::BYTES]), (u64, u64)>,
-    /// Ranges closed while a capture was open, when nobody may wait for the work that uses them: context, first address
-    /// and bytes.
-    late: Vec<(u64, u64, u64)>,
+    /// Ranges that were closed while a capture was open, when no thread may wait for the work that uses them: context,
+    /// first address and bytes.
+    deferred: Vec<(u64, u64, u64)>,
 }
 
 /// A block of another process.
 pub struct Import {
     pub address: u64,
     pub size: u64,
-    place: Place,
+    location: Location,
     ticket: Ticket,
     opened: u64,
     held: Held,
@@ -50,17 +52,18 @@ enum Held {
     Range { base: u64, size: u64 },
 }
 
-/// What closing one of several opens leaves.
+/// What is left of an import after one of its openings was closed.
 pub enum Closing {
+    /// No ticket was opened at this address.
     Unknown,
     StillOpen,
     Last(Import),
 }
 
 impl Imports {
-    /// The block of another process that `address` lies in: first address and bytes.
+    /// The block of another process that holds `address`: first address and bytes.
     pub fn find(&self, address: u64) -> Option<(u64, u64)> {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.ever_used.load(Ordering::Relaxed) {
             return None;
         }
         let table = lock(&self.table);
@@ -68,26 +71,27 @@ impl Imports {
         (address - import.address < import.size).then_some((import.address, import.size))
     }
 
-    /// Opens once more what is open already.
-    pub fn again(&self, place: Place, ticket: &Ticket) -> Option<u64> {
+    /// Opens a block once more that is open on this device already. `None` if it is not open.
+    pub fn open_again(&self, location: Location, ticket: &Ticket) -> Option<u64> {
         let mut table = lock(&self.table);
-        let address = *table.by_ticket.get(&(place.device, *ticket))?;
+        let address = *table.by_ticket.get(&(location.device, *ticket))?;
         let import = table.by_address.get_mut(&address)?;
         import.opened += 1;
         Some(address)
     }
 
     pub fn add(&self, import: Import) {
-        self.any.store(true, Ordering::Relaxed);
+        self.ever_used.store(true, Ordering::Relaxed);
         let mut table = lock(&self.table);
         table
             .by_ticket
-            .insert((import.place.device, import.ticket), import.address);
+            .insert((import.location.device, import.ticket), import.address);
         table.by_address.insert(import.address, import);
     }
 
+    /// Closes one opening of the block at `address`.
     pub fn close_one(&self, address: u64) -> Closing {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.ever_used.load(Ordering::Relaxed) {
             return Closing::Unknown;
         }
         let mut table = lock(&self.table);
@@ -101,53 +105,50 @@ impl Imports {
         let Some(import) = table.by_address.remove(&address) else {
             return Closing::Unknown;
         };
-        table.by_ticket.remove(&(import.place.device, import.ticket));
+        table.by_ticket.remove(&(import.location.device, import.ticket));
         Closing::Last(import)
     }
 
-    /// Counts an opening of a handle of the driver's own; whether it is the first one.
-    pub fn opened_below(&self, address: u64, context: u64) -> bool {
+    /// Counts an opening by a handle of the driver. Returns whether it is the first one at this address.
+    pub fn opened_by_driver(&self, address: u64, context: u64) -> bool {
         let mut table = lock(&self.table);
-        let (_, times) = table.below.entry(address).or_insert((context, 0));
+        let (_, times) = table.by_driver.entry(address).or_insert((context, 0));
         *times += 1;
         *times == 1
     }
 
-    /// Counts a closing of such a one; whether it was the last, or nobody knows of it.
-    pub fn closed_below(&self, address: u64) -> bool {
+    /// Counts a closing of such a handle. Returns whether it was the last one, or the handle is not known.
+    pub fn closed_by_driver(&self, address: u64) -> bool {
         let mut table = lock(&self.table);
-        match table.below.get_mut(&address) {
+        match table.by_driver.get_mut(&address) {
             Some((_, times)) if *times > 1 => {
                 *times -= 1;
                 false
             }
             _ => {
-                table.below.remove(&address);
+                table.by_driver.remove(&address);
                 true
             }
         }
     }
 
     /// Makes the block of a ticket visible in the current context.
-    pub fn open(&self, ticket: &Ticket, place: Place, flags: u32) -> Result<Import, Refusal> {
+    pub fn open(&self, ticket: &Ticket, location: Location, flags: u32) -> Result<Import, Refusal> {
         if ticket.version != ticket::VERSION {
             return Err(Refusal {
-                code: INVALID_VALUE,
+                error: DriverError::INVALID_VALUE,
                 why: "it comes from another version of this library; run both processes under the same one".into(),
             });
         }
         let (channel, answer) = ask(ticket)?;
         let (base, offset, held) = match answer {
-            Answer::Refused(code) => {
-                let why = if code == INVALID_VALUE {
-                    "that block was freed there; keep it until every importer has closed it".to_owned()
-                } else {
-                    format!("the exporter cannot share it (CUDA error {code})")
-                };
-                return Err(Refusal { code, why });
+            Answer::Refused(error @ DriverError::INVALID_VALUE) => {
+                let why = "that block was freed there; keep it until every importer has closed it".to_owned();
+                return Err(Refusal { error, why });
             }
+            Answer::Refused(error) => return Err(Refusal::by_driver(error, "the exporter cannot share it")),
             Answer::Segment { handle, offset } => {
-                let base = self.open_segment(place.context, &handle, flags)?;
+                let base = self.open_segment(location.context, &handle, flags)?;
                 (base, offset, Held::Segment(handle))
             }
             Answer::Granules { size, count, offset } => {
@@ -157,14 +158,14 @@ impl Imports {
                 if offset.checked_add(ticket.size).is_none_or(|end| end > total) {
                     return Err(malformed("a block that ends behind its memory"));
                 }
-                let base = map_granules(&channel, size, count, place)?;
+                let base = map_granules(&channel, size, count, location)?;
                 (base, offset, Held::Range { base, size: total })
             }
         };
         Ok(Import {
             address: base + offset,
             size: ticket.size,
-            place,
+            location,
             ticket: *ticket,
             opened: 1,
             held,
@@ -177,101 +178,90 @@ impl Imports {
             return Ok(*base);
         }
         let mut base = 0;
-        // SAFETY: room for an address; the handle is one that the driver wrote in the exporter.
-        match unsafe { next::cuIpcOpenMemHandle_v2(&mut base, ticket::handle_of(handle), flags) } {
-            SUCCESS => {}
-            code => {
-                return Err(Refusal {
-                    code,
-                    why: format!("the driver does not open the segment that it lies in (CUDA error {code})"),
-                });
-            }
-        }
+        // SAFETY: the pointer is to a variable of this frame, and the exporter's driver wrote the handle.
+        check(unsafe { next::cuIpcOpenMemHandle_v2(&mut base, ticket::handle_of(handle), flags) })
+            .map_err(|error| Refusal::by_driver(error, "the driver does not open the segment that it lies in"))?;
         lock(&self.table).segments.insert((context, *handle), (base, 1));
         Ok(base)
     }
 
-    /// Gives up what an import holds. Returns the CUDA result; with an error nothing changed.
-    pub fn close(&self, import: &Import, may_synchronise: bool) -> i32 {
-        let context = import.place.context;
+    /// Gives up what an import holds. After an error nothing has changed.
+    pub fn close(&self, import: &Import, may_synchronise: bool) -> CudaResult {
+        let context = import.location.context;
         match import.held {
             Held::Segment(handle) => {
                 let key = (context, handle);
                 let mut table = lock(&self.table);
                 let Some((base, blocks)) = table.segments.get_mut(&key) else {
-                    return SUCCESS;
+                    return Ok(());
                 };
                 if *blocks > 1 {
                     *blocks -= 1;
-                    return SUCCESS;
+                    return Ok(());
                 }
                 let base = *base;
                 drop(table);
-                // SAFETY: what `open_segment` opened, in the context that it was opened in.
-                let result = in_context(context, || unsafe { next::cuIpcCloseMemHandle(base) });
-                if result == SUCCESS {
-                    lock(&self.table).segments.remove(&key);
-                }
-                result
+                // SAFETY: `open_segment` opened it, in this context.
+                next::in_context(context, || check(unsafe { next::cuIpcCloseMemHandle(base) }))?;
+                lock(&self.table).segments.remove(&key);
+                Ok(())
             }
             Held::Range { base, size } if may_synchronise => wait_and_unmap(context, base, size),
             Held::Range { base, size } => {
-                lock(&self.table).late.push((context, base, size));
-                SUCCESS
+                lock(&self.table).deferred.push((context, base, size));
+                Ok(())
             }
         }
     }
 
-    /// Unmaps what was closed while a capture was open. None may be open now.
-    pub fn close_late(&self) {
-        if self.any.load(Ordering::Relaxed) {
-            let late = std::mem::take(&mut lock(&self.table).late);
-            for (context, base, size) in late {
-                wait_and_unmap(context, base, size);
+    /// Unmaps what was closed while a capture was open. No capture may be open now.
+    pub fn unmap_deferred(&self) {
+        if self.ever_used.load(Ordering::Relaxed) {
+            let deferred = std::mem::take(&mut lock(&self.table).deferred);
+            for (context, base, size) in deferred {
+                // The job was told that the close succeeded, so an error has no receiver.
+                let _ = wait_and_unmap(context, base, size);
             }
         }
     }
 
-    /// A context is gone, and what the driver had open in it. Mappings belong to no context: they are undone here.
+    /// A context is gone, and with it what the driver had open in it. Mappings belong to no context, so they are undone
+    /// here.
     pub fn context_gone(&self, context: u64) {
-        lock(&self.table).below.retain(|_, (owner, _)| *owner != context);
-        if !self.any.load(Ordering::Relaxed) {
+        lock(&self.table).by_driver.retain(|_, (owner, _)| *owner != context);
+        if !self.ever_used.load(Ordering::Relaxed) {
             return;
         }
         let mut table = lock(&self.table);
         table.segments.retain(|(owner, _), _| *owner != context);
         let (gone, stay) = std::mem::take(&mut table.by_address)
             .into_iter()
-            .partition(|(_, import)| import.place.context == context);
+            .partition(|(_, import)| import.location.context == context);
         table.by_address = stay;
-        let (gone_late, stay_late) = std::mem::take(&mut table.late)
+        let (gone_deferred, stay_deferred) = std::mem::take(&mut table.deferred)
             .into_iter()
             .partition(|&(owner, ..)| owner == context);
-        let gone_late: Vec<(u64, u64, u64)> = gone_late;
-        table.late = stay_late;
+        let gone_deferred: Vec<(u64, u64, u64)> = gone_deferred;
+        table.deferred = stay_deferred;
         table
             .by_ticket
             .retain(|_, address| !BTreeMap::contains_key(&gone, address));
         drop(table);
         for import in gone.values() {
             if let Held::Range { base, size } = import.held {
-                unmap(base, size, size);
+                let _ = unmap(base, size, size);
             }
         }
-        for (_, base, size) in gone_late {
-            unmap(base, size, size);
+        for (_, base, size) in gone_deferred {
+            let _ = unmap(base, size, size);
         }
-    }
-
-    /// Puts back what could not be closed.
-    pub fn stays(&self, import: Import) {
-        self.add(import);
     }
 }
 
-/// Unmapping does not wait for the work that uses the memory; closing a handle does.
-fn wait_and_unmap(context: u64, base: u64, size: u64) -> i32 {
-    // SAFETY: takes nothing but the current context.
-    in_context(context, || unsafe { next::cuCtxSynchronize() });
+/// Unmaps a range. Closing a handle waits for the work that uses the memory, but unmapping does not, so this waits first.
+/// An error of the wait changes nothing: the memory is unmapped all the same.
+fn wait_and_unmap(context: u64, base: u64, size: u64) -> CudaResult {
+    // SAFETY: the call takes no argument.
+    let _ = next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
     unmap(base, size, size)
 }

@@ -1,94 +1,75 @@
 //! CUDA IPC of blocks that a policy cut from something larger.
 //!
-//! The driver shares whole allocations: its handle of a block would be one of the segment around it. So a block is shared
-//! by a `ticket` of our own; the importing process, under this library as well, shows it to the exporter's `service`,
-//! which answers with the driver's handle of the segment, or with the granules behind the block as file descriptors;
-//! `import` makes the block of them that the job sees. Handles of the driver pass through untouched, and a ticket that
-//! reaches a process without the library is refused by the driver there, being no handle of its own.
+//! The driver shares whole allocations, so its handle of a block would be one of the segment around it. A block is shared
+//! by a `ticket` of our own instead. The importing process, under this library as well, sends the ticket to the
+//! exporter's `service`. That answers with the driver's handle of the segment, or with the granules behind the block as
+//! file descriptors, and `import` makes from them the block that the importing job sees.
+//!
+//! Handles of the driver pass through unchanged. A ticket that reaches a process without the library is refused by the
+//! driver there, because it is no handle of the driver's.
 
 mod answer;
 mod channel;
 mod exports;
 mod import;
 mod mapping;
+mod refusal;
 mod service;
 mod ticket;
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use tracing::warn;
-
-use crate::engine::pools::device_memory;
-use crate::engine::state::ledger::Key;
-use crate::engine::{Call, Engine, Place, lock};
-use crate::next::{CUdeviceptr, CUipcMemHandle, INVALID_CONTEXT, INVALID_VALUE, NOT_PERMITTED, SUCCESS};
+use crate::engine::Call;
+use crate::engine::pools::Pools;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::location::Location;
+use crate::next::{CUdeviceptr, CUipcMemHandle};
 use base::api::Class;
-use base::cuda::HOST_DEVICE;
+use base::cuda::{CudaResult, DriverError};
+use base::sync::lock;
 use exports::Exports;
-use import::{Closing, Imports};
+use import::{Closing, Import, Imports};
 use policy::Backing;
-
+use refusal::Refusal;
 use ticket::Ticket;
 
 pub use service::in_forked_child;
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
-const FILE_DESCRIPTOR: u32 = 1;
+/// Whether the driver can share granules.
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
 
-const WAY_OUT: &str =
-    "run the job with FLAGS_allocator_strategy=naive_best_fit, or with VRAMSHIM_STRATEGY=passthrough, to share memory";
-
+/// The blocks that this process shares with others, and those of others that are open here.
 #[derive(Default)]
 pub struct Sharing {
     exports: Exports,
     imports: Imports,
-    /// Whether granules can be shared: not asked yet, yes, no.
-    granules: AtomicU8,
-}
-
-/// Why a block is not shared: what the job is told, and what the person is; empty where the driver would say nothing.
-struct Refusal {
-    code: i32,
-    why: String,
-}
-
-impl Refusal {
-    fn silent(code: i32) -> Self {
-        Refusal {
-            code,
-            why: String::new(),
-        }
-    }
-
-    fn say(self, of_what: &str) -> i32 {
-        if !self.why.is_empty() {
-            warn!("{of_what}: {}", self.why);
-        }
-        self.code
-    }
+    /// Whether the driver can share granules, once it was asked.
+    granules_shareable: AtomicU8,
 }
 
 impl Sharing {
-    /// The block at `address` is about to be free.
+    /// The block at `address` is about to be freed.
     #[inline]
-    pub fn freed(&self, address: u64) {
-        self.exports.freed(address);
+    pub fn block_freed(&self, address: u64) {
+        self.exports.block_freed(address);
     }
 
-    /// The block of another process that `address` lies in: first address and bytes.
+    /// The block of another process that holds `address`: first address and bytes.
     pub fn imported(&self, address: u64) -> Option<(u64, u64)> {
         self.imports.find(address)
     }
 
-    /// No capture is open any more: what was closed meanwhile is unmapped.
-    pub fn capture_over(&self) {
-        self.imports.close_late();
+    /// No capture is open any more. Unmaps what was closed during the captures.
+    pub fn captures_over(&self) {
+        self.imports.unmap_deferred();
     }
 
-    /// A context is about to go: what it shared is good no more.
-    pub fn context_goes(&self, context: u64) {
-        self.exports.context_goes(context);
+    /// A context is about to be destroyed, and the tickets of its blocks become invalid.
+    pub fn context_closes(&self, context: u64) {
+        self.exports.context_closes(context);
     }
 
     pub fn context_gone(&self, context: u64) {
@@ -98,57 +79,70 @@ impl Sharing {
     pub fn process_ends(&self) {
         self.exports.process_ends();
     }
-}
 
-impl Engine {
-    /// Whether the block that `address` lies in can be shared; `None` where the driver's answer for its segment holds.
-    pub(super) fn shareable(&self, address: u64) -> Option<bool> {
-        let (place, _, Backing::Granules { handles, .. }) = self.pooled_backing(address)? else {
+    /// Whether the block that holds `address` can be shared. `None` if the driver's answer for its segment holds.
+    pub fn is_shareable(&self, pools: &Pools, address: u64) -> Option<bool> {
+        if self.imported(address).is_some() {
+            // Only the process that the block belongs to can share it.
+            return Some(false);
+        }
+        let (location, _, Backing::Granules { handles, .. }) = pools.backing_at(address)? else {
             return None;
         };
-        let known = self.sharing.granules.load(Ordering::Relaxed);
-        if known != 0 {
-            return Some(known == 1);
+        match self.granules_shareable.load(Ordering::Relaxed) {
+            UNKNOWN => {
+                let shareable = exports::check_granule(location.context, *handles.first()?).is_ok();
+                let answer = if shareable { YES } else { NO };
+                self.granules_shareable.store(answer, Ordering::Relaxed);
+                Some(shareable)
+            }
+            known => Some(known == YES),
         }
-        let shareable = exports::granule_is_shareable(place.context, *handles.first()?).is_ok();
-        self.sharing
-            .granules
-            .store(if shareable { 1 } else { 2 }, Ordering::Relaxed);
-        Some(shareable)
+    }
+
+    /// The ticket of the block that holds `address`.
+    fn export(&'static self, pools: &Pools, address: u64) -> Result<Ticket, Refusal> {
+        let Some((location, block, backing)) = pools.backing_at(address) else {
+            // No live block: as for any address that was never allocated.
+            return Err(Refusal::silent(DriverError::INVALID_VALUE));
+        };
+        self.exports
+            .export(location.context, block, backing, |id| service::start(&self.exports, id))
     }
 }
 
 impl Call {
-    /// A handle of the driver for what is the driver's, a ticket for a block of a policy.
+    /// Writes a handle of the driver for the driver's own memory, and a ticket for a block of a pool.
     ///
     /// # Safety
     /// `out` is null or writable.
-    pub unsafe fn ipc_export(&self, out: *mut CUipcMemHandle, address: u64, ask: impl FnOnce() -> i32) -> i32 {
+    pub unsafe fn ipc_export(
+        &self,
+        out: *mut CUipcMemHandle,
+        address: u64,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
         let sharing = &self.engine.sharing;
         let shared = if let Some((block, _)) = sharing.imported(address) {
-            // A handle of what is open here would be one of the whole segment.
+            // The driver's handle of an imported block would be one of the whole segment.
             Err(Refusal {
-                code: INVALID_VALUE,
+                error: DriverError::INVALID_VALUE,
                 why: format!("{block:#x} belongs to another process; only that can share it"),
             })
-        } else if !self.engine.is_pooled(address) {
+        } else if !self.engine.pools.is_pooled(address) {
             return ask();
         } else if out.is_null() {
-            return INVALID_VALUE;
+            return Err(DriverError::INVALID_VALUE);
         } else {
-            sharing.exports.export(self.engine, address)
+            sharing.export(&self.engine.pools, address)
         };
-        match shared {
-            Ok(ticket) => {
-                // SAFETY: not null, and writable by contract.
-                unsafe { *out = ticket::handle_of(&ticket.encode()) };
-                SUCCESS
-            }
-            Err(refusal) => refusal.say(&format!("cuIpcGetMemHandle({address:#x})")),
-        }
+        let ticket = shared.map_err(|refusal| refusal.report(&format!("cuIpcGetMemHandle({address:#x})")))?;
+        // SAFETY: the pointer is not null, and writable by contract.
+        unsafe { *out = ticket::handle_of(&ticket.encode()) };
+        Ok(())
     }
 
-    /// `size_at` tells the bytes of what `ask` opened, where the handle is one of the driver.
+    /// Opens a ticket, or a handle of the driver. `size_at` finds the bytes of what `ask` opened by such a handle.
     ///
     /// # Safety
     /// `out` is null or writable.
@@ -158,127 +152,114 @@ impl Call {
         handle: &CUipcMemHandle,
         flags: u32,
         size_at: impl FnOnce(u64) -> u64,
-        ask: impl Fn() -> i32,
-    ) -> i32 {
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
         let Some(ticket) = Ticket::decode(&ticket::bytes_of(handle)) else {
-            return self.open_drivers_own(out, size_at, ask);
+            return self.open_driver_handle(out, size_at, ask);
         };
-        match self.open_ticket(&ticket, flags, out.is_null()) {
-            Ok(address) => {
-                // SAFETY: not null, as was told above, and writable by contract.
-                unsafe { *out = address };
-                SUCCESS
-            }
-            Err(refusal) => {
-                let Ticket { address, size, pid, .. } = ticket;
-                refusal.say(&format!(
-                    "cuIpcOpenMemHandle: {size} bytes at {address:#x} of process {pid}"
-                ))
-            }
-        }
+        let address = self.open_ticket(&ticket, flags, out.is_null()).map_err(|refusal| {
+            let Ticket { address, size, pid, .. } = ticket;
+            refusal.report(&format!(
+                "cuIpcOpenMemHandle: {size} bytes at {address:#x} of process {pid}"
+            ))
+        })?;
+        // SAFETY: `open_ticket` refuses a null pointer, and others are writable by contract.
+        unsafe { *out = address };
+        Ok(())
     }
 
-    /// A handle that the driver made. One that is open already is open once more then, at the same address.
-    fn open_drivers_own(&self, out: *mut CUdeviceptr, size_at: impl FnOnce(u64) -> u64, ask: impl Fn() -> i32) -> i32 {
-        // Before the driver is asked, as `import` does: what is refused must not be open.
+    /// A handle that the driver made. The driver opens an open handle once more at the same address.
+    fn open_driver_handle(
+        &self,
+        out: *mut CUdeviceptr,
+        size_at: impl FnOnce(u64) -> u64,
+        ask: impl Fn() -> CudaResult,
+    ) -> CudaResult {
+        // Checked before the driver is asked, as in `import`: what is refused must not be open.
         if self.engine.refuses {
-            return NOT_PERMITTED;
+            return Err(DriverError::NOT_PERMITTED);
         }
         let result = ask();
-        // SAFETY: read after success, which a null pointer does not allow.
+        // SAFETY: it is read after success only, and no call with a null pointer succeeds.
         let address = || unsafe { *out };
-        let context = Place::current().map_or(0, |place| place.context);
-        if result == SUCCESS && !self.engine.sharing.imports.opened_below(address(), context) {
-            return SUCCESS;
+        let context = Location::current().map_or(0, |location| location.context);
+        if result.is_ok() && !self.engine.sharing.imports.opened_by_driver(address(), context) {
+            return Ok(());
         }
         self.import(address, Key::Address, size_at, || result)
     }
 
-    fn open_ticket(&self, ticket: &Ticket, flags: u32, to_nowhere: bool) -> Result<u64, Refusal> {
+    fn open_ticket(&self, ticket: &Ticket, flags: u32, out_is_null: bool) -> Result<u64, Refusal> {
         let sharing = &self.engine.sharing;
-        let refused = |place: Option<Place>, code: i32| {
-            self.failed(Class::Imported, place, 0, code);
-            Err(Refusal::silent(code))
+        let refused = |location: Option<Location>, error: DriverError| {
+            self.failed(Class::Imported, location, 0, error);
+            Err(Refusal::silent(error))
         };
-        let place = match Place::find() {
-            Ok(place) => place,
+        let location = match Location::find() {
+            Ok(location) => location,
             Err(problem) => return refused(None, problem),
         };
-        if to_nowhere {
-            return refused(Some(place), INVALID_VALUE);
+        if out_is_null {
+            return refused(Some(location), DriverError::INVALID_VALUE);
         }
-        if sharing.exports.wrote(ticket) {
-            return refused(Some(place), INVALID_CONTEXT);
+        if sharing.exports.made(ticket) {
+            return refused(Some(location), DriverError::INVALID_CONTEXT);
         }
-        let _alone = lock(&sharing.imports.one_at_a_time);
-        if let Some(address) = sharing.imports.again(place, ticket) {
+        let _one_at_a_time = lock(&sharing.imports.one_at_a_time);
+        if let Some(address) = sharing.imports.open_again(location, ticket) {
             return Ok(address);
         }
         let opened = RefCell::new(None);
         let address = || match &*opened.borrow() {
-            Some(Ok(import::Import { address, .. })) => *address,
+            Some(Ok(Import { address, .. })) => *address,
             _ => 0,
         };
         let ask = || {
-            let one = sharing.imports.open(ticket, place, flags);
-            let result = one.as_ref().map_or_else(|refusal| refusal.code, |_| SUCCESS);
+            let one = sharing.imports.open(ticket, location, flags);
+            let result = one.as_ref().map(|_| ()).map_err(|refusal| refusal.error);
             opened.replace(Some(one));
             result
         };
         let result = self.import(address, Key::Address, |_| ticket.size, ask);
-        match opened.into_inner() {
-            Some(Ok(import)) => {
+        match (opened.into_inner(), result) {
+            (Some(Ok(import)), _) => {
                 let address = import.address;
                 sharing.imports.add(import);
                 Ok(address)
             }
-            Some(Err(refusal)) => Err(refusal),
-            // The library refuses everything, as VRAMSHIM_STRICT asks.
-            None => Err(Refusal::silent(result)),
+            (Some(Err(refusal)), _) => Err(refusal),
+            // The library refuses all memory, as VRAMSHIM_STRICT asks.
+            (None, refused) => Err(Refusal::silent(refused.err().unwrap_or(DriverError::NOT_PERMITTED))),
         }
     }
 
-    pub fn ipc_close(&self, address: u64, ask: impl FnOnce() -> i32) -> i32 {
+    pub fn ipc_close(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let imports = &self.engine.sharing.imports;
-        let _alone = lock(&imports.one_at_a_time);
-        if !self.engine.capturing() {
-            imports.close_late();
+        let captures = &self.engine.state.captures;
+        let _one_at_a_time = lock(&imports.one_at_a_time);
+        if !captures.any_open() {
+            imports.unmap_deferred();
         }
         match imports.close_one(address) {
             Closing::Unknown => {
-                if imports.closed_below(address) {
+                if imports.closed_by_driver(address) {
                     return self.free_direct(Key::Address(address), ask);
                 }
                 let result = ask();
-                if result != SUCCESS {
-                    imports.opened_below(address, 0);
+                if result.is_err() {
+                    imports.opened_by_driver(address, 0);
                 }
                 result
             }
-            Closing::StillOpen => SUCCESS,
+            Closing::StillOpen => Ok(()),
             Closing::Last(import) => {
-                let close = || imports.close(&import, !self.engine.capturing());
+                let close = || imports.close(&import, !captures.any_open());
                 let result = self.give_back(Key::Address(address), close);
-                if result != SUCCESS {
-                    imports.stays(import);
+                if result.is_err() {
+                    imports.add(import);
                 }
                 result
             }
         }
-    }
-
-    /// The current context's device may use the memory of `peer` from now on, or no longer may.
-    pub fn peer_access(&self, peer: u64, may: bool, ask: impl FnOnce() -> i32) -> i32 {
-        let result = ask();
-        if result == SUCCESS
-            && let Some(place) = Place::current()
-        {
-            let device = device_memory::device_of(peer).map_or(HOST_DEVICE, |device| device as i16);
-            self.engine.peers.note(place, Place { device, context: peer }, may);
-            if may {
-                self.engine.allow_peers(device);
-            }
-        }
-        result
     }
 }

@@ -1,8 +1,9 @@
-//! What stands in the 64 bytes of `CUipcMemHandle` for a block of a policy.
+//! The ticket of a shared block: the 64 bytes of `CUipcMemHandle` that the job gets for it.
 //!
-//! The driver's own handle would name the whole segment. A ticket names one block of one process, and where to ask for
-//! it; whoever opens it asks the exporter, which still knows whether the block lives. Another process gets it by the
-//! job's own means (a pipe, a file, a queue), so nothing in it is trusted but compared with what the exporter kept.
+//! The driver's own handle would name the whole segment. A ticket names one block of one process, and the socket to ask
+//! for it. The importer asks the exporter, which knows whether the block still lives. The job sends the ticket to other
+//! processes by its own means (a pipe, a file, a queue), so the exporter trusts nothing in it: it compares the ticket
+//! with the one that it kept.
 
 use crate::next::CUipcMemHandle;
 
@@ -10,18 +11,32 @@ pub const BYTES: usize = 64;
 const MAGIC: [u8; 8] = *b"vramIPC\x1a";
 pub const VERSION: u32 = 1;
 
+/// One run of an exporter's service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServiceId {
+    /// When the process began, in clock ticks after boot, because process ids are used again.
+    pub start_ticks: u64,
+    /// A random part of the socket's name, so that no other process can create the socket beforehand.
+    pub random: u64,
+}
+
+impl ServiceId {
+    /// The name of the socket on which the service of process `pid` listens. It is a name in the abstract namespace,
+    /// which leaves no file behind.
+    pub fn socket_name(&self, pid: u32) -> String {
+        format!("vramshim-ipc-{pid}-{:x}-{:016x}", self.start_ticks, self.random)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     pub version: u32,
-    /// The exporter, as it sees itself: process ids of another namespace are other numbers.
+    /// The exporter's process id in its own pid namespace.
     pub pid: u32,
-    /// When it began, in clock ticks after boot: process ids are used again.
-    pub start: u64,
+    pub service: ServiceId,
     pub address: u64,
     pub size: u64,
-    /// Random: the exporter's socket has it in its name, so that nobody can wait there beforehand.
-    pub service: u64,
-    /// Random: the block.
+    /// A random number of this very block, because addresses are used again.
     pub nonce: u64,
 }
 
@@ -31,7 +46,8 @@ impl Ticket {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.pid.to_le_bytes());
-        let words = [self.start, self.address, self.size, self.service, self.nonce];
+        let ServiceId { start_ticks, random } = self.service;
+        let words = [start_ticks, self.address, self.size, random, self.nonce];
         for (index, word) in words.into_iter().enumerate() {
             bytes[16 + 8 * index..24 + 8 * index].copy_from_slice(&word.to_le_bytes());
         }
@@ -40,7 +56,7 @@ impl Ticket {
         bytes
     }
 
-    /// The ticket in these bytes; `None` where they are something else, a handle of the driver.
+    /// The ticket in these bytes; `None` if they are a handle of the driver.
     pub fn decode(bytes: &[u8; BYTES]) -> Option<Ticket> {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -54,17 +70,14 @@ impl Ticket {
         Some(Ticket {
             version: both as u32,
             pid: (both >> 32) as u32,
-            start: word(16),
+            service: ServiceId {
+                start_ticks: word(16),
+                random: word(40),
+            },
             address: word(24),
             size: word(32),
-            service: word(40),
             nonce: word(48),
         })
-    }
-
-    /// Where the exporter listens: a name in the abstract namespace, which leaves nothing behind.
-    pub fn socket_name(&self) -> String {
-        format!("vramshim-ipc-{}-{:x}-{:016x}", self.pid, self.start, self.service)
     }
 }
 
@@ -78,17 +91,17 @@ pub fn handle_of(bytes: &[u8; BYTES]) -> CUipcMemHandle {
     }
 }
 
-/// FNV-1a. It tells a ticket from chance, not from malice.
+/// FNV-1a. It tells a ticket from other bytes; it is no protection against forgery.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }
 
-/// `None` where the kernel has no random numbers to give.
+/// A random number; `None` if the kernel has none to give.
 pub fn random() -> Option<u64> {
     let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is this frame's own, of the size told.
+    // SAFETY: the buffer is a variable of this frame and has the size that the call is told.
     let length = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     (length == bytes.len() as isize).then(|| u64::from_le_bytes(bytes))
 }
@@ -100,10 +113,12 @@ mod tests {
     const TICKET: Ticket = Ticket {
         version: VERSION,
         pid: 4711,
-        start: 0x0102_0304_0506_0708,
+        service: ServiceId {
+            start_ticks: 0x0102_0304_0506_0708,
+            random: u64::MAX,
+        },
         address: 0x7000_0000_1000,
         size: 12345,
-        service: u64::MAX,
         nonce: 1,
     };
 

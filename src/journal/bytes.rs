@@ -1,0 +1,14 @@
+//! Little-endian numbers at given offsets of a byte slice. An offset outside the slice is a mistake of the caller: the
+//! reader checks lengths before it looks.
+
+pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    std::array::from_fn(|place| bytes[offset + place])
+}
+
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes_at(bytes, offset))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(bytes, offset))
+}

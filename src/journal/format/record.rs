@@ -1,0 +1,409 @@
+//! One record of the journal: what it tells (`Event`), and the 56 bytes that stand for it in the file (`RawRecord`).
+//!
+//! The library builds an `Event` and encodes it; the reader decodes the bytes to a `Record`. All events share the same
+//! twelve fields on disk, and `encode` and `decode` alone know which field holds what. To add a field to an event, add it
+//! to the variant here and use a free field of `RawRecord` in both functions.
+
+use std::mem::offset_of;
+
+use crate::bytes::{bytes_at, u32_at, u64_at};
+use base::api::{Api, ApiCode, Class, ClassCode};
+
+/// One record as a reader gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The number of the slot that holds the record, from 0.
+    pub slot: u64,
+    /// Nanoseconds (CLOCK_MONOTONIC) since the `mono_start_ns` of the header.
+    pub time_ns: u64,
+    /// The kernel's id of the thread that made the call.
+    pub tid: u32,
+    /// The function that the job called.
+    pub api: ApiCode,
+    /// The device's ordinal as the job sees it, or `HOST_DEVICE`.
+    pub device: i16,
+    pub event: Event,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The job obtained memory.
+    Alloc(Allocation),
+    /// The job gave an allocation back. If `context_gone`, it did so by destroying or resetting the context.
+    Free { allocation: Allocation, context_gone: bool },
+    /// The job asked for `requested` bytes and got the CUDA result `result`. If `over_limit`, the library refused the
+    /// request because of a limit and did not ask the next layer.
+    AllocFailed {
+        class: ClassCode,
+        requested: u64,
+        result: i32,
+        over_limit: bool,
+    },
+    /// Memory at `address` was to be freed, with the CUDA result `result`. If a policy tried to give a segment back,
+    /// `segment` is its size in bytes; if the job made the call, `segment` is `None`.
+    FreeFailed {
+        address: u64,
+        segment: Option<u64>,
+        result: i32,
+    },
+    /// A policy obtained a segment of `size` bytes from the next layer. If `moved`, it holds no new memory but memory
+    /// that the policy unmapped elsewhere.
+    SegmentAlloc { address: u64, size: u64, moved: bool },
+    /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of memory that it had mapped. If
+    /// `moved`, the policy maps the same memory elsewhere. If `context_gone`, the memory went with its context.
+    SegmentFree {
+        address: u64,
+        size: u64,
+        moved: bool,
+        context_gone: bool,
+    },
+    /// The driver's own pools of this class (stream-ordered pools, or graph memory) now hold `reserved` bytes of the
+    /// device. For graph memory, launched graphs use `used` of these bytes.
+    PoolReserved { class: ClassCode, reserved: u64, used: u64 },
+    /// A context of this device was destroyed. For each of its allocations a `Free` with `context_gone` follows.
+    ContextDestroyed { context: u64 },
+    /// The job mapped the physical memory `handle` at an address.
+    Map { address: u64, size: u64, handle: u64 },
+    /// The job unmapped `size` bytes at `address`.
+    Unmap { address: u64, size: u64 },
+    /// The device's memory as it was at this moment.
+    Measured {
+        /// The next layer's answer to `cuMemGetInfo`; `None` if no context allowed the question.
+        mem_info: Option<MemInfo>,
+        /// Bytes that NVML counts for this process, more than 0; `None` if NVML does not say.
+        process_bytes: Option<u64>,
+        /// Bytes that the ledger had reserved on the device.
+        reserved: u64,
+    },
+    /// A kind of record that this version does not know: from a newer library, or damaged.
+    Unknown { kind: u8 },
+}
+
+/// One allocation of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    pub class: ClassCode,
+    /// Device or host address; for classes without addresses (vmm, array, mipmap, external memory) a handle.
+    pub address: u64,
+    /// Bytes that the job asked for.
+    pub requested: u64,
+    /// Bytes after rounding.
+    pub allocated: u64,
+    /// Bytes that this call obtained from the next layer, pitch and padding included; `None` if the allocation lies in a
+    /// segment or in a pool of the driver.
+    pub reserved: Option<u64>,
+    /// The stream that the call named: 0 for none (also in journals of older libraries), 1 for the default stream, 2 to
+    /// 254 for others in the order in which they first came, 255 for all streams after those.
+    pub stream: u8,
+}
+
+/// The next layer's answer to `cuMemGetInfo`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemInfo {
+    /// More than 0.
+    pub total: u64,
+    pub free: u64,
+}
+
+/// A record as it lies in the file. What a field holds depends on `kind`; see `Event::encode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawRecord {
+    pub(crate) time_ns: u64,
+    address: u64,
+    size: u64,
+    allocated: u64,
+    detail: u64,
+    pub(crate) tid: u32,
+    result: i32,
+    api: u16,
+    device: i16,
+    kind: u8,
+    class: u8,
+    flags: u8,
+    stream: u8,
+}
+
+// Values of `RawRecord::kind`. A number is never given to another kind.
+const ALLOC: u8 = 1;
+const FREE: u8 = 2;
+const ALLOC_FAILED: u8 = 3;
+const FREE_FAILED: u8 = 4;
+const SEGMENT_ALLOC: u8 = 5;
+const SEGMENT_FREE: u8 = 6;
+const POOL_RESERVED: u8 = 7;
+const CONTEXT_DESTROYED: u8 = 8;
+const MAP: u8 = 9;
+const UNMAP: u8 = 10;
+const MEASURED: u8 = 11;
+
+// Bits of `RawRecord::flags`.
+/// Of an allocation: this call obtained memory from the next layer, `detail` bytes.
+const DIRECT: u8 = 1;
+const CONTEXT_GONE: u8 = 2;
+const MOVED: u8 = 4;
+const OVER_LIMIT: u8 = 8;
+
+/// `bit` if `condition` holds, else no bit.
+#[inline(always)]
+fn flag(condition: bool, bit: u8) -> u8 {
+    if condition { bit } else { 0 }
+}
+
+impl Event {
+    /// The record of this event, without time and thread: the writer fills these in.
+    ///
+    /// Inlined where the variant is known, so that only the stores of its fields remain: it runs at each allocation.
+    #[inline(always)]
+    pub fn encode(self, api: Api, device: i16) -> RawRecord {
+        let blank = RawRecord {
+            time_ns: 0,
+            address: 0,
+            size: 0,
+            allocated: 0,
+            detail: 0,
+            tid: 0,
+            result: 0,
+            api: api.number(),
+            device,
+            kind: 0,
+            class: 0,
+            flags: 0,
+            stream: 0,
+        };
+        match self {
+            Event::Alloc(allocation) => RawRecord {
+                kind: ALLOC,
+                ..allocation.encode(blank)
+            },
+            Event::Free {
+                allocation,
+                context_gone,
+            } => {
+                let record = allocation.encode(blank);
+                RawRecord {
+                    kind: FREE,
+                    flags: record.flags | flag(context_gone, CONTEXT_GONE),
+                    ..record
+                }
+            }
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                over_limit,
+            } => RawRecord {
+                kind: ALLOC_FAILED,
+                class: class.number(),
+                size: requested,
+                result,
+                flags: flag(over_limit, OVER_LIMIT),
+                ..blank
+            },
+            Event::FreeFailed {
+                address,
+                segment,
+                result,
+            } => {
+                let record = match segment {
+                    Some(size) => segment_record(blank, address, size),
+                    None => RawRecord { address, ..blank },
+                };
+                RawRecord {
+                    kind: FREE_FAILED,
+                    result,
+                    ..record
+                }
+            }
+            Event::SegmentAlloc { address, size, moved } => RawRecord {
+                kind: SEGMENT_ALLOC,
+                flags: flag(moved, MOVED),
+                ..segment_record(blank, address, size)
+            },
+            Event::SegmentFree {
+                address,
+                size,
+                moved,
+                context_gone,
+            } => RawRecord {
+                kind: SEGMENT_FREE,
+                flags: flag(moved, MOVED) | flag(context_gone, CONTEXT_GONE),
+                ..segment_record(blank, address, size)
+            },
+            Event::PoolReserved { class, reserved, used } => RawRecord {
+                kind: POOL_RESERVED,
+                class: class.number(),
+                size: reserved,
+                allocated: used,
+                ..blank
+            },
+            Event::ContextDestroyed { context } => RawRecord {
+                kind: CONTEXT_DESTROYED,
+                address: context,
+                ..blank
+            },
+            Event::Map { address, size, handle } => RawRecord {
+                kind: MAP,
+                class: Class::Vmm.number(),
+                address,
+                size,
+                detail: handle,
+                ..blank
+            },
+            Event::Unmap { address, size } => RawRecord {
+                kind: UNMAP,
+                class: Class::Vmm.number(),
+                address,
+                size,
+                ..blank
+            },
+            Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved,
+            } => RawRecord {
+                kind: MEASURED,
+                address: reserved,
+                size: mem_info.map_or(0, |info| info.total),
+                allocated: mem_info.map_or(0, |info| info.free),
+                detail: process_bytes.unwrap_or(0),
+                ..blank
+            },
+            Event::Unknown { kind } => RawRecord { kind, ..blank },
+        }
+    }
+}
+
+impl Allocation {
+    #[inline(always)]
+    fn encode(self, blank: RawRecord) -> RawRecord {
+        RawRecord {
+            class: self.class.number(),
+            address: self.address,
+            size: self.requested,
+            allocated: self.allocated,
+            detail: self.reserved.unwrap_or(0),
+            flags: flag(self.reserved.is_some(), DIRECT),
+            stream: self.stream,
+            ..blank
+        }
+    }
+
+    fn decode(raw: &RawRecord) -> Self {
+        Allocation {
+            class: ClassCode::from(raw.class),
+            address: raw.address,
+            requested: raw.size,
+            allocated: raw.allocated,
+            reserved: (raw.flags & DIRECT != 0).then_some(raw.detail),
+            stream: raw.stream,
+        }
+    }
+}
+
+/// The fields of a segment, which is linear memory; its size fills all three sizes.
+#[inline(always)]
+fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
+    RawRecord {
+        class: Class::Linear.number(),
+        address,
+        size,
+        allocated: size,
+        detail: size,
+        ..blank
+    }
+}
+
+impl RawRecord {
+    /// The record in these bytes: at least 56, of which the first ones count.
+    pub fn from_bytes(bytes: &[u8]) -> RawRecord {
+        RawRecord {
+            time_ns: u64_at(bytes, offset_of!(RawRecord, time_ns)),
+            address: u64_at(bytes, offset_of!(RawRecord, address)),
+            size: u64_at(bytes, offset_of!(RawRecord, size)),
+            allocated: u64_at(bytes, offset_of!(RawRecord, allocated)),
+            detail: u64_at(bytes, offset_of!(RawRecord, detail)),
+            tid: u32_at(bytes, offset_of!(RawRecord, tid)),
+            result: u32_at(bytes, offset_of!(RawRecord, result)) as i32,
+            api: u16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, api))),
+            device: i16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, device))),
+            kind: bytes[offset_of!(RawRecord, kind)],
+            class: bytes[offset_of!(RawRecord, class)],
+            flags: bytes[offset_of!(RawRecord, flags)],
+            stream: bytes[offset_of!(RawRecord, stream)],
+        }
+    }
+
+    /// What the record tells. Any 56 bytes mean something: what this version does not know becomes `Event::Unknown`, or
+    /// a code that names no class or function.
+    pub fn decode(&self, slot: u64) -> Record {
+        let class = ClassCode::from(self.class);
+        let has = |bit: u8| self.flags & bit != 0;
+        let event = match self.kind {
+            ALLOC => Event::Alloc(Allocation::decode(self)),
+            FREE => Event::Free {
+                allocation: Allocation::decode(self),
+                context_gone: has(CONTEXT_GONE),
+            },
+            ALLOC_FAILED => Event::AllocFailed {
+                class,
+                requested: self.size,
+                result: self.result,
+                over_limit: has(OVER_LIMIT),
+            },
+            FREE_FAILED => Event::FreeFailed {
+                address: self.address,
+                // Only the record of a segment names a class.
+                segment: (self.class != 0).then_some(self.size),
+                result: self.result,
+            },
+            SEGMENT_ALLOC => Event::SegmentAlloc {
+                address: self.address,
+                size: self.size,
+                moved: has(MOVED),
+            },
+            SEGMENT_FREE => Event::SegmentFree {
+                address: self.address,
+                size: self.size,
+                moved: has(MOVED),
+                context_gone: has(CONTEXT_GONE),
+            },
+            POOL_RESERVED => Event::PoolReserved {
+                class,
+                reserved: self.size,
+                used: self.allocated,
+            },
+            CONTEXT_DESTROYED => Event::ContextDestroyed { context: self.address },
+            MAP => Event::Map {
+                address: self.address,
+                size: self.size,
+                handle: self.detail,
+            },
+            UNMAP => Event::Unmap {
+                address: self.address,
+                size: self.size,
+            },
+            MEASURED => Event::Measured {
+                mem_info: (self.size > 0).then_some(MemInfo {
+                    total: self.size,
+                    free: self.allocated,
+                }),
+                process_bytes: (self.detail > 0).then_some(self.detail),
+                reserved: self.address,
+            },
+            kind => Event::Unknown { kind },
+        };
+        Record {
+            slot,
+            time_ns: self.time_ns,
+            tid: self.tid,
+            api: ApiCode::from(self.api),
+            device: self.device,
+            event,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! `encode` and `decode` undo each other, and the bytes of each kind stay what they are: journals of older libraries must
+//! stay readable.
+
+use super::*;
+use base::cuda::HOST_DEVICE;
+use proptest::prelude::*;
+
+const ADDRESS: u64 = 0x7f12_3456_7000;
+
+/// 56 bytes each, in the order of `records` below.
+const BYTES: [&str; 14] = [
+    "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000000100020001020100",
+    "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000c800020001010003",
+    "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000002600ffff02040300",
+    "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000d4000200020100ff",
+    "08070605040302010000000000000000e803000000000000000000000000000000000000000000001413121102000000cc00020003030800",
+    "080706050403020100705634127f000000000000000000000000000000000000000000000000000014131211c90000000500020004000000",
+    "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211ffffffff9001020004010000",
+    "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020005010400",
+    "080706050403020100705634127f000000100000000000000010000000000000001000000000000014131211000000009001020006010200",
+    "080706050403020100000000000000000010000000000000e8030000000000000000000000000000141312110000000024000200070b0000",
+    "0807060504030201341200005555000000000000000000000000000000000000000000000000000014131211000000002600020008000000",
+    "080706050403020100705634127f0000001000000000000000000000000000004d0000000000000014131211000000001700020009070000",
+    "080706050403020100705634127f00000010000000000000000000000000000000000000000000001413121100000000180002000a070000",
+    "080706050403020188130000000000000000000014000000000000c01300000070170000000000001413121100000000900102000b000000",
+];
+
+/// The event with a fixed time and thread, as the writer stores it.
+fn stored(api: Api, device: i16, event: Event) -> RawRecord {
+    RawRecord {
+        time_ns: 0x0102_0304_0506_0708,
+        tid: 0x1112_1314,
+        ..event.encode(api, device)
+    }
+}
+
+fn bytes(record: RawRecord) -> [u8; 56] {
+    // SAFETY: a record has 56 bytes without padding.
+    unsafe { std::mem::transmute(record) }
+}
+
+fn hex(record: RawRecord) -> String {
+    bytes(record).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn each_kind_of_record_has_the_bytes_it_always_had() {
+    let allocation = |class: Class, reserved, stream| Allocation {
+        class: class.into(),
+        address: ADDRESS,
+        requested: 1000,
+        allocated: 1024,
+        reserved,
+        stream,
+    };
+    let records = [
+        stored(
+            Api::cuMemAlloc,
+            2,
+            Event::Alloc(allocation(Class::Pitched, Some(1536), 0)),
+        ),
+        stored(Api::cudaMalloc, 2, Event::Alloc(allocation(Class::Linear, None, 3))),
+        stored(
+            Api::cuCtxDestroy,
+            HOST_DEVICE,
+            Event::Free {
+                allocation: allocation(Class::Host, Some(1536), 0),
+                context_gone: true,
+            },
+        ),
+        stored(
+            Api::cudaFreeAsync,
+            2,
+            Event::Free {
+                allocation: allocation(Class::Linear, None, 255),
+                context_gone: false,
+            },
+        ),
+        stored(
+            Api::cudaMallocManaged,
+            2,
+            Event::AllocFailed {
+                class: Class::Managed.into(),
+                requested: 1000,
+                result: 2,
+                over_limit: true,
+            },
+        ),
+        stored(
+            Api::cuMemFree,
+            2,
+            Event::FreeFailed {
+                address: ADDRESS,
+                segment: None,
+                result: 201,
+            },
+        ),
+        stored(
+            Api::Policy,
+            2,
+            Event::FreeFailed {
+                address: ADDRESS,
+                segment: Some(4096),
+                result: -1,
+            },
+        ),
+        stored(
+            Api::Policy,
+            2,
+            Event::SegmentAlloc {
+                address: ADDRESS,
+                size: 4096,
+                moved: true,
+            },
+        ),
+        stored(
+            Api::Policy,
+            2,
+            Event::SegmentFree {
+                address: ADDRESS,
+                size: 4096,
+                moved: false,
+                context_gone: true,
+            },
+        ),
+        stored(
+            Api::cuGraphLaunch,
+            2,
+            Event::PoolReserved {
+                class: Class::Graph.into(),
+                reserved: 4096,
+                used: 1000,
+            },
+        ),
+        stored(
+            Api::cuCtxDestroy,
+            2,
+            Event::ContextDestroyed {
+                context: 0x5555_0000_1234,
+            },
+        ),
+        stored(
+            Api::cuMemMap,
+            2,
+            Event::Map {
+                address: ADDRESS,
+                size: 4096,
+                handle: 77,
+            },
+        ),
+        stored(
+            Api::cuMemUnmap,
+            2,
+            Event::Unmap {
+                address: ADDRESS,
+                size: 4096,
+            },
+        ),
+        stored(
+            Api::Policy,
+            2,
+            Event::Measured {
+                mem_info: Some(MemInfo {
+                    total: 80 << 30,
+                    free: 79 << 30,
+                }),
+                process_bytes: Some(6000),
+                reserved: 5000,
+            },
+        ),
+    ];
+    assert_eq!(records.map(hex), BYTES);
+}
+
+fn any_class() -> impl Strategy<Value = ClassCode> {
+    any::<u8>().prop_map(ClassCode::from)
+}
+
+fn any_allocation() -> impl Strategy<Value = Allocation> {
+    (
+        any_class(),
+        any::<u64>(),
+        any::<u64>(),
+        any::<u64>(),
+        any::<Option<u64>>(),
+        any::<u8>(),
+    )
+        .prop_map(|(class, address, requested, allocated, reserved, stream)| Allocation {
+            class,
+            address,
+            requested,
+            allocated,
+            reserved,
+            stream,
+        })
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    let number = any::<u64>;
+    let some = || 1..=u64::MAX;
+    prop_oneof![
+        any_allocation().prop_map(Event::Alloc),
+        (any_allocation(), any::<bool>()).prop_map(|(allocation, context_gone)| Event::Free {
+            allocation,
+            context_gone
+        }),
+        (any_class(), number(), any::<i32>(), any::<bool>()).prop_map(|(class, requested, result, over_limit)| {
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                over_limit,
+            }
+        }),
+        (number(), any::<Option<u64>>(), any::<i32>()).prop_map(|(address, segment, result)| Event::FreeFailed {
+            address,
+            segment,
+            result
+        }),
+        (number(), number(), any::<bool>()).prop_map(|(address, size, moved)| Event::SegmentAlloc {
+            address,
+            size,
+            moved
+        }),
+        (number(), number(), any::<bool>(), any::<bool>()).prop_map(|(address, size, moved, context_gone)| {
+            Event::SegmentFree {
+                address,
+                size,
+                moved,
+                context_gone,
+            }
+        }),
+        (any_class(), number(), number()).prop_map(|(class, reserved, used)| Event::PoolReserved {
+            class,
+            reserved,
+            used
+        }),
+        number().prop_map(|context| Event::ContextDestroyed { context }),
+        (number(), number(), number()).prop_map(|(address, size, handle)| Event::Map { address, size, handle }),
+        (number(), number()).prop_map(|(address, size)| Event::Unmap { address, size }),
+        (
+            prop::option::of((some(), number()).prop_map(|(total, free)| MemInfo { total, free })),
+            prop::option::of(some()),
+            number()
+        )
+            .prop_map(|(mem_info, process_bytes, reserved)| Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved
+            }),
+        prop_oneof![Just(0), MEASURED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_was_encoded_is_decoded(
+        event in any_event(),
+        api in prop::sample::select(Api::ALL),
+        device in any::<i16>(),
+        slot in any::<u64>(),
+    ) {
+        let raw = stored(api, device, event);
+        let read = RawRecord::from_bytes(&bytes(raw));
+        prop_assert_eq!(read, raw);
+        let expected = Record { slot, time_ns: raw.time_ns, tid: raw.tid, api: api.into(), device, event };
+        prop_assert_eq!(read.decode(slot), expected);
+    }
+
+    #[test]
+    fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 56)) {
+        let raw = RawRecord::from_bytes(&bytes);
+        let unknown = matches!(raw.decode(0).event, Event::Unknown { .. });
+        prop_assert_eq!(unknown, !(ALLOC..=MEASURED).contains(&raw.kind));
+    }
+}

@@ -1,0 +1,65 @@
+//! Why a file cannot be read as a journal, with the advice that the user gets.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use crate::format::{self, HEADER_SIZE, OLDEST_VERSION, VERSION};
+
+/// Why a file cannot be read as a journal.
+#[derive(Debug)]
+pub struct OpenError {
+    pub path: PathBuf,
+    pub problem: Problem,
+}
+
+#[derive(Debug)]
+pub enum Problem {
+    Io(io::Error),
+    NotAFile,
+    /// It does not begin like a journal.
+    NotAJournal,
+    OtherVersion(u32),
+    /// It says it is of a version we know, but is laid out differently.
+    OtherLayout,
+    /// It begins like a journal and ends before its header does.
+    Short(u64),
+    /// Its process has not finished the header: it is just starting, or died doing so.
+    NotReady,
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
+        match &self.problem {
+            Problem::Io(error) => write!(f, "cannot be read: {error}"),
+            Problem::NotAFile => write!(f, "not a file: give a .{} file or a folder of them", format::EXTENSION),
+            Problem::NotAJournal => write!(f, "not a vramshim journal: give a .{} file", format::EXTENSION),
+            Problem::OtherVersion(version) => write!(
+                f,
+                "written in journal format {version}, this program reads formats {OLDEST_VERSION} to {VERSION}: use the \
+                 vramshim that goes with the library that wrote it"
+            ),
+            Problem::OtherLayout => write!(f, "header is damaged (impossible sizes): copy the file again"),
+            Problem::Short(size) => {
+                write!(
+                    f,
+                    "cut short ({size} bytes, the header alone has {HEADER_SIZE}): copy the file again"
+                )
+            }
+            Problem::NotReady => write!(
+                f,
+                "no header yet: its process is just starting, or ended before it began"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            Problem::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a journal's header says. The values are copied out of the file; none of them is used as an offset or a count.
+
+use std::mem::offset_of;
+
+use super::error::Problem;
+use crate::bytes::{bytes_at, u32_at, u64_at};
+use crate::format::{
+    self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, OLDEST_VERSION, Route, RouteEntry, SLOT_SIZE, VERSION,
+};
+use base::api::FIRST_RUNTIME_API;
+use base::cuda::MAX_DEVICES;
+
+/// What a journal says about its process. Text that is not UTF-8 is shown as near as can be.
+#[derive(Clone, Debug)]
+pub struct Header {
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub start_ticks: u64,
+    pub boot_id: [u8; 16],
+    /// CLOCK_REALTIME at the start, nanoseconds.
+    pub wall_start_ns: u64,
+    /// CLOCK_MONOTONIC at the same moment.
+    pub mono_start_ns: u64,
+    pub strategy: String,
+    pub host: String,
+    pub job: String,
+    pub command_line: Vec<String>,
+    /// `(name, value)`
+    pub environment: Vec<(String, String)>,
+    pub devices: Vec<Device>,
+    /// How the job came by our functions, in the order of `format::Route`.
+    pub routes: Vec<HandedOut>,
+    /// Frees that succeeded of addresses that were allocated past the library.
+    pub unknown_frees: u64,
+    pub lost_first_ns: u64,
+    pub lost_errno: i32,
+    pub(super) ended: bool,
+    pub(super) exit_status: i32,
+    pub(super) ended_ns: u64,
+    pub(super) claimed: u64,
+    pub(super) lost: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub ordinal: i32,
+    pub total_memory: u64,
+    /// Bytes that the process may have of it, where there is a limit.
+    pub limit: Option<u64>,
+    pub uuid: [u8; 16],
+    pub name: String,
+}
+
+/// What one way of looking up handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandedOut {
+    pub times: u64,
+    /// As in `format::RouteEntry`.
+    driver: u64,
+    runtime: u64,
+}
+
+impl HandedOut {
+    /// Whether it handed out a function whose calls are recorded under this number.
+    pub fn has(&self, api: u16) -> bool {
+        let bit = |word: u64, number: u16| number < 64 && word >> number & 1 == 1;
+        match api.checked_sub(FIRST_RUNTIME_API) {
+            Some(number) => bit(self.runtime, number),
+            None => bit(self.driver, api),
+        }
+    }
+}
+
+/// The file's version, and what it says about its process.
+pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
+    use format::Header as H;
+    let begins = head.len().min(MAGIC.len());
+    let untouched = head.iter().all(|&byte| byte == 0);
+    if untouched {
+        return Err(Problem::NotReady);
+    }
+    if head[..begins] != MAGIC[..begins] {
+        return Err(Problem::NotAJournal);
+    }
+    if head.len() < HEADER_SIZE {
+        return Err(Problem::Short(head.len() as u64));
+    }
+    let u32_of = |offset| u32_at(head, offset);
+    let u64_of = |offset| u64_at(head, offset);
+    let version = u32_of(offset_of!(H, version));
+    if u32_of(offset_of!(H, ready)) != 1 && version <= VERSION {
+        return Err(Problem::NotReady);
+    }
+    if !(OLDEST_VERSION..=VERSION).contains(&version) {
+        return Err(Problem::OtherVersion(version));
+    }
+    let sizes = (u32_of(offset_of!(H, header_size)), u32_of(offset_of!(H, record_size)));
+    if sizes != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
+        return Err(Problem::OtherLayout);
+    }
+    let devices = (0..MAX_DEVICES)
+        .map(|place| {
+            let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
+            (entry, u64_of(offset_of!(H, limits) + place * size_of::<u64>()))
+        })
+        .filter(|(entry, _)| u32_at(entry, offset_of!(DeviceEntry, present)) == 1)
+        .map(|(entry, limit)| Device {
+            ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
+            total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
+            limit: (limit > 0).then_some(limit),
+            uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
+            name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
+        })
+        .collect();
+    let routes = Route::ALL.map(|route| {
+        let entry = offset_of!(H, routes) + route as usize * size_of::<RouteEntry>();
+        HandedOut {
+            times: u64_of(entry + offset_of!(RouteEntry, handed_out)),
+            driver: u64_of(entry + offset_of!(RouteEntry, driver)),
+            runtime: u64_of(entry + offset_of!(RouteEntry, runtime)),
+        }
+    });
+    let header = Header {
+        pid: u32_of(offset_of!(H, pid)),
+        parent_pid: u32_of(offset_of!(H, parent_pid)),
+        start_ticks: u64_of(offset_of!(H, start_ticks)),
+        boot_id: bytes_at(head, offset_of!(H, boot_id)),
+        wall_start_ns: u64_of(offset_of!(H, wall_start_ns)),
+        mono_start_ns: u64_of(offset_of!(H, mono_start_ns)),
+        strategy: text(&bytes_at::<32>(head, offset_of!(H, strategy))),
+        host: text(&bytes_at::<64>(head, offset_of!(H, host))),
+        job: text(&bytes_at::<128>(head, offset_of!(H, job))),
+        command_line: texts(&bytes_at::<4096>(head, offset_of!(H, command_line))),
+        environment: texts(&bytes_at::<4096>(head, offset_of!(H, environment)))
+            .iter()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
+        devices,
+        routes: routes.to_vec(),
+        unknown_frees: u64_of(offset_of!(H, unknown_frees)),
+        lost_first_ns: u64_of(offset_of!(H, lost_first_ns)),
+        lost_errno: u32_of(offset_of!(H, lost_errno)) as i32,
+        ended: u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
+        exit_status: u32_of(offset_of!(H, exit_status)) as i32,
+        ended_ns: u64_of(offset_of!(H, ended_ns)),
+        claimed: u64_of(offset_of!(H, claimed)),
+        lost: u64_of(offset_of!(H, lost)),
+    };
+    Ok((version, header))
+}
+
+/// Text up to its padding.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+/// NUL-separated texts up to the padding. An empty argument in the middle is kept.
+fn texts(field: &[u8]) -> Vec<String> {
+    let end = field.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    if end == 0 {
+        return Vec::new();
+    }
+    field[..end]
+        .split(|&byte| byte == 0)
+        .map(|item| String::from_utf8_lossy(item).into_owned())
+        .collect()
+}

@@ -1,0 +1,196 @@
+//! One journal file that is open for reading: its header, and whether its process still runs.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use super::error::{OpenError, Problem};
+use super::header::{Header, parse_header};
+use crate::format::{HEADER_SIZE, SLOT_SIZE};
+use base::identity;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Running,
+    Exited(i32),
+    /// It said nothing and is gone: a signal, `_exit`, or the machine went down.
+    Killed,
+}
+
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    version: u32,
+    header: Header,
+    state: State,
+}
+
+impl Journal {
+    /// Opens a journal. Not for the process that writes it: closing any descriptor of a file gives up the process's
+    /// own lock on it.
+    pub fn open(path: &Path) -> Result<Journal, OpenError> {
+        Self::read_head(path).map_err(|problem| OpenError {
+            path: path.to_owned(),
+            problem,
+        })
+    }
+
+    fn read_head(path: &Path) -> Result<Journal, Problem> {
+        // Asked before opening: opening a device may do something.
+        if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
+            return Err(Problem::NotAFile);
+        }
+        // Not to wait for the writer of a FIFO that took the file's place meanwhile; means nothing to a file.
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        let file = file.map_err(Problem::Io)?;
+        let Head {
+            version,
+            header,
+            size,
+            state,
+        } = Head::of(&file)?;
+        Ok(Journal {
+            file,
+            path: path.to_owned(),
+            size,
+            version,
+            header,
+            state,
+        })
+    }
+
+    /// Reads the head again: what the process has said meanwhile, and whether it still runs.
+    pub fn refresh(&mut self) -> Result<(), OpenError> {
+        let head = Head::of(&self.file).map_err(|problem| self.error(problem))?;
+        self.header = head.header;
+        self.size = head.size;
+        self.state = head.state;
+        Ok(())
+    }
+
+    pub(super) fn error(&self, problem: Problem) -> OpenError {
+        OpenError {
+            path: self.path.clone(),
+            problem,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// As it was when the journal was opened, or refreshed.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Bytes in the file, for a progress bar.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Nanoseconds from start to exit, if the process said when it ended.
+    pub fn ended_ns(&self) -> Option<u64> {
+        self.header.ended.then_some(self.header.ended_ns)
+    }
+
+    /// Events that happened and are not in the file: those the writer counted, and slots it gave out that the file
+    /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow. Of a file that was
+    /// cut short this is the most that may be missing: a few of the slots may only have been kept in hand.)
+    pub fn lost(&self) -> u64 {
+        let missing = match self.state {
+            State::Running => 0,
+            _ => self.header.claimed.saturating_sub(self.slots()),
+        };
+        self.header.lost.saturating_add(missing)
+    }
+
+    /// Slots that threads took, as far as the file has them.
+    pub(super) fn claimed(&self) -> u64 {
+        self.header.claimed.min(self.slots())
+    }
+
+    /// Whether the commit words of this file's format tell an event under way from a slot held in reserve.
+    pub(super) fn marks_under_way(&self) -> bool {
+        self.version > 1
+    }
+
+    /// Fills `buffer` from the file, as far as the file goes; returns the number of bytes read.
+    pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        fill(&self.file, buffer, offset)
+    }
+
+    /// Whole slots in the file.
+    pub(super) fn slots(&self) -> u64 {
+        self.size.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
+    }
+}
+
+/// What is read before any record, at one moment.
+struct Head {
+    version: u32,
+    header: Header,
+    size: u64,
+    state: State,
+}
+
+impl Head {
+    fn of(file: &File) -> Result<Head, Problem> {
+        let mut head = vec![0; HEADER_SIZE];
+        let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
+        head.truncate(got);
+        let (version, header) = parse_header(&head)?;
+        // The size is asked after the header, so that every slot claimed in it and since grown into is there.
+        let size = file.metadata().map_err(Problem::Io)?.len();
+        let state = match (is_running(file, &header), header.ended) {
+            (true, _) => State::Running,
+            (false, true) => State::Exited(header.exit_status),
+            (false, false) => State::Killed,
+        };
+        Ok(Head {
+            version,
+            header,
+            size,
+            state,
+        })
+    }
+}
+
+/// Whether the process that wrote this file still holds its lock on it. Works from any pid namespace. Where the
+/// filesystem knows no locks, the process is looked for by pid and start time instead.
+fn is_running(file: &File, header: &Header) -> bool {
+    // SAFETY: flock is plain data.
+    let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
+    conflict.l_type = libc::F_WRLCK as libc::c_short;
+    conflict.l_whence = libc::SEEK_SET as libc::c_short;
+    // SAFETY: the descriptor is open and the struct outlives the call.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0 {
+        return conflict.l_type != libc::F_UNLCK as libc::c_short;
+    }
+    !header.ended
+        && header.boot_id != [0; 16]
+        && header.boot_id == identity::boot_id()
+        && identity::start_ticks(&header.pid.to_string()) == Some(header.start_ticks)
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn fill(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(count) => got += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,227 @@
+//! The events of a journal in the order they took effect in, which is that of their times.
+//!
+//! Slots are nearly in that order: a thread that keeps some in hand uses them a little late, or much later if it pauses.
+//! No slot has a time from before it was handed out, though, so what comes later in the file is hardly ever earlier in
+//! time. The file is read twice, then: once for the earliest time in each block, once for the events. A block's events
+//! are sorted and handed out up to the earliest time in all blocks behind it; the few above it wait in a heap. That
+//! holds for every file, whatever times are in it: only the heap grows with the disorder.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::io;
+use std::mem::offset_of;
+
+use super::journal::Journal;
+use crate::bytes::u64_at;
+use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, Slot};
+
+/// How much is read at once.
+const BLOCK: usize = 4 << 20;
+/// Later than every time.
+const NEVER: u64 = u64::MAX;
+
+/// Iterator over committed events. A read error is handed out once, after the events before it, and ends it.
+pub struct Records<'a> {
+    journal: &'a Journal,
+    /// Bytes of a block; whole slots.
+    block: usize,
+    /// For each block the earliest time behind it; empty until the first event is asked for, `NEVER` past its end.
+    behind: Vec<u64>,
+    buffer: Vec<u8>,
+    /// Blocks read so far, and where in the file they end.
+    blocks: usize,
+    read_to: u64,
+    /// Records of the last block, the next one last.
+    ready: Vec<Record>,
+    /// Records that were ready when the earliest of a later block was not read yet.
+    waiting: BinaryHeap<Waiting>,
+    /// Records up to this time may be handed out.
+    frontier: u64,
+    unfinished: u64,
+    /// Uncommitted slots since the last committed one.
+    gap: u64,
+    failed: Option<io::Error>,
+    done: bool,
+}
+
+struct Waiting(Record);
+
+pub(super) fn key(record: &Record) -> (u64, u64) {
+    (record.time_ns, record.slot)
+}
+
+impl Ord for Waiting {
+    /// The earliest is the greatest: it leaves the heap first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        key(&other.0).cmp(&key(&self.0))
+    }
+}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl Journal {
+    /// The records in the order of their times.
+    pub fn records(&self) -> Records<'_> {
+        Records::new(self)
+    }
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn new(journal: &'a Journal) -> Self {
+        Self::in_blocks(journal, BLOCK)
+    }
+
+    pub(super) fn in_blocks(journal: &'a Journal, block: usize) -> Self {
+        Records {
+            journal,
+            block,
+            behind: Vec::new(),
+            buffer: Vec::new(),
+            blocks: 0,
+            read_to: HEADER_SIZE as u64,
+            ready: Vec::new(),
+            waiting: BinaryHeap::new(),
+            frontier: 0,
+            unfinished: 0,
+            gap: 0,
+            failed: None,
+            done: false,
+        }
+    }
+
+    /// How far in the file, in bytes; what waits for its time counts as passed.
+    pub fn position(&self) -> u64 {
+        let ahead = (self.ready.len() * SLOT_SIZE) as u64;
+        self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
+    }
+
+    /// Slots read so far whose event began and was never finished. Where the file cannot tell those from slots that
+    /// were never handed out (format 1), only those below a committed one.
+    pub fn unfinished(&self) -> u64 {
+        self.unfinished
+    }
+
+    /// Reads the block that begins at `start` into the buffer; false at the end of the file.
+    fn read(&mut self, start: u64) -> io::Result<bool> {
+        let left = self.journal.size().saturating_sub(start);
+        self.buffer.resize(left.min(self.block as u64) as usize, 0);
+        let got = self.journal.read(&mut self.buffer, start)?;
+        self.buffer.truncate(got / SLOT_SIZE * SLOT_SIZE);
+        Ok(!self.buffer.is_empty())
+    }
+
+    /// The first reading. A process that still runs may commit records between the two; one that then turns out to be
+    /// earlier than what was handed out follows at once. An error is left for the second reading to meet.
+    fn look_ahead(&mut self) {
+        let mut start = HEADER_SIZE as u64;
+        // One block needs no look behind it.
+        if self.journal.size().saturating_sub(start) > self.block as u64 {
+            while let Ok(true) = self.read(start) {
+                let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
+                let earliest = (first..)
+                    .zip(self.buffer.chunks_exact(SLOT_SIZE))
+                    .filter(|(index, slot)| commit_word(slot) == index + 1)
+                    .map(|(_, slot)| u64_at(slot, TIME))
+                    .min();
+                self.behind.push(earliest.unwrap_or(NEVER));
+                start += self.buffer.len() as u64;
+            }
+        }
+        // From the earliest in each to the earliest behind each.
+        let mut earliest = NEVER;
+        for time in self.behind.iter_mut().rev() {
+            let own = std::mem::replace(time, earliest);
+            earliest = earliest.min(own);
+        }
+        self.read_to = HEADER_SIZE as u64;
+    }
+
+    /// Reads the next block and makes its events ready; at the end, or at an error, all that waits may go.
+    fn advance(&mut self) {
+        if self.blocks == 0 {
+            self.look_ahead();
+        }
+        self.waiting.extend(self.ready.drain(..).map(Waiting));
+        let more = match self.read(self.read_to) {
+            Ok(more) => more,
+            Err(error) => {
+                self.failed = Some(error);
+                false
+            }
+        };
+        if !more {
+            self.frontier = NEVER;
+            self.done = true;
+            self.buffer = Vec::new();
+            return;
+        }
+        let first = (self.read_to - HEADER_SIZE as u64) / SLOT_SIZE as u64;
+        let knows_under_way = self.journal.marks_under_way();
+        for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
+            match commit_word(slot) {
+                word if word == index + 1 => {
+                    self.unfinished += std::mem::take(&mut self.gap);
+                    self.ready.push(record_in(index, slot));
+                }
+                // Kept in hand, or never handed out.
+                0 if knows_under_way => {}
+                // Under way, or damaged, which comes to the same.
+                _ if knows_under_way => self.unfinished += 1,
+                _ => self.gap += 1,
+            }
+        }
+        self.read_to += self.buffer.len() as u64;
+        self.frontier = self.behind.get(self.blocks).copied().unwrap_or(NEVER);
+        self.blocks += 1;
+        // Most often they are in order already, and this only looks.
+        self.ready.sort_by_key(key);
+        self.ready.reverse();
+    }
+}
+
+/// Where in a slot its time lies.
+const TIME: usize = offset_of!(Slot, record) + offset_of!(RawRecord, time_ns);
+
+pub(super) fn commit_word(slot: &[u8]) -> u64 {
+    u64_at(slot, offset_of!(Slot, commit))
+}
+
+/// The record in the bytes of slot `number`.
+pub(super) fn record_in(number: u64, slot: &[u8]) -> Record {
+    RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]).decode(number)
+}
+
+impl Iterator for Records<'_> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let ready = self.ready.last().map(key);
+            let waiting = self.waiting.peek().map(|waiting| key(&waiting.0));
+            let from_waiting = waiting.is_some_and(|waiting| ready.is_none_or(|ready| waiting < ready));
+            match if from_waiting { waiting } else { ready } {
+                Some((time, _)) if time <= self.frontier => {
+                    let event = match from_waiting {
+                        true => self.waiting.pop().map(|waiting| waiting.0),
+                        false => self.ready.pop(),
+                    };
+                    return event.map(Ok);
+                }
+                _ if self.done => return self.failed.take().map(Err),
+                _ => self.advance(),
+            }
+        }
+    }
+}

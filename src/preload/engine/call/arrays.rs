@@ -1,0 +1,193 @@
+//! Arrays and mipmapped arrays, which a handle names. Their sizes follow from their descriptors.
+
+use crate::engine::Call;
+use crate::engine::call::booking;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::location::Location;
+use crate::next::{Array3dDescriptorV1, ArrayDescriptorV1, CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
+use base::api::Class;
+use base::cuda::CudaResult;
+
+/// `CUDA_ARRAY3D_LAYERED` and `CUDA_ARRAY3D_CUBEMAP`: the depth counts layers, of which every level has all.
+const LAYERED: u32 = 0x01;
+const CUBEMAP: u32 = 0x04;
+
+/// The extent of an array, from a descriptor of either version.
+#[derive(Clone, Copy)]
+pub struct ArrayShape {
+    width: u64,
+    height: u64,
+    depth: u64,
+    format: u32,
+    channels: u64,
+    flags: u32,
+}
+
+impl From<&ArrayDescriptorV1> for ArrayShape {
+    fn from(d: &ArrayDescriptorV1) -> Self {
+        let (width, height) = (u64::from(d.width), u64::from(d.height));
+        ArrayShape {
+            width,
+            height,
+            depth: 0,
+            format: d.format,
+            channels: u64::from(d.channels),
+            flags: 0,
+        }
+    }
+}
+
+impl From<&Array3dDescriptorV1> for ArrayShape {
+    fn from(d: &Array3dDescriptorV1) -> Self {
+        let [width, height, depth] = [d.width, d.height, d.depth].map(u64::from);
+        ArrayShape {
+            width,
+            height,
+            depth,
+            format: d.format,
+            channels: u64::from(d.channels),
+            flags: d.flags,
+        }
+    }
+}
+
+impl ArrayShape {
+    /// # Safety
+    /// `descriptor` is readable.
+    pub unsafe fn plane(descriptor: *const CUDA_ARRAY_DESCRIPTOR) -> Self {
+        // SAFETY: the descriptor is readable by contract. The format is read as a number, because a value that its enum
+        // type does not know would be undefined behaviour.
+        unsafe {
+            ArrayShape {
+                width: (*descriptor).Width as u64,
+                height: (*descriptor).Height as u64,
+                depth: 0,
+                format: (&raw const (*descriptor).Format).cast::<u32>().read(),
+                channels: u64::from((*descriptor).NumChannels),
+                flags: 0,
+            }
+        }
+    }
+
+    /// # Safety
+    /// `descriptor` is readable.
+    pub unsafe fn volume(descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) -> Self {
+        // SAFETY: as in `plane`.
+        unsafe {
+            ArrayShape {
+                width: (*descriptor).Width as u64,
+                height: (*descriptor).Height as u64,
+                depth: (*descriptor).Depth as u64,
+                format: (&raw const (*descriptor).Format).cast::<u32>().read(),
+                channels: u64::from((*descriptor).NumChannels),
+                flags: (*descriptor).Flags,
+            }
+        }
+    }
+
+    /// Bytes of the elements. Drivers add padding, but do not say how much.
+    pub fn bytes(&self) -> u64 {
+        [
+            self.width,
+            self.height.max(1),
+            self.depth.max(1),
+            self.channels,
+            self.element_bytes(),
+        ]
+        .into_iter()
+        .fold(1, u64::saturating_mul)
+    }
+
+    /// Bytes of all levels of a mipmapped array of this shape; each level halves every extent but the layers.
+    pub fn mipmap_bytes(&self, levels: u32) -> u64 {
+        let layered = self.flags & (LAYERED | CUBEMAP) != 0;
+        let halved = |extent: u64, level: u32| {
+            if extent == 0 {
+                0
+            } else {
+                (extent >> level.min(63)).max(1)
+            }
+        };
+        // At least one level, as in the driver.
+        (0..levels.clamp(1, 64))
+            .map(|level| {
+                let depth = if layered { self.depth } else { halved(self.depth, level) };
+                ArrayShape {
+                    width: halved(self.width, level),
+                    height: halved(self.height, level),
+                    depth,
+                    ..*self
+                }
+                .bytes()
+            })
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of one channel of one element, by `CUarray_format`.
+    fn element_bytes(&self) -> u64 {
+        match self.format {
+            0x01 | 0x08 => 1,        // unsigned and signed 8 bit
+            0x02 | 0x09 | 0x10 => 2, // 16 bit, half
+            0x03 | 0x0a | 0x20 => 4, // 32 bit, float
+            // Normalised, of 8 and 16 bit; NumChannels repeats the number of channels in the name.
+            0xc0..=0xc2 | 0xc6..=0xc8 => 1,
+            0xc3..=0xc5 | 0xc9..=0xcb => 2,
+            // Planar, of 10 to 16 bit.
+            0x9f | 0xa1 | 0xa3 | 0xa4 | 0xa6 | 0xa7 | 0xb1 | 0xb3 | 0xb5 => 2,
+            0x54 | 0x56 | 0x58 | 0x5a | 0x5c | 0x5e => 2,
+            // Block-compressed formats and 8-bit formats: at most one byte for each channel.
+            _ => 1,
+        }
+    }
+}
+
+impl Call {
+    /// An array or mipmapped array of `size` bytes.
+    pub fn obtain_array(
+        &self,
+        class: Class,
+        size: u64,
+        ask: impl Fn() -> CudaResult,
+        array: impl FnOnce() -> u64,
+    ) -> CudaResult {
+        let location = Location::current();
+        self.obtain(class, location, size, ask, || {
+            let location = location.unwrap_or(Location::HOST);
+            (Key::Object(array()), booking::entry(class, location, size, size))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn array_sizes_are_bytes() {
+        let shape = ArrayShape {
+            width: 64,
+            height: 32,
+            depth: 0,
+            format: 0x20,
+            channels: 4,
+            flags: 0,
+        };
+        assert_eq!(shape.bytes(), 64 * 32 * 4 * 4);
+        assert_eq!(shape.mipmap_bytes(0), shape.bytes(), "one level at least");
+        // CU_AD_FORMAT_UNORM_INT16X4, SNORM_INT8X4, P016, BC7_UNORM
+        for (format, bytes) in [(0xc5, 2), (0xc8, 1), (0xa1, 2), (0x9d, 1)] {
+            assert_eq!(
+                ArrayShape { format, ..shape }.bytes(),
+                64 * 32 * 4 * bytes,
+                "{format:#x}"
+            );
+        }
+        assert_eq!(shape.mipmap_bytes(2), 64 * 32 * 16 + 32 * 16 * 16);
+        let layered = ArrayShape {
+            depth: 6,
+            flags: LAYERED,
+            ..shape
+        };
+        assert_eq!(layered.mipmap_bytes(2), 6 * (64 * 32 * 16 + 32 * 16 * 16));
+    }
+}

@@ -1,0 +1,183 @@
+//! Enters allocations and frees into ledger, account and journal, whichever family of functions they come from.
+
+use crate::engine::state::allocation::{Allocation, Key};
+use crate::engine::state::limits::Grant;
+use crate::engine::state::location::Location;
+use crate::engine::state::records;
+use crate::engine::{Call, Engine};
+use base::api::{Api, Class};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
+use journal::writer::Claim;
+use quota::Refusal;
+
+/// The ledger's entry for `requested` bytes that took `reserved` bytes from the next layer.
+pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) -> Allocation {
+    let Location { device, context } = location;
+    Allocation {
+        class,
+        device,
+        context,
+        requested,
+        allocated: reserved,
+        reserved,
+    }
+}
+
+impl Engine {
+    /// Charges `bytes` of a device, if need be after idle memory of the pools was given back.
+    pub(super) fn grant(&self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
+        let limits = &self.state.limits;
+        if bytes > 0 && limits.of(device).is_some() {
+            // What the driver holds for contexts is charged first.
+            self.measure_if_due(device);
+        }
+        limits
+            .grant(device, bytes)
+            .or_else(|refusal| match self.pools.release_idle(device) {
+                0 => Err(refusal),
+                _ => limits.grant(device, bytes),
+            })
+    }
+}
+
+impl Call {
+    /// The API that the application called: the outermost one.
+    pub(super) fn api(&self) -> Api {
+        self.scope.api()
+    }
+
+    /// Memory that `ask` obtains from the next layer. `booked` makes the ledger's entry for it.
+    pub(super) fn obtain(
+        &self,
+        class: Class,
+        location: Option<Location>,
+        size: u64,
+        ask: impl Fn() -> CudaResult,
+        booked: impl FnOnce() -> (Key, Allocation),
+    ) -> CudaResult {
+        self.obtain_at_most(class, location, size, size, ask, booked)
+    }
+
+    /// As `obtain`, for calls in which the next layer may take more bytes than were asked for, but not more than `most`.
+    pub(super) fn obtain_at_most(
+        &self,
+        class: Class,
+        location: Option<Location>,
+        size: u64,
+        most: u64,
+        ask: impl Fn() -> CudaResult,
+        booked: impl FnOnce() -> (Key, Allocation),
+    ) -> CudaResult {
+        if self.engine.refuses {
+            return Err(DriverError::NOT_PERMITTED);
+        }
+        // Stream-ordered memory is charged when the driver's pool takes it, not when the job does.
+        let charged = match location {
+            Some(location) if class.is_device_memory() && class != Class::Async => {
+                self.engine.grant(location.device, most)
+            }
+            _ => self.engine.grant(HOST_DEVICE, 0),
+        };
+        let Ok(mut grant) = charged else {
+            self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
+            return Err(DriverError::OUT_OF_MEMORY);
+        };
+        let mut result = ask();
+        if result == Err(DriverError::OUT_OF_MEMORY)
+            && location.is_some_and(|location| self.engine.pools.release_idle(location.device) > 0)
+        {
+            result = ask();
+        }
+        match result {
+            Ok(()) => {
+                let (key, allocation) = booked();
+                grant.spend(allocation.reserved);
+                self.book(key, allocation);
+            }
+            Err(problem) => {
+                drop(grant);
+                self.failed(class, location, size, problem);
+            }
+        }
+        result
+    }
+
+    /// Enters an allocation of the next layer into ledger and journal.
+    pub(super) fn book(&self, key: Key, allocation: Allocation) {
+        let state = self.engine.state;
+        if let Some(stale) = state.ledger.insert(key, allocation) {
+            state.refund(&stale);
+        }
+        let record = records::obtained(self.api(), key, &allocation);
+        state.records.write(record);
+        state.measurements.device_grew(allocation.device);
+        self.engine.measure_if_due(allocation.device);
+    }
+
+    /// Counts and records a request that failed, and explains it on stderr if memory ran out.
+    pub(super) fn failed(&self, class: Class, location: Option<Location>, size: u64, problem: DriverError) {
+        let state = self.engine.state;
+        let device = location.map_or(HOST_DEVICE, |location| location.device);
+        self.engine.measure_if_due(device);
+        state.ledger.failed(device, class);
+        let mut over_limit = false;
+        if location.is_some() && problem == DriverError::OUT_OF_MEMORY && class.is_device_memory() {
+            over_limit = state.limits.would_refuse(device, size);
+            self.engine.explain_out_of_memory(device, size);
+        }
+        let record = records::allocation_failed(self.api(), class, device, size, problem, over_limit);
+        state.records.write(record);
+    }
+
+    /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the
+    /// ledger and its record takes a slot in the journal.
+    pub(super) fn give_back(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        self.give_back_claimed(None, key, ask)
+    }
+
+    /// As `give_back`, with the slot in the journal that was claimed already, if one was.
+    pub(super) fn give_back_claimed(
+        &self,
+        claim: Option<Claim>,
+        key: Key,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
+        let state = self.engine.state;
+        let _in_flight = state.frees.begin(key);
+        let removed = state.ledger.remove(key);
+        let claim = claim.or_else(|| removed.and_then(|_| state.records.claim()));
+        let Some(allocation) = removed else {
+            let result = ask();
+            if result.is_ok() && key.value() != 0 {
+                state.records.unknown_free();
+            }
+            // A claimed slot must be filled.
+            if result.is_err() || claim.is_some() {
+                self.free_failed(claim, key, result);
+            }
+            return result;
+        };
+        let result = ask();
+        match result {
+            Ok(()) => {
+                state.refund(&allocation);
+                let record = records::freed(self.api(), key, &allocation, false);
+                state.records.commit(claim, record);
+            }
+            Err(_) => {
+                state.ledger.insert(key, allocation);
+                self.free_failed(claim, key, result);
+            }
+        }
+        result
+    }
+
+    /// Records a free that failed, or that the ledger knows nothing of.
+    pub(super) fn free_failed(&self, claim: Option<Claim>, key: Key, result: CudaResult) {
+        let records = &self.engine.state.records;
+        let claim = claim.or_else(|| records.claim());
+        let device = Location::current().map_or(HOST_DEVICE, |location| location.device);
+        let record = records::free_failed(self.api(), key, device, result_code(result));
+        records.commit(claim, record);
+    }
+}

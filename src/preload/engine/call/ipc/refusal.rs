@@ -1,0 +1,49 @@
+//! Why a block is not shared.
+
+use tracing::warn;
+
+use base::cuda::DriverError;
+
+/// What the user can do if the driver cannot share memory of a pool.
+pub const WAY_OUT: &str =
+    "run the job with FLAGS_allocator_strategy=naive_best_fit, or with VRAMSHIM_STRATEGY=passthrough, to share memory";
+
+pub struct Refusal {
+    /// The error that the job gets.
+    pub error: DriverError,
+    /// The explanation on stderr; empty for an error that the driver would not explain either.
+    pub why: String,
+}
+
+impl Refusal {
+    pub fn silent(error: DriverError) -> Self {
+        Refusal {
+            error,
+            why: String::new(),
+        }
+    }
+
+    /// The driver failed: `what` and its error.
+    pub fn by_driver(error: DriverError, what: &str) -> Self {
+        Refusal {
+            error,
+            why: format!("{what} (CUDA error {})", error.0),
+        }
+    }
+
+    /// As `by_driver`, for failures that another strategy avoids.
+    pub fn with_way_out(error: DriverError, what: &str) -> Self {
+        let mut refusal = Refusal::by_driver(error, what);
+        refusal.why += "; ";
+        refusal.why += WAY_OUT;
+        refusal
+    }
+
+    /// Warns of the refusal of `what`; returns the error for the job.
+    pub fn report(self, what: &str) -> DriverError {
+        if !self.why.is_empty() {
+            warn!("{what}: {}", self.why);
+        }
+        self.error
+    }
+}

@@ -1,0 +1,120 @@
+//! Measures a device: writes down what the next layer (`cuMemGetInfo`) and NVML say of it, beside the ledger's figure.
+//!
+//! NVML is asked only if a limit or a shared account is in force. What NVML says that the process holds, less what the
+//! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account.
+
+use crate::engine::state::limits::describe;
+use crate::engine::state::location::Location;
+use crate::engine::state::measurements::Due;
+use crate::engine::state::records::{self, Measured};
+use crate::engine::{Engine, routes};
+use crate::next;
+use base::api::Api;
+use base::cuda::MAX_DEVICES;
+use quota::DeviceQuota;
+
+/// The process's figure in NVML can be compared with the ledger only if no thread obtained or returned memory meanwhile.
+const ATTEMPTS: u32 = 4;
+
+fn device_name(ordinal: i32) -> String {
+    let mut name = [0u8; 64];
+    // SAFETY: the buffer is a variable of this frame and has at least the size that the call is told.
+    unsafe { next::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, ordinal) };
+    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    String::from_utf8_lossy(&name[..length]).into_owned()
+}
+
+impl Engine {
+    /// A call of the job uses this device. Measures it if that is due.
+    #[inline]
+    pub(super) fn measure_if_due(&self, device: i16) {
+        if self.state.measurements.may_be_due(device) {
+            self.measure_due(device);
+        }
+    }
+
+    #[cold]
+    fn measure_due(&self, device: i16) {
+        let state = self.state;
+        match state.measurements.take_due(device, || state.captures.any_open()) {
+            Some(Due::FirstUse) => {
+                routes::show(&state.records);
+                state.records.device(|| {
+                    let described = describe(device)?;
+                    let name = device_name(described.ordinal);
+                    Some((described, name, state.limits.of(device).and_then(|quota| quota.limit)))
+                });
+                self.measure(device);
+            }
+            Some(Due::Growth) => self.measure(device),
+            None => {}
+        }
+    }
+
+    /// Measures a device now, unless a capture is open.
+    pub(super) fn measure(&self, device: i16) {
+        let state = self.state;
+        if !(0..MAX_DEVICES as i16).contains(&device) || state.captures.any_open() {
+            return;
+        }
+        state.measurements.begin(device);
+        self.refresh_pools(Api::Policy);
+        let (mut free, mut total) = (0usize, 0usize);
+        if Location::current().is_some_and(|location| location.device == device) {
+            // SAFETY: both pointers are to variables of this frame.
+            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
+        }
+        let (reserved, of_process) = match state.limits.of(device) {
+            Some(quota) => self.measure_contexts(device, quota),
+            None => (state.reserved(device), 0),
+        };
+        // A measurement takes no slot from an event of the job, and is not counted as a lost event.
+        if !state.records.is_complete() {
+            return;
+        }
+        let figures = Measured {
+            reserved,
+            free: free as u64,
+            total: total as u64,
+            of_process,
+        };
+        state.records.write(records::measured(device, &figures));
+    }
+
+    /// Measures every device that was used.
+    pub(super) fn measure_all(&self) {
+        for device in self.state.measurements.used_devices() {
+            self.measure(device);
+        }
+    }
+
+    /// Measures a device whose context is gone. The next context is measured when it is used first.
+    pub(super) fn measure_last(&self, device: i16) {
+        self.measure(device);
+        self.state.measurements.due_at_next_use(device);
+    }
+
+    /// Charges what the driver holds for this process besides what the ledger has reserved. Returns the ledger's figure
+    /// and NVML's, which is 0 if NVML does not say.
+    fn measure_contexts(&self, device: i16, quota: &DeviceQuota) -> (u64, u64) {
+        for _ in 0..ATTEMPTS {
+            let before = self.state.reserved(device);
+            let seat = quota.seat();
+            // Memory that another thread is obtaining or giving back appears in only one of the two figures.
+            let in_flight = seat.held().saturating_sub(quota.context_bytes()) != before;
+            let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
+                return (before, 0);
+            };
+            // The driver's pools give memory back when a thread waits for a stream.
+            self.refresh_pools(Api::Policy);
+            // An allocation or a free that came between changed the state of the seat.
+            if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
+                quota.set_context_bytes(of_process.saturating_sub(before));
+                return (before, of_process);
+            }
+        }
+        // The other threads are too busy. The device is measured again at its next use.
+        self.state.measurements.device_grew(device);
+        (self.state.reserved(device), 0)
+    }
+}

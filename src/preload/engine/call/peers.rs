@@ -1,0 +1,22 @@
+//! Peer access: one device uses memory of another.
+
+use crate::engine::Call;
+use crate::engine::state::location::Location;
+use crate::next;
+use base::cuda::{CudaResult, HOST_DEVICE};
+
+impl Call {
+    /// The current context may use memory of the context `peer` from now on, or no longer may.
+    pub fn peer_access(&self, peer: u64, may: bool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        if let Some(user) = Location::current() {
+            let device = next::device_of_context(peer).unwrap_or(HOST_DEVICE);
+            let owner = Location { device, context: peer };
+            self.engine.state.peers.note(user, owner, may);
+            if may {
+                self.engine.pools.allow_peers(device);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,91 @@
+//! A table of 2 MiB pages that tells without a lock who may own an address.
+//!
+//! The memory of several owners can share a page if a policy works in chunks. So a page names one possible owner, which
+//! then knows for certain, or says that it is shared, and the lists of ranges must be asked.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+const PAGE_BITS: u32 = 21;
+const LEAF_BITS: u32 = 14;
+const TOP_BITS: u32 = 15;
+
+type Leaf<P> = [AtomicPtr<P>; 1 << LEAF_BITS];
+
+pub struct Pages<P: 'static> {
+    top: Box<[AtomicPtr<Leaf<P>>]>,
+}
+
+/// Who may own the addresses of one page.
+pub enum Page<P: 'static> {
+    Unowned,
+    /// No other owner has memory here.
+    MaybeOf(&'static P),
+    /// Several owners have memory here.
+    Shared,
+}
+
+impl<P> Default for Pages<P> {
+    fn default() -> Self {
+        Pages {
+            top: (0..1 << TOP_BITS).map(|_| AtomicPtr::default()).collect(),
+        }
+    }
+}
+
+/// The entry of a shared page. It is never dereferenced.
+fn shared<P>() -> *mut P {
+    ptr::without_provenance_mut(align_of::<P>())
+}
+
+impl<P> Pages<P> {
+    pub const PAGE_BYTES: u64 = 1 << PAGE_BITS;
+
+    #[inline]
+    pub fn at(&self, address: u64) -> Page<P> {
+        let page = address >> PAGE_BITS;
+        let Some(top) = self.top.get((page >> LEAF_BITS) as usize) else {
+            return Page::Unowned;
+        };
+        let leaf = top.load(Ordering::Acquire);
+        if leaf.is_null() {
+            return Page::Unowned;
+        }
+        // SAFETY: a leaf is never freed, and its address is stored after it is complete.
+        let entry = unsafe { &(&*leaf)[page as usize & ((1 << LEAF_BITS) - 1)] };
+        let owner = entry.load(Ordering::Acquire);
+        if owner.is_null() {
+            Page::Unowned
+        } else if owner == shared() {
+            Page::Shared
+        } else {
+            // SAFETY: every other entry was made from a reference that lives for ever.
+            Page::MaybeOf(unsafe { &*owner })
+        }
+    }
+
+    /// Sets every page that a range touches to what `owner_of` says of it; it is given the old page and the page's first
+    /// address. The caller holds the lock of the list of segments.
+    pub fn set(&self, address: u64, size: u64, owner_of: impl Fn(Page<P>, u64) -> Page<P>) {
+        let last = (address + size - 1) >> PAGE_BITS;
+        for page in address >> PAGE_BITS..=last {
+            let Some(top) = self.top.get((page >> LEAF_BITS) as usize) else {
+                return;
+            };
+            let mut leaf = top.load(Ordering::Acquire);
+            if leaf.is_null() {
+                let fresh: Box<Leaf<P>> = Box::new([const { AtomicPtr::new(ptr::null_mut()) }; 1 << LEAF_BITS]);
+                leaf = Box::into_raw(fresh);
+                top.store(leaf, Ordering::Release);
+            }
+            let start = page << PAGE_BITS;
+            let value = match owner_of(self.at(start), start) {
+                Page::Unowned => ptr::null_mut(),
+                Page::MaybeOf(owner) => ptr::from_ref(owner).cast_mut(),
+                Page::Shared => shared(),
+            };
+            // SAFETY: a leaf is never freed.
+            unsafe { &(&*leaf)[page as usize & ((1 << LEAF_BITS) - 1)] }.store(value, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A pool: a policy and its memory for one context. Subpools serve single threads from slabs that they borrow from it.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use super::registry::Registry;
+use crate::engine::state::State;
+use crate::engine::state::location::Location;
+use crate::engine::state::totals::Usage;
+use base::sync::lock;
+use policy::Policy;
+
+/// The most subpools of one pool. More threads than that share them.
+const MAX_SUBPOOLS: usize = 16;
+
+/// A pool is never freed: an address may be looked up while its context is destroyed.
+pub struct Pool {
+    pub location: Location,
+    /// The sum of the live blocks.
+    pub usage: Usage,
+    /// `None` once the context is gone.
+    pub policy: Mutex<Option<Box<dyn Policy>>>,
+    /// The pool that a subpool borrows from; `None` for the pool of a whole context.
+    pub lender: Option<&'static Pool>,
+    subpools: Mutex<Vec<&'static Pool>>,
+    has_subpools: AtomicBool,
+    /// How many threads were given a subpool.
+    threads_served: AtomicUsize,
+    pub state: &'static State,
+    pub registry: &'static Registry<Pool>,
+}
+
+impl Pool {
+    /// The pool of a whole context.
+    pub fn new(
+        location: Location,
+        policy: Box<dyn Policy>,
+        state: &'static State,
+        registry: &'static Registry<Pool>,
+    ) -> &'static Pool {
+        Pool::leak(location, policy, None, state, registry)
+    }
+
+    fn leak(
+        location: Location,
+        policy: Box<dyn Policy>,
+        lender: Option<&'static Pool>,
+        state: &'static State,
+        registry: &'static Registry<Pool>,
+    ) -> &'static Pool {
+        let pool: &'static Pool = Box::leak(Box::new(Pool {
+            location,
+            usage: Usage::default(),
+            policy: Mutex::new(Some(policy)),
+            lender,
+            subpools: Mutex::default(),
+            has_subpools: AtomicBool::new(false),
+            threads_served: AtomicUsize::new(0),
+            state,
+            registry,
+        }));
+        state.ledger.pool_begins(location.device, &pool.usage);
+        pool
+    }
+
+    /// The pool of the whole context.
+    pub fn root(&'static self) -> &'static Pool {
+        self.lender.unwrap_or(self)
+    }
+
+    #[inline]
+    pub fn has_subpools(&self) -> bool {
+        self.has_subpools.load(Ordering::Acquire)
+    }
+
+    pub fn subpools(&self) -> Vec<&'static Pool> {
+        if self.has_subpools() {
+            lock(&self.subpools).clone()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The subpools and this pool, in the order in which they are locked: memory that a subpool gives back, its lender
+    /// can give back.
+    pub fn family(&'static self) -> impl Iterator<Item = &'static Pool> {
+        self.subpools().into_iter().chain([self])
+    }
+
+    /// The subpool for one more thread, with its number. `policy` makes the policy of a new one.
+    pub fn subpool_for_a_thread(&'static self, policy: impl FnOnce() -> Box<dyn Policy>) -> (usize, &'static Pool) {
+        let mut list = lock(&self.subpools);
+        let number = self.threads_served.fetch_add(1, Ordering::Relaxed) % MAX_SUBPOOLS;
+        if let Some(&known) = list.get(number) {
+            return (number, known);
+        }
+        let subpool = Pool::leak(self.location, policy(), Some(self), self.state, self.registry);
+        list.push(subpool);
+        self.has_subpools.store(true, Ordering::Release);
+        (number, subpool)
+    }
+
+    /// Whether `address` lies in a slab that this pool has lent. Certain while the pool is locked.
+    pub fn has_lent(&'static self, address: u64) -> bool {
+        self.has_subpools() && self.registry.is_lent(self, address)
+    }
+}

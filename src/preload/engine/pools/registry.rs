@@ -1,0 +1,219 @@
+//! Which pool serves a context, and which pool an address belongs to.
+//!
+//! `P` is the pool. A pool holds a reference to its registry, so the registry knows a pool by reference only.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::pages::{Page, Pages};
+
+pub type Contexts<P> = HashMap<u64, &'static P>;
+/// First address -> (bytes, pool).
+type Ranges<P> = BTreeMap<u64, (u64, &'static P)>;
+
+/// A number that differs after every change of which pool serves which context, also from every number of the parents of
+/// a forked process.
+static GENERATION: AtomicU64 = AtomicU64::new(1);
+
+pub fn generation() -> u64 {
+    GENERATION.load(Ordering::Acquire)
+}
+
+/// Makes all that threads remember about pools out of date. A forked child has pools of its own.
+pub fn next_generation() {
+    GENERATION.fetch_add(1, Ordering::SeqCst);
+}
+
+pub struct Registry<P: 'static> {
+    contexts: RwLock<Contexts<P>>,
+    /// What the next layer granted.
+    segments: RwLock<Ranges<P>>,
+    /// What is lent to subpools. It changes only while the lender is locked.
+    slabs: RwLock<Ranges<P>>,
+    pages: Pages<P>,
+}
+
+impl<P> Default for Registry<P> {
+    fn default() -> Self {
+        Registry {
+            contexts: RwLock::default(),
+            segments: RwLock::default(),
+            slabs: RwLock::default(),
+            pages: Pages::default(),
+        }
+    }
+}
+
+fn read<T>(list: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    list.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(list: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    list.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P> Registry<P> {
+    pub fn contexts(&self) -> RwLockReadGuard<'_, Contexts<P>> {
+        read(&self.contexts)
+    }
+
+    pub fn contexts_mut(&self) -> RwLockWriteGuard<'_, Contexts<P>> {
+        let contexts = write(&self.contexts);
+        // Only under the lock: a thread that reads the new number then reads the new list.
+        next_generation();
+        contexts
+    }
+
+    pub fn add_segment(&self, address: u64, size: u64, pool: &'static P) {
+        let mut segments = write(&self.segments);
+        segments.insert(address, (size, pool));
+        self.pages.set(address, size, |before, _| match before {
+            Page::Unowned => Page::MaybeOf(pool),
+            Page::MaybeOf(other) if ptr::eq(other, pool) => Page::MaybeOf(pool),
+            _ => Page::Shared,
+        });
+    }
+
+    pub fn remove_segment(&self, address: u64, size: u64) {
+        let mut segments = write(&self.segments);
+        remove_range(&mut segments, address, size);
+        let slabs = read(&self.slabs);
+        self.pages
+            .set(address, size, |_, page| page_of(&segments, &slabs, page));
+    }
+
+    /// The bytes of the segment that begins at `address`; 0 if none does.
+    pub fn segment_size(&self, address: u64) -> u64 {
+        read(&self.segments).get(&address).map_or(0, |&(size, _)| size)
+    }
+
+    /// The segments of a pool: first address and bytes.
+    pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64)> {
+        let segments = read(&self.segments);
+        let own = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
+        own.map(|(&address, &(size, _))| (address, size)).collect()
+    }
+
+    /// Notes a slab that a pool lends to `subpool`.
+    pub fn lend(&self, address: u64, size: u64, subpool: &'static P) {
+        let segments = read(&self.segments);
+        let mut slabs = write(&self.slabs);
+        slabs.insert(address, (size, subpool));
+        self.pages
+            .set(address, size, |_, page| page_of(&segments, &slabs, page));
+    }
+
+    /// Notes that a slab, or part of one, belongs to its lender again.
+    pub fn take_back(&self, address: u64, size: u64) {
+        let segments = read(&self.segments);
+        let mut slabs = write(&self.slabs);
+        remove_range(&mut slabs, address, size);
+        self.pages
+            .set(address, size, |_, page| page_of(&segments, &slabs, page));
+    }
+
+    /// The slabs of the subpools that `chosen` picks: first address, bytes, subpool.
+    pub fn slabs_of(&self, chosen: impl Fn(&'static P) -> bool) -> Vec<(u64, u64, &'static P)> {
+        let slabs = read(&self.slabs);
+        let lent = slabs.iter().filter(|(_, (_, subpool))| chosen(subpool));
+        lent.map(|(&address, &(size, subpool))| (address, size, subpool))
+            .collect()
+    }
+
+    /// The only pool that `address` can belong to. Whether it does, the pool's policy knows.
+    #[inline]
+    pub fn possible_owner(&self, address: u64) -> Option<&'static P> {
+        match self.pages.at(address) {
+            Page::Unowned => None,
+            Page::MaybeOf(pool) => Some(pool),
+            Page::Shared => {
+                // One lock at a time, because other functions take the two in the other order.
+                let subpool = pool_at(&read(&self.slabs), address);
+                subpool.or_else(|| pool_at(&read(&self.segments), address))
+            }
+        }
+    }
+
+    /// Whether `address`, which lies in memory of `lender`, lies in a slab. Certain while the lender is locked.
+    pub fn is_lent(&self, lender: &'static P, address: u64) -> bool {
+        let has_no_slab = |page: Page<P>| matches!(page, Page::MaybeOf(other) if ptr::eq(other, lender));
+        !has_no_slab(self.pages.at(address)) && pool_at(&read(&self.slabs), address).is_some()
+    }
+}
+
+/// Removes a range, whatever pieces it is in.
+fn remove_range<P>(ranges: &mut Ranges<P>, address: u64, size: u64) {
+    let end = address + size;
+    for (start, (bytes, pool)) in pieces_in(ranges, address, size) {
+        ranges.remove(&start);
+        if start < address {
+            ranges.insert(start, (address - start, pool));
+        }
+        if start + bytes > end {
+            ranges.insert(end, (start + bytes - end, pool));
+        }
+    }
+}
+
+/// The entries that have a byte in a range.
+fn pieces_in<P>(ranges: &Ranges<P>, address: u64, size: u64) -> Vec<(u64, (u64, &'static P))> {
+    ranges
+        .range(..address + size)
+        .rev()
+        .take_while(|&(&start, &(bytes, _))| start + bytes > address)
+        .map(|(&start, &entry)| (start, entry))
+        .collect()
+}
+
+fn pool_at<P>(ranges: &Ranges<P>, address: u64) -> Option<&'static P> {
+    let (start, (size, pool)) = ranges.range(..=address).next_back()?;
+    (address - start < *size).then_some(*pool)
+}
+
+/// The entry of the page that begins at `page`, made from the lists.
+fn page_of<P>(segments: &Ranges<P>, slabs: &Ranges<P>, page: u64) -> Page<P> {
+    let bytes = Pages::<P>::PAGE_BYTES;
+    let lent = pieces_in(slabs, page, bytes);
+    let found = match lent.first() {
+        None => pieces_in(segments, page, bytes),
+        Some(&(start, (size, _))) if start <= page && start + size >= page + bytes => lent,
+        Some(_) => return Page::Shared,
+    };
+    match found.first() {
+        None => Page::Unowned,
+        Some(&(_, (_, first))) if found.iter().all(|(_, (_, pool))| ptr::eq(*pool, first)) => Page::MaybeOf(first),
+        Some(_) => Page::Shared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_belongs_to_the_borrower_of_its_slab_and_else_to_the_owner_of_its_segment() {
+        const MIB: u64 = 1 << 20;
+        static NAMES: [&str; 3] = ["lender", "borrower", "neighbour"];
+        let [lender, borrower, neighbour] = NAMES.each_ref();
+        let registry = Registry::<&str>::default();
+        let owner = |address: u64| registry.possible_owner(address).copied();
+        registry.add_segment(64 * MIB, 33 * MIB, lender);
+        registry.add_segment(97 * MIB, MIB, neighbour);
+        assert_eq!([owner(63 * MIB), owner(64 * MIB)], [None, Some("lender")]);
+        assert_eq!([owner(96 * MIB), owner(97 * MIB)], [Some("lender"), Some("neighbour")]);
+        registry.lend(66 * MIB, 4 * MIB, borrower);
+        assert!(registry.is_lent(lender, 69 * MIB) && !registry.is_lent(lender, 70 * MIB));
+        registry.take_back(68 * MIB, MIB);
+        let owners = [66, 68, 69, 70].map(|mib| owner(mib * MIB));
+        assert_eq!(
+            owners,
+            [Some("borrower"), Some("lender"), Some("borrower"), Some("lender")]
+        );
+        registry.take_back(66 * MIB, 4 * MIB);
+        registry.remove_segment(64 * MIB, 33 * MIB);
+        assert_eq!([owner(66 * MIB), owner(97 * MIB)], [None, Some("neighbour")]);
+        assert!(registry.slabs_of(|_| true).is_empty() && registry.segments_of(lender).is_empty());
+    }
+}

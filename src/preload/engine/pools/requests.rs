@@ -1,0 +1,209 @@
+//! What the job asks of its pools: blocks, frees, and questions about addresses.
+//!
+//! A request takes one lock, that of its pool. The live blocks of a pool are listed by its policy alone; the ledger is
+//! told the sum of every change.
+
+use std::collections::HashMap;
+
+use super::Pools;
+use super::pool::Pool;
+use crate::engine::state::location::Location;
+use base::cuda::{CudaResult, DriverError};
+use base::sync::lock;
+use policy::{Backing, Block, Policy, slabs};
+
+/// The outcome of a request to free.
+pub enum Freed {
+    Block(Block),
+    /// The address lies in memory of the pool, but no live block begins there.
+    NoBlock,
+    /// The address does not lie in memory of the pool.
+    NotPooled,
+}
+
+fn lacks_memory(result: &CudaResult<Block>) -> bool {
+    *result == Err(DriverError::OUT_OF_MEMORY)
+}
+
+impl Pool {
+    /// A block of this very pool. `stream` is the identity of the stream that the block will be used on, if that is
+    /// known.
+    fn allocate(&'static self, size: u64, stream: Option<u64>) -> CudaResult<Block> {
+        self.with_policy(|policy, memory| {
+            let block = policy.allocate(memory, size, stream)?;
+            self.state
+                .ledger
+                .block_obtained(self.location.device, &self.usage, &block);
+            Ok(block)
+        })
+    }
+
+    /// Frees the block that begins at `address`.
+    pub fn free(&'static self, address: u64, stream: Option<u64>) -> Freed {
+        let freed = self.with_policy(|policy, memory| {
+            // To the policy a slab is a live block, but the job did not allocate it.
+            if self.has_lent(address) {
+                return Ok(Freed::NoBlock);
+            }
+            Ok(match policy.free(memory, address, stream) {
+                Some(block) => {
+                    self.usage.returned(&block);
+                    Freed::Block(block)
+                }
+                None if self.lender.is_some() || policy.owns(address) => Freed::NoBlock,
+                None => Freed::NotPooled,
+            })
+        });
+        // An error means that the pool's context is gone.
+        freed.unwrap_or(Freed::NotPooled)
+    }
+}
+
+impl Pools {
+    /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
+    /// idle memory of all contexts is given back, and the other pools of the context are asked.
+    pub fn allocate(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> CudaResult<Block> {
+        let from = |pool: &'static Pool| pool.allocate(size, stream);
+        let root = pool.root();
+        let after_release = || {
+            let may_help = self.release_idle(root.location.device) > 0 || root.has_subpools();
+            may_help.then(|| from(root))
+        };
+        let first = if size <= slabs::MOST { pool } else { root };
+        let mut result = from(first);
+        if lacks_memory(&result) && first.lender.is_some() {
+            // The context's pool may have room for the request, but not for a slab.
+            result = from(root);
+        }
+        if lacks_memory(&result) {
+            result = after_release().unwrap_or(result);
+        }
+        if lacks_memory(&result) {
+            let captures = &self.state.captures;
+            let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
+            result = waited.unwrap_or(result);
+        }
+        if !lacks_memory(&result) || size > slabs::MOST {
+            return result;
+        }
+        let served = root
+            .subpools()
+            .into_iter()
+            .map(from)
+            .find(|result| !lacks_memory(result));
+        served.unwrap_or(result)
+    }
+
+    /// What the policy whose memory may hold `address` answers.
+    fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
+        let pool = self.possible_owner(address)?;
+        ask(lock(&pool.policy).as_deref()?)
+    }
+
+    /// The live block that holds `address`.
+    pub fn block_at(&self, address: u64) -> Option<Block> {
+        self.ask_owner(address, |policy| policy.find(address))
+    }
+
+    /// The live block that holds `address`, its device and context, and the memory behind it.
+    pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
+        let pool = self.possible_owner(address)?;
+        let policy = lock(&pool.policy);
+        let policy = policy.as_deref()?;
+        let block = policy.find(address)?;
+        let backing = match pool.lender {
+            None => policy.backing(&block),
+            Some(lender) => lock(&lender.policy).as_deref()?.backing(&block),
+        };
+        Some((pool.location, block, backing?))
+    }
+
+    /// Whether `address` lies in memory of a pool, in a live block or not.
+    pub fn is_pooled(&self, address: u64) -> bool {
+        self.ask_owner(address, |policy| Some(policy.owns(address)))
+            .unwrap_or(false)
+    }
+
+    /// Gives the peers of a device access to all memory that its pools have mapped.
+    pub fn allow_peers(&self, device: i16) {
+        for pool in self.of_device(device) {
+            // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
+            let allowed = pool.with_policy(|policy, memory| {
+                let mapped = policy.remains().mapped;
+                mapped
+                    .into_iter()
+                    .try_for_each(|(address, size)| memory.allow_access(address, size))
+            });
+            if let Err(DriverError(problem)) = allowed {
+                tracing::warn!(
+                    "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
+                     {problem}); run the job with FLAGS_allocator_strategy=naive_best_fit"
+                );
+            }
+        }
+    }
+
+    /// Gives memory of a device without live blocks back to the next layer; returns bytes.
+    pub fn release_idle(&self, device: i16) -> u64 {
+        if self.state.captures.any_open() {
+            return 0;
+        }
+        // A capture that begins now waits until the pool is unlocked.
+        let release = |pool: &'static Pool| {
+            pool.with_policy(|policy, memory| match memory.may_synchronise() {
+                true => Ok(policy.release_idle(memory)),
+                false => Ok(0),
+            })
+        };
+        // The last of a family is the pool of the context. Only what that gives back reaches the next layer.
+        let released = |pool: &'static Pool| pool.family().fold(0, |_, one| release(one).unwrap_or(0));
+        self.of_device(device).into_iter().map(released).sum()
+    }
+
+    /// For each device with a pool, a number that changes with every block obtained or returned.
+    pub fn activity(&self) -> HashMap<i16, u64> {
+        let mut sums = HashMap::new();
+        for pool in self.select(|_| true) {
+            let sum: &mut u64 = sums.entry(pool.location.device).or_default();
+            *sum = pool
+                .family()
+                .map(|pool| pool.usage.activity())
+                .fold(*sum, u64::wrapping_add);
+        }
+        sums
+    }
+
+    /// Bytes that lie free in the pools of a device, all contexts together, and the largest free block.
+    pub fn free_inside(&self, device: i16) -> (u64, u64) {
+        let (mut free, mut largest) = (0, 0);
+        for root in self.of_device(device) {
+            // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The lender's
+            // lock comes last, as always.
+            let family: Vec<_> = root.family().map(|pool| lock(&pool.policy)).collect();
+            for one in family.iter().filter_map(|policy| policy.as_deref()) {
+                let one = one.statistics();
+                free += one.free;
+                largest = largest.max(one.largest_free_block);
+            }
+        }
+        (free, largest)
+    }
+
+    /// Makes the free blocks of a context usable during a capture, in which no thread may wait for the work that used
+    /// them.
+    pub fn clean(&self, context: u64) {
+        let root = self.registry.contexts().get(&context).copied();
+        for pool in root.into_iter().flat_map(Pool::family) {
+            // If this fails, the blocks that are clean already can be used all the same.
+            let _ = pool.with_policy(|policy, memory| policy.clean(memory));
+        }
+    }
+
+    /// Waits until every policy has finished what it was doing. A synchronisation or release that began before a capture
+    /// was noted is then over.
+    pub fn wait_for_policies(&self) {
+        for pool in self.select(|_| true).into_iter().flat_map(Pool::family) {
+            drop(lock(&pool.policy));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! The pool that serves the calling thread, remembered by the thread, so that it is known without a lock.
+
+use std::cell::Cell;
+use std::ptr;
+
+use super::pool::Pool;
+use super::registry::generation;
+
+thread_local! {
+    /// The pool that this thread asked last: generation of the registry, context, pool.
+    static LAST: Cell<(u64, u64, *const Pool)> = const { Cell::new((0, 0, ptr::null())) };
+}
+
+/// The pool that this thread asks for memory of `context`, if it still serves that context.
+#[inline]
+pub fn remembered(generation: u64, context: u64) -> Option<&'static Pool> {
+    let last = LAST.try_with(Cell::get).unwrap_or((0, 0, ptr::null()));
+    // SAFETY: a pool is never freed. The pool belongs to this process, because a fork changes the generation.
+    ((last.0, last.1) == (generation, context)).then(|| unsafe { &*last.2 })
+}
+
+/// From now on this thread asks `pool` for memory, until contexts come or go. `generation` was read before the pool was
+/// looked up.
+pub fn remember(generation: u64, pool: &'static Pool) {
+    let _ = LAST.try_with(|last| last.set((generation, pool.location.context, pool)));
+}
+
+/// Whether this thread asks `pool` for memory.
+pub fn asks(pool: &'static Pool) -> bool {
+    LAST.try_with(|last| ptr::eq(last.get().2, pool)).unwrap_or(false)
+}
+
+/// Whether `pool` still serves its context; if so, the generation of the registry in which it does.
+pub fn generation_served_by(pool: &'static Pool) -> Option<u64> {
+    let generation = generation();
+    let contexts = pool.registry.contexts();
+    let known = contexts.get(&pool.location.context)?;
+    ptr::eq(*known, pool).then_some(generation)
+}

@@ -1,0 +1,40 @@
+//! One live allocation, and what names it.
+
+use base::api::Class;
+
+/// What names an allocation. Pointers of all kinds share one address space (unified addressing); handles do not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Key {
+    /// Device or host address.
+    Address(u64),
+    /// Host memory that was registered, not allocated: the same address may be an allocation as well.
+    Registered(u64),
+    /// Reserved address space.
+    Range(u64),
+    /// Physical memory (`CUmemGenericAllocationHandle`).
+    Physical(u64),
+    /// Array, mipmapped array, imported external memory.
+    Object(u64),
+}
+
+impl Key {
+    pub fn value(self) -> u64 {
+        match self {
+            Key::Address(v) | Key::Registered(v) | Key::Range(v) | Key::Physical(v) | Key::Object(v) => v,
+        }
+    }
+}
+
+/// One live allocation. Sizes are bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocation {
+    pub class: Class,
+    /// Device ordinal, or `HOST_DEVICE`.
+    pub device: i16,
+    /// The context that it dies with; 0 for memory that belongs to no context.
+    pub context: u64,
+    pub requested: u64,
+    pub allocated: u64,
+    /// Bytes that this allocation took from the next layer; 0 if it lies in a segment or in a pool of the driver.
+    pub reserved: u64,
+}

@@ -1,0 +1,255 @@
+//! The records that the engine writes into the journal: what each holds, and the recorder that writes them.
+
+use std::path::Path;
+
+use tracing::warn;
+
+use super::allocation::{Allocation, Key};
+use base::api::{Api, Class};
+use base::cuda::DriverError;
+use journal::format::{self, Event, MAX_ROUTES, MemInfo, RawRecord, RouteEntry};
+use journal::writer::{Claim, Journal, Outcome};
+use policy::Block;
+use quota::Device;
+
+/// An allocation of the ledger as the journal has it.
+fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
+    format::Allocation {
+        class: allocation.class.into(),
+        address: key.value(),
+        requested: allocation.requested,
+        allocated: allocation.allocated,
+        reserved: (allocation.reserved > 0).then_some(allocation.reserved),
+        stream: 0,
+    }
+}
+
+/// A block of a pool as the journal has it. `stream` is the journal's number of the stream, or 0.
+#[inline]
+fn block(block: &Block, stream: u8) -> format::Allocation {
+    format::Allocation {
+        class: Class::Linear.into(),
+        address: block.address,
+        requested: block.requested,
+        allocated: block.allocated,
+        reserved: None,
+        stream,
+    }
+}
+
+/// An allocation that the next layer served by itself.
+pub fn obtained(api: Api, key: Key, allocation: &Allocation) -> RawRecord {
+    Event::Alloc(entry(key, allocation)).encode(api, allocation.device)
+}
+
+/// The free of such an allocation; if `context_gone`, its context was destroyed.
+pub fn freed(api: Api, key: Key, allocation: &Allocation, context_gone: bool) -> RawRecord {
+    let event = Event::Free {
+        allocation: entry(key, allocation),
+        context_gone,
+    };
+    event.encode(api, allocation.device)
+}
+
+/// A block that the job obtained from a pool.
+#[inline]
+pub fn block_obtained(api: Api, device: i16, obtained: &Block, stream: u8) -> RawRecord {
+    Event::Alloc(block(obtained, stream)).encode(api, device)
+}
+
+/// A block that returned to a pool; if `context_gone`, its context was destroyed.
+#[inline]
+pub fn block_freed(api: Api, device: i16, freed: &Block, stream: u8, context_gone: bool) -> RawRecord {
+    let event = Event::Free {
+        allocation: block(freed, stream),
+        context_gone,
+    };
+    event.encode(api, device)
+}
+
+/// A request for memory that failed; `over_limit` if a limit of ours refused it.
+pub fn allocation_failed(
+    api: Api,
+    class: Class,
+    device: i16,
+    requested: u64,
+    problem: DriverError,
+    over_limit: bool,
+) -> RawRecord {
+    let event = Event::AllocFailed {
+        class: class.into(),
+        requested,
+        result: problem.0,
+        over_limit,
+    };
+    event.encode(api, device)
+}
+
+/// A free that failed; `result` is 0 if the next layer freed an allocation that the ledger did not have.
+pub fn free_failed(api: Api, key: Key, device: i16, result: i32) -> RawRecord {
+    let event = Event::FreeFailed {
+        address: key.value(),
+        segment: None,
+        result,
+    };
+    event.encode(api, device)
+}
+
+/// A segment that a pool obtained; `moved` if its memory was mapped elsewhere before.
+pub fn segment_obtained(device: i16, address: u64, size: u64, moved: bool) -> RawRecord {
+    Event::SegmentAlloc { address, size, moved }.encode(Api::Policy, device)
+}
+
+/// A segment that a pool gave back; `moved` if its memory is mapped elsewhere next.
+pub fn segment_returned(device: i16, address: u64, size: u64, moved: bool, context_gone: bool) -> RawRecord {
+    let event = Event::SegmentFree {
+        address,
+        size,
+        moved,
+        context_gone,
+    };
+    event.encode(Api::Policy, device)
+}
+
+/// A segment that the next layer did not take back.
+pub fn segment_free_failed(device: i16, address: u64, size: u64, problem: DriverError) -> RawRecord {
+    let event = Event::FreeFailed {
+        address,
+        segment: Some(size),
+        result: problem.0,
+    };
+    event.encode(Api::Policy, device)
+}
+
+/// What the driver's own pools hold of a device, and how much of that is used.
+pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u64) -> RawRecord {
+    let event = Event::PoolReserved {
+        class: class.into(),
+        reserved,
+        used,
+    };
+    event.encode(api, device)
+}
+
+/// A context that is destroyed.
+pub fn context_destroyed(api: Api, device: i16, context: u64) -> RawRecord {
+    Event::ContextDestroyed { context }.encode(api, device)
+}
+
+/// Physical memory that the job mapped.
+pub fn mapped(api: Api, device: i16, address: u64, size: u64, handle: u64) -> RawRecord {
+    Event::Map { address, size, handle }.encode(api, device)
+}
+
+/// Physical memory that the job unmapped.
+pub fn unmapped(api: Api, device: i16, address: u64, size: u64) -> RawRecord {
+    Event::Unmap { address, size }.encode(api, device)
+}
+
+/// A measurement of a device. Bytes.
+pub struct Measured {
+    /// What the ledger has reserved.
+    pub reserved: u64,
+    /// Free and total memory as the next layer tells it.
+    pub free: u64,
+    pub total: u64,
+    /// What NVML says that this process holds; 0 if NVML does not say.
+    pub of_process: u64,
+}
+
+pub fn measured(device: i16, figures: &Measured) -> RawRecord {
+    let Measured {
+        reserved,
+        free,
+        total,
+        of_process,
+    } = *figures;
+    let event = Event::Measured {
+        mem_info: (total > 0).then_some(MemInfo { total, free }),
+        process_bytes: (of_process > 0).then_some(of_process),
+        reserved,
+    };
+    event.encode(Api::Policy, device)
+}
+
+/// Writes records into the journal, if there is one.
+pub struct Recorder {
+    journal: Option<Journal>,
+}
+
+impl Recorder {
+    pub fn new(journal: Option<Journal>) -> Recorder {
+        Recorder { journal }
+    }
+
+    pub fn write(&self, record: RawRecord) {
+        if let Some(journal) = &self.journal {
+            report_loss(journal, journal.write(record));
+        }
+    }
+
+    /// Takes the next slot of the journal for a record that follows.
+    pub fn claim(&self) -> Option<Claim> {
+        self.journal.as_ref().map(Journal::claim)
+    }
+
+    /// Writes a record into the slot that was claimed for it.
+    pub fn commit(&self, claim: Option<Claim>, record: RawRecord) {
+        if let (Some(journal), Some(claim)) = (&self.journal, claim) {
+            report_loss(journal, journal.commit(claim, record));
+        }
+    }
+
+    /// Whether a journal is written and has lost no record so far.
+    pub fn is_complete(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.lost() == 0)
+    }
+
+    /// The number of records that could not be written.
+    pub fn lost(&self) -> u64 {
+        self.journal.as_ref().map_or(0, Journal::lost)
+    }
+
+    /// The next layer freed an allocation that the ledger did not have.
+    pub fn unknown_free(&self) {
+        if let Some(journal) = &self.journal {
+            journal.unknown_free();
+        }
+    }
+
+    /// Writes the name, size and limit of a device into the journal's header. `facts` asks for them; without a journal
+    /// they are not asked for.
+    pub fn device(&self, facts: impl FnOnce() -> Option<(Device, String, Option<u64>)>) {
+        if let Some(journal) = &self.journal
+            && let Some((device, name, limit)) = facts()
+        {
+            journal.device(device.ordinal, device.total, device.uuid, &name, limit);
+        }
+    }
+
+    /// Writes into the journal's header how the job obtained our functions.
+    pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
+        if let Some(journal) = &self.journal {
+            journal.routes(routes);
+        }
+    }
+
+    /// The process exits with this status.
+    pub fn process_ends(&self, status: i32) {
+        if let Some(journal) = &self.journal {
+            journal.ended(status);
+        }
+    }
+
+    pub fn path(&self) -> Option<&Path> {
+        self.journal.as_ref().map(Journal::path)
+    }
+}
+
+/// Warns of the first record that is lost.
+fn report_loss(journal: &Journal, outcome: Outcome) {
+    if let Outcome::Lost { first: true } = outcome {
+        let (path, why) = (journal.path().display(), journal.loss_reason());
+        warn!("journal {path} cannot grow: {why}; the job goes on, events are counted as lost until there is room");
+    }
+}

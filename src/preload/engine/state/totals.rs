@@ -1,0 +1,264 @@
+//! Totals of memory with their peaks: of a device, of one class of memory on it, and of the blocks of one pool.
+//!
+//! All of them are atomics, so that reading them never waits.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{PoisonError, RwLock};
+
+use super::allocation::Allocation;
+use base::api::Class;
+use policy::Block;
+
+/// With at most this many pools on a device, their sum is checked for a peak at every block ...
+const POOLS_SUMMED_ALWAYS: usize = 1;
+/// ... with more pools, at one block in so many of each pool ...
+const SUMMING_INTERVAL: u64 = 64;
+/// ... and at each block of more bytes than this.
+const LARGE_BLOCK_BYTES: u64 = 1 << 20;
+
+/// A number with its peak.
+#[derive(Default)]
+pub struct Gauge {
+    current: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Gauge {
+    /// Adds `bytes`. `pooled` is what the pools hold besides, which counts towards the peak.
+    pub fn add(&self, bytes: u64, pooled: u64) {
+        let now = self.current.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+        self.raise_peak(now.wrapping_add(pooled));
+    }
+
+    #[inline]
+    fn raise_peak(&self, now: u64) {
+        if now > self.peak.load(Relaxed) {
+            self.peak.fetch_max(now, Relaxed);
+        }
+    }
+
+    pub fn subtract(&self, bytes: u64) {
+        self.current.fetch_sub(bytes, Relaxed);
+    }
+
+    /// The number and its peak; `pooled` is what the pools hold besides.
+    fn read(&self, pooled: u64) -> Reading {
+        let current = self.current.load(Relaxed).wrapping_add(pooled);
+        self.raise_peak(current);
+        let peak = self.peak.load(Relaxed);
+        Reading { current, peak }
+    }
+}
+
+/// A number and the most it ever was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub current: u64,
+    pub peak: u64,
+}
+
+/// The totals of a device, or of one class of memory on it. Bytes, except for the counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readings {
+    pub requested: Reading,
+    pub allocated: Reading,
+    pub reserved: Reading,
+    pub live: Reading,
+    pub failures: u64,
+}
+
+/// The sum of the live blocks of one pool. It changes under the pool's lock and is read without it. It has cache lines of
+/// its own, so that pools do not slow each other down.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Usage {
+    requested: AtomicU64,
+    allocated: AtomicU64,
+    live: AtomicU64,
+    /// Blocks obtained so far.
+    obtained: AtomicU64,
+}
+
+impl Usage {
+    /// A number that changes with every block obtained or returned.
+    pub fn activity(&self) -> u64 {
+        let (obtained, live) = (self.obtained.load(Relaxed), self.live.load(Relaxed));
+        obtained.wrapping_mul(2).wrapping_sub(live)
+    }
+
+    /// The pool handed out a block. Returns the new sum and the number of blocks obtained so far.
+    #[inline]
+    fn obtained(&self, block: &Block) -> (Sum, u64) {
+        let sum = Sum::of(self).plus(Sum {
+            requested: block.requested,
+            allocated: block.allocated,
+            live: 1,
+        });
+        let obtained = self.obtained.load(Relaxed).wrapping_add(1);
+        self.store(sum);
+        self.obtained.store(obtained, Relaxed);
+        (sum, obtained)
+    }
+
+    /// The pool took a block back; its lock is held.
+    #[inline]
+    pub fn returned(&self, block: &Block) {
+        let sum = Sum::of(self);
+        self.store(Sum {
+            requested: sum.requested.wrapping_sub(block.requested),
+            allocated: sum.allocated.wrapping_sub(block.allocated),
+            live: sum.live.wrapping_sub(1),
+        });
+    }
+
+    #[inline]
+    fn store(&self, sum: Sum) {
+        self.requested.store(sum.requested, Relaxed);
+        self.allocated.store(sum.allocated, Relaxed);
+        self.live.store(sum.live, Relaxed);
+    }
+}
+
+/// The sum of the live blocks of one or several pools.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    pub requested: u64,
+    pub allocated: u64,
+    pub live: u64,
+}
+
+impl Sum {
+    fn of(usage: &Usage) -> Sum {
+        Sum {
+            requested: usage.requested.load(Relaxed),
+            allocated: usage.allocated.load(Relaxed),
+            live: usage.live.load(Relaxed),
+        }
+    }
+
+    fn plus(self, other: Sum) -> Sum {
+        Sum {
+            requested: self.requested.wrapping_add(other.requested),
+            allocated: self.allocated.wrapping_add(other.allocated),
+            live: self.live.wrapping_add(other.live),
+        }
+    }
+}
+
+/// What is counted of a device or of one class: memory obtained outside the pools, with peaks that include the pools.
+#[derive(Default)]
+pub struct Totals {
+    pub requested: Gauge,
+    pub allocated: Gauge,
+    pub reserved: Gauge,
+    live: Gauge,
+    failures: AtomicU64,
+}
+
+impl Totals {
+    pub fn add(&self, allocation: &Allocation, pooled: &Sum) {
+        self.requested.add(allocation.requested, pooled.requested);
+        self.allocated.add(allocation.allocated, pooled.allocated);
+        self.reserved.add(allocation.reserved, 0);
+        self.live.add(1, pooled.live);
+    }
+
+    pub fn subtract(&self, allocation: &Allocation) {
+        self.requested.subtract(allocation.requested);
+        self.allocated.subtract(allocation.allocated);
+        self.reserved.subtract(allocation.reserved);
+        self.live.subtract(1);
+    }
+
+    pub fn failed(&self) {
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    /// The pools now hold this much, which may be a peak.
+    #[inline]
+    fn raise_peaks(&self, pooled: &Sum) {
+        let raise = |gauge: &Gauge, pooled: u64| gauge.raise_peak(gauge.current.load(Relaxed).wrapping_add(pooled));
+        raise(&self.requested, pooled.requested);
+        raise(&self.allocated, pooled.allocated);
+        raise(&self.live, pooled.live);
+    }
+
+    fn read(&self, pooled: &Sum) -> Readings {
+        Readings {
+            requested: self.requested.read(pooled.requested),
+            allocated: self.allocated.read(pooled.allocated),
+            reserved: self.reserved.read(0),
+            live: self.live.read(pooled.live),
+            failures: self.failures.load(Relaxed),
+        }
+    }
+}
+
+/// The totals of one device, or of the host.
+#[derive(Default)]
+pub struct DeviceTotals {
+    /// All classes together that are memory of this device; in the host's entry, memory of the host.
+    pub all: Totals,
+    classes: [Totals; Class::ALL.len()],
+    usages: RwLock<Vec<&'static Usage>>,
+    /// The number of entries in `usages`, readable without the lock.
+    pools: AtomicUsize,
+}
+
+impl DeviceTotals {
+    pub fn class(&self, class: Class) -> &Totals {
+        &self.classes[usize::from(class.number()) - 1]
+    }
+
+    /// The sum of the live blocks of this device's pools.
+    pub fn pooled(&self) -> Sum {
+        if self.pools.load(Relaxed) == 0 {
+            return Sum::default();
+        }
+        let usages = self.usages.read().unwrap_or_else(PoisonError::into_inner);
+        usages
+            .iter()
+            .map(|usage| Sum::of(usage))
+            .fold(Sum::default(), Sum::plus)
+    }
+
+    /// The totals of the device, or of one class on it. Blocks of pools are linear memory.
+    pub fn read(&self, class: Option<Class>) -> Readings {
+        let totals = class.map_or(&self.all, |class| self.class(class));
+        let pooled = match class {
+            None | Some(Class::Linear) => self.pooled(),
+            Some(_) => Sum::default(),
+        };
+        totals.read(&pooled)
+    }
+
+    pub fn pool_begins(&self, usage: &'static Usage) {
+        self.change_usages(|usages| usages.push(usage));
+    }
+
+    pub fn pool_ends(&self, usage: &Usage) {
+        self.change_usages(|usages| usages.retain(|other| !std::ptr::eq(*other, usage)));
+    }
+
+    fn change_usages(&self, change: impl FnOnce(&mut Vec<&'static Usage>)) {
+        let mut usages = self.usages.write().unwrap_or_else(PoisonError::into_inner);
+        change(&mut usages);
+        self.pools.store(usages.len(), Relaxed);
+    }
+
+    /// A pool of this device handed out a block; its lock is held. With several pools, a peak of their sum may go unseen
+    /// between two checks.
+    #[inline]
+    pub fn block_obtained(&self, usage: &Usage, block: &Block) {
+        let (sum, obtained) = usage.obtained(block);
+        let sum = if self.pools.load(Relaxed) <= POOLS_SUMMED_ALWAYS {
+            sum
+        } else if obtained.is_multiple_of(SUMMING_INTERVAL) || block.allocated > LARGE_BLOCK_BYTES {
+            self.pooled()
+        } else {
+            return;
+        };
+        self.class(Class::Linear).raise_peaks(&sum);
+        self.all.raise_peaks(&sum);
+    }
+}

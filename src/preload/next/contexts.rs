@@ -1,0 +1,60 @@
+//! Calls of the next layer that are made in a given context, and facts about contexts and devices.
+
+use std::ptr;
+
+use super::{CUcontext, CUmemAccessDesc, LOCATION_DEVICE};
+use base::cuda::{CudaResult, check};
+
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+const READ_WRITE: u32 = 3;
+
+/// The calling thread's current context; null if it has none.
+#[inline]
+pub fn current_context() -> CudaResult<CUcontext> {
+    let mut context = ptr::null_mut();
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { super::cuCtxGetCurrent(&mut context) })?;
+    Ok(context)
+}
+
+/// The device of the current context.
+pub fn current_device() -> CudaResult<i32> {
+    let mut device = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { super::cuCtxGetDevice(&mut device) })?;
+    Ok(device)
+}
+
+/// Runs `work` with `context` current. The calling thread may have another context, or none.
+pub fn in_context<T>(context: u64, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+    let wanted = context as CUcontext;
+    if current_context() == Ok(wanted) {
+        return work();
+    }
+    let mut popped = ptr::null_mut();
+    // SAFETY: the context is one that the next layer gave us, and what is pushed here is popped here.
+    unsafe {
+        check(super::cuCtxPushCurrent_v2(wanted))?;
+        let result = work();
+        super::cuCtxPopCurrent_v2(&mut popped);
+        result
+    }
+}
+
+/// The device that a context belongs to.
+pub fn device_of_context(context: u64) -> Option<i16> {
+    in_context(context, current_device).ok().map(|device| device as i16)
+}
+
+/// Access for reading and writing from a device.
+pub fn access_from(device: i32) -> CUmemAccessDesc {
+    // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they are.
+    unsafe {
+        let mut access: CUmemAccessDesc = std::mem::zeroed();
+        (&raw mut access.flags).cast::<u32>().write(READ_WRITE);
+        let location = &raw mut access.location;
+        (&raw mut (*location).type_).cast::<u32>().write(LOCATION_DEVICE);
+        (*location).id = device;
+        access
+    }
+}

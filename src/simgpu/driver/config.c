@@ -1,0 +1,256 @@
+/* The simulated host as the environment describes it; the default is in parentheses:
+ *
+ *   SIMGPU_DEVICES         number of devices (1)
+ *   SIMGPU_MEMORY          memory of each device, with a unit; or a list with a size for each device (80GiB)
+ *   SIMGPU_VMM             0: no virtual memory management (1)
+ *   SIMGPU_GRANULARITY     granularity of virtual memory management (2MiB)
+ *   SIMGPU_DRIVER_VERSION  the answer of cuDriverGetVersion; functions of later versions are not found (13000)
+ *   SIMGPU_CONTEXT_BYTES   memory that each context takes (0)
+ *   SIMGPU_CONTIGUOUS      1: each request needs one piece of physical memory, as on a device without pages (0);
+ *                          must be the same for all processes of a host; see extents.c
+ *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
+ *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
+ *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
+ *                          from the 3rd on returns this code; names without _v2
+ *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms)
+ *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
+ *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
+ *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
+ *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
+ *   SIMGPU_TRUTH           file to write the table of allocations to at exit; %p is the process id
+ *   CUDA_VISIBLE_DEVICES   as usual
+ */
+#include "sim.h"
+#include <errno.h>
+#include <stdatomic.h>
+#include <time.h>
+
+static struct config the_config;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void complain(const char *variable, const char *value, const char *accepted)
+{
+    fprintf(stderr, "simgpu: %s=\"%s\" is not accepted; accepted: %s\n", variable, value, accepted);
+}
+
+static bool parse_size(const char *text, uint64_t *bytes)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || number < 0) return false;
+    static const struct { const char *unit; double scale; } units[] = {
+        {"", 1}, {"B", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+        {"K", 1024.0}, {"M", 1048576.0}, {"G", 1073741824.0}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
+    };
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].unit) == 0) return *bytes = (uint64_t)(number * units[i].scale), true;
+    return false;
+}
+
+static uint64_t size_variable(const char *variable, uint64_t fallback)
+{
+    const char *value = getenv(variable);
+    uint64_t bytes = fallback;
+    if (value && *value && !parse_size(value, &bytes)) complain(variable, value, "a size, such as 2MiB"), bytes = fallback;
+    return bytes;
+}
+
+static int number_variable(const char *variable, int fallback, int least, int most)
+{
+    const char *value = getenv(variable);
+    if (!value || !*value) return fallback;
+    char *end;
+    long number = strtol(value, &end, 10);
+    if (*end || number < least || number > most) return complain(variable, value, "a whole number in range"), fallback;
+    return (int)number;
+}
+
+static void read_memory(void)
+{
+    uint64_t last = 80ull << 30;
+    const char *value = getenv("SIMGPU_MEMORY");
+    char copy[512];
+    snprintf(copy, sizeof copy, "%s", value ? value : "");
+    char *rest = copy;
+    for (int i = 0; i < MAX_DEVICES; i++) {
+        char *part = strsep(&rest, ",");
+        if (part && *part && !parse_size(part, &last)) complain("SIMGPU_MEMORY", value, "sizes such as 80GiB");
+        the_config.memory[i] = last;
+    }
+}
+
+void sim_uuid(int physical, char uuid[16])
+{
+    for (int i = 0; i < 16; i++) uuid[i] = (char)(0x51 + 7 * i + 31 * physical);
+}
+
+void sim_uuid_text(int physical, char text[41])
+{
+    char u[16];
+    sim_uuid(physical, u);
+    char *at = text + sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)u[i]);
+}
+
+/* The UUID of a MIG instance, which SIMGPU_MIG makes a device. */
+void sim_part_uuid_text(int physical, char text[41])
+{
+    sim_uuid_text(physical + MAX_DEVICES, text);
+    memcpy(text, "MIG", 3);
+}
+
+static void read_visible(void)
+{
+    const char *value = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0;
+    if (!value) {
+        for (; count < the_config.devices; count++) the_config.visible[count] = count;
+    } else {
+        char copy[1024];
+        snprintf(copy, sizeof copy, "%s", value);
+        for (char *rest = copy, *part; (part = strsep(&rest, ",")) && count < MAX_DEVICES;) {
+            int found = -1;
+            char *end;
+            long ordinal = strtol(part, &end, 10);
+            if (*part && !*end && ordinal >= 0 && ordinal < the_config.devices) found = (int)ordinal;
+            for (int i = 0; i < the_config.devices && strncmp(part, "GPU-", 4) == 0; i++) {
+                char text[41];
+                sim_uuid_text(i, text);
+                if (strncmp(text, part, strlen(part)) == 0) found = i;
+            }
+            if (found < 0) break; /* CUDA documents that devices after an invalid entry are invisible */
+            the_config.visible[count++] = found;
+        }
+    }
+    the_config.visible_count = count;
+}
+
+static void read_all(void)
+{
+    the_config.devices = number_variable("SIMGPU_DEVICES", 1, 0, MAX_DEVICES);
+    read_memory();
+    read_visible();
+    the_config.vmm = number_variable("SIMGPU_VMM", 1, 0, 1);
+    the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
+    the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
+    the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
+    the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
+    the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
+    if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {
+        complain("SIMGPU_GRANULARITY", getenv("SIMGPU_GRANULARITY"), "a power of two from 4KiB on");
+        the_config.granularity = 2 << 20;
+    }
+    the_config.context_bytes = size_variable("SIMGPU_CONTEXT_BYTES", 0);
+    the_config.pool_chunk = size_variable("SIMGPU_POOL_CHUNK", 32 << 20);
+    the_config.driver_version = number_variable("SIMGPU_DRIVER_VERSION", 13000, 1000, 99999);
+    the_config.truth = getenv("SIMGPU_TRUTH");
+    the_config.state = getenv("SIMGPU_STATE");
+}
+
+const struct config *config(void)
+{
+    pthread_once(&once, read_all);
+    return &the_config;
+}
+
+/* ---- faults and latency */
+
+struct rule {
+    char function[64];
+    enum { AT, EVERY, FROM, WAIT } kind;
+    long number; /* calls, or nanoseconds */
+    int code;
+    atomic_long calls;
+    struct rule *next;
+};
+static struct rule *rules;
+bool sim_watched = true;
+static pthread_once_t rules_once = PTHREAD_ONCE_INIT;
+
+static void add_rule(struct rule parsed)
+{
+    struct rule *rule = malloc(sizeof *rule);
+    *rule = parsed;
+    rule->next = rules;
+    rules = rule;
+}
+
+/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
+ * call. */
+static struct { const char *function; atomic_ulong calls; } counts[1024];
+static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The counter of a name. If there is none, `add` makes a new one. */
+static atomic_ulong *count_of(const char *function, bool add)
+{
+    size_t room = sizeof counts / sizeof *counts, at = 5381;
+    for (const char *c = function; *c; c++) at = at * 33 + (unsigned char)*c;
+    atomic_ulong *found = NULL;
+    pthread_mutex_lock(&counts_lock);
+    for (size_t i = 0; i < room && !found; i++) {
+        size_t slot = (at + i) % room;
+        if (!counts[slot].function && !add) break;
+        if (!counts[slot].function) counts[slot].function = function;
+        if (!strcmp(counts[slot].function, function)) found = &counts[slot].calls;
+    }
+    pthread_mutex_unlock(&counts_lock);
+    return found;
+}
+
+API uint64_t simgpu_calls(const char *function)
+{
+    atomic_ulong *count = count_of(function, false);
+    return count ? *count : 0;
+}
+
+static void read_rules(void)
+{
+    char copy[4096];
+    const char *faults = getenv("SIMGPU_FAULTS"), *latency = getenv("SIMGPU_LATENCY");
+    snprintf(copy, sizeof copy, "%s", faults ? faults : "");
+    for (char *rest = copy, *part; (part = strsep(&rest, ",")) && *part;) {
+        struct rule r = {.kind = AT};
+        if (sscanf(part, "%63[^:]:/%ld=%d", r.function, &r.number, &r.code) == 3 && r.number > 0) r.kind = EVERY;
+        else if (sscanf(part, "%63[^:]:%ld+=%d", r.function, &r.number, &r.code) == 3) r.kind = FROM;
+        else if (sscanf(part, "%63[^:]:%ld=%d", r.function, &r.number, &r.code) != 3) {
+            complain("SIMGPU_FAULTS", part, "NAME:N=CODE, NAME:/N=CODE or NAME:N+=CODE");
+            continue;
+        }
+        add_rule(r);
+    }
+    snprintf(copy, sizeof copy, "%s", latency ? latency : "");
+    for (char *rest = copy, *part; (part = strsep(&rest, ",")) && *part;) {
+        struct rule r = {.kind = WAIT};
+        char unit[3];
+        if (sscanf(part, "%63[^=]=%ld%2s", r.function, &r.number, unit) != 3 || (strcmp(unit, "us") && strcmp(unit, "ms"))) {
+            complain("SIMGPU_LATENCY", part, "NAME=29us or NAME=1ms");
+            continue;
+        }
+        r.number *= strcmp(unit, "us") ? 1000000 : 1000;
+        add_rule(r);
+    }
+    sim_watched = rules || config()->delayed;
+}
+
+CUresult fault(const char *function)
+{
+    pthread_once(&rules_once, read_rules);
+    CUresult result = CUDA_SUCCESS;
+    if (config()->delayed) {
+        atomic_ulong *count = count_of(function, true);
+        if (count) atomic_fetch_add(count, 1);
+    }
+    for (struct rule *rule = rules; rule; rule = rule->next) {
+        if (strcmp(rule->function, function)) continue;
+        if (rule->kind == WAIT) {
+            nanosleep(&(struct timespec){rule->number / 1000000000, rule->number % 1000000000}, NULL);
+            continue;
+        }
+        long call = atomic_fetch_add(&rule->calls, 1) + 1;
+        if (rule->kind == AT ? call == rule->number : rule->kind == EVERY ? call % rule->number == 0 : call >= rule->number)
+            result = rule->code;
+    }
+    return result;
+}
+int sim_driver_version(void) { return config()->driver_version; }

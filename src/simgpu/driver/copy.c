@@ -1,0 +1,153 @@
+/* Copies and fills. They really move bytes, unless the stream is capturing. */
+#include "sim.h"
+
+uint64_t array_element(const CUDA_ARRAY3D_DESCRIPTOR *d);
+Allocation *table_find_registered(uint64_t address);
+
+/* Whether this is pageable host memory, which the device cannot reach: the driver copies it while the caller waits. */
+static bool pageable(const void *address)
+{
+    uint64_t at = (uint64_t)address, start, size;
+    return !table_find(at) && !table_find_registered(at) && !vmm_at(at, &start, &size);
+}
+
+/* Whether the host may read or write this memory without a call to the driver. */
+static bool on_host(const void *address)
+{
+    Allocation *a = table_find((uint64_t)address);
+    return a ? a->class == HOST || a->class == MANAGED : pageable(address) || table_find_registered((uint64_t)address);
+}
+
+static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered)
+{
+    ENTER("cuMemcpy");
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!ordered) {
+        CUresult forbidden = unsafe_while_capturing();
+        if (forbidden) return forbidden;
+    }
+    REQUIRE(size == 0 || (to && from));
+    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+    struct Queue *q = work_queue(stream);
+    if (!q) return memmove(to, from, size), CUDA_SUCCESS;
+    struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1};
+    bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
+    if (pageable(from)) {
+        /* The source is read before the call returns. The destination may be written later. */
+        if (!ordered) work_wait(q);
+        work.owned = malloc(size + 1);
+        work.from.base = memcpy(work.owned, from, size);
+    }
+    work_add(q, work);
+    if (wait) work_wait(q);
+    return CUDA_SUCCESS;
+}
+
+#define U __attribute__((unused))
+#define COPY(name, to_type, from_type)                                                                            \
+    API CUresult name(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, NULL, false); } \
+    API CUresult name##_ptds(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false); }
+#define COPY_ASYNC(name, to_type, from_type)                                                                      \
+    API CUresult name(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true); } \
+    API CUresult name##_ptsz(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true); }
+COPY(cuMemcpy, CUdeviceptr, CUdeviceptr)
+COPY(cuMemcpyHtoD_v2, CUdeviceptr, const void *)
+COPY(cuMemcpyDtoH_v2, void *, CUdeviceptr)
+COPY(cuMemcpyDtoD_v2, CUdeviceptr, CUdeviceptr)
+COPY_ASYNC(cuMemcpyAsync, CUdeviceptr, CUdeviceptr)
+COPY_ASYNC(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *)
+COPY_ASYNC(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr)
+COPY_ASYNC(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
+API CUresult cuMemcpyPeer(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, NULL, false); }
+API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false); }
+API CUresult cuMemcpyPeerAsync(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true); }
+API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true); }
+
+static struct side side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
+                           size_t x, size_t y, size_t z)
+{
+    struct side s = {type == 1 ? (char *)host : (char *)device, pitch, pitch * height};
+    if (type == 3) {
+        s.pitch = array->shape.Width * array_element(&array->shape);
+        s.slice = s.pitch * (array->shape.Height ? array->shape.Height : 1);
+        s.base = array->data;
+    }
+    s.base += x + y * s.pitch + z * s.slice;
+    return s;
+}
+
+static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered)
+{
+    ENTER("cuMemcpy");
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+    work_submit(stream, (struct Work){.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth});
+    struct Queue *q = work_queue(stream);
+    if (q && (!ordered || pageable(to.base) || pageable(from.base))) work_wait(q);
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy2d(const CUDA_MEMCPY2D *c, CUstream stream, bool ordered)
+{
+    REQUIRE(c);
+    return box(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstPitch, 0, c->dstXInBytes, c->dstY, 0),
+               side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcPitch, 0, c->srcXInBytes, c->srcY, 0),
+               c->WidthInBytes, c->Height, 1, stream, ordered);
+}
+static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, bool ordered)
+{
+    REQUIRE(c);
+    return box(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ),
+               side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ),
+               c->WidthInBytes, c->Height, c->Depth, stream, ordered);
+}
+API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *c) { return copy2d(c, NULL, false); }
+API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *c) { return copy2d(c, PER_THREAD, false); }
+API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream) { return copy2d(c, stream, true); }
+API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *c, CUstream stream) { return copy2d(c, of_thread(stream), true); }
+API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *c) { return copy2d(c, NULL, false); }
+API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *c) { return copy2d(c, PER_THREAD, false); }
+API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *c) { return copy3d(c, NULL, false); }
+API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *c) { return copy3d(c, PER_THREAD, false); }
+API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, stream, true); }
+API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, of_thread(stream), true); }
+
+static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
+{
+    ENTER("cuMemset");
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!ordered) {
+        CUresult forbidden = unsafe_while_capturing();
+        if (forbidden) return forbidden;
+    }
+    REQUIRE(to || !width);
+    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) return CUDA_SUCCESS;
+    struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};
+    memcpy(work.value, value, element);
+    work_submit(stream, work);
+    /* A fill of device memory does not make the caller wait. */
+    struct Queue *q = work_queue(stream);
+    if (q && !ordered && on_host((void *)to)) work_wait(q);
+    return CUDA_SUCCESS;
+}
+
+#define SET_ON(function, type, stream, ordered, ...)                                                              \
+    API CUresult function(CUdeviceptr to, type value, size_t count, ##__VA_ARGS__) { return fill(to, 0, &value, sizeof value, count, 1, stream, ordered); }
+#define SET(name, type)                                                                                            \
+    SET_ON(name##_v2, type, NULL, false)                                                                           \
+    SET_ON(name##_v2_ptds, type, PER_THREAD, false)                                                                \
+    SET_ON(name##Async, type, s, true, CUstream s)                                                                 \
+    SET_ON(name##Async_ptsz, type, of_thread(s), true, CUstream s)
+#define SET2D_ON(function, type, stream, ordered, ...)                                                            \
+    API CUresult function(CUdeviceptr to, size_t pitch, type value, size_t w, size_t h, ##__VA_ARGS__) { return fill(to, pitch, &value, sizeof value, w, h, stream, ordered); }
+#define SET2D(name, type)                                                                                          \
+    SET2D_ON(name##_v2, type, NULL, false)                                                                         \
+    SET2D_ON(name##_v2_ptds, type, PER_THREAD, false)                                                              \
+    SET2D_ON(name##Async, type, s, true, CUstream s)                                                               \
+    SET2D_ON(name##Async_ptsz, type, of_thread(s), true, CUstream s)
+SET(cuMemsetD8, unsigned char)
+SET(cuMemsetD16, unsigned short)
+SET(cuMemsetD32, unsigned)
+SET2D(cuMemsetD2D8, unsigned char)
+SET2D(cuMemsetD2D16, unsigned short)
+SET2D(cuMemsetD2D32, unsigned)

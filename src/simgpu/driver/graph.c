@@ -1,0 +1,272 @@
+/* CUDA graphs. Only memory nodes have an effect. An allocation node has its address from the start. It takes memory
+ * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
+#include "sim.h"
+
+struct Node {
+    int type, device;
+    uint64_t size;
+    CUdeviceptr address;
+    struct Node *next;
+};
+struct Graph { struct Node *first, **last; };
+struct Exec { struct Node *nodes; unsigned long long flags; };
+enum { AUTO_FREE_ON_LAUNCH = 1 };
+
+static uint64_t used[MAX_DEVICES], used_high[MAX_DEVICES], reserved[MAX_DEVICES], reserved_high[MAX_DEVICES];
+static struct extent *extents[MAX_DEVICES];
+
+uint64_t graph_used(int device) { return used[device]; }
+uint64_t graph_reserved(int device) { return reserved[device]; }
+void graph_reset(int device)
+{
+    state_give(physical_of(device), reserved[device], &extents[device]);
+    used[device] = reserved[device] = 0;
+}
+
+struct Graph *graph_new(void)
+{
+    struct Graph *g = calloc(1, sizeof *g);
+    g->last = &g->first;
+    return g;
+}
+
+struct Node *graph_add(struct Graph *graph, int type)
+{
+    struct Node *node = calloc(1, sizeof *node);
+    node->type = type;
+    *graph->last = node;
+    graph->last = &node->next;
+    return node;
+}
+
+static CUresult add_alloc(struct Node **out, struct Graph *graph, int device, uint64_t size, CUdeviceptr *address)
+{
+    REQUIRE(size && device_valid(device));
+    uint64_t at = arena_take(size);
+    if (!at) return CUDA_ERROR_OUT_OF_MEMORY;
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    node->device = device;
+    node->size = size;
+    node->address = *address = at;
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+
+static CUresult add_free(struct Node **out, struct Graph *graph, CUdeviceptr address)
+{
+    REQUIRE(address);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    node->address = address;
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out) { REQUIRE(out); return add_alloc(NULL, graph, device, size, out); }
+CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address) { return add_free(NULL, graph, address); }
+
+void graph_freed(Allocation *a)
+{
+    used[a->device] -= a->requested;
+    table_remove(a);
+}
+
+API CUresult cuGraphCreate(CUgraph *out, unsigned flags) { (void)flags; ENTER("cuGraphCreate"); REQUIRE(out); *out = graph_new(); return CUDA_SUCCESS; }
+
+static void free_nodes(struct Node *node)
+{
+    for (struct Node *next; node; node = next) {
+        next = node->next;
+        free(node);
+    }
+}
+
+API CUresult cuGraphDestroy(CUgraph graph) { ENTER("cuGraphDestroy"); REQUIRE(graph); free_nodes(graph->first); free(graph); return CUDA_SUCCESS; }
+
+static struct Node *copy_nodes(struct Node *from)
+{
+    struct Node *first = NULL, **last = &first;
+    for (; from; from = from->next) {
+        struct Node *node = malloc(sizeof *node);
+        *node = *from;
+        node->next = NULL;
+        *last = node;
+        last = &node->next;
+    }
+    return first;
+}
+
+API CUresult cuGraphClone(CUgraph *out, CUgraph from)
+{
+    ENTER("cuGraphClone");
+    REQUIRE(out && from);
+    *out = graph_new();
+    (*out)->first = copy_nodes(from->first);
+    while (*(*out)->last) (*out)->last = &(*(*out)->last)->next;
+    return CUDA_SUCCESS;
+}
+
+#define NODES CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count
+#define PLAIN_NODE(function, type, ...)                                            \
+    API CUresult function(NODES, ##__VA_ARGS__)                                    \
+    {                                                                              \
+        (void)dependencies, (void)count;                                           \
+        ENTER(#function);                                                          \
+        REQUIRE(graph);                                                            \
+        struct Node *node = graph_add(graph, type);                                \
+        if (out) *out = node;                                                      \
+        return CUDA_SUCCESS;                                                       \
+    }
+PLAIN_NODE(cuGraphAddEmptyNode, CU_GRAPH_NODE_TYPE_EMPTY)
+PLAIN_NODE(cuGraphAddKernelNode, CU_GRAPH_NODE_TYPE_KERNEL, __attribute__((unused)) const void *p)
+PLAIN_NODE(cuGraphAddKernelNode_v2, CU_GRAPH_NODE_TYPE_KERNEL, __attribute__((unused)) const void *p)
+PLAIN_NODE(cuGraphAddHostNode, CU_GRAPH_NODE_TYPE_HOST, __attribute__((unused)) const void *p)
+PLAIN_NODE(cuGraphAddChildGraphNode, CU_GRAPH_NODE_TYPE_GRAPH, __attribute__((unused)) CUgraph g)
+PLAIN_NODE(cuGraphAddEventRecordNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, __attribute__((unused)) CUevent e)
+PLAIN_NODE(cuGraphAddEventWaitNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, __attribute__((unused)) CUevent e)
+PLAIN_NODE(cuGraphAddMemcpyNode, CU_GRAPH_NODE_TYPE_MEMCPY, __attribute__((unused)) const void *p, __attribute__((unused)) CUcontext c)
+PLAIN_NODE(cuGraphAddMemsetNode, CU_GRAPH_NODE_TYPE_MEMSET, __attribute__((unused)) const void *p, __attribute__((unused)) CUcontext c)
+
+API CUresult cuGraphAddMemAllocNode(NODES, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+    (void)dependencies, (void)count;
+    ENTER("cuGraphAddMemAllocNode");
+    REQUIRE(graph && p);
+    return add_alloc(out, graph, p->poolProps.location.id, p->bytesize, &p->dptr);
+}
+API CUresult cuGraphAddMemFreeNode(NODES, CUdeviceptr address)
+{
+    (void)dependencies, (void)count;
+    ENTER("cuGraphAddMemFreeNode");
+    REQUIRE(graph);
+    return add_free(out, graph, address);
+}
+
+static CUresult add_any(CUgraphNode *out, CUgraph graph, CUgraphNodeParams *p)
+{
+    ENTER("cuGraphAddNode");
+    REQUIRE(graph && p);
+    if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+        return add_alloc(out, graph, p->u.alloc.poolProps.location.id, p->u.alloc.bytesize, &p->u.alloc.dptr);
+    if (p->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return add_free(out, graph, p->u.free);
+    struct Node *node = graph_add(graph, p->type);
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddNode(NODES, CUgraphNodeParams *p) { (void)dependencies, (void)count; return add_any(out, graph, p); }
+API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, CUgraphNodeParams *p) { (void)d, (void)edges, (void)n; return add_any(out, graph, p); }
+
+API CUresult cuGraphDestroyNode(CUgraphNode node) { (void)node; ENTER("cuGraphDestroyNode"); return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuGraphNodeGetType(CUgraphNode node, int *type) { ENTER("cuGraphNodeGetType"); REQUIRE(node && type); *type = node->type; return CUDA_SUCCESS; }
+API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+    ENTER("cuGraphMemAllocNodeGetParams");
+    REQUIRE(node && p && node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    memset(p, 0, sizeof *p);
+    p->poolProps.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, node->device};
+    p->bytesize = node->size;
+    p->dptr = node->address;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *address) { ENTER("cuGraphMemFreeNodeGetParams"); REQUIRE(node && address && node->type == CU_GRAPH_NODE_TYPE_MEM_FREE); *address = node->address; return CUDA_SUCCESS; }
+
+API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    ENTER("cuGraphGetNodes");
+    REQUIRE(graph && count);
+    size_t n = 0;
+    for (struct Node *node = graph->first; node; node = node->next, n++)
+        if (nodes && n < *count) nodes[n] = node;
+    if (!nodes || n < *count) *count = n;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) { return cuGraphGetNodes(graph, nodes, count); }
+#define NO_EDGES(function, ...) API CUresult function(__VA_ARGS__, size_t *count) { ENTER(#function); REQUIRE(count); *count = 0; return CUDA_SUCCESS; }
+#define U __attribute__((unused))
+NO_EDGES(cuGraphGetEdges, U CUgraph g, U CUgraphNode *from, U CUgraphNode *to)
+NO_EDGES(cuGraphGetEdges_v2, U CUgraph g, U CUgraphNode *from, U CUgraphNode *to, U void *edges)
+NO_EDGES(cuGraphNodeGetDependencies, U CUgraphNode n, U CUgraphNode *to)
+NO_EDGES(cuGraphNodeGetDependencies_v2, U CUgraphNode n, U CUgraphNode *to, U void *edges)
+NO_EDGES(cuGraphNodeGetDependentNodes, U CUgraphNode n, U CUgraphNode *to)
+NO_EDGES(cuGraphNodeGetDependentNodes_v2, U CUgraphNode n, U CUgraphNode *to, U void *edges)
+API CUresult cuGraphAddDependencies(U CUgraph g, U const CUgraphNode *from, U const CUgraphNode *to, U size_t n) { ENTER("cuGraphAddDependencies"); return CUDA_SUCCESS; }
+API CUresult cuGraphAddDependencies_v2(U CUgraph g, U const CUgraphNode *from, U const CUgraphNode *to, U const void *edges, U size_t n) { ENTER("cuGraphAddDependencies"); return CUDA_SUCCESS; }
+
+API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
+{
+    ENTER("cuGraphInstantiate");
+    REQUIRE(out && graph);
+    *out = calloc(1, sizeof **out);
+    (*out)->flags = flags;
+    (*out)->nodes = copy_nodes(graph->first);
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, U CUgraphNode *node, U char *log, U size_t size) { return cuGraphInstantiateWithFlags(out, graph, 0); }
+API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, U CUgraphNode *node, U char *log, U size_t size) { return cuGraphInstantiateWithFlags(out, graph, 0); }
+API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, unsigned long long *parameters) { REQUIRE(parameters); return cuGraphInstantiateWithFlags(out, graph, parameters[0]); }
+PTSZ(cuGraphInstantiateWithParams);
+API CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags) { ENTER("cuGraphExecGetFlags"); REQUIRE(exec && flags); *flags = exec->flags; return CUDA_SUCCESS; }
+API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, U void *result) { ENTER("cuGraphExecUpdate"); REQUIRE(exec && graph); free_nodes(exec->nodes); exec->nodes = copy_nodes(graph->first); return CUDA_SUCCESS; }
+API CUresult cuGraphUpload(U CUgraphExec exec, U CUstream stream) { ENTER("cuGraphUpload"); return CUDA_SUCCESS; }
+PTSZ(cuGraphUpload);
+API CUresult cuGraphDebugDotPrint(U CUgraph graph, U const char *path, U unsigned flags) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
+{
+    ENTER("cuGraphLaunch");
+    REQUIRE(exec);
+    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_GRAPH)) return CUDA_SUCCESS;
+    work_submit(stream, (struct Work){.kind = WORK_NOTHING});
+    for (struct Node *node = exec->nodes; node; node = node->next) {
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+            Allocation *a = table_at(node->address);
+            REQUIRE(a && a->class == GRAPH);
+            graph_freed(a);
+        }
+        if (node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) continue;
+        int device = node->device;
+        Allocation *before = table_at(node->address); /* still allocated by the last launch */
+        REQUIRE(!before || exec->flags & AUTO_FREE_ON_LAUNCH);
+        if (before) graph_freed(before);
+        uint64_t unused = reserved[device] - used[device];
+        if (node->size > unused) {
+            if (!device_take(device, node->size - unused, &extents[device])) return CUDA_ERROR_OUT_OF_MEMORY;
+            reserved[device] += node->size - unused;
+        }
+        used[device] += node->size;
+        if (used[device] > used_high[device]) used_high[device] = used[device];
+        if (reserved[device] > reserved_high[device]) reserved_high[device] = reserved[device];
+        Allocation *a = table_new(GRAPH, device, node->size, 0, "cuGraphLaunch");
+        a->address = node->address;
+        a->span = node->size;
+        table_add(a);
+    }
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, of_thread(stream)); }
+API CUresult cuGraphExecDestroy(CUgraphExec exec) { ENTER("cuGraphExecDestroy"); REQUIRE(exec); free_nodes(exec->nodes); free(exec); return CUDA_SUCCESS; }
+
+API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
+{
+    ENTER("cuDeviceGetGraphMemAttribute");
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    REQUIRE(value && attribute >= 0 && attribute < 4);
+    uint64_t *const gauges[] = {used, used_high, reserved, reserved_high};
+    *(uint64_t *)value = gauges[attribute][device];
+    return CUDA_SUCCESS;
+}
+API CUresult cuDeviceSetGraphMemAttribute(CUdevice device, U int attribute, U void *value) { ENTER("cuDeviceSetGraphMemAttribute"); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; used_high[device] = used[device]; reserved_high[device] = reserved[device]; return CUDA_SUCCESS; }
+API CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    ENTER("cuDeviceGraphMemTrim");
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    state_give(physical_of(device), reserved[device] - used[device], &extents[device]);
+    reserved[device] = used[device];
+    return CUDA_SUCCESS;
+}
+
+struct UserObject { unsigned references; void *data; void (*destroy)(void *); };
+API CUresult cuUserObjectCreate(struct UserObject **out, void *data, void (*destroy)(void *), unsigned references, U unsigned flags) { REQUIRE(out); *out = calloc(1, sizeof **out); **out = (struct UserObject){references, data, destroy}; return CUDA_SUCCESS; }
+API CUresult cuUserObjectRetain(struct UserObject *o, unsigned count) { REQUIRE(o); o->references += count; return CUDA_SUCCESS; }
+API CUresult cuUserObjectRelease(struct UserObject *o, unsigned count) { REQUIRE(o); if ((o->references -= count) == 0) { o->destroy(o->data); free(o); } return CUDA_SUCCESS; }
+API CUresult cuGraphRetainUserObject(U CUgraph graph, struct UserObject *o, unsigned count, unsigned flags) { REQUIRE(o); if (!(flags & 1)) o->references += count; return CUDA_SUCCESS; }
+API CUresult cuGraphReleaseUserObject(U CUgraph graph, struct UserObject *o, unsigned count) { return cuUserObjectRelease(o, count); }

@@ -1,0 +1,191 @@
+/* Linear, pitched, managed and host memory. */
+#include "sim.h"
+#include <sys/mman.h>
+
+Allocation *table_find_registered(uint64_t address);
+
+/* Allocates `reserved` bytes on the current context's device. Returns NULL if there is no room. */
+static Allocation *obtain(enum class class, struct Context *context, uint64_t requested, uint64_t reserved, const char *api)
+{
+    struct extent *extents = NULL;
+    if (!device_take(context->device, reserved, &extents)) return NULL;
+    uint64_t address = arena_take(reserved);
+    if (!address) return state_give(physical_of(context->device), reserved, &extents), NULL;
+    Allocation *a = table_new(class, context->device, requested, reserved, api);
+    a->address = address;
+    a->span = reserved;
+    a->taken = reserved;
+    a->extents = extents;
+    a->context = context;
+    a->from_arena = true;
+    table_add(a);
+    return a;
+}
+
+#define MEMORY_CALL(function)                      \
+    ENTER_CONTEXT(function, context);              \
+    CUresult forbidden = unsafe_while_capturing(); \
+    if (forbidden) return forbidden
+
+API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+{
+    MEMORY_CALL("cuMemAlloc");
+    REQUIRE(out && size);
+    Allocation *a = obtain(LINEAR, context, size, size, "cuMemAlloc");
+    if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = a->address;
+    return CUDA_SUCCESS;
+}
+
+/* The 32-bit function: its addresses must fit. */
+API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
+{
+    MEMORY_CALL("cuMemAlloc");
+    REQUIRE(out && size);
+    struct extent *extents = NULL;
+    if (!device_take(context->device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
+    if (map == MAP_FAILED) return state_give(physical_of(context->device), size, &extents), CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation *a = table_new(LINEAR, context->device, size, size, "cuMemAlloc_v1");
+    a->address = (uint64_t)map;
+    a->span = size;
+    a->taken = size;
+    a->extents = extents;
+    a->context = context;
+    table_add(a);
+    *out = (CUdeviceptr_v1)(uint64_t)map;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    MEMORY_CALL("cuMemFree");
+    if (!address) return CUDA_SUCCESS;
+    Allocation *a = table_at(address);
+    REQUIRE(a);
+    work_wait_context(a->context ? a->context : context);
+    a = table_at(address);
+    REQUIRE(a);
+    switch (a->class) {
+    case GRAPH: graph_freed(a); return CUDA_SUCCESS;
+    case ASYNC: a->pool->used -= a->requested; break;
+    case LINEAR: case PITCHED: case MANAGED: break;
+    case IMPORTED: if (a->data == NULL) break; return CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);
+    int device = a->device;
+    table_remove(a);
+    if (device >= 0) pools_synchronised(device); /* a free waits for the device, which is when pools give memory back */
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemFree(CUdeviceptr_v1 address) { return cuMemFree_v2(address); }
+
+API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    MEMORY_CALL("cuMemAllocPitch");
+    REQUIRE(out && pitch && width && height && (element == 4 || element == 8 || element == 16));
+    size_t row = (width + 511) / 512 * 512;
+    Allocation *a = obtain(PITCHED, context, width * height, row * height, "cuMemAllocPitch");
+    if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = a->address;
+    *pitch = row;
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+    (void)out, (void)pitch, (void)width, (void)height, (void)element;
+    return CUDA_ERROR_OUT_OF_MEMORY; /* this memory never has a 32-bit address */
+}
+
+API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
+{
+    MEMORY_CALL("cuMemAllocManaged");
+    REQUIRE(out && size && (flags == 1 || flags == 2));
+    Allocation *a = obtain(MANAGED, context, size, size, "cuMemAllocManaged");
+    if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = a->address;
+    return CUDA_SUCCESS;
+}
+
+static CUresult host(void **out, size_t size, const char *api, struct Context *context)
+{
+    REQUIRE(out && size);
+    uint64_t address = arena_take(size);
+    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation *a = table_new(HOST, -1, size, size, api);
+    a->address = address;
+    a->span = size;
+    a->context = context;
+    a->from_arena = true;
+    table_add(a);
+    *out = (void *)address;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAllocHost_v2(void **out, size_t size) { MEMORY_CALL("cuMemAllocHost"); return host(out, size, "cuMemAllocHost", context); }
+API CUresult cuMemAllocHost(void **out, unsigned size) { return cuMemAllocHost_v2(out, size); }
+API CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags) { (void)flags; MEMORY_CALL("cuMemHostAlloc"); return host(out, size, "cuMemHostAlloc", context); }
+
+API CUresult cuMemFreeHost(void *address)
+{
+    MEMORY_CALL("cuMemFreeHost");
+    work_wait_context(context);
+    Allocation *a = table_at((uint64_t)address);
+    REQUIRE(a && a->class == HOST);
+    table_remove(a);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags)
+{
+    (void)flags;
+    MEMORY_CALL("cuMemHostRegister");
+    REQUIRE(address && size);
+    if (table_find_registered((uint64_t)address)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    Allocation *a = table_new(HOST_REGISTERED, -1, size, size, "cuMemHostRegister");
+    a->address = (uint64_t)address;
+    a->span = size;
+    (void)context;
+    table_add(a);
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemHostRegister(void *address, size_t size, unsigned flags) { return cuMemHostRegister_v2(address, size, flags); }
+
+API CUresult cuMemHostUnregister(void *address)
+{
+    MEMORY_CALL("cuMemHostUnregister");
+    REQUIRE(address);
+    work_wait_context(context);
+    Allocation *a = table_find_registered((uint64_t)address);
+    if (!a || a->address != (uint64_t)address) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    table_remove(a);
+    return CUDA_SUCCESS;
+}
+
+static bool is_host(const void *address)
+{
+    Allocation *a = table_find((uint64_t)address);
+    return (a && a->class == HOST) || table_find_registered((uint64_t)address);
+}
+
+API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned flags)
+{
+    ENTER("cuMemHostGetDevicePointer");
+    REQUIRE(out && flags == 0 && is_host(address));
+    *out = (CUdeviceptr)address;
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemHostGetDevicePointer(CUdeviceptr_v1 *out, void *address, unsigned flags) { (void)out, (void)address, (void)flags; return CUDA_ERROR_INVALID_VALUE; }
+API CUresult cuMemHostGetFlags(unsigned *flags, void *address) { ENTER("cuMemHostGetFlags"); REQUIRE(flags && is_host(address)); *flags = 1; return CUDA_SUCCESS; }
+
+API CUresult cuMemAdvise(CUdeviceptr a, size_t n, int advice, int device) { (void)a, (void)n, (void)advice, (void)device; ENTER("cuMemAdvise"); return CUDA_SUCCESS; }
+API CUresult cuMemAdvise_v2(CUdeviceptr a, size_t n, int advice, CUmemLocation where) { (void)a, (void)n, (void)advice, (void)where; ENTER("cuMemAdvise"); return CUDA_SUCCESS; }
+API CUresult cuMemPrefetchAsync(CUdeviceptr a, size_t n, int device, CUstream s) { (void)a, (void)n, (void)device, (void)s; ENTER("cuMemPrefetchAsync"); return CUDA_SUCCESS; }
+API CUresult cuMemPrefetchAsync_v2(CUdeviceptr a, size_t n, CUmemLocation where, unsigned flags, CUstream s) { (void)a, (void)n, (void)where, (void)flags, (void)s; ENTER("cuMemPrefetchAsync"); return CUDA_SUCCESS; }
+PTSZ(cuMemPrefetchAsync);
+PTSZ(cuMemPrefetchAsync_v2);
+API CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr a, size_t n) { (void)attribute, (void)a, (void)n; ENTER("cuMemRangeGetAttribute"); REQUIRE(data); memset(data, 0, size); return CUDA_SUCCESS; }
+API CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr a, size_t n) { (void)attributes, (void)a, (void)n; ENTER("cuMemRangeGetAttributes"); for (size_t i = 0; i < count; i++) memset(data[i], 0, sizes[i]); return CUDA_SUCCESS; }
+API CUresult cuStreamAttachMemAsync(CUstream s, CUdeviceptr a, size_t n, unsigned flags) { (void)s, (void)a, (void)n, (void)flags; ENTER("cuStreamAttachMemAsync"); return CUDA_SUCCESS; }
+PTSZ(cuStreamAttachMemAsync);

@@ -1,0 +1,207 @@
+/* Stream-ordered memory. A pool takes physical memory in steps. It gives memory above its release threshold back when
+ * the device is synchronised, or when another request needs memory. */
+#include "sim.h"
+
+static struct Pool defaults[MAX_DEVICES];
+static struct Pool *current_pool[MAX_DEVICES];
+static struct Pool *pools; /* pools of cuMemPoolCreate */
+
+static struct Pool *default_pool(int device)
+{
+    defaults[device].device = device;
+    defaults[device].is_default = true;
+    return &defaults[device];
+}
+
+static struct Pool *pool_of_device(int device)
+{
+    return current_pool[device] ? current_pool[device] : default_pool(device);
+}
+
+static void each_pool(int device, void (*visit)(struct Pool *, void *), void *data)
+{
+    if (device >= 0) visit(default_pool(device), data);
+    for (struct Pool *p = pools, *next; p; p = next) {
+        next = p->next;
+        if (p->device == device) visit(p, data);
+    }
+}
+
+static bool pool_valid(const struct Pool *pool)
+{
+    if (pool >= defaults && pool < defaults + MAX_DEVICES) return true;
+    for (struct Pool *p = pools; p; p = p->next)
+        if (p == pool) return true;
+    return false;
+}
+
+static void shrink(struct Pool *pool, uint64_t keep)
+{
+    uint64_t chunk = config()->pool_chunk, least = pool->used > keep ? pool->used : keep;
+    if (least >= pool->reserved) return; /* before rounding, because a threshold of UINT64_MAX ("keep all") would overflow */
+    least = (least + chunk - 1) / chunk * chunk;
+    if (least >= pool->reserved) return;
+    if (pool->device >= 0) state_give(physical_of(pool->device), pool->reserved - least, &pool->extents);
+    pool->reserved = least;
+}
+
+static void to_threshold(struct Pool *pool, void *unused) { (void)unused; shrink(pool, pool->threshold); }
+static void to_nothing(struct Pool *pool, void *released)
+{
+    uint64_t before = pool->reserved;
+    shrink(pool, 0);
+    *(uint64_t *)released += before - pool->reserved;
+}
+static void add_reserved(struct Pool *pool, void *sum) { *(uint64_t *)sum += pool->reserved; }
+static void forget(struct Pool *pool, void *unused) { (void)unused; pool->used = 0; shrink(pool, 0); }
+
+void pools_synchronised(int device) { each_pool(device, to_threshold, NULL); }
+void pools_reset(int device) { each_pool(device, forget, NULL); current_pool[device] = NULL; }
+uint64_t pools_reserved(int device) { uint64_t sum = 0; each_pool(device, add_reserved, &sum); return sum; }
+uint64_t pools_release_unused(int device) { uint64_t sum = 0; each_pool(device, to_nothing, &sum); return sum; }
+
+bool device_take(int device, uint64_t bytes, struct extent **extents)
+{
+    return state_take(physical_of(device), bytes, extents)
+        || (pools_release_unused(device) && state_take(physical_of(device), bytes, extents));
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struct Context *context, const char *api)
+{
+    REQUIRE(out && size && pool_valid(pool));
+    uint64_t chunk = config()->pool_chunk, free_now = pool->reserved - pool->used;
+    if (size > free_now) {
+        uint64_t more = (size - free_now + chunk - 1) / chunk * chunk;
+        if (pool->device >= 0 && !state_take(physical_of(pool->device), more, &pool->extents)) {
+            pools_release_unused(pool->device);
+            free_now = pool->reserved - pool->used;
+            more = size > free_now ? (size - free_now + chunk - 1) / chunk * chunk : 0;
+            if (!state_take(physical_of(pool->device), more, &pool->extents)) return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        pool->reserved += more;
+        sim_eventful = true;
+        if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
+    }
+    uint64_t address = arena_take(size);
+    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation *a = table_new(ASYNC, pool->device, size, 0, api);
+    a->address = address;
+    a->span = size;
+    a->pool = pool;
+    a->from_arena = true;
+    (void)context;
+    table_add(a);
+    pool->used += size;
+    if (pool->used > pool->used_high) pool->used_high = pool->used;
+    *out = address;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
+{
+    ENTER_CONTEXT("cuMemAllocAsync", context);
+    struct Graph *graph = stream_capture(stream);
+    if (graph) return graph_capture_alloc(graph, context->device, size, out);
+    return allocate(out, size, pool_of_device(stream_context(stream, context)->device), context, "cuMemAllocAsync");
+}
+API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    ENTER_CONTEXT("cuMemAllocFromPoolAsync", context);
+    struct Graph *graph = stream_capture(stream);
+    REQUIRE(pool);
+    if (graph) return graph_capture_alloc(graph, pool->device, size, out);
+    return allocate(out, size, pool, context, "cuMemAllocFromPoolAsync");
+}
+API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    ENTER_CONTEXT("cuMemFreeAsync", context);
+    (void)context;
+    struct Graph *graph = stream_capture(stream);
+    if (graph) return graph_capture_free(graph, address);
+    if (!address) return CUDA_SUCCESS;
+    Allocation *a = table_at(address);
+    REQUIRE(a && (a->class == ASYNC || a->class == GRAPH));
+    if (a->class == GRAPH) return graph_freed(a), CUDA_SUCCESS;
+    struct Pool *pool = a->pool;
+    pool->used -= a->requested;
+    if (work_release(stream, a->address, a->span)) a->from_arena = false;
+    table_remove(a);
+    return CUDA_SUCCESS;
+}
+PTSZ(cuMemAllocAsync);
+PTSZ(cuMemAllocFromPoolAsync);
+API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return cuMemFreeAsync(address, of_thread(stream)); }
+
+API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
+{
+    ENTER("cuMemPoolCreate");
+    REQUIRE(out && properties);
+    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    REQUIRE(!on_device || device_valid(properties->location.id));
+    struct Pool *pool = calloc(1, sizeof *pool);
+    pool->device = on_device ? properties->location.id : -1;
+    pool->next = pools;
+    pools = pool;
+    *out = pool;
+    return CUDA_SUCCESS;
+}
+
+static bool in_pool(const Allocation *a, const void *pool) { return a->class == ASYNC && a->pool == pool; }
+
+API CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    ENTER("cuMemPoolDestroy");
+    REQUIRE(pool && pool_valid(pool) && !pool->is_default);
+    table_remove_where(in_pool, pool);
+    pool->used = 0;
+    shrink(pool, 0);
+    for (int i = 0; i < MAX_DEVICES; i++)
+        if (current_pool[i] == pool) current_pool[i] = NULL;
+    for (struct Pool **p = &pools; *p; p = &(*p)->next)
+        if (*p == pool) {
+            *p = pool->next;
+            break;
+        }
+    free(pool);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) { ENTER("cuMemPoolTrimTo"); REQUIRE(pool && pool_valid(pool)); shrink(pool, keep); return CUDA_SUCCESS; }
+
+API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    ENTER("cuMemPoolSetAttribute");
+    REQUIRE(pool && value && pool_valid(pool));
+    switch (attribute) {
+    case 1: case 2: case 3: return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: pool->reserved_high = pool->reserved; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: pool->used_high = pool->used; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    ENTER("cuMemPoolGetAttribute");
+    REQUIRE(pool && value && pool_valid(pool));
+    switch (attribute) {
+    case 1: case 2: case 3: *(int *)value = 1; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *(uint64_t *)value = pool->used_high; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
+API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) { ENTER("cuDeviceGetDefaultMemPool"); REQUIRE(out); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; *out = default_pool(device); return CUDA_SUCCESS; }
+API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) { ENTER("cuDeviceGetMemPool"); REQUIRE(out); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; *out = pool_of_device(device); return CUDA_SUCCESS; }
+API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) { ENTER("cuDeviceSetMemPool"); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; REQUIRE(pool && pool_valid(pool)); current_pool[device] = pool; return CUDA_SUCCESS; }
+API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) { (void)access, (void)count; ENTER("cuMemPoolSetAccess"); REQUIRE(pool && pool_valid(pool)); return CUDA_SUCCESS; }
+API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location) { (void)location; ENTER("cuMemPoolGetAccess"); REQUIRE(flags && pool && pool_valid(pool)); *flags = 3; return CUDA_SUCCESS; }
+API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags) { (void)out, (void)pool, (void)type, (void)flags; return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags) { (void)out, (void)handle, (void)type, (void)flags; return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemPoolExportPointer(void *out, CUdeviceptr address) { (void)out, (void)address; return CUDA_ERROR_NOT_SUPPORTED; }
+API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, void *data) { (void)out, (void)pool, (void)data; return CUDA_ERROR_NOT_SUPPORTED; }

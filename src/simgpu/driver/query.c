@@ -1,0 +1,116 @@
+/* Questions that a program may ask about memory. */
+#include "sim.h"
+
+Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
+Allocation *table_find_registered(uint64_t address);
+
+API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    ENTER_CONTEXT("cuMemGetInfo", context);
+    int physical = physical_of(context->device);
+    uint64_t all = config()->memory[physical];
+    if (free_bytes) *free_bytes = all - state_used(physical);
+    if (total) *total = all;
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
+{
+    size_t f, t;
+    CUresult result = cuMemGetInfo_v2(&f, &t);
+    if (result) return result;
+    if (free_bytes) *free_bytes = f > 0xffffffffu ? 0xffffffffu : (unsigned)f;
+    if (total) *total = t > 0xffffffffu ? 0xffffffffu : (unsigned)t;
+    return CUDA_SUCCESS;
+}
+
+/* The entry that contains an address, whatever class it is of. */
+static Allocation *whole(uint64_t address, uint64_t *start, uint64_t *size)
+{
+    Allocation *a = table_find(address);
+    if (!a) a = table_find_registered(address);
+    if (!a) return vmm_at(address, start, size);
+    *start = a->address;
+    *size = a->class == PITCHED ? a->reserved : a->span;
+    return a;
+}
+
+API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+    ENTER_CONTEXT("cuMemGetAddressRange", context);
+    (void)context;
+    REQUIRE(base || size);
+    uint64_t start, bytes;
+    if (!whole(address, &start, &bytes)) return CUDA_ERROR_NOT_FOUND;
+    if (base) *base = start;
+    if (size) *size = bytes;
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemGetAddressRange(CUdeviceptr_v1 *base, unsigned *size, CUdeviceptr_v1 address)
+{
+    CUdeviceptr start;
+    size_t bytes;
+    CUresult result = cuMemGetAddressRange_v2(&start, &bytes, address);
+    if (result) return result;
+    if (base) *base = (CUdeviceptr_v1)start;
+    if (size) *size = (unsigned)bytes;
+    return CUDA_SUCCESS;
+}
+
+static size_t attribute_size(int attribute)
+{
+    switch (attribute) {
+    case 2: case 9: case 16: return 4;
+    case 6: case 8: case 10: case 13: case 15: case 21: return 1;
+    case 5: return 16;
+    default: return 8;
+    }
+}
+
+static CUresult attribute_value(void *out, int attribute, uint64_t address)
+{
+    uint64_t start = 0, size = 0;
+    Allocation *a = whole(address, &start, &size);
+    memset(out, 0, attribute_size(attribute));
+    if (!a) {
+        if (attribute == 9) *(int *)out = -2;
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    bool host = a->device < 0;
+    switch (attribute) {
+    case 1: *(void **)out = a->context ? a->context : host ? NULL : primary_of(a->device); break;
+    case 2: *(unsigned *)out = host ? 1 : 2; break;
+    case 3: *(uint64_t *)out = address; break;
+    case 4: if (!host && a->class != MANAGED) return CUDA_ERROR_INVALID_VALUE; *(uint64_t *)out = address; break;
+    case 7: *(uint64_t *)out = a->id; break;
+    case 8: *(bool *)out = a->class == MANAGED; break;
+    case 9: *(int *)out = host ? 0 : a->device; break;
+    case 10: *(bool *)out = a->class == LINEAR || a->class == PITCHED; break;
+    case 11: *(uint64_t *)out = start; break;
+    case 12: *(size_t *)out = size; break;
+    case 13: *(bool *)out = true; break;
+    case 14: *(uint64_t *)out = a->class == VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0; break;
+    case 15: *(bool *)out = a->class == VMM ? a->reachable : !host; break;
+    case 17: *(void **)out = a->pool; break;
+    default: break;
+    }
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
+{
+    ENTER("cuPointerGetAttribute");
+    REQUIRE(out && attribute > 0 && attribute < 32);
+    return attribute_value(out, attribute, address);
+}
+/* For an unknown pointer this function succeeds and sets every attribute to zero. */
+API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out, CUdeviceptr address)
+{
+    ENTER("cuPointerGetAttributes");
+    REQUIRE(attributes && out);
+    for (unsigned i = 0; i < count; i++) {
+        REQUIRE(attributes[i] > 0 && attributes[i] < 32);
+        attribute_value(out[i], attributes[i], address);
+    }
+    return CUDA_SUCCESS;
+}
+API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) { (void)value, (void)attribute; ENTER("cuPointerSetAttribute"); REQUIRE(table_find(address)); return CUDA_SUCCESS; }

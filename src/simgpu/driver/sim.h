@@ -1,0 +1,244 @@
+/* Shared by the files of the simulated driver. One lock guards everything. Device memory is host memory. */
+#ifndef SIMGPU_SIM_H
+#define SIMGPU_SIM_H
+
+#include "cuda_api.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_DEVICES 16
+#define MAX_PROCESSES 1024
+
+/* ---- config.c: the environment */
+struct config {
+    int devices;                 /* physical devices */
+    uint64_t memory[MAX_DEVICES];
+    int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
+    int visible_count;
+    bool vmm, delayed, contiguous, mig, nvml_bytes;
+    uint64_t granularity, context_bytes, pool_chunk;
+    int driver_version;
+    const char *truth, *state;
+};
+const struct config *config(void);
+/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts
+ * the call if work is delayed. */
+CUresult fault(const char *function);
+extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
+
+/* ---- state.c: the state that the processes of a simulated host share */
+struct process_slot {
+    int pid;
+    uint64_t start_ticks;
+    uint64_t used[MAX_DEVICES]; /* by physical device */
+};
+struct shared_state {
+    uint64_t magic;
+    pthread_mutex_t lock;
+    int slots_touched; /* slots from this one on were never used */
+    struct process_slot slots[MAX_PROCESSES];
+    uint16_t pages[]; /* extents.c: by device and page, 0 or 1 + the slot that holds it */
+};
+struct shared_state *simgpu_state(void); /* exported: libnvidia-ml.so.1 reads the same */
+struct extent;
+/* Bytes are taken and given back with the same list of extents, all at once or in parts. The list begins as NULL. */
+bool state_take(int physical, uint64_t bytes, struct extent **extents);
+void state_give(int physical, uint64_t bytes, struct extent **extents);
+uint64_t state_used(int physical); /* by all living processes */
+uint64_t simgpu_used(int physical); /* the same, exported */
+uint64_t state_used_by_us(int physical);
+void state_lock(struct shared_state *state);
+void state_forked(void); /* in a forked child, which must not use its parent's slot */
+
+/* ---- extents.c: the places of taken bytes, for SIMGPU_CONTIGUOUS; called with the state's lock held */
+struct extent { uint64_t page, bytes; struct extent *next; }; /* the extents of one owner, the latest first */
+uint64_t extents_room(void); /* bytes of the shared state's pages */
+bool extents_take(struct shared_state *state, int physical, int owner, uint64_t bytes, struct extent **extents);
+void extents_give(struct shared_state *state, int physical, uint64_t bytes, struct extent **extents); /* from the latest extent on */
+void extents_forget(struct shared_state *state, int owner);
+
+/* ---- table.c: the table of everything that is allocated */
+enum class {
+    LINEAR, PITCHED, MANAGED, HOST, HOST_REGISTERED, ASYNC, VMM, ARRAY, MIPMAP, IMPORTED, GRAPH, ADDRESS_RANGE, CLASSES
+};
+typedef struct Allocation {
+    uint64_t address, span;       /* the range in which table_find finds it */
+    uint64_t requested, reserved; /* bytes */
+    uint64_t taken;               /* bytes this entry took from the device's free memory */
+    struct extent *extents;       /* the places of these bytes */
+    int device;                   /* as the process sees it; -1 for the host */
+    enum class class;
+    const char *api;
+    struct Context *context;      /* freed with this context; NULL for none */
+    struct Pool *pool;
+    /* host memory of the contents, if it is not at the address itself (arrays) */
+    void *data;
+    uint64_t id;
+    CUDA_ARRAY3D_DESCRIPTOR shape;
+    struct Allocation *levels[16];
+    int level_count;
+    /* vmm */
+    uint64_t offset, references, mappings;
+    struct Region *region; /* of a handle: the region that holds its bytes; of an address range: its own region */
+    bool placed, exported, reachable; /* reachable: by network cards */
+    int ipc_fd;
+    uint64_t opened_as; /* identifies the IPC handle with which this was opened */
+    bool from_arena;
+} Allocation;
+
+Allocation *table_new(enum class class, int device, uint64_t requested, uint64_t reserved, const char *api);
+void table_add(Allocation *allocation);
+void table_remove(Allocation *allocation); /* removes the entry, gives its memory back and frees it */
+Allocation *table_find(uint64_t address);  /* the entry whose range contains the address */
+Allocation *table_at(uint64_t address);    /* the entry that begins at the address */
+void table_each(void (*visit)(Allocation *, void *), void *data);
+void table_remove_where(bool (*gone)(const Allocation *, const void *), const void *data);
+extern const char *const class_names[CLASSES];
+
+/* arena.c: address ranges that are backed by memory */
+uint64_t arena_take(uint64_t size);
+void arena_give(uint64_t address, uint64_t size);
+
+/* ---- context.c */
+struct Context {
+    int device;
+    bool primary;
+    unsigned references, flags;
+    struct extent *extents;
+    struct Context *next;
+    uint64_t id;
+};
+extern pthread_mutex_t sim_mutex;
+/* Set as soon as there was a capture, a pool or delayed work. Until then a synchronisation has nothing to do and
+ * returns without the lock, so that benchmarks with many threads do not measure the simulator's lock. */
+extern _Atomic bool sim_eventful;
+/* Whether this process called cuInit. A forked child did not, even if its parent did. */
+enum { BEFORE_INIT, INITIALISED, FORKED };
+extern int sim_state;
+static inline CUresult sim_enter(const char *function)
+{
+    if (__builtin_expect(__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != INITIALISED, 0)) return CUDA_ERROR_NOT_INITIALIZED;
+    return __builtin_expect(sim_watched, 0) ? fault(function) : CUDA_SUCCESS;
+}
+struct Context *context_current(void);
+struct Context *primary_of(int device);
+bool device_valid(int device);
+int physical_of(int device);
+static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
+/* Every API function begins with this: it checks cuInit, applies SIMGPU_FAULTS, and takes the lock. */
+#define ENTER(function)                                                        \
+    CUresult refused_ = sim_enter(function);                                   \
+    if (refused_) return refused_;                                             \
+    pthread_mutex_lock(&sim_mutex);                                            \
+    __attribute__((cleanup(sim_unlock), unused)) int locked_ = 0
+#define ENTER_CONTEXT(function, name)                                          \
+    ENTER(function);                                                           \
+    struct Context *name = context_current();                                  \
+    if (!name) return CUDA_ERROR_INVALID_CONTEXT
+#define REQUIRE(condition)                                                     \
+    do { if (!(condition)) return CUDA_ERROR_INVALID_VALUE; } while (0)
+
+/* ---- stream.c */
+struct Stream {
+    struct Context *context;
+    struct Graph *capture;
+    int mode;
+    bool invalidated, own_graph;
+    struct Queue *queue;
+    unsigned flags;
+    int priority;
+    uint64_t id, owner;
+    struct Stream *next;
+};
+#define PER_THREAD ((CUstream)2)
+/* The stream that the variant of a function for per-thread default streams uses. */
+static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
+bool stream_valid(CUstream stream);
+struct Graph *stream_capture(CUstream stream); /* NULL if it is not capturing */
+struct Context *stream_context(CUstream stream, struct Context *current); /* the current context if it is a default stream */
+/* For calls that a capture forbids to this thread: returns 900 and invalidates the capture. */
+CUresult unsafe_while_capturing(void);
+/* The same for waits for a context that has an open capture, whatever the capture's mode is. */
+CUresult context_capturing(struct Context *context);
+void stream_forget_context(struct Context *context);
+/* For work on a stream. If the stream captures, adds a node to its graph and returns false. Otherwise returns true, and
+ * the caller does the work. */
+bool stream_submit(CUstream stream, int node_type);
+
+/* ---- pool.c */
+struct Pool {
+    int device; /* -1: host */
+    bool is_default;
+    uint64_t threshold, reserved, reserved_high, used, used_high;
+    struct extent *extents;
+    struct Pool *next;
+};
+void pools_synchronised(int device);
+uint64_t pools_release_unused(int device);
+uint64_t pools_reserved(int device);
+void pools_reset(int device);
+bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools give up unused memory if the device has too little */
+
+/* ---- graph.c */
+struct Graph *graph_new(void);
+struct Node *graph_add(struct Graph *graph, int type);
+CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
+CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address);
+void graph_freed(Allocation *allocation); /* called when cuMemFree or cuMemFreeAsync freed the address */
+uint64_t graph_used(int device), graph_reserved(int device);
+void graph_reset(int device);
+
+/* ---- vmm.c */
+Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
+
+/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait may release the lock
+ * for some time, so the caller must look its table entries up again afterwards. */
+struct side { char *base; size_t pitch, slice; }; /* source or destination of a copy of rows and slices */
+struct Work {
+    enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
+    struct side to, from;
+    size_t width, height, depth; /* bytes, rows, slices */
+    unsigned char value[8];
+    size_t element;
+    void *owned; /* memory that holds `from`, freed after the work */
+    void (*function)(void *);
+    void (*callback)(CUstream, CUresult, void *);
+    CUstream stream;
+    void *data;
+    struct Queue *after;
+    uint64_t after_number, number;
+    struct Work *next;
+};
+struct Queue *work_queue(CUstream stream); /* NULL if work is done at once */
+void work_submit(CUstream stream, struct Work work);
+uint64_t work_add(struct Queue *queue, struct Work work); /* returns its number */
+void work_wait(struct Queue *queue);
+void work_wait_for(struct Queue *queue, uint64_t number);
+void work_wait_context(struct Context *context);
+void work_wait_all(void);
+bool work_pending(struct Queue *queue, uint64_t number);
+bool work_stream_pending(CUstream stream);
+void work_stream_gone(struct Stream *stream);
+void work_context_gone(struct Context *context);
+void work_unmapped(uint64_t address, uint64_t size);
+/* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
+bool work_release(CUstream stream, uint64_t address, uint64_t size);
+
+/* The variant for per-thread default streams of a function that does the same on every stream. It has an address of its
+ * own, as in the real driver. */
+#if defined(__x86_64__)
+#define JUMP "jmp "
+#else
+#define JUMP "b "
+#endif
+#define VARIANT(name, suffix)                                                                            \
+    __asm__(".text\n.globl " #name #suffix "\n.type " #name #suffix ", @function\n" #name #suffix ":\n" \
+            JUMP #name "\n.size " #name #suffix ", . - " #name #suffix "\n")
+#define PTSZ(name) VARIANT(name, _ptsz)
+#define PTDS(name) VARIANT(name, _ptds)
+
+#endif

@@ -1,0 +1,177 @@
+/* The memory of the devices, which the processes of one simulated host share. Each process has a slot with the bytes
+ * that it holds of each device. A slot belongs to a process id and start time. The next process that looks frees the
+ * slots of dead processes, and the lock survives the death of its holder. */
+#include "sim.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define MAGIC 0x73696d6770752032ull
+
+static struct shared_state *state;
+static struct process_slot *slot;
+static pthread_mutex_t attach = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t start_ticks(int pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (length <= 0) return 0;
+    text[length] = 0;
+    char *at = strrchr(text, ')'); /* the process name before it may contain any character */
+    unsigned long long ticks = 0, address_space = 0;
+    /* There are 19 fields between the name and the start time. */
+    if (at)
+        sscanf(at + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu %llu", &ticks,
+               &address_space);
+    return address_space ? ticks : 0; /* a zombie holds no memory */
+}
+
+void state_lock(struct shared_state *s)
+{
+    if (pthread_mutex_lock(&s->lock) == EOWNERDEAD) pthread_mutex_consistent(&s->lock);
+}
+
+static struct shared_state *map(void)
+{
+    const char *path = config()->state;
+    size_t size = sizeof(struct shared_state) + extents_room();
+    int fd = -1;
+    struct shared_state *s;
+    if (path && *path) {
+        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0) fprintf(stderr, "simgpu: SIMGPU_STATE=\"%s\": %s; memory is not shared\n", path, strerror(errno));
+    }
+    if (fd >= 0) {
+        struct stat st;
+        flock(fd, LOCK_EX);
+        if (fstat(fd, &st) == 0 && (size_t)st.st_size < size && ftruncate(fd, (off_t)size)) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    s = mmap(NULL, size, PROT_READ | PROT_WRITE, fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+    if (s == MAP_FAILED) abort();
+    if (s->magic != MAGIC) {
+        pthread_mutexattr_t attributes;
+        pthread_mutexattr_init(&attributes);
+        pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&s->lock, &attributes);
+        s->magic = MAGIC;
+    }
+    if (fd >= 0) {
+        flock(fd, LOCK_UN); /* the mapping would keep the file open, and the lock held */
+        close(fd);
+    }
+    return s;
+}
+
+/* Frees the slots of dead processes. Called with the lock held. */
+static void reap(struct shared_state *s)
+{
+    for (int i = 0; i < s->slots_touched; i++) {
+        struct process_slot *other = &s->slots[i];
+        if (!other->pid || other == slot || start_ticks(other->pid) == other->start_ticks) continue;
+        extents_forget(s, i + 1);
+        memset(other, 0, sizeof *other);
+    }
+}
+
+API struct shared_state *simgpu_state(void)
+{
+    pthread_mutex_lock(&attach);
+    if (!state) state = map();
+    pthread_mutex_unlock(&attach);
+    return state;
+}
+
+static struct process_slot *ours(void)
+{
+    struct shared_state *s = simgpu_state();
+    if (slot) return slot;
+    state_lock(s);
+    reap(s);
+    for (int i = 0; i < MAX_PROCESSES && !slot; i++)
+        if (!s->slots[i].pid) {
+            slot = &s->slots[i];
+            memset(slot, 0, sizeof *slot);
+            slot->start_ticks = start_ticks(getpid());
+            slot->pid = getpid();
+            if (s->slots_touched <= i) s->slots_touched = i + 1;
+        }
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+void state_forked(void) { slot = NULL; }
+
+static uint64_t sum(struct shared_state *s, int physical)
+{
+    uint64_t used = 0;
+    for (int i = 0; i < s->slots_touched; i++)
+        if (s->slots[i].pid) used += s->slots[i].used[physical];
+    return used;
+}
+
+/* Called with the lock held. */
+static bool take(struct shared_state *s, struct process_slot *mine, int physical, uint64_t bytes, struct extent **extents)
+{
+    uint64_t total = config()->memory[physical];
+    if (bytes > total || sum(s, physical) > total - bytes) return false;
+    if (!extents_take(s, physical, (int)(mine - s->slots) + 1, bytes, extents)) return false;
+    mine->used[physical] += bytes;
+    return true;
+}
+
+bool state_take(int physical, uint64_t bytes, struct extent **extents)
+{
+    struct process_slot *mine = ours();
+    if (!mine) return false;
+    struct shared_state *s = simgpu_state();
+    state_lock(s);
+    bool taken = take(s, mine, physical, bytes, extents);
+    if (!taken) {
+        reap(s);
+        taken = take(s, mine, physical, bytes, extents);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+void state_give(int physical, uint64_t bytes, struct extent **extents)
+{
+    struct process_slot *mine = ours();
+    if (!mine) return;
+    struct shared_state *s = simgpu_state();
+    state_lock(s);
+    mine->used[physical] -= bytes;
+    extents_give(s, physical, bytes, extents);
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t state_used(int physical)
+{
+    struct shared_state *s = simgpu_state();
+    state_lock(s);
+    reap(s);
+    uint64_t used = sum(s, physical);
+    pthread_mutex_unlock(&s->lock);
+    return used;
+}
+
+uint64_t state_used_by_us(int physical)
+{
+    struct process_slot *mine = ours();
+    return mine ? mine->used[physical] : 0;
+}
+
+API uint64_t simgpu_used(int physical) { return state_used(physical); }
+API void simgpu_lock(struct shared_state *s) { state_lock(s); }

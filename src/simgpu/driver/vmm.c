@@ -1,0 +1,387 @@
+/* Virtual memory management. Physical memory is a range of one sparse memfd of this process. A reservation is address
+ * space that maps a region of this file, without access. Mapping puts a handle's range at an address, and access is
+ * mprotect. The memory of a handle is freed with its last reference and its last mapping.
+ *
+ * The kernel limits the number of mappings of a process (65530), and a job may hold more handles than that. So a handle
+ * gets its range of the file only when it is mapped: the range that the address maps already, if it is free. A handle
+ * that has its bytes elsewhere, and is not mapped there, moves them. So a reservation stays one mapping of the kernel,
+ * with any number of handles in any order. */
+#include "sim.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+Allocation *table_find_range(uint64_t address);
+
+/* The contents of an exported file descriptor, from which the importer finds the memory. */
+struct exported { uint64_t magic; int pid, fd, device; uint64_t offset, size; Allocation *handle; };
+#define EXPORTED 0x53494d4758504d31ull
+
+struct mapping { uint64_t address, size; Allocation *physical; unsigned char access[MAX_DEVICES]; };
+
+/* The part of the file that one reservation maps. It outlives the reservation while a handle has its bytes there. */
+struct Region {
+    uint64_t offset, granules, mapped, users;
+    struct mapping **mappings; /* by granule */
+    bool *taken;               /* by granule: it holds the bytes of a handle */
+    bool open;                 /* all of it is accessible, because there were too many mappings for the kernel */
+};
+
+static int memory_fd = -1;
+static uint64_t memory_end, memory_size; /* no range of the file is used twice, because unused ranges take no memory */
+#define FILE_STEP (1ull << 40)
+
+#define SUPPORTED() do { if (!config()->vmm) return CUDA_ERROR_NOT_SUPPORTED; } while (0)
+
+/* A range of the file that was never used, or ~0 if there is none. */
+static uint64_t take_file(uint64_t size)
+{
+    if (memory_fd < 0) memory_fd = memfd_create("simgpu", MFD_CLOEXEC);
+    uint64_t offset = memory_end, end = offset + size;
+    if (end > memory_size) {
+        uint64_t wanted = (end + FILE_STEP - 1) / FILE_STEP * FILE_STEP;
+        if (ftruncate(memory_fd, (off_t)wanted)) {
+            /* the process may have a limit on the size of files */
+            wanted = end;
+            if (ftruncate(memory_fd, (off_t)wanted)) return ~0ull;
+        }
+        memory_size = wanted;
+    }
+    memory_end = end;
+    return offset;
+}
+
+static void leave(struct Region *region)
+{
+    if (--region->users) return;
+    free(region->mappings);
+    free(region->taken);
+    free(region);
+}
+
+static bool copy_bytes(uint64_t to, uint64_t from, uint64_t size)
+{
+    char buffer[65536];
+    off_t end = (off_t)(from + size), at = lseek(memory_fd, (off_t)from, SEEK_DATA);
+    while (at >= 0 && at < end) {
+        size_t bytes = (size_t)(end - at) < sizeof buffer ? (size_t)(end - at) : sizeof buffer;
+        if (pread(memory_fd, buffer, bytes, at) != (ssize_t)bytes) return false;
+        if (pwrite(memory_fd, buffer, bytes, (off_t)to + (at - (off_t)from)) != (ssize_t)bytes) return false;
+        at = lseek(memory_fd, at + (off_t)bytes, SEEK_DATA);
+    }
+    return true;
+}
+
+/* Releases a handle's range of the file, which reads as zeros afterwards. */
+static void displace(Allocation *a)
+{
+    if (lseek(memory_fd, (off_t)a->offset, SEEK_DATA) < (off_t)(a->offset + a->requested))
+        fallocate(memory_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)a->offset, (off_t)a->requested);
+    if (a->region) {
+        uint64_t first = (a->offset - a->region->offset) / config()->granularity;
+        memset(a->region->taken + first, false, a->requested / config()->granularity);
+        leave(a->region);
+    }
+    a->region = NULL;
+    a->placed = false;
+}
+
+/* Gives a handle its range of the file: from granule `first` of the region on, if that is free. */
+static bool place(Allocation *a, struct Region *region, uint64_t first)
+{
+    bool fixed = a->placed && (a->mappings || a->exported);
+    uint64_t count = a->requested / config()->granularity;
+    bool fits = region && !fixed && first + count <= region->granules;
+    for (uint64_t i = first; fits && i < first + count; i++) fits = !region->taken[i];
+    if (a->placed) {
+        if (!fits || !copy_bytes(region->offset + first * config()->granularity, a->offset, a->requested)) return true;
+        displace(a);
+    }
+    if (fits) {
+        memset(region->taken + first, true, count);
+        region->users++;
+        a->region = region;
+        a->offset = region->offset + first * config()->granularity;
+    } else if ((a->offset = take_file(a->requested)) == ~0ull)
+        return false;
+    return a->placed = true;
+}
+
+static void gone(Allocation *a)
+{
+    if (a->references || a->mappings) return;
+    if (a->class == VMM && a->placed) displace(a);
+    table_remove(a);
+}
+
+static Allocation *handle_of(CUmemGenericAllocationHandle handle)
+{
+    Allocation *a = table_at(handle);
+    return a && (a->class == VMM || (a->class == IMPORTED && a->data)) ? a : NULL;
+}
+
+API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option)
+{
+    (void)option;
+    ENTER("cuMemGetAllocationGranularity");
+    SUPPORTED();
+    REQUIRE(granularity && properties);
+    *granularity = config()->granularity;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemAddressReserve");
+    SUPPORTED();
+    uint64_t granularity = config()->granularity;
+    REQUIRE(out && size && size % granularity == 0);
+    if (alignment < granularity) alignment = granularity;
+    char *map = mmap((void *)hint, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t start = ((uint64_t)map + alignment - 1) / alignment * alignment;
+    if (start > (uint64_t)map) munmap(map, start - (uint64_t)map);
+    munmap((char *)start + size, (uint64_t)map + alignment - start);
+    uint64_t offset = take_file(size);
+    if (offset == ~0ull
+        || mmap((void *)start, size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory_fd, (off_t)offset) == MAP_FAILED) {
+        munmap((void *)start, size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct Region *region = calloc(1, sizeof *region);
+    *region = (struct Region){.offset = offset, .granules = size / granularity, .users = 1};
+    region->mappings = calloc(region->granules, sizeof *region->mappings);
+    region->taken = calloc(region->granules, sizeof *region->taken);
+    if (!region->mappings || !region->taken) {
+        leave(region);
+        munmap((void *)start, size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    Allocation *a = table_new(ADDRESS_RANGE, context_current() ? context_current()->device : -1, size, size, "cuMemAddressReserve");
+    a->address = start;
+    a->span = size;
+    a->region = region;
+    table_add(a);
+    *out = start;
+    return CUDA_SUCCESS;
+}
+
+static struct mapping *mapping_at(const Allocation *range, uint64_t address)
+{
+    if (!range || address - range->address >= range->span) return NULL;
+    return range->region->mappings[(address - range->address) / config()->granularity];
+}
+
+static struct mapping *find_mapping(uint64_t address) { return mapping_at(table_find_range(address), address); }
+
+/* Maps the region's own range at [address, address + size) again, without access. */
+static bool cover(const Allocation *range, uint64_t address, uint64_t size)
+{
+    off_t offset = (off_t)(range->region->offset + (address - range->address));
+    int protection = range->region->open ? PROT_READ | PROT_WRITE : PROT_NONE;
+    return mmap((void *)address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory_fd, offset) != MAP_FAILED;
+}
+
+API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
+{
+    ENTER("cuMemAddressFree");
+    Allocation *range = table_find_range(address);
+    REQUIRE(range && range->address == address && range->span == size && !range->region->mapped);
+    munmap((void *)address, size);
+    leave(range->region);
+    table_remove(range);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemCreate");
+    SUPPORTED();
+    REQUIRE(out && properties && size && size % config()->granularity == 0);
+    int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
+    if (device >= 0 && !device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    struct extent *extents = NULL;
+    if (device >= 0 && !device_take(device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
+    Allocation *a = table_new(VMM, device, size, size, "cuMemCreate");
+    a->taken = device >= 0 ? size : 0;
+    a->extents = extents;
+    a->references = 1;
+    a->reachable = properties->allocFlags.gpuDirectRDMACapable;
+    table_add(a);
+    *out = a->address;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    ENTER("cuMemRelease");
+    Allocation *a = handle_of(handle);
+    REQUIRE(a && a->references);
+    a->references--;
+    gone(a);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemMap");
+    Allocation *a = handle_of(handle), *range = table_find_range(address);
+    uint64_t granularity = config()->granularity;
+    REQUIRE(a && range && size && size % granularity == 0 && address % granularity == 0 && offset == 0 && size <= a->requested);
+    REQUIRE(address + size <= range->address + range->span);
+    struct Region *region = range->region;
+    uint64_t first = (address - range->address) / granularity, count = size / granularity;
+    for (uint64_t i = first; i < first + count; i++) REQUIRE(!region->mappings[i]);
+    bool foreign = a->class == IMPORTED;
+    if (!foreign && !place(a, region, first)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (foreign || a->region != region || a->offset != region->offset + first * granularity) {
+        int fd = foreign ? a->ipc_fd : memory_fd;
+        int protection = region->open ? PROT_READ | PROT_WRITE : PROT_NONE;
+        void *map = mmap((void *)address, size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, (off_t)a->offset);
+        if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct mapping *m = malloc(sizeof *m);
+    *m = (struct mapping){.address = address, .size = size, .physical = a};
+    for (uint64_t i = first; i < first + count; i++) region->mappings[i] = m;
+    region->mapped += count;
+    a->mappings++;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
+{
+    ENTER("cuMemUnmap");
+    uint64_t granularity = config()->granularity, end = address + size;
+    Allocation *range = table_find_range(address);
+    REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
+    /* Only whole mappings can be unmapped. */
+    for (uint64_t at = address; at < end;) {
+        struct mapping *m = mapping_at(range, at);
+        if (!m) { at += granularity; continue; }
+        REQUIRE(m->address == at && m->address + m->size <= end);
+        at += m->size;
+    }
+    struct Region *region = range->region;
+    work_unmapped(address, size);
+    for (uint64_t at = address; at < end;) {
+        struct mapping *m = mapping_at(range, at);
+        if (!m) { at += granularity; continue; }
+        memset(&region->mappings[(at - range->address) / granularity], 0, m->size / granularity * sizeof m);
+        region->mapped -= m->size / granularity;
+        at += m->size;
+        m->physical->mappings--;
+        gone(m->physical);
+        free(m);
+    }
+    cover(range, address, size);
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
+{
+    ENTER("cuMemSetAccess");
+    Allocation *range = table_find_range(address);
+    REQUIRE(access && count && size && range);
+    for (uint64_t at = address; at < address + size; at += config()->granularity) REQUIRE(mapping_at(range, at));
+    int protection = access->flags == 3 ? PROT_READ | PROT_WRITE : access->flags == 1 ? PROT_READ : PROT_NONE;
+    struct Region *region = range->region;
+    for (uint64_t at = address; at < address + size;) {
+        struct mapping *m = mapping_at(range, at);
+        for (size_t i = 0; i < count; i++)
+            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
+                m->access[access[i].location.id] = (unsigned char)access[i].flags;
+        at = m->address + m->size;
+    }
+    if (region->open || mprotect((void *)address, size, protection) == 0) return CUDA_SUCCESS;
+    if (errno != ENOMEM) return CUDA_ERROR_INVALID_VALUE;
+    /* The kernel has too many mappings to set access for each. The whole region becomes accessible, so a stray access
+     * does not fault. */
+    region->open = mprotect((void *)range->address, range->span, PROT_READ | PROT_WRITE) == 0;
+    return region->open ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    ENTER("cuMemGetAccess");
+    struct mapping *m = find_mapping(address);
+    REQUIRE(flags && location && m);
+    bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (device && !device_valid(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+    *flags = device ? m->access[location->id] : 0;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+    ENTER("cuMemRetainAllocationHandle");
+    struct mapping *m = find_mapping((uint64_t)address);
+    REQUIRE(out && m);
+    m->physical->references++;
+    *out = m->physical->address;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
+{
+    ENTER("cuMemGetAllocationPropertiesFromHandle");
+    Allocation *a = handle_of(handle);
+    REQUIRE(properties && a);
+    *properties = (CUmemAllocationProp){
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {a->device >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, a->device >= 0 ? a->device : 0},
+    };
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemExportToShareableHandle");
+    Allocation *a = handle_of(handle);
+    REQUIRE(out && a && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && a->class == VMM);
+    if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
+    a->exported = true;
+    struct exported e = {EXPORTED, getpid(), memory_fd, a->device, a->offset, a->requested, a};
+    int fd = memfd_create("simgpu-export", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, &e, sizeof e) != sizeof e) return CUDA_ERROR_OUT_OF_MEMORY;
+    *(int *)out = fd;
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
+{
+    ENTER("cuMemImportFromShareableHandle");
+    struct exported e;
+    REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    REQUIRE(pread((int)(intptr_t)os_handle, &e, sizeof e, 0) == sizeof e && e.magic == EXPORTED);
+    if (e.pid == getpid()) {
+        e.handle->references++;
+        *out = e.handle->address;
+        return CUDA_SUCCESS;
+    }
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", e.pid, e.fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    Allocation *a = table_new(IMPORTED, context_current() ? context_current()->device : -1, e.size, 0, "cuMemImportFromShareableHandle");
+    a->ipc_fd = fd;
+    a->offset = e.offset;
+    a->references = 1;
+    a->data = a; /* marks a handle, which has no memory at an address */
+    table_add(a);
+    *out = a->address;
+    return CUDA_SUCCESS;
+}
+
+Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size)
+{
+    struct mapping *m = find_mapping(address);
+    if (!m) return NULL;
+    *start = m->address;
+    *size = m->size;
+    return m->physical;
+}

@@ -1,0 +1,469 @@
+//! Processes that share one account on a device. Memory that one process holds counts against the limit of all. Memory
+//! of a dead process is available to the others, and every process is told the same figures.
+
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use quota::file::SharedAccount;
+use serde_json::Value;
+use support::member::{Host, Member};
+use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
+
+const GIB: u64 = 1024 * MIB;
+const OUT_OF_MEMORY: i32 = 2;
+
+/// The account of the host's one device, opened to read. This process has no seat in it.
+fn look(host: &Host) -> SharedAccount {
+    SharedAccount::open_path(&host.account_file()).expect("an account")
+}
+
+/// The bytes that all living processes hold together.
+fn used(account: &SharedAccount) -> u64 {
+    account.reap();
+    account.account().used()
+}
+
+fn signal(member: &Member, signal: i32) {
+    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
+    assert_eq!(unsafe { libc::kill(member.child.id() as i32, signal) }, 0);
+}
+
+#[test]
+fn of_two_that_race_for_the_last_gibibyte_one_wins() {
+    let host = Host::new("4GiB");
+    let mut members = [(); 2].map(|()| Member::start(host.member("1GiB")));
+    for _ in 0..50 {
+        for member in &mut members {
+            member.tell(&format!("a {}", 600 * MIB));
+        }
+        let results = members.each_mut().map(|member| member.answer());
+        let won: Vec<&String> = results.iter().filter(|result| result.starts_with("0 ")).collect();
+        assert_eq!(won.len(), 1, "{results:?}");
+        for (member, result) in members.iter_mut().zip(&results) {
+            let block = result.strip_prefix("0 ");
+            assert!(block.is_some() || result.starts_with("2 "), "{results:?}");
+            if let Some(block) = block {
+                assert_eq!(member.ask(&format!("f {block}")), "0");
+            }
+        }
+    }
+    let account = look(&host);
+    members.into_iter().for_each(|member| drop(member.end()));
+    assert_eq!(used(&account), 0);
+}
+
+#[test]
+fn memory_of_a_killed_process_is_available_to_the_others() {
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let host = Host::new("4GiB");
+        let start = || Member::start(host.member("1GiB").strategy(strategy));
+        let (mut first, mut second) = (start(), start());
+        assert_eq!(
+            (first.allocate(700 * MIB), second.allocate(500 * MIB)),
+            (0, OUT_OF_MEMORY)
+        );
+        first.kill();
+        assert_eq!(second.allocate(500 * MIB), 0, "{}", strategy.name);
+        let mut third = start();
+        assert_eq!(third.allocate(600 * MIB), OUT_OF_MEMORY);
+        let account = look(&host);
+        second.kill();
+        assert_eq!(third.allocate(600 * MIB), 0, "{}", strategy.name);
+        third.kill();
+        assert_eq!(used(&account), 0, "{}", strategy.name);
+    }
+}
+
+/// A process that is stopped in the middle of a call keeps its bytes, and no other process waits for it.
+#[test]
+fn a_stopped_process_blocks_no_other() {
+    let host = Host::new("8GiB");
+    // Each process has a simulated host of its own, because the state of a shared one is behind a lock.
+    let start = || Member::start(host.member("4GiB").without("SIMGPU_STATE"));
+    let mut members: Vec<Member> = (0..4).map(|_| start()).collect();
+    for round in 0..30 {
+        members[0].tell(&format!("r {round} 2000"));
+        std::thread::sleep(Duration::from_millis(round % 7));
+        signal(&members[0], libc::SIGSTOP);
+        for member in &mut members[1..] {
+            member.ask(&format!("r {round} 50"));
+        }
+        start().end();
+        signal(&members[0], libc::SIGCONT);
+        members[0].answer();
+    }
+    let account = look(&host);
+    assert!(used(&account) > 0);
+    members.into_iter().for_each(|member| drop(member.end()));
+    assert_eq!(used(&account), 0);
+}
+
+#[test]
+fn all_are_told_the_same_and_it_is_true() {
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let host = Host::new("16GiB");
+        let start = || {
+            Member::start(
+                host.member("12GiB")
+                    .strategy(strategy)
+                    .env("SIMGPU_CONTEXT_BYTES", "300MiB"),
+            )
+        };
+        let mut members = [(); 3].map(|()| start());
+        members
+            .iter_mut()
+            .for_each(|member| assert_eq!(member.allocate(MIB), 0));
+        for moment in 0..40 {
+            let mover = &mut members[moment % 3];
+            mover.ask(&format!("r {moment} 60"));
+            let told = members.each_mut().map(Member::information);
+            let truth = 16 * GIB - told[0]["truth"]["devices"][0]["free"].as_u64().unwrap();
+            for one in &told {
+                let context = format!("{} at {moment}: {one}", strategy.name);
+                assert_eq!(
+                    (&one["nvml"]["used"], &one["nvml"]["v2"]["used"]),
+                    (&truth.into(), &truth.into()),
+                    "{context}"
+                );
+                assert_eq!(
+                    (&one["nvml"]["total"], &one["total"]),
+                    (&(12 * GIB).into(), &(12 * GIB).into()),
+                    "{context}"
+                );
+                assert_eq!(one["nvml"]["free"], 12 * GIB - truth, "{context}");
+                assert_eq!(one["free"], 12 * GIB - truth + free_inside(one), "{context}");
+                assert_eq!(one["nvml"]["processes"].as_array().unwrap().len(), 3, "{context}");
+                for other in &told {
+                    let listed = one["nvml"]["processes"]
+                        .as_array()
+                        .unwrap()
+                        .iter()
+                        .find(|process| process["pid"] == other["pid"]);
+                    assert_eq!(
+                        listed.unwrap()["used"],
+                        other["truth"]["devices"][0]["used_by_process"],
+                        "{context}"
+                    );
+                }
+            }
+        }
+        members.into_iter().for_each(|member| drop(member.end()));
+    }
+}
+
+/// The free bytes in a policy's segments, which only this process can use.
+fn free_inside(told: &Value) -> u64 {
+    let rows = told["account"]["totals"].as_array().unwrap();
+    let of = |row: &Value, kind: &str| row[kind]["current"].as_u64().unwrap();
+    rows.iter()
+        .filter(|row| row["class"] == "linear")
+        .map(|row| of(row, "reserved") - of(row, "allocated"))
+        .sum()
+}
+
+/// The end of a forked child releases no lock of its parent. A child that uses CUDA takes a seat of its own.
+#[test]
+fn forks_neither_give_up_a_seat_nor_share_one() {
+    let host = Host::new("4GiB");
+    let mut parent = Member::start(host.member("1GiB"));
+    assert_eq!(parent.allocate(700 * MIB), 0);
+    let account = look(&host);
+    for _ in 0..3 {
+        assert_eq!(parent.ask("k"), "0");
+        assert_eq!(used(&account), 700 * MIB);
+    }
+    let mut child = Member::start(host.member("1GiB").args(["forked"]));
+    assert_eq!(
+        (child.allocate(400 * MIB), child.allocate(200 * MIB)),
+        (OUT_OF_MEMORY, 0)
+    );
+    assert_eq!(account.holders().len(), 2);
+    let told = child.information();
+    assert_eq!(
+        (&told["nvml"]["used"], &told["free"]),
+        (&(900 * MIB).into(), &(124 * MIB).into())
+    );
+    child.end();
+    assert_eq!(used(&account), 700 * MIB);
+    parent.end();
+    assert_eq!(used(&account), 0);
+}
+
+#[test]
+fn many_processes_start_at_once() {
+    const COUNT: usize = 300;
+    let host = Host::new("64GiB");
+    let mut members: Vec<Member> = (0..COUNT)
+        .map(|_| Member::start(host.member("60GiB").env("VRAMSHIM_JOURNAL_MAX", "0")))
+        .collect();
+    for member in &mut members {
+        member.tell("a 1048576");
+    }
+    for member in &mut members {
+        assert_eq!(member.answer(), "0 0");
+    }
+    let account = look(&host);
+    let holders = account.holders();
+    assert_eq!((holders.len(), used(&account)), (COUNT, COUNT as u64 * MIB));
+    for member in &members {
+        let pid = member.child.id();
+        assert!(
+            holders.iter().any(|holder| holder.pid == pid && holder.held == MIB),
+            "{pid}"
+        );
+    }
+    members.into_iter().for_each(Member::kill);
+    assert_eq!(used(&account), 0);
+}
+
+/// Record locks exclude other processes, but not other threads of the same process. The bytes of a dead process are
+/// still given back once only, and no living process is taken for dead.
+#[test]
+fn threads_that_look_at_once_give_back_once() {
+    const THREADS: usize = 8;
+    let host = Host::new("4GiB");
+    let mut living = Member::start(host.member("4GiB"));
+    assert_eq!(living.allocate(2 * GIB), 0);
+    let account = look(&host);
+    for round in 0..30 {
+        let mut dead = Member::start(host.member("4GiB"));
+        assert_eq!(dead.allocate(100 * MIB), 0);
+        dead.kill();
+        let start = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    account.reap();
+                });
+            }
+        });
+        assert_eq!(used(&account), 2 * GIB, "round {round}");
+    }
+    living.end();
+}
+
+/// A process that takes two seats, or takes one while another of its threads reads the account, still counts as alive.
+#[test]
+fn a_process_never_takes_itself_for_dead() {
+    let host = Host::new("4GiB");
+    let mut other = Member::start(host.member("4GiB"));
+    assert_eq!(other.allocate(MIB), 0);
+    let account = look(&host);
+    let mut places = [(); 2].map(|()| account.take_seat().expect("a seat"));
+    for place in &mut places {
+        account.account().take(place, 10 * MIB, GIB).unwrap();
+    }
+    account.reap();
+    assert_eq!(account.account().used(), 21 * MIB);
+    // Another process takes it for alive too, because the locks are still held.
+    assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
+    other.end();
+}
+
+/// 64 processes allocate up to the limit; every 100 ms one of them is killed and replaced. VRAMSHIM_TEST_STORM sets the
+/// number of seconds.
+#[test]
+fn a_storm_of_killed_processes_leaves_nothing_behind() {
+    const LIMIT: u64 = 24 * GIB;
+    let seconds = std::env::var("VRAMSHIM_TEST_STORM").map_or(10, |text| text.parse().expect("seconds"));
+    let host = Host::new("32GiB");
+    let start = |number: usize| {
+        let job = host
+            .member("24GiB")
+            .env("VRAMSHIM_JOURNAL_MAX", "0")
+            .env("VRAMSHIM_LOG", "error");
+        Member::start(job.args(["storm", &number.to_string(), &GIB.to_string()]))
+    };
+    let mut members: Vec<Member> = (0..64).map(start).collect();
+    while !host.accounts().is_dir() || std::fs::read_dir(host.accounts()).unwrap().count() == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let account = look(&host);
+    // This process runs without the library, so it reports the simulator's own figure for all processes.
+    let mut truth = Member::start(host.job().alone());
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (mut kills, mut most, mut random) = (0, 0, 1u64);
+    while Instant::now() < end {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let victim = (random >> 33) as usize % members.len();
+        std::mem::replace(&mut members[victim], start(1000 + kills)).kill();
+        kills += 1;
+        let next = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < next {
+            let used = account.account().used();
+            let held = 32 * GIB - truth.information()["truth"]["devices"][0]["free"].as_u64().unwrap();
+            assert!(used <= LIMIT && held <= LIMIT, "{used} on the account, {held} in truth");
+            most = most.max(held);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    assert!(most > LIMIT / 10 * 9, "the processes never came near the limit: {most}");
+    println!("{kills} killed, at most {most} bytes held at once");
+    for member in &members {
+        signal(member, libc::SIGTERM);
+    }
+    let mut refused = 0;
+    for mut member in members {
+        let line = member.answer();
+        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        assert!(numbers[0] > 0, "the process never allocated anything: {line}");
+        refused += numbers[1];
+        member.end();
+    }
+    assert!(refused > 0, "no process was ever refused memory");
+    assert_eq!(used(&account), 0);
+    assert!(account.holders().is_empty());
+}
+
+/// A fault in an account's file: what the library says about it, and how to make it.
+type Trap = (&'static str, fn(&Path));
+
+#[test]
+fn a_file_that_cannot_be_trusted_is_replaced() {
+    const TRAPS: &[Trap] = &[
+        ("others may read", |path| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap()
+        }),
+        ("wrong size", |path| {
+            std::fs::File::options()
+                .write(true)
+                .open(path)
+                .unwrap()
+                .set_len(100)
+                .unwrap()
+        }),
+        ("empty", |path| std::fs::write(path, "").unwrap()),
+        ("it is no account", |path| overwrite(path, 0, &[0xff; 64])),
+        ("another device", |path| overwrite(path, 16, &[0xff; 16])),
+        ("before the machine started", |path| overwrite(path, 32, &[0xff; 16])),
+        ("other names", |path| {
+            std::fs::hard_link(path, path.with_extension("kept")).unwrap()
+        }),
+        ("symbolic link", |path| {
+            let target = path.with_extension("target");
+            std::fs::rename(path, &target).unwrap();
+            symlink(target, path).unwrap();
+        }),
+        ("it has holes", |path| {
+            let size = std::fs::metadata(path).unwrap().len();
+            std::fs::remove_file(path).unwrap();
+            let file = std::fs::File::create(path).unwrap();
+            file.set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+            file.set_len(size).unwrap();
+        }),
+    ];
+    for (why, set) in TRAPS {
+        let host = Host::new("4GiB");
+        Member::start(host.member("1GiB").input("a 1")).kill();
+        let mut member = Member::start(host.member("1GiB"));
+        assert_eq!(member.allocate(MIB), 0);
+        member.end();
+        let path = host.account_file();
+        set(&path);
+        let before: Option<PathBuf> = path
+            .with_extension("target")
+            .exists()
+            .then(|| path.with_extension("target"));
+        let untouched = before.as_ref().map(|path| std::fs::read(path).unwrap());
+        let mut member = Member::start(host.member("1GiB"));
+        assert_eq!(
+            (member.allocate(700 * MIB), member.allocate(700 * MIB)),
+            (0, OUT_OF_MEMORY),
+            "{why}"
+        );
+        let mut other = Member::start(host.member("1GiB"));
+        assert_eq!(other.allocate(700 * MIB), OUT_OF_MEMORY, "{why}: not the same account");
+        other.end();
+        let errors = member.end();
+        let why = if *why == "empty" { "wrong size" } else { why };
+        assert!(errors.contains(why) && errors.contains("replaced"), "{why}: {errors}");
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777,
+            0o600,
+            "{why}"
+        );
+        if let (Some(path), Some(content)) = (before, untouched) {
+            assert_eq!(
+                std::fs::read(path).unwrap(),
+                content,
+                "{why}: the target of the link was written to"
+            );
+        }
+    }
+}
+
+fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
+    let mut file = std::fs::File::options().write(true).open(path).unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(offset)).unwrap();
+    file.write_all(bytes).unwrap();
+}
+
+/// Whatever bytes the account holds, the jobs go on, and no access leaves the bounds of the file.
+#[test]
+fn random_bytes_in_an_account_stop_no_process() {
+    let host = Host::new("4GiB");
+    let mut first = Member::start(host.member("1GiB"));
+    assert_eq!(first.allocate(MIB), 0);
+    let path = host.account_file();
+    let size = std::fs::metadata(&path).unwrap().len();
+    for round in 0..20u64 {
+        let mut random = round + 1;
+        let noise: Vec<u8> = (64..size)
+            .map(|_| {
+                random = random
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                (random >> 40) as u8
+            })
+            .collect();
+        overwrite(&path, 64, &noise);
+        let mut second = Member::start(host.member("1GiB"));
+        for member in [&mut first, &mut second] {
+            member.ask(&format!("r {round} 30"));
+            member.information();
+        }
+        second.end();
+    }
+    first.end();
+}
+
+#[test]
+fn if_no_account_can_be_made_the_limit_holds_for_each_process_alone() {
+    let host = Host::new("4GiB");
+    std::fs::write(host.folder.path().join("file"), "").unwrap();
+    let folders = [
+        host.folder.path().join("file"),
+        PathBuf::from("/proc/nowhere"),
+        PathBuf::from("/dev/null/x"),
+    ];
+    for folder in folders {
+        let start = || Member::start(host.member("1GiB").env("VRAMSHIM_ACCOUNTS", &folder));
+        let (mut first, mut second) = (start(), start());
+        assert_eq!((first.allocate(700 * MIB), second.allocate(700 * MIB)), (0, 0));
+        assert_eq!(first.allocate(700 * MIB), OUT_OF_MEMORY);
+        let errors = first.end();
+        assert!(errors.contains("limits hold for this process alone"), "{errors}");
+        second.end();
+    }
+}
+
+#[test]
+fn an_account_without_a_limit_refuses_nothing() {
+    let host = Host::new("4GiB");
+    let start = || Member::start(host.job().env("VRAMSHIM_ACCOUNTS", host.accounts()));
+    let (mut first, mut second) = (start(), start());
+    assert_eq!((first.allocate(2 * GIB), second.allocate(GIB)), (0, 0));
+    let told = second.information();
+    assert_eq!(
+        (&told["total"], &told["free"], &told["nvml"]["used"]),
+        (&(4 * GIB).into(), &GIB.into(), &(3 * GIB).into())
+    );
+    assert_eq!(used(&look(&host)), 3 * GIB);
+    first.end();
+    second.end();
+}

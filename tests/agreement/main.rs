@@ -1,0 +1,164 @@
+//! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
+//! simulator's table, and the library's account. Afterwards the journal shows the same numbers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
+
+/// Checks every checkpoint of a job that ended, its journal, and the list of allocations that it did not free.
+fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
+    let finished = finished.ok();
+    let lines = finished.json();
+    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+    assert!(checkpoints.len() > 2, "{context}: checkpoints");
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        assert!(checkpoint["account"].is_object(), "{context}: no account");
+        assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
+    }
+    let job = finished.inspect();
+    assert_eq!(
+        (&job["ended"], &job["exit_status"]),
+        (&"exit".into(), &0.into()),
+        "{context}"
+    );
+    assert_eq!(
+        (&job["events_lost"], &job["anomalies"], &job["unfinished"]),
+        (&0.into(), &0.into(), &0.into()),
+        "{context}: {job}"
+    );
+    assert_eq!(job["strategy"], strategy.name, "{context}");
+    assert_journal_agrees(&job, checkpoints.last().unwrap(), context);
+    let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");
+    assert_eq!(live(&job["live"]), live(held), "live at the end, {context}");
+    job
+}
+
+fn exercise(variant: &str, arguments: &[&str], threads: &[u32]) {
+    let path = client("support/clients/exercise.c", variant, arguments);
+    for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
+        for threads in threads {
+            let context = format!("{variant} {strategy:?} {threads} threads");
+            let job = Job::new(&path).strategy(strategy);
+            let finished = job.args([seed.to_string(), "400".into(), threads.to_string()]).run();
+            check(finished, strategy, &context);
+        }
+    }
+}
+
+#[test]
+fn a_linked_client_agrees() {
+    exercise("linked", &["libcuda.so.1"], &[1, 3]);
+}
+
+#[test]
+fn a_client_through_dlsym_agrees() {
+    exercise("dlopen", &["-DDLOPEN"], &[1, 3]);
+}
+
+#[test]
+fn a_client_through_get_proc_address_agrees() {
+    exercise("proc", &["-DPROC"], &[1]);
+}
+
+/// A request that the next layer refuses changes no total, whichever class it is of.
+#[test]
+fn failures_of_the_next_layer_leave_the_account_right() {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .env("SIMGPU_FAULTS", "cuMemAlloc:/5=2,cuMemCreate:/3=2");
+        let told = check(
+            job.args(["7", "400", "2"]).run(),
+            strategy,
+            &format!("faults {strategy:?}"),
+        );
+        assert!(
+            told["failures"].as_u64() > Some(10),
+            "{strategy:?}: failures are records too"
+        );
+    }
+}
+
+/// The device is full most of the time.
+#[test]
+fn a_full_device_leaves_the_account_right() {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path)
+            .strategy(strategy)
+            .sim("10MiB", 2)
+            .env("SIMGPU_POOL_CHUNK", "2MiB");
+        let told = check(
+            job.args(["11", "2000", "1"]).run(),
+            strategy,
+            &format!("full {strategy:?}"),
+        );
+        let failed = told["failed"].as_array().unwrap();
+        let full = failed.iter().filter(|one| one["code"] == 2).count();
+        assert!(full > 6, "{strategy:?}: the device was not full for {full} APIs only");
+    }
+}
+
+fn runtime(number: u32) {
+    let library = format!("libcudart.so.{number}");
+    let path = client("support/clients/runtime.c", &format!("runtime{number}"), &[&library]);
+    for strategy in STRATEGIES {
+        let context = format!("runtime {number} {strategy:?}");
+        let finished = Job::new(&path).strategy(strategy).args(["5", "600"]).run();
+        let calls: BTreeMap<String, u64> = finished
+            .json()
+            .iter()
+            .find_map(|line| serde_json::from_value(line["calls"].clone()).ok())
+            .unwrap_or_else(|| panic!("{context}: {}", finished.stderr));
+        let job = check(finished, strategy, &context);
+        // One call of the client is one record under the runtime's name. The driver calls that the runtime makes for it
+        // are not recorded as well.
+        let told: BTreeMap<String, u64> = job["apis"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|api| (api["api"].as_str().unwrap().to_owned(), api["calls"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(told, calls, "{context}");
+    }
+}
+
+#[test]
+fn a_client_of_runtime_12_agrees() {
+    runtime(12);
+}
+
+#[test]
+fn a_client_of_runtime_13_agrees() {
+    runtime(13);
+}
+
+/// The program of `tests/agreement/cudarc_client.rs`.
+fn cudarc_client() -> PathBuf {
+    let target = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .parent()
+        .expect("a target folder");
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args(["build", "--quiet", "--example", "cudarc_client", "--target-dir"])
+        .arg(target);
+    let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    target.join("debug/examples/cudarc_client")
+}
+
+#[test]
+fn a_client_in_rust_agrees() {
+    let path = cudarc_client();
+    for strategy in STRATEGIES {
+        check(
+            Job::new(&path).strategy(strategy).run(),
+            strategy,
+            &format!("cudarc {strategy:?}"),
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! ARCHITECTURE.md draws which part of the sources imports which. These tests hold the drawing against the code: an
+//! import that the drawing does not have fails, and so does an arrow that no import needs.
+
+mod imports;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use imports::{File, crate_folders, files_of};
+
+/// Part -> the parts that it imports.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+/// The lines `part -> part part` of the block that begins with ```` ```map ````.
+fn drawn() -> Arrows {
+    let page = std::fs::read_to_string(support::root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let block = page
+        .split("```map\n")
+        .nth(1)
+        .expect("a block ```map in ARCHITECTURE.md");
+    let block = block.split("```").next().unwrap_or_default();
+    let mut arrows = Arrows::new();
+    for line in block.lines().filter(|line| !line.trim().is_empty()) {
+        let (part, imported) = line
+            .split_once("->")
+            .unwrap_or_else(|| panic!("no arrow in the map's line: {line}"));
+        let imported = imported.split_whitespace().map(str::to_owned).collect();
+        assert!(
+            arrows.insert(part.trim().to_owned(), imported).is_none(),
+            "the map draws {part} twice"
+        );
+    }
+    arrows
+}
+
+/// The part of the drawing that a file belongs to: the longest one that its path begins with.
+fn part_of<'a>(parts: &'a Arrows, file: &str) -> &'a str {
+    let holds = |part: &&String| {
+        file == part.as_str()
+            || file
+                .strip_prefix(part.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+    };
+    let longest = parts.keys().filter(holds).max_by_key(|part| part.len());
+    longest.unwrap_or_else(|| panic!("{file} belongs to no part of the map in ARCHITECTURE.md"))
+}
+
+fn all_files() -> BTreeMap<String, File> {
+    let crates = crate_folders(support::root());
+    assert!(crates.len() >= 7, "the crates of src: {crates:?}");
+    files_of(&crates)
+}
+
+#[test]
+fn every_import_is_drawn_and_every_arrow_is_needed() {
+    let parts = drawn();
+    let mut needed: Arrows = parts.keys().map(|part| (part.clone(), BTreeSet::new())).collect();
+    let mut undrawn = Vec::new();
+    for (path, file) in all_files() {
+        let from = part_of(&parts, &path);
+        for target in &file.imports {
+            let to = part_of(&parts, target);
+            if from == to {
+                continue;
+            }
+            if !parts[from].contains(to) {
+                undrawn.push(format!("{path} imports {target}: the map has no arrow {from} -> {to}"));
+            }
+            needed.get_mut(from).unwrap().insert(to.to_owned());
+        }
+    }
+    assert!(undrawn.is_empty(), "{}", undrawn.join("\n"));
+    assert_eq!(
+        parts, needed,
+        "left: arrows that ARCHITECTURE.md draws; right: those that the code needs"
+    );
+}
+
+#[test]
+fn no_arrow_of_the_map_leads_back() {
+    let circle = circle_in(&drawn());
+    assert!(
+        circle.is_none(),
+        "parts that import each other: {}",
+        circle.unwrap().join(" -> ")
+    );
+}
+
+/// A file may use what the folder's `mod.rs` above it defines; that is one idea in several files, and no circle.
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let files = all_files();
+    let mut arrows = Arrows::new();
+    for (path, file) in &files {
+        let targets = file
+            .imports
+            .iter()
+            .filter(|target| !is_above(target, path) && files.contains_key(*target));
+        arrows.insert(path.clone(), targets.cloned().collect());
+    }
+    let circle = circle_in(&arrows);
+    assert!(
+        circle.is_none(),
+        "files that import each other: {}",
+        circle.unwrap().join(" -> ")
+    );
+}
+
+/// Whether `target` is the `mod.rs` or `lib.rs` of a folder that `path` lies in, or the module file that `path` is below.
+fn is_above(target: &str, path: &str) -> bool {
+    let folder = target
+        .strip_suffix("/mod.rs")
+        .or_else(|| target.strip_suffix("/lib.rs"))
+        .or_else(|| target.strip_suffix(".rs"))
+        .unwrap_or(target);
+    path != target && path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The nodes of one circle, the first repeated at the end.
+fn circle_in(arrows: &Arrows) -> Option<Vec<String>> {
+    fn visit(node: &str, arrows: &Arrows, done: &mut BTreeSet<String>, path: &mut Vec<String>) -> Option<Vec<String>> {
+        if let Some(start) = path.iter().position(|one| one == node) {
+            let mut circle = path[start..].to_vec();
+            circle.push(node.to_owned());
+            return Some(circle);
+        }
+        if done.contains(node) {
+            return None;
+        }
+        path.push(node.to_owned());
+        for target in arrows.get(node).into_iter().flatten() {
+            if let Some(circle) = visit(target, arrows, done, path) {
+                return Some(circle);
+            }
+        }
+        path.pop();
+        done.insert(node.to_owned());
+        None
+    }
+    let mut done = BTreeSet::new();
+    arrows
+        .keys()
+        .find_map(|node| visit(node, arrows, &mut done, &mut Vec::new()))
+}
+
+#[test]
+fn a_circle_is_found() {
+    let arrows = |pairs: &[(&str, &str)]| {
+        let mut arrows = Arrows::new();
+        for (from, to) in pairs {
+            arrows.entry((*from).to_owned()).or_default().insert((*to).to_owned());
+        }
+        arrows
+    };
+    assert_eq!(circle_in(&arrows(&[("a", "b"), ("b", "c"), ("a", "c")])), None);
+    let circle = circle_in(&arrows(&[("a", "b"), ("b", "c"), ("c", "b")]));
+    assert_eq!(circle.unwrap(), ["b", "c", "b"]);
+}
+
+#[test]
+fn imports_are_read_as_the_compiler_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write("mine/lib.rs", "mod a; mod b; #[cfg(test)] mod tests; use std::fmt;");
+    write("mine/a/mod.rs", "mod c; pub struct A; fn f() { c::g(); }");
+    write(
+        "mine/a/c.rs",
+        "use super::A; use crate::b::{self, B}; pub fn g() -> super::super::b::B { B }",
+    );
+    write(
+        "mine/b.rs",
+        "use other::thing; pub struct B; mod inner { use super::super::a::A; } fn h() { log!(\"{}\", crate::a::A) }",
+    );
+    let crates = BTreeMap::from([
+        ("mine".to_owned(), folder.path().join("mine")),
+        ("other".to_owned(), folder.path().join("other")),
+    ]);
+    write("other/lib.rs", "pub mod thing;");
+    write("other/thing.rs", "");
+    let files = files_of(&crates);
+    let imports = |path: &str| files[path].imports.iter().map(String::as_str).collect::<Vec<_>>();
+    assert_eq!(
+        files.keys().collect::<Vec<_>>(),
+        [
+            "mine/a/c.rs",
+            "mine/a/mod.rs",
+            "mine/b.rs",
+            "mine/lib.rs",
+            "other/lib.rs",
+            "other/thing.rs"
+        ]
+    );
+    assert_eq!(imports("mine/a/c.rs"), ["mine/a/mod.rs", "mine/b.rs"]);
+    assert_eq!(imports("mine/a/mod.rs"), ["mine/a/c.rs"]);
+    assert_eq!(imports("mine/b.rs"), ["mine/a/mod.rs", "other/thing.rs"]);
+    assert!(is_above("mine/a/mod.rs", "mine/a/c.rs") && !is_above("mine/b.rs", "mine/a/c.rs"));
+}

@@ -1,0 +1,89 @@
+//! Many threads that allocate in one context at the same time. Some of them get subpools, and nothing else changes.
+
+use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
+
+/// With this latency a wait takes long enough for other threads to find the policy's lock held.
+const SLOW: &str = "cuCtxSynchronize=300us";
+
+fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
+    let path = client("support/clients/contend.c", "contend", &["libcuda.so.1"]);
+    let arguments = [threads, 4000, 7, large].map(|number| number.to_string());
+    let job = Job::new(path).strategy(strategy).sim(memory, 1);
+    let finished = job
+        .env("SIMGPU_LATENCY", SLOW)
+        .env("VRAMSHIM_LOG", "debug")
+        .args(arguments)
+        .run()
+        .ok();
+    let checkpoints = finished.json();
+    assert_eq!(checkpoints.len(), 3);
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+    }
+    let job = finished.inspect();
+    assert_eq!((&job["anomalies"], &job["events_lost"]), (&0.into(), &0.into()));
+    finished
+}
+
+fn branches(finished: &Finished) -> usize {
+    let said = finished.said();
+    said.iter()
+        .filter(|(_, words)| words.contains("is served by subpool"))
+        .count()
+}
+
+fn tells(finished: &Finished, words: &str) -> bool {
+    finished.stdout.lines().any(|line| line == words)
+}
+
+#[test]
+fn threads_that_contend_get_subpools_and_every_byte_is_counted() {
+    for strategy in STRATEGIES {
+        let finished = crowd(strategy, 4, "8GiB", 1);
+        assert!(
+            tells(&finished, "refused 0") && tells(&finished, "large 0"),
+            "{}",
+            finished.stdout
+        );
+        let expected = strategy.name != "passthrough";
+        assert_eq!(branches(&finished) > 0, expected, "{strategy:?}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_lone_thread_gets_no_subpool() {
+    assert_eq!(branches(&crowd(AUTO_GROWTH, 1, "8GiB", 1)), 0);
+}
+
+#[test]
+fn free_memory_of_subpools_serves_a_large_request() {
+    // The large request needs nearly all of 1 GiB; eight small blocks stay live.
+    let finished = crowd(AUTO_GROWTH, 4, "1GiB", 900);
+    assert!(branches(&finished) > 0, "{}", finished.stderr);
+    assert!(tells(&finished, "large 0"), "{}", finished.stdout);
+}
+
+/// The chunks are small, so that chunks of several contexts lie in the same page of 2 MiB of the table of owners.
+#[test]
+fn contexts_that_share_pages_do_not_stop_each_other() {
+    let path = client("contention/crossing.c", "crossing", &["libcuda.so.1"]);
+    let job = Job::new(path).sim("4GiB", 4).args(["200"]);
+    job.env("VRAMSHIM_STRATEGY", "naive_best_fit")
+        .env("FLAGS_initial_gpu_memory_in_mb", "1")
+        .env("FLAGS_reallocate_gpu_memory_in_mb", "1")
+        .run()
+        .ok();
+}
+
+#[test]
+fn of_threads_that_free_the_same_block_one_succeeds() {
+    let path = client("contention/rivals.c", "rivals", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(path.clone()).strategy(strategy).sim("8GiB", 1);
+        let finished = job.args(["4", "20000"]).run().ok();
+        assert!(tells(&finished, "freed 20000"), "{strategy:?}: {}", finished.stdout);
+        let checkpoint = &finished.json()[0];
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}"));
+        assert_eq!(finished.inspect()["anomalies"], 0, "{strategy:?}");
+    }
+}

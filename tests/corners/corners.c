@@ -1,0 +1,104 @@
+/* Rare calls on a policy's memory. Exits with 1 if an answer differs from the driver's.
+ *
+ *   corners handle      asks for the handle of the physical memory behind blocks
+ *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
+ *                       handle, and prints a checkpoint
+ *   corners too-much    asks for more than the device has
+ *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
+#include "delayed.h"
+#include <pthread.h>
+
+/* ---- handle */
+
+static void handle(void)
+{
+    CUdeviceptr blocks[3], mapped;
+    CUmemGenericAllocationHandle physical;
+    begin();
+    for (int i = 0; i < 3; i++) CHECK(cuMemAlloc_v2(&blocks[i], 4096 << 4 * i));
+    for (int i = 0; i < 3; i++) {
+        EXPECT(cuMemRetainAllocationHandle(&physical, (void *)blocks[i]), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemRetainAllocationHandle(&physical, (void *)(blocks[i] + 100)), CUDA_ERROR_INVALID_VALUE);
+    }
+    /* Memory that the job mapped itself has a handle. */
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle own_one;
+    CHECK(cuMemAddressReserve(&mapped, 2 * MIB, 0, 0, 0));
+    CHECK(cuMemCreate(&own_one, 2 * MIB, &properties, 0));
+    CHECK(cuMemMap(mapped, 2 * MIB, 0, own_one, 0));
+    CHECK(cuMemRetainAllocationHandle(&physical, (void *)mapped));
+    THAT(physical == own_one);
+}
+
+/* ---- dying */
+
+static CUcontext dying;
+
+static void *allocates_late(void *unused)
+{
+    CUdeviceptr address;
+    CHECK(cuCtxSetCurrent(dying));
+    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* the destruction has begun, and takes some time */
+    (void)cuMemAlloc_v2(&address, MIB); /* whether it succeeds depends on timing */
+    return unused;
+}
+
+static void in_a_dying_context(void)
+{
+    CUdeviceptr address;
+    CUcontext next = NULL;
+    pthread_t thread;
+    CHECK(cuInit(0));
+    CHECK(cuCtxCreate_v2(&dying, 0, 0));
+    CHECK(cuMemAlloc_v2(&address, 4096));
+    pthread_create(&thread, NULL, allocates_late, NULL);
+    CHECK(cuCtxDestroy_v2(dying));
+    CHECK(cuCtxCreate_v2(&next, 0, 0));
+    for (int i = 0; i < 3000 && next != dying; i++) {
+        CHECK(cuCtxPopCurrent_v2(&next)); /* creates contexts until one has the same handle, and keeps one on the stack */
+        CHECK(cuCtxCreate_v2(&next, 0, 0));
+    }
+    THAT(next == dying);
+    pthread_join(thread, NULL);
+    for (int i = 0; i < 100; i++) {
+        CHECK(cuMemAlloc_v2(&address, MIB));
+        CHECK(cuMemsetD8_v2(address, 1, MIB));
+    }
+    checkpoint();
+}
+
+/* ---- too-much */
+
+static void too_much(void)
+{
+    CUdeviceptr address;
+    begin();
+    CHECK(cuMemAlloc_v2(&address, 4096));
+    uint64_t before = simgpu_calls("cuMemCreate");
+    EXPECT(cuMemAlloc_v2(&address, 6 * GIB), CUDA_ERROR_OUT_OF_MEMORY);
+    THAT(simgpu_calls("cuMemCreate") == before);
+    /* A request that fits is still served. */
+    CHECK(cuMemAlloc_v2(&address, 3 * GIB));
+}
+
+/* ---- named */
+
+static void named(void)
+{
+    CUcontext context;
+    CUresult (*wait)(CUcontext), (*wait_for_current)(void);
+    begin();
+    CHECK(cuCtxGetCurrent(&context));
+    CHECK(cuGetProcAddress_v2("cuCtxSynchronize", (void **)&wait, 13000, 0, NULL));
+    CHECK(cuGetProcAddress_v2("cuCtxSynchronize", (void **)&wait_for_current, 12080, 0, NULL));
+    CHECK(cuCtxSetCurrent(NULL));
+    EXPECT(wait_for_current(), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(wait(context));
+    THAT(simgpu_calls("cuCtxSynchronize") >= 2);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"named", named}};
+    return PLAY(scenes, argc, argv);
+}

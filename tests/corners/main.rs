@@ -1,0 +1,49 @@
+//! Rare calls on a policy's memory: the job gets the same answers as for memory that the driver allocated.
+
+use support::{Job, MIB, STRATEGIES, client, totals};
+
+fn scene(name: &str) -> Job {
+    let path = client("corners/corners.c", "corners", &["libcuda.so.1"]);
+    Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
+}
+
+/// With the handle of a granule a job could map or share the other blocks of that granule as well.
+#[test]
+fn a_block_has_no_physical_memory_of_its_own() {
+    for strategy in STRATEGIES {
+        scene("handle").strategy(strategy).run().ok();
+    }
+}
+
+/// A pool that is made during the destruction of its context would later serve the next context with the same handle,
+/// with memory that no longer exists.
+#[test]
+fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
+    for strategy in STRATEGIES {
+        let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
+        // Without the thread cache malloc reuses the freed context's memory at once, so the next one has the same
+        // handle.
+        let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+        let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
+        let alive = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
+        let of = |class: &str| alive.get(&(0, class.to_owned())).copied().unwrap_or(0);
+        assert!(of("linear") + of("vmm") >= 100 * MIB, "{strategy:?}: {alive:?}");
+    }
+}
+
+/// Otherwise other processes would find the device full until the request has failed.
+#[test]
+fn a_request_larger_than_the_device_takes_nothing() {
+    for strategy in STRATEGIES {
+        scene("too-much").strategy(strategy).run().ok();
+    }
+}
+
+/// cuCtxSynchronize takes a context since CUDA 13 and took none before. cuGetProcAddress must return the variant of the
+/// version that the job asks for.
+#[test]
+fn both_variants_of_cu_ctx_synchronize_wait() {
+    for strategy in STRATEGIES {
+        scene("named").strategy(strategy).run().ok();
+    }
+}

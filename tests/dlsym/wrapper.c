@@ -1,0 +1,45 @@
+/* Wraps `greet`: prints its own name and calls the next `greet`. Compiled once for each library of the chain. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void greet(const char *name) {
+    static int depth;
+    if (++depth > 1)
+        abort(); /* RTLD_NEXT found this function itself */
+    printf(WHO " ");
+    fflush(stdout);
+#ifdef LAST
+    printf("%s\n", name);
+    fflush(stdout);
+#else
+    void (*next)(const char *) = (void (*)(const char *))dlsym(RTLD_NEXT, "greet");
+    if (!next)
+        abort();
+    next(name);
+#endif
+    depth--;
+}
+
+/* Wraps a function of the C library in the same way. */
+int puts(const char *text) {
+    static int depth;
+    if (++depth > 1)
+        abort();
+    int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "puts");
+    if (!next)
+        abort();
+    fputs(WHO " ", stdout);
+    int result = next(text);
+    depth--;
+    return result;
+}
+
+#ifdef MAIN
+int main(void) {
+    greet("world");
+    puts("hello");
+    return 0;
+}
+#endif

@@ -1,0 +1,73 @@
+/* Allocates device memory in ways that a preloaded library does not see, and then rests for a long time.
+ *
+ *   tables   finds the driver's functions in its ELF tables
+ *   mixed    the same for one of two blocks; frees it through the function that dlsym finds
+ *   twice    loads a second copy of the driver with dlmopen
+ *   stranger frees an address that was never allocated
+ *   child    starts another program without LD_PRELOAD, which allocates with cuMemAlloc
+ *   plain    allocates with cuMemAlloc */
+#include "client.h"
+#include <link.h>
+#include <unistd.h>
+
+enum { MIB = 1 << 20 };
+typedef CUresult (*alloc_t)(CUdeviceptr *, size_t);
+
+/* The address of an exported function, from the ELF tables of the mapped file. */
+static void *in_tables(const char *name)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    struct link_map *map;
+    THAT(library && dlinfo(library, RTLD_DI_LINKMAP, &map) == 0);
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
+    }
+    /* Every linker puts the strings behind the symbols, so they end the table. */
+    for (const ElfW(Sym) *symbol = symbols; (const char *)symbol < strings; symbol++)
+        if (symbol->st_shndx && strcmp(strings + symbol->st_name, name) == 0) return (void *)(map->l_addr + symbol->st_value);
+    THAT(!"in the tables");
+    return NULL;
+}
+
+static void enter(void)
+{
+    CUcontext context;
+    CHECK(cu(cuInit)(0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuCtxSetCurrent)(context));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) return fprintf(stderr, "usage: bypass tables|mixed|twice|stranger|child|plain\n"), 2;
+    CUdeviceptr block, hidden;
+    if (strcmp(argv[1], "tables") == 0) {
+        enter();
+        CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&block, 64 * MIB));
+    } else if (strcmp(argv[1], "mixed") == 0) {
+        enter();
+        CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
+        CHECK(((alloc_t)in_tables("cuMemAlloc_v2"))(&hidden, 2048ull * MIB));
+        usleep(300000); /* long enough for the doctor to ask NVML */
+        CHECK(cu(cuMemFree_v2)(hidden));
+    } else if (strcmp(argv[1], "twice") == 0) {
+        enter();
+        CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
+        THAT(dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW));
+    } else if (strcmp(argv[1], "stranger") == 0) {
+        enter();
+        CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
+        EXPECT(cu(cuMemFree_v2)(0x12345000), CUDA_ERROR_INVALID_VALUE);
+    } else if (strcmp(argv[1], "child") == 0) {
+        unsetenv("LD_PRELOAD");
+        execl("/proc/self/exe", argv[0], "plain", NULL);
+        return 1;
+    } else {
+        enter();
+        CHECK(cu(cuMemAlloc_v2)(&block, 64 * MIB));
+    }
+    for (;;) pause();
+}

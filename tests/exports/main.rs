@@ -1,0 +1,152 @@
+//! The symbols of the two files that are installed: what the library exports and needs, that the program exports
+//! nothing of the kind, and that `shim.h` declares what the library exports.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use support::{AUTO_GROWTH, Job, client, library, program};
+
+/// One exported name a line.
+const GOLDEN: &str = include_str!("exports.txt");
+
+fn tool(name: &str, arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(name).args(arguments).arg(file).output();
+    let output = output.unwrap_or_else(|error| panic!("{name} (binutils, which comes with the C compiler): {error}"));
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The names in a file's dynamic symbol table that the file itself defines.
+fn exported(file: &Path) -> BTreeSet<String> {
+    let table = tool("nm", &["-D", "--defined-only"], file);
+    table
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn golden() -> BTreeSet<String> {
+    GOLDEN.lines().map(str::to_owned).collect()
+}
+
+/// An extra name takes the place of a function of the job. A missing name is a CUDA call that the library does not see.
+#[test]
+fn the_exported_symbols_are_the_golden_list() {
+    let (golden, exported) = (golden(), exported(&library()));
+    let extra: Vec<&String> = exported.difference(&golden).collect();
+    let lost: Vec<&String> = golden.difference(&exported).collect();
+    assert!(
+        extra.is_empty() && lost.is_empty(),
+        "exported, and not in tests/exports/exports.txt: {extra:?}\nin tests/exports/exports.txt, and not exported: {lost:?}"
+    );
+}
+
+/// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`
+/// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The same filter finds every name of
+/// the golden list in the library, so an empty result says something.
+#[test]
+fn the_program_exports_nothing_that_the_library_does() {
+    let golden = golden();
+    let interposed = |file: &Path| -> BTreeSet<String> {
+        let starts = ["cu", "nvml", "vramshim_", "dlsym", "dlvsym", "_exit", "_Exit"];
+        let ours = |name: &String| golden.contains(name) || starts.iter().any(|start| name.starts_with(start));
+        exported(file).into_iter().filter(ours).collect()
+    };
+    assert_eq!(
+        interposed(&library()),
+        golden,
+        "the filter finds the library's own names"
+    );
+    assert_eq!(
+        interposed(&program()),
+        BTreeSet::new(),
+        "exported by {}",
+        program().display()
+    );
+}
+
+#[test]
+fn nothing_is_needed_beyond_libc_libgcc_and_the_loader() {
+    // glibc before 2.34 has threads and dlopen in libraries of their own.
+    let allowed = ["libc.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2"];
+    let headers = tool("objdump", &["-p"], &library());
+    let needed: Vec<&str> = headers
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("NEEDED"))
+        .map(str::trim)
+        .filter(|name| !allowed.contains(name) && !name.starts_with("ld-linux"))
+        .collect();
+    assert!(needed.is_empty(), "needs {needed:?}");
+}
+
+/// The library must load on every system on which the tool chain's programs run. The limit is 2.34, because the symbols
+/// of libdl and libpthread moved into libc with that version.
+#[test]
+fn no_symbol_of_a_newer_glibc_is_needed() {
+    let table = tool("objdump", &["-T"], &library());
+    let version = |line: &str| {
+        let text = line.split("GLIBC_").nth(1)?;
+        let text: String = text
+            .chars()
+            .take_while(|letter| letter.is_ascii_digit() || *letter == '.')
+            .collect();
+        let mut parts = text.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        Some((parts.next()?, parts.next()?))
+    };
+    let undefined = table.lines().filter(|line| line.contains("*UND*"));
+    let newest = undefined.filter_map(|line| Some((version(line)?, line))).max();
+    let (newest, line) = newest.expect("a symbol of glibc");
+    println!("newest: {line}");
+    assert!(newest <= (2, 34), "{line}");
+}
+
+#[test]
+fn shim_h_declares_what_is_exported() {
+    let header = std::fs::read_to_string(support::root().join("shim.h")).unwrap();
+    let declared: BTreeSet<String> = header
+        .lines()
+        .filter(|line| line.ends_with(");") && !line.trim_start().starts_with('*'))
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
+        .map(str::to_owned)
+        .collect();
+    let ours: BTreeSet<String> = exported(&library())
+        .into_iter()
+        .filter(|name| name.starts_with("vramshim_"))
+        .collect();
+    assert_eq!(declared, ours);
+    assert!(declared.len() > 4, "{declared:?}");
+}
+
+/// Every field of `struct vramshim_stats`, read by a C program. Each field has another value, so none can be mistaken.
+#[test]
+fn the_structure_of_shim_h_is_the_librarys() {
+    let path = client("support/clients/behaviour.c", "behaviour", &["libcuda.so.1"]);
+    let strategy = Job::new(path)
+        .strategy(AUTO_GROWTH)
+        .env("FLAGS_auto_growth_chunk_size_in_mb", "8");
+    let finished = strategy.args(["stats"]).run().ok();
+    let numbers: Vec<u64> = finished
+        .stdout
+        .split_whitespace()
+        .map(|number| number.parse().unwrap())
+        .collect();
+    let expected: [u64; 10] = [
+        1000 + 3000,                    // requested
+        (16 << 20) + 1000 + 3000,       // its peak
+        1024 + 3072,                    // allocated
+        (16 << 20) + 1024 + 3072,       // its peak
+        8 << 20,                        // reserved
+        24 << 20,                       // its peak: a chunk of 16 MiB came and went
+        (8 << 20) - 1024 - 3072,        // free inside
+        (8 << 20) - 1024 - 2048 - 3072, // the largest free block: the hole lies between the two
+        2,                              // live
+        1,                              // failures
+    ];
+    assert_eq!(numbers, expected);
+}

@@ -1,0 +1,234 @@
+//! Jobs that free memory and then ask for blocks of other sizes. A policy reuses the free memory or gives it back to
+//! the driver, and live blocks keep their bytes. The client checks the bytes; the simulator reports what it has
+//! allocated.
+
+use serde_json::Value;
+use support::layer::FORMS;
+use support::{
+    AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, MIB, NAIVE_BEST_FIT, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy,
+    assert_agree, assert_journal_agrees, client,
+};
+
+const GIB: u64 = 1024 * MIB;
+
+const AUTO_GROWTH_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
+};
+const ONE_LARGE_CHUNK_WITHOUT_VMM: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "4096")],
+    ..AUTO_GROWTH
+};
+/// The strategies that keep freed memory.
+const KEEPING: [Strategy; 4] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS, AUTO_GROWTH_WITHOUT_VMM];
+
+fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
+    let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
+    Job::new(path).strategy(strategy).args(arguments)
+}
+
+/// The checkpoints of the job, after a check that each of them agrees.
+fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
+    let found = finished.json();
+    for (number, checkpoint) in found.iter().enumerate() {
+        assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+    }
+    found
+}
+
+/// The bytes that the simulated device has allocated to the process, at each checkpoint.
+fn given(job: Job, strategy: Strategy) -> Vec<u64> {
+    let used = |checkpoint: &Value| checkpoint["truth"]["devices"][0]["used_by_process"].as_u64();
+    let found = checkpoints(&job.run().ok(), strategy);
+    found.iter().map(|checkpoint| used(checkpoint).unwrap()).collect()
+}
+
+/// How the simulated device places memory: in pages that need not be contiguous, or in one piece for each request.
+#[derive(Clone, Copy, Debug)]
+enum Below {
+    Pages,
+    Pieces,
+}
+
+/// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB. Returns what
+/// `inspect --json` says about the device afterwards.
+fn textbook(strategy: Strategy, below: Below, answer: &str) -> Value {
+    let context = format!("{strategy:?} over {below:?}");
+    let pieces = match below {
+        Below::Pages => "0",
+        Below::Pieces => "1",
+    };
+    let job = scene(strategy, &["textbook"]).sim("5GiB", 1);
+    let finished = job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    let wanted = format!("1 + 2 + 1 GiB allocated, 2 freed, 3 GiB asked for: {answer}");
+    assert_eq!(said, Some(wanted.as_str()), "{context}");
+    let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
+    let mut job = finished.inspect();
+    assert_journal_agrees(&job, &last, &context);
+    assert_eq!(job["anomalies"], 0, "{context}");
+    let device = job["devices"][0].take();
+    let given = last["truth"]["devices"][0]["free"].as_u64().unwrap();
+    let free = given + device["free_inside"].as_u64().unwrap();
+    let wanted = if answer == "served" { 0 } else { 3 * GIB };
+    assert_eq!(free, wanted, "free anywhere, {context}: {device}");
+    device
+}
+
+#[test]
+fn auto_growth_puts_scattered_memory_side_by_side() {
+    for below in [Below::Pieces, Below::Pages] {
+        let device = textbook(AUTO_GROWTH, below, "served");
+        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{below:?}");
+        assert_eq!(
+            device["remapped_bytes"],
+            2 * GIB,
+            "all freed memory was remapped, {below:?}"
+        );
+    }
+}
+
+/// The control of the test above. Without granules the same number of bytes is free, but not in one piece. This holds
+/// if the policy keeps the memory and if it gave the memory back.
+#[test]
+fn scattered_memory_that_stays_where_it_is_runs_out() {
+    let table = [
+        (PASSTHROUGH, 0),
+        (NAIVE_BEST_FIT, 0),
+        (NAIVE_BEST_FIT_OF_ALL, 2),
+        (AUTO_GROWTH_WITHOUT_VMM, 0),
+        (ONE_LARGE_CHUNK_WITHOUT_VMM, 2),
+    ];
+    for (strategy, kept) in table {
+        let device = textbook(strategy, Below::Pieces, "out of memory");
+        assert!(
+            device["free_inside"].as_u64() >= Some(kept * GIB),
+            "{strategy:?}: {device}"
+        );
+        assert!(device.get("remapped_bytes").is_none(), "{strategy:?}: {device}");
+    }
+}
+
+/// Only two halves of granules are free, on a device that has no other memory. Returns the job's answer to a request of
+/// that size, and what `inspect --json` says about the device.
+fn halves(job: Job) -> (String, Value) {
+    let finished = job.sim("6MiB", 1).run().ok();
+    let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
+    let said = said
+        .expect("an answer")
+        .rsplit(' ')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let last = checkpoints(&finished, AUTO_GROWTH).pop().expect("a checkpoint");
+    let mut job = finished.inspect();
+    assert_journal_agrees(&job, &last, &said);
+    assert_eq!(job["anomalies"], 0);
+    (said, job["devices"][0].take())
+}
+
+#[test]
+fn auto_growth_maps_free_halves_of_granules_side_by_side() {
+    let (said, device) = halves(scene(AUTO_GROWTH, &["ends"]));
+    assert_eq!(said, "served");
+    assert_eq!(device["reserved"]["peak"], 6 * MIB, "{device}");
+    assert!(device["remapped_bytes"].as_u64() >= Some(2 * MIB), "{device}");
+}
+
+/// The control of the test above. The only failure over such a layer is out of memory.
+#[test]
+fn halves_of_granules_are_not_joined_over_a_layer_that_maps_no_granule_twice() {
+    for form in FORMS {
+        let job = scene(AUTO_GROWTH, &["ends"]).over(form, "6MiB", &[("LAYER_VMM", "once")]);
+        let (said, device) = halves(job);
+        assert_eq!(said, "memory", "{form:?}: {device}");
+        assert!(device.get("remapped_bytes").is_none(), "{form:?}: {device}");
+    }
+}
+
+#[test]
+fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
+    for (strategy, seed) in KEEPING
+        .into_iter()
+        .flat_map(|strategy| ["1", "2"].map(|seed| (strategy, seed)))
+    {
+        let finished = scene(strategy, &["random", seed]).sim("160MiB", 1).run().ok();
+        let last = checkpoints(&finished, strategy).pop().expect("a checkpoint");
+        let job = finished.inspect();
+        assert_journal_agrees(&job, &last, &format!("{strategy:?} {seed}"));
+        assert_eq!(job["anomalies"], 0);
+        let remapped = job["devices"][0].get("remapped_bytes").is_some();
+        let in_granules = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
+        assert_eq!(remapped, in_granules, "{strategy:?} {seed}");
+    }
+}
+
+/// A policy that keeps everything in one segment cannot join free blocks, even if the device could.
+#[test]
+fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
+        textbook(strategy, Below::Pages, "out of memory");
+    }
+}
+
+/// A driver with pages can serve a large request from memory that was given back in several pieces.
+#[test]
+fn memory_that_was_given_back_serves_a_large_request() {
+    for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
+        textbook(strategy, Below::Pages, "served");
+    }
+}
+
+/// The tests above rely on this behaviour of the simulator.
+#[test]
+fn the_simulator_finds_pieces_and_takes_them_back() {
+    let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);
+    for (scene, pieces) in [("kinds", "1"), ("paging", "0"), ("processes", "1")] {
+        let job = Job::new(&path).alone().sim("1GiB", 1).args([scene]);
+        let state = job.folder().join("state");
+        let job = job.env("SIMGPU_STATE", state).env("SIMGPU_CONTIGUOUS", pieces);
+        job.run().ok();
+    }
+}
+
+#[test]
+fn an_idle_job_gives_free_memory_back() {
+    for strategy in KEEPING {
+        let job = scene(strategy, &["idle", "50"]).env("VRAMSHIM_IDLE_RELEASE", "100ms");
+        assert_eq!(given(job, strategy), [64 * MIB, 0], "{strategy:?}");
+    }
+}
+
+#[test]
+fn an_idle_job_keeps_free_memory_by_default() {
+    // A segment that `naive_best_fit` obtained for a single request goes back with its block.
+    for (strategy, held) in KEEPING.into_iter().zip([64, 320, 320, 320]) {
+        let job = scene(strategy, &["idle", "0.2"]);
+        assert_eq!(given(job, strategy), [held * MIB; 2], "{strategy:?}");
+    }
+}
+
+#[test]
+fn trim_gives_free_memory_back_at_once() {
+    for strategy in KEEPING {
+        assert_eq!(
+            given(scene(strategy, &["trim"]), strategy),
+            [64 * MIB, 0],
+            "{strategy:?}"
+        );
+    }
+}
+
+#[test]
+fn free_memory_of_a_policy_blocks_no_other_request() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH, AUTO_GROWTH_CHUNKS] {
+        let finished = scene(strategy, &["others"]).sim("1GiB", 1).run().ok();
+        assert_eq!(checkpoints(&finished, strategy).len(), 6, "{strategy:?}");
+    }
+}
+
+#[test]
+fn small_blocks_do_not_fragment_memory_for_large_ones() {
+    let job = scene(AUTO_GROWTH, &["between"]).sim("2GiB", 1);
+    assert_eq!(given(job, AUTO_GROWTH), [2 * GIB]);
+}

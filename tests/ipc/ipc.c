@@ -1,0 +1,137 @@
+/* Shares memory with another process and uses memory that another process shared. It reads commands from stdin, one a
+ * line, and answers each with a line. If the command is a CUDA call, the answer begins with its result.
+ *
+ *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
+ *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
+ *   use NAME             capture            end                hazards
+ *   checkpoint           threads            fork               destroy */
+#include "client.h"
+#include <dirent.h>
+#include <unistd.h>
+
+enum { NAMES = 2048 };
+static struct block { char name[160]; CUdeviceptr address; size_t size; } blocks[NAMES];
+static CUcontext contexts[2];
+
+static struct block *named(const char *name)
+{
+    struct block *b = blocks;
+    while (b < blocks + NAMES - 1 && b->name[0] && strcmp(b->name, name)) b++;
+    snprintf(b->name, sizeof b->name, "%s", name);
+    return b;
+}
+
+static unsigned char pattern(unsigned seed, size_t at) { return (unsigned char)(seed * 131 + at * 7 + (at >> 12) + (at >> 21) * 3); }
+
+static void fill(const struct block *b, unsigned seed)
+{
+    unsigned char *bytes = malloc(b->size);
+    for (size_t i = 0; i < b->size; i++) bytes[i] = pattern(seed, i);
+    CHECK(cuMemcpyHtoD_v2(b->address, bytes, b->size));
+    free(bytes);
+}
+
+static const char *check(const struct block *b, unsigned seed)
+{
+    unsigned char *bytes = malloc(b->size);
+    CHECK(cuMemcpyDtoH_v2(bytes, b->address, b->size));
+    size_t i = 0;
+    while (i < b->size && bytes[i] == pattern(seed, i)) i++;
+    free(bytes);
+    return i == b->size ? "right" : "wrong";
+}
+
+/* Prints the first address and the size of a block. Complains if cuMemGetAddressRange and three attributes disagree. */
+static void range(const struct block *b, size_t offset)
+{
+    CUdeviceptr base = 0, start = 0, again = 0;
+    size_t bytes = 0, size = 0, more = 0;
+    CUresult result = cuMemGetAddressRange_v2(&base, &bytes, b->address + offset);
+    if (result) { printf("%d\n", result); return; }
+    CHECK(cuPointerGetAttribute(&start, 11, b->address + offset));
+    CHECK(cuPointerGetAttribute(&size, 12, b->address + offset));
+    int which[] = {11, 12};
+    void *out[] = {&again, &more};
+    CHECK(cuPointerGetAttributes(2, which, out, b->address + offset));
+    if (base != start || base != again || bytes != size || bytes != more) printf("they differ\n");
+    else printf("0 %lld %zu\n", (long long)(base - b->address), bytes);
+}
+
+static int threads(void)
+{
+    DIR *folder = opendir("/proc/self/task");
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) count += entry->d_name[0] != '.';
+    closedir(folder);
+    return count;
+}
+
+int main(void)
+{
+    CHECK(cuInit(0));
+    for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
+    CHECK(cuCtxSetCurrent(contexts[0]));
+    CUstream user, captured; /* `use` gives the first pending work; the second captures */
+    CHECK(cuStreamCreate(&user, 1));
+    CHECK(cuStreamCreate(&captured, 1));
+    char line[512], command[32], name[160], more[160];
+    while (fgets(line, sizeof line, stdin)) {
+        command[0] = name[0] = more[0] = 0;
+        sscanf(line, "%31s %159s %159s", command, name, more);
+        unsigned long long number = strtoull(more[0] ? more : name, NULL, 0);
+        CUipcMemHandle handle;
+        struct block *b = strchr("acfrgou", command[0]) && name[0] ? named(name) : NULL;
+        if (!strcmp(command, "alloc")) {
+            b->size = number;
+            printf("%d\n", cuMemAlloc_v2(&b->address, b->size));
+        } else if (!strcmp(command, "free")) printf("%d\n", cuMemFree_v2(b->address));
+        else if (!strcmp(command, "fill")) fill(b, (unsigned)number), printf("0\n");
+        else if (!strcmp(command, "check")) printf("%s\n", check(b, (unsigned)number));
+        else if (!strcmp(command, "range")) range(b, number);
+        else if (!strcmp(command, "capable")) {
+            _Bool capable = 0;
+            CHECK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, b->address));
+            printf("%d\n", capable);
+        } else if (!strcmp(command, "get")) {
+            int result = cuIpcGetMemHandle(&handle, b->address);
+            printf("%d ", result);
+            for (size_t i = 0; result == 0 && i < sizeof handle; i++) printf("%02x", (unsigned char)handle.reserved[i]);
+            printf("\n");
+        } else if (!strcmp(command, "open")) {
+            for (size_t i = 0; i < sizeof handle; i++) {
+                unsigned byte;
+                sscanf(more + 2 * i, "%2x", &byte);
+                handle.reserved[i] = (char)byte;
+            }
+            int result = cuIpcOpenMemHandle_v2(&b->address, handle, 1);
+            if (!result) CHECK(cuMemGetAddressRange_v2(NULL, &b->size, b->address));
+            printf("%d %llx %zu\n", result, result ? 0 : b->address, result ? 0 : b->size);
+        } else if (!strcmp(command, "close")) printf("%d\n", cuIpcCloseMemHandle(b->address));
+        else if (!strcmp(command, "use")) printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
+        else if (!strcmp(command, "capture")) printf("%d\n", cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        else if (!strcmp(command, "end")) printf("%d\n", cuStreamEndCapture(captured, &(CUgraph){NULL}));
+        else if (!strcmp(command, "hazards")) printf("%d\n", (int)simgpu_hazards());
+        else if (!strcmp(command, "device")) printf("%d\n", cuCtxSetCurrent(contexts[number]));
+        else if (!strcmp(command, "peer")) printf("%d\n", cuCtxEnablePeerAccess(contexts[number], 0));
+        else if (!strcmp(command, "access")) {
+            unsigned long long flags = 0;
+            CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, (int)number};
+            int result = cuMemGetAccess(&flags, &location, b->address);
+            printf("%d %llu\n", result, flags);
+        } else if (!strcmp(command, "checkpoint")) checkpoint();
+        else if (!strcmp(command, "threads")) printf("%d\n", threads());
+        else if (!strcmp(command, "destroy")) printf("%d\n", cuDevicePrimaryCtxReset_v2(0));
+        else if (!strcmp(command, "fork")) {
+            /* The child keeps all inherited descriptors open for some time. */
+            fflush(stdout);
+            int child = fork();
+            if (child == 0) {
+                close(0), close(1), close(2);
+                _exit(threads() == 1 && sleep(20) == 0);
+            }
+            printf("%d\n", child);
+        } else printf("?\n");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,431 @@
+//! Processes that share blocks of a policy through CUDA IPC. Both see the same bytes. If the memory cannot be shared,
+//! the job gets a clear error.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
+use tempfile::TempDir;
+
+/// `auto_growth` without virtual memory management: its segments come from `cuMemAlloc`.
+const IN_CHUNKS: Strategy = Strategy {
+    name: "auto_growth",
+    environment: &[("SIMGPU_VMM", "0"), ("FLAGS_auto_growth_chunk_size_in_mb", "64")],
+};
+const ALL: [Strategy; 3] = [NAIVE_BEST_FIT, IN_CHUNKS, AUTO_GROWTH];
+
+const INVALID_VALUE: &str = "1";
+const INVALID_CONTEXT: &str = "201";
+const MAP_FAILED: &str = "205";
+
+/// A client that reads one command a line and answers each with a line.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    stderr: ChildStderr,
+    /// The working folder, which is removed with this value.
+    _folder: TempDir,
+}
+
+fn job(strategy: Strategy) -> Job {
+    Job::new(client("ipc/ipc.c", "ipc", &["libcuda.so.1"])).strategy(strategy)
+}
+
+impl Process {
+    fn start(job: Job) -> Process {
+        let (mut child, folder) = job.start();
+        Process {
+            stdin: child.stdin.take(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            stderr: child.stderr.take().unwrap(),
+            child,
+            _folder: folder,
+        }
+    }
+
+    fn tell(&mut self, line: &str) -> String {
+        let stdin = self.stdin.as_mut().expect("a living client");
+        writeln!(stdin, "{line}").expect("its input");
+        let mut answer = String::new();
+        self.stdout.read_line(&mut answer).expect("its answer");
+        answer.trim().to_owned()
+    }
+
+    fn well(&mut self, line: &str) -> String {
+        let answer = self.tell(line);
+        let rest = answer.strip_prefix('0').unwrap_or_else(|| panic!("{line}: {answer}"));
+        rest.trim().to_owned()
+    }
+
+    /// The bytes of this class in the library's account.
+    fn held(&mut self, class: &str) -> u64 {
+        let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
+        let rows = line["account"]["totals"].as_array().expect("an account");
+        let its = rows.iter().filter(|row| row["class"] == class);
+        its.map(|row| row["requested"]["current"].as_u64().unwrap()).sum()
+    }
+
+    /// The number of this class's entries in the simulator's table.
+    fn truth(&mut self, class: &str) -> u64 {
+        let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
+        let rows = line["truth"]["totals"].as_array().expect("a table");
+        let its = rows.iter().filter(|row| row["class"] == class);
+        its.map(|row| row["count"].as_u64().unwrap()).sum()
+    }
+
+    /// Ends the process and returns the library's messages, except the start line.
+    fn end(mut self) -> Vec<String> {
+        drop(self.stdin.take());
+        let end = Instant::now() + Duration::from_secs(20);
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                break status;
+            }
+            assert!(Instant::now() < end, "the client does not end");
+            std::thread::sleep(Duration::from_millis(3));
+        };
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).expect("its errors");
+        assert!(status.success(), "{status}: {text}");
+        let said = text.lines().filter_map(glog);
+        let complaints = said.filter(|(severity, words)| "WE".contains(*severity) && !words.contains("in chunks"));
+        complaints.map(|(_, words)| words).collect()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("its end");
+    }
+}
+
+fn pair(strategy: Strategy) -> (Process, Process) {
+    (Process::start(job(strategy)), Process::start(job(strategy)))
+}
+
+#[test]
+fn both_processes_see_the_same_bytes() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        // Blocks at the start of a segment, inside a segment, and across several granules, with other blocks around.
+        let sizes = [1000, 300_000, 7 * MIB + 4096, 5000, 2 * MIB];
+        for (number, size) in sizes.into_iter().enumerate() {
+            owner.well(&format!("alloc {number} {size}"));
+            owner.well(&format!("fill {number} {number}"));
+        }
+        assert_eq!(
+            owner.tell("threads"),
+            "1",
+            "{strategy:?}: no thread before the first export"
+        );
+        for (number, size) in sizes.into_iter().enumerate() {
+            assert_eq!(owner.tell(&format!("capable {number}")), "1", "{strategy:?}");
+            let handle = owner.well(&format!("get {number}"));
+            assert_eq!(owner.well(&format!("get {number}")), handle, "one handle a block");
+            let opened = user.well(&format!("open {number} {handle}"));
+            assert!(opened.ends_with(&format!(" {size}")), "{opened}");
+            assert_eq!(
+                user.tell(&format!("check {number} {number}")),
+                "right",
+                "{strategy:?} {size}"
+            );
+            assert_eq!(
+                user.tell(&format!("range {number} {}", size / 2)),
+                format!("0 0 {size}")
+            );
+            assert_eq!(user.tell(&format!("capable {number}")), "0");
+            assert_eq!(
+                user.tell(&format!("get {number}")),
+                INVALID_VALUE,
+                "only the owner shares it"
+            );
+            user.well(&format!("fill {number} {}", number + 100));
+        }
+        assert_eq!(owner.tell("threads"), "2");
+        for number in 0..sizes.len() {
+            let seen = owner.tell(&format!("check {number} {}", number + 100));
+            assert_eq!(seen, "right", "{strategy:?} {number}");
+        }
+        let total: u64 = sizes.iter().sum();
+        assert_eq!(
+            (owner.held("linear"), user.held("imported")),
+            (total, total),
+            "{strategy:?}"
+        );
+        assert_eq!(user.held("address_range"), 0);
+        for number in 0..sizes.len() {
+            user.well(&format!("close {number}"));
+        }
+        assert_eq!(
+            (
+                user.held("imported"),
+                user.truth("imported"),
+                user.truth("address_range")
+            ),
+            (0, 0, 0)
+        );
+        assert_eq!(owner.held("linear"), total);
+        let complaints = user.end();
+        assert_eq!(complaints.len(), sizes.len(), "{complaints:?}");
+        assert!(complaints.iter().all(|words| words.contains("only that can share it")));
+        assert_eq!(owner.end(), [""; 0]);
+    }
+}
+
+#[test]
+fn more_granules_than_one_message_carries() {
+    let (mut owner, mut user) = pair(AUTO_GROWTH);
+    owner.well("alloc small 5000");
+    owner.well(&format!("alloc large {}", 1201 * MIB));
+    owner.well("fill large 3");
+    let handle = owner.well("get large");
+    user.well(&format!("open large {handle}"));
+    // The first half granule of the large block is shared with the small block.
+    assert_eq!(user.truth("imported"), 601);
+    assert_eq!(user.tell("check large 3"), "right");
+    user.well("fill large 4");
+    assert_eq!(owner.tell("check large 4"), "right");
+    user.well("close large");
+    assert_eq!(user.truth("imported"), 0);
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
+#[test]
+fn opened_twice_is_closed_twice() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc other 100000");
+        owner.well("alloc shared 100000");
+        owner.well("fill shared 9");
+        let handle = owner.well("get shared");
+        let first = user.well(&format!("open a {handle}"));
+        assert_eq!(user.well(&format!("open b {handle}")), first);
+        assert_eq!(user.held("imported"), 100_000);
+        user.well("close a");
+        assert_eq!(user.tell("check b 9"), "right", "{strategy:?}");
+        assert_eq!(user.held("imported"), 100_000);
+        user.well("close b");
+        assert_eq!(user.held("imported"), 0);
+        assert_eq!(user.tell("close b"), INVALID_VALUE);
+        // Opening works again after the last close.
+        user.well(&format!("open a {handle}"));
+        assert_eq!(user.tell("check a 9"), "right");
+        assert_eq!(
+            owner.tell(&format!("open self {handle}")).split(' ').next(),
+            Some(INVALID_CONTEXT)
+        );
+        assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    }
+}
+
+/// Closing a handle waits for the work that uses the memory. Waiting is not allowed during a stream capture.
+#[test]
+fn a_handle_closed_during_a_capture_is_unmapped_later() {
+    let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
+    let (mut owner, mut user) = (delayed(), delayed());
+    for name in ["one", "two"] {
+        owner.well(&format!("alloc {name} {}", 3 * MIB));
+        let handle = owner.well(&format!("get {name}"));
+        user.well(&format!("open {name} {handle}"));
+    }
+    let mapped = user.truth("imported");
+    user.well("use one");
+    user.well("capture");
+    user.well("close one");
+    assert_eq!((user.truth("imported"), user.tell("hazards").as_str()), (mapped, "0"));
+    user.well("end");
+    assert!(user.truth("imported") < mapped);
+    user.well("close two");
+    let left = (user.truth("imported"), user.truth("address_range"));
+    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
+#[test]
+fn a_freed_block_can_no_longer_be_opened() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc shared 100000");
+        let handle = owner.well("get shared");
+        owner.well("free shared");
+        // This block has the address of the freed one, but its owner never shared it.
+        owner.well("alloc secret 100000");
+        owner.well("fill secret 5");
+        assert_eq!(
+            user.tell(&format!("open x {handle}")).split(' ').next(),
+            Some(INVALID_VALUE)
+        );
+        assert_ne!(owner.well("get secret"), handle);
+        assert_eq!(user.held("imported"), 0);
+        let said = user.end();
+        assert!(said.len() == 1 && said[0].contains("freed"), "{said:?}");
+        assert_eq!(owner.end(), [""; 0]);
+    }
+}
+
+#[test]
+fn destroying_a_context_ends_what_it_shared() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc shared 100000");
+        let handle = owner.well("get shared");
+        user.well(&format!("open x {handle}"));
+        owner.well("destroy");
+        user.well("destroy");
+        let seen = (user.held("imported"), user.truth("address_range"));
+        assert_eq!(
+            seen,
+            (0, 0),
+            "{strategy:?}: the importer's context was destroyed with what it had opened"
+        );
+        let mut late = Process::start(job(strategy));
+        assert_eq!(
+            late.tell(&format!("open x {handle}")).split(' ').next(),
+            Some(INVALID_VALUE)
+        );
+        late.end();
+        assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_handle_of_an_ended_process_is_refused() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc shared 100000");
+        let handle = owner.well("get shared");
+        // A forked child of the exporter inherits its descriptors. The importer must not take it for the exporter.
+        owner.well(&format!("fill shared {}", 1));
+        assert_ne!(owner.tell("fork"), "-1");
+        owner.kill();
+        let began = Instant::now();
+        assert_eq!(
+            user.tell(&format!("open x {handle}")).split(' ').next(),
+            Some(MAP_FAILED)
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "the importer waited for a process that had ended"
+        );
+        let said = user.end();
+        assert!(said.len() == 1 && said[0].contains("gone"), "{said:?}");
+    }
+}
+
+#[test]
+fn without_the_library_a_ticket_is_refused() {
+    for strategy in ALL {
+        let mut owner = Process::start(job(strategy));
+        let mut user = Process::start(job(strategy).alone());
+        owner.well("alloc shared 100000");
+        let handle = owner.well("get shared");
+        assert_eq!(
+            user.tell(&format!("open x {handle}")).split(' ').next(),
+            Some(INVALID_VALUE)
+        );
+        user.end();
+        owner.end();
+    }
+}
+
+#[test]
+fn handles_of_the_driver_pass_through() {
+    let mut owner = Process::start(job(PASSTHROUGH));
+    owner.well("alloc shared 100000");
+    owner.well("fill shared 2");
+    let handle = owner.well("get shared");
+    assert_eq!(owner.tell("threads"), "1");
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let mut user = Process::start(job(strategy));
+        user.well(&format!("open x {handle}"));
+        assert_eq!(user.tell("check x 2"), "right");
+        assert_eq!(user.held("imported"), 100_000);
+        // A handle that is opened twice must be closed twice.
+        user.well(&format!("open x {handle}"));
+        assert_eq!(user.held("imported"), 100_000);
+        user.well("close x");
+        assert_eq!(user.held("imported"), 100_000);
+        assert_eq!(user.tell("check x 2"), "right");
+        user.well("close x");
+        assert_eq!(user.held("imported"), 0);
+        assert_eq!(user.tell("close x"), INVALID_VALUE);
+        assert_eq!(user.end(), [""; 0]);
+    }
+    owner.end();
+}
+
+#[test]
+fn memory_that_the_driver_cannot_share_is_a_clear_error() {
+    for faults in [
+        "cuMemExportToShareableHandle:1+=801",
+        "cuMemImportFromShareableHandle:1+=801",
+    ] {
+        let exports = faults.contains("Export");
+        let mut owner = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
+        let mut user = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
+        owner.well("alloc shared 100000");
+        assert_eq!(owner.tell("capable shared"), if exports { "0" } else { "1" });
+        let said = if exports {
+            assert_eq!(owner.tell("get shared"), "801");
+            owner.end()
+        } else {
+            let handle = owner.well("get shared");
+            assert_eq!(user.tell(&format!("open x {handle}")).split(' ').next(), Some("801"));
+            let left = (
+                user.held("imported"),
+                user.truth("imported"),
+                user.truth("address_range"),
+            );
+            assert_eq!(left, (0, 0, 0));
+            user.end()
+        };
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].contains("naive_best_fit") && said[0].contains("passthrough"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_failure_half_way_leaves_nothing_behind() {
+    for faults in ["cuMemMap:3=999", "cuMemSetAccess:1=999", "cuMemAddressReserve:1=999"] {
+        let mut owner = Process::start(job(AUTO_GROWTH));
+        let mut user = Process::start(job(AUTO_GROWTH).env("SIMGPU_FAULTS", faults));
+        owner.well(&format!("alloc shared {}", 9 * MIB));
+        owner.well("fill shared 6");
+        let handle = owner.well("get shared");
+        assert_eq!(
+            user.tell(&format!("open x {handle}")).split(' ').next(),
+            Some("999"),
+            "{faults}"
+        );
+        let left = (
+            user.held("imported"),
+            user.truth("imported"),
+            user.truth("address_range"),
+        );
+        assert_eq!(left, (0, 0, 0), "{faults}");
+        user.well(&format!("open x {handle}"));
+        assert_eq!(user.tell("check x 6"), "right", "{faults}: the second time it works");
+        assert_eq!(user.end().len(), 1);
+        owner.end();
+    }
+}
+
+#[test]
+fn peer_access_holds_for_memory_mapped_before_and_after() {
+    let mut one = Process::start(job(AUTO_GROWTH));
+    one.well("alloc before 3000000");
+    assert_eq!(one.tell("access before 0"), "0 3");
+    assert_eq!(one.tell("access before 1"), "0 0");
+    one.well("device 1");
+    one.well("peer 0");
+    assert_eq!(one.tell("access before 1"), "0 3");
+    one.well("device 0");
+    one.well(&format!("alloc after {}", 40 * MIB));
+    assert_eq!(one.tell("access after 1"), "0 3");
+    assert_eq!(one.end(), [""; 0]);
+}

@@ -1,0 +1,472 @@
+//! Tests of the program's commands on real journals: what `inspect` prints, what `run` passes to a job, and which
+//! arguments and files are refused.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use base::api::{Api, Class};
+use journal::format::{Allocation, Event};
+use journal::writer::{Journal, Options};
+use serde_json::Value;
+
+fn vramshim() -> Command {
+    let mut command = Command::new(support::program());
+    for variable in [
+        "VRAMSHIM_LIBRARY",
+        "VRAMSHIM_SIMGPU",
+        "VRAMSHIM_STRATEGY",
+        "LD_PRELOAD",
+        "FLAGS_allocator_strategy",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn inspect(arguments: &[&str], path: &Path) -> Output {
+    vramshim().arg("inspect").arg(path).args(arguments).output().unwrap()
+}
+
+fn create(folder: &Path, job: &str) -> Journal {
+    Journal::create(&Options {
+        directory: folder.into(),
+        strategy: "naive_best_fit".into(),
+        job: job.into(),
+        max_bytes: 1 << 20,
+        command_line: b"python\0train.py".to_vec(),
+        environment: b"RANK=3\0CUDA_VISIBLE_DEVICES=0".to_vec(),
+    })
+    .unwrap()
+}
+
+fn block(address: u64, size: u64) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
+        address,
+        requested: size,
+        allocated: size,
+        reserved: None,
+        stream: 0,
+    }
+}
+
+fn free(address: u64, size: u64) -> Event {
+    Event::Free {
+        allocation: block(address, size),
+        context_gone: false,
+    }
+}
+
+/// Writes a journal with two blocks in a segment, one direct allocation and one failure. The block of 1 MiB stays live.
+fn write_journal(folder: &Path, job: &str) -> PathBuf {
+    let journal = create(folder, job);
+    journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
+    let segment = Event::SegmentAlloc {
+        address: 0x1000_0000,
+        size: 4 << 20,
+        moved: false,
+    };
+    let direct = Allocation {
+        reserved: Some(4 << 20),
+        ..block(0x2000_0000, 4 << 20)
+    };
+    let failed = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: 1 << 40,
+        result: 2,
+        over_limit: false,
+    };
+    for (api, event) in [
+        (Api::Policy, segment),
+        (Api::cudaMalloc, Event::Alloc(block(0x1000_0000, 1 << 20))),
+        (Api::cudaMalloc, Event::Alloc(block(0x1010_0000, 1 << 20))),
+        (Api::cuMemAlloc, Event::Alloc(direct)),
+        (Api::cuMemFree, free(0x2000_0000, 4 << 20)),
+        (Api::cudaFree, free(0x1000_0000, 1 << 20)),
+        (Api::cudaMalloc, failed),
+    ] {
+        journal.write(event.encode(api, 0));
+    }
+    journal.ended(0);
+    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
+    let path = journal.path().to_owned();
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+#[test]
+fn inspect_in_json_tells_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_journal(folder.path(), "llm");
+    let output = inspect(&["--json"], &path);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let job = &page["jobs"][0];
+    assert_eq!(job["pid"], std::process::id());
+    assert_eq!(
+        (&job["job"], &job["command"]),
+        (&"llm".into(), &"python train.py".into())
+    );
+    assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &0.into()));
+    assert_eq!(
+        (&job["events"], &job["events_lost"], &job["unfinished"]),
+        (&7.into(), &0.into(), &0.into())
+    );
+    assert_eq!((&job["failures"], &job["anomalies"]), (&1.into(), &0.into()));
+    let device = &job["devices"][0];
+    assert_eq!(device["uuid"], "GPU-abababab-abab-abab-abab-abababababab");
+    assert_eq!(device["total_memory"], 80u64 << 30);
+    assert_eq!(
+        device["requested"],
+        serde_json::json!({"current": 1 << 20, "peak": 6 << 20})
+    );
+    assert_eq!(
+        device["reserved"],
+        serde_json::json!({"current": 4 << 20, "peak": 8 << 20})
+    );
+    assert_eq!(device["utilisation"], 0.75);
+    assert_eq!(
+        (&device["free_inside"], &device["largest_free_block"]),
+        (&(3 << 20).into(), &(2 << 20).into())
+    );
+    assert!((device["fragmentation"].as_f64().unwrap() - 1.0 / 3.0).abs() < 1e-9);
+    assert_eq!(device["classes"][0]["class"], "linear");
+    let live = &job["live"];
+    assert_eq!(live.as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&live[0]["api"], &live[0]["size"]),
+        (&"cudaMalloc".into(), &(1 << 20).into())
+    );
+    assert_eq!(live[0]["address"], "0x10100000");
+    assert_eq!(job["failed"][0]["result"], "CUDA_ERROR_OUT_OF_MEMORY");
+    assert_eq!(job["host_memory"]["requested"]["peak"], 0);
+}
+
+#[test]
+fn remapped_bytes_are_shown_if_there_are_any() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = write_journal(folder.path(), "plain");
+    assert!(!stdout(&inspect(&[], &plain)).contains("remapped"));
+    assert!(!stdout(&inspect(&["--json"], &plain)).contains("remap"));
+
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), "moving");
+    let write = |event: Event| journal.write(event.encode(Api::Policy, 0));
+    write(Event::SegmentAlloc {
+        address: 0x1000_0000,
+        size: 8 << 20,
+        moved: false,
+    });
+    for step in 0..2 {
+        write(Event::SegmentFree {
+            address: 0x1000_0000 + (step << 21),
+            size: 2 << 20,
+            moved: true,
+            context_gone: false,
+        });
+        write(Event::SegmentAlloc {
+            address: 0x2000_0000 + (step << 21),
+            size: 2 << 20,
+            moved: true,
+        });
+    }
+    let path = journal.path().to_owned();
+    let page = stdout(&inspect(&[], &path));
+    assert!(page.contains("remapped 4.00 MiB in 2 steps"), "{page}");
+    let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
+    let device = &page["jobs"][0]["devices"][0];
+    assert_eq!(
+        (&device["remaps"], &device["remapped_bytes"]),
+        (&2.into(), &(4 << 20).into())
+    );
+    assert_eq!(
+        device["reserved"],
+        serde_json::json!({"current": 8 << 20, "peak": 8 << 20})
+    );
+    assert_eq!(device["largest_free_block"], 4 << 20);
+    assert_eq!(page["jobs"][0]["anomalies"], 0);
+}
+
+#[test]
+fn inspect_for_people_is_one_screen_without_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    write_journal(folder.path(), "llm");
+    let output = inspect(&[], folder.path());
+    let page = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for wanted in [
+        "llm",
+        "python train.py",
+        "RANK=3",
+        "naive_best_fit",
+        "exit 0",
+        "75.0 %",
+        "2.00 MiB",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+    ] {
+        assert!(page.contains(wanted), "{wanted} is missing from\n{page}");
+    }
+    assert!(!page.contains('\x1b'), "{page}");
+    assert!(
+        page.lines().count() < 50 && page.lines().all(|line| line.len() < 160),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_folder_of_journals_is_a_table_and_all_shows_each() {
+    let folder = tempfile::tempdir().unwrap();
+    write_journal(folder.path(), "first");
+    write_journal(folder.path(), "second");
+    let page = stdout(&inspect(&[], folder.path()));
+    assert!(
+        page.contains("first") && page.contains("second") && !page.contains("Live at the end"),
+        "{page}"
+    );
+    let row = page
+        .lines()
+        .find(|line| line.contains("GPU-abababab"))
+        .expect("a row for the device");
+    assert!(
+        row.contains("12.0 MiB") && row.contains("16.0 MiB"),
+        "two peaks of 6 and of 8 MiB: {row}"
+    );
+    let page = stdout(&inspect(&["--all"], folder.path()));
+    assert_eq!(page.matches("Live at the end").count(), 2);
+}
+
+#[test]
+fn files_that_are_no_journal_are_named_and_the_others_are_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = inspect(&[], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no journals"), "{}", stderr(&output));
+
+    write_journal(folder.path(), "good");
+    std::fs::write(folder.path().join("bad.vraj"), "nothing of the kind").unwrap();
+    std::fs::write(folder.path().join("early.vraj"), "").unwrap();
+    let output = inspect(&["--json"], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert!(
+        told.contains("bad.vraj: not a vramshim journal") && told.contains("early.vraj: no header yet"),
+        "{told}"
+    );
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["jobs"].as_array().unwrap().len(), 1);
+
+    let output = inspect(&[], Path::new("/nowhere/at/all"));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/nowhere/at/all"));
+    assert_eq!(vramshim().arg("inspect").output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn a_closed_pipe_ends_inspect_quietly() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_journal(folder.path(), "llm");
+    let output = Command::new("sh")
+        .args([
+            "-c",
+            r#""$0" inspect "$1" --json | true"#,
+            support::program().to_str().unwrap(),
+            path.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(stderr(&output), "");
+}
+
+/// An empty file in place of the library, which these tests do not need.
+fn library(folder: &Path) -> PathBuf {
+    let path = folder.join("libvramshim.so");
+    std::fs::write(&path, "").unwrap();
+    path.canonicalize().unwrap()
+}
+
+fn run(folder: &Path, arguments: &[&str], command: &[&str]) -> Output {
+    vramshim()
+        .args(["run", "--library"])
+        .arg(library(folder))
+        .args(arguments)
+        .arg("--")
+        .args(command)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn run_becomes_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $LD_PRELOAD; echo $VRAMSHIM_STRATEGY $VRAMSHIM_DIR; exit 7";
+    let output = run(
+        folder.path(),
+        &["--strategy", "autogrow", "--dir", "out"],
+        &["sh", "-c", script],
+    );
+    assert_eq!(output.status.code(), Some(7));
+    let told = stdout(&output);
+    let folder_path = folder.path().canonicalize().unwrap();
+    assert!(
+        told.contains(folder_path.join("libvramshim.so").to_str().unwrap()),
+        "{told}"
+    );
+    assert!(told.contains("autogrow ") && told.contains("/out\n"), "{told}");
+
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(
+        run(folder.path(), &[], &["sh", "-c", "kill -TERM $$"]).status.signal(),
+        Some(libc::SIGTERM)
+    );
+    let child = vramshim()
+        .args(["run", "--library"])
+        .arg(library(folder.path()))
+        .args(["sh", "-c", "echo $$"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    assert_eq!(
+        stdout(&child.wait_with_output().unwrap()).trim(),
+        pid.to_string(),
+        "the job has the program's own pid"
+    );
+}
+
+#[test]
+fn run_refuses_what_cannot_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |output: Output, wanted: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(
+            stderr(&output).contains(wanted),
+            "{wanted} is missing from {}",
+            stderr(&output)
+        );
+        assert_eq!(stdout(&output), "");
+    };
+    refused(
+        run(folder.path(), &["--strategy", "fastest"], &["echo", "started"]),
+        "naive_best_fit",
+    );
+    refused(run(folder.path(), &["--sim", "lots"], &["echo", "started"]), "512MiB");
+    refused(
+        run(folder.path(), &["--sim-devices", "2"], &["echo", "started"]),
+        "--sim",
+    );
+    refused(
+        run(folder.path(), &["--dir", "/dev/null"], &["echo", "started"]),
+        "not a folder",
+    );
+    refused(run(folder.path(), &[], &[]), "COMMAND");
+    let output = vramshim()
+        .args(["run", "--library", "/nowhere/lib.so", "--", "echo", "started"])
+        .output()
+        .unwrap();
+    refused(output, "/nowhere/lib.so");
+    let output = vramshim()
+        .env("VRAMSHIM_SIMGPU", "/nowhere")
+        .args(["run", "--library"])
+        .arg(library(folder.path()))
+        .args(["--sim", "1GiB", "--", "echo", "started"])
+        .output()
+        .unwrap();
+    refused(output, "src/simgpu/build");
+    let spaced = folder.path().join("a b");
+    std::fs::create_dir(&spaced).unwrap();
+    refused(run(&spaced, &[], &["echo", "started"]), "colon or a space");
+    let output = vramshim()
+        .env("FLAGS_free_idle_chunk", "perhaps")
+        .args(["run", "--library"])
+        .arg(library(folder.path()))
+        .args(["--", "echo", "started"])
+        .output()
+        .unwrap();
+    refused(output, "FLAGS_free_idle_chunk");
+}
+
+#[test]
+fn a_command_that_cannot_start_gives_the_exit_codes_of_a_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(folder.path(), &[], &["no-such-command-at-all"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(
+        stderr(&output).contains("vramshim: no-such-command-at-all: command not found"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(folder.path(), &[], &["./libvramshim.so"]);
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+}
+
+#[test]
+fn a_simulated_gpu_is_put_where_the_job_finds_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let simulator = folder.path().join("sim");
+    std::fs::create_dir(&simulator).unwrap();
+    for name in [
+        "libcuda.so.1",
+        "libcudart.so.12",
+        "libcudart.so.13",
+        "libcublas.so.12",
+        "libcublasLt.so.12",
+        "README",
+    ] {
+        std::fs::write(simulator.join(name), "").unwrap();
+    }
+    let output = vramshim()
+        .env("VRAMSHIM_SIMGPU", &simulator)
+        .env("LD_LIBRARY_PATH", "/before")
+        .env("LD_PRELOAD", "/before/other.so")
+        .args(["run", "--sim", "2GiB", "--sim-devices", "3", "--library"])
+        .arg(library(folder.path()))
+        .args(["--", "sh", "-c"])
+        .arg("echo $SIMGPU_MEMORY $SIMGPU_DEVICES; echo $LD_LIBRARY_PATH; echo $LD_PRELOAD; echo x > $SIMGPU_STATE; cat $SIMGPU_STATE")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stdout(&output);
+    let lines: Vec<&str> = told.lines().collect();
+    let simulator = simulator.canonicalize().unwrap();
+    let simulator = simulator.to_str().unwrap();
+    assert_eq!(lines[0], "2147483648 3");
+    assert_eq!(lines[1], format!("{simulator}:/before"));
+    let preloads: Vec<&str> = lines[2].split(':').collect();
+    assert!(preloads[0].ends_with("/libvramshim.so"));
+    let stand_ins = [
+        "libcublas.so.12",
+        "libcublasLt.so.12",
+        "libcudart.so.12",
+        "libcudart.so.13",
+    ];
+    let expected: Vec<String> = stand_ins.iter().map(|name| format!("{simulator}/{name}")).collect();
+    assert_eq!(preloads[1..5], expected);
+    assert_eq!(preloads[5], "/before/other.so");
+    assert_eq!(lines[3], "x", "every process of the job finds the shared state");
+}
+
+#[test]
+fn version_and_help() {
+    let output = vramshim().arg("--version").output().unwrap();
+    assert_eq!(
+        stdout(&output).trim(),
+        format!("vramshim {}", env!("CARGO_PKG_VERSION"))
+    );
+    for arguments in [&["--help"][..], &["run", "--help"], &["inspect", "--help"]] {
+        let output = vramshim().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).len() > 200);
+    }
+}

@@ -1,0 +1,418 @@
+//! The memory limit of one process. The process never gets more than its limit, in any class of memory. A refusal looks
+//! like CUDA's own, and every answer about free and total memory agrees with the limit.
+
+use serde_json::Value;
+use support::layer::FORMS;
+use support::member::{Host, Member};
+use support::{Job, MIB, STRATEGIES, THREE, assert_agree, assert_journal_agrees, client};
+
+const GIB: u64 = 1024 * MIB;
+const OUT_OF_MEMORY: i32 = 2;
+
+fn limited(scene: &str, limit: &str) -> Job {
+    let job = Job::new(client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"])).sim("4GiB", 1);
+    job.env("VRAMSHIM_MEMORY_LIMIT", limit).args([scene, "1", "250"])
+}
+
+/// The bytes of device 0 in the library's account, over all classes of device memory.
+fn held(checkpoint: &Value, kind: &str) -> u64 {
+    let rows = checkpoint["account"]["totals"].as_array().unwrap().iter();
+    let of_device =
+        rows.filter(|row| row["device"] == 0 && row["class"] != "address_range" && row["class"] != "imported");
+    of_device.map(|row| row[kind]["current"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn every_kind_of_memory_counts_and_the_answers_agree() {
+    for strategy in THREE {
+        let context = strategy.name;
+        let finished = limited("book", "1GiB").strategy(strategy).run().ok();
+        let lines = finished.json();
+        let mut compared = 0;
+        for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
+            assert_agree(&pair[0], strategy, context);
+            let told = &pair[1]["information"];
+            let left = GIB - held(&pair[0], "reserved");
+            let pooled = |kind| {
+                let rows = pair[0]["account"]["totals"].as_array().unwrap();
+                let linear = rows.iter().find(|row| row["class"] == "linear");
+                linear.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
+            };
+            let inside = pooled("reserved") - pooled("allocated");
+            assert_eq!(
+                (&told["free"], &told["total"]),
+                (&(left + inside).into(), &GIB.into()),
+                "{context}"
+            );
+            compared += 1;
+        }
+        assert!(compared > 4, "{context}: {compared} answers");
+        let job = finished.inspect();
+        assert_journal_agrees(
+            &job,
+            lines.iter().rfind(|line| line.get("own").is_some()).unwrap(),
+            context,
+        );
+        assert_eq!(job["failures"], 0, "{context}");
+    }
+}
+
+#[test]
+fn the_limit_is_out_of_memory_and_is_reported() {
+    for strategy in THREE {
+        let context = strategy.name;
+        let finished = limited("limit", "1GiB").strategy(strategy).run().ok();
+        let served = finished.stdout.lines().filter(|line| line.ends_with(" served"));
+        let served: Vec<u64> = served.filter_map(|line| line.split(' ').nth(1)?.parse().ok()).collect();
+        assert_eq!(served.len(), 5, "{context}: {served:?}");
+        assert!(
+            served.iter().all(|count| (20..=21).contains(count)),
+            "{context}: {served:?}"
+        );
+        for line in finished.json().iter().filter(|line| line.get("own").is_some()) {
+            assert_agree(line, strategy, context);
+            assert!(
+                line["truth"]["devices"][0]["used_by_process"].as_u64().unwrap() <= GIB,
+                "{context}"
+            );
+        }
+        let reports: Vec<String> = finished
+            .said()
+            .into_iter()
+            .filter(|(level, _)| *level == 'W')
+            .map(|(_, words)| words)
+            .collect();
+        let first = &reports[0];
+        assert!(
+            first.starts_with("Out of memory error on GPU 0. Cannot allocate 48.0 MiB memory on GPU 0, ")
+                && first.contains("the limit of its process is 1.00 GiB (VRAMSHIM_MEMORY_LIMIT)"),
+            "{context}: {first}"
+        );
+        assert!(reports.len() < 6, "{context}: too many reports, {reports:?}");
+    }
+}
+
+/// The client asks for every class of memory while the limit is reached.
+#[test]
+fn a_reached_limit_leaves_the_account_right() {
+    let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let job = Job::new(&path).env("VRAMSHIM_MEMORY_LIMIT", "10MiB").strategy(strategy);
+        let finished = job.args(["11", "1000", "1"]).run().ok();
+        let lines = finished.json();
+        let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+        for checkpoint in &checkpoints {
+            assert_agree(checkpoint, strategy, strategy.name);
+        }
+        let job = finished.inspect();
+        assert_eq!(
+            (&job["anomalies"], &job["events_lost"]),
+            (&0.into(), &0.into()),
+            "{strategy:?}"
+        );
+        assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
+        assert!(
+            job["failures"].as_u64().unwrap() > 10,
+            "{strategy:?}: the share was never full"
+        );
+    }
+}
+
+/// Starts a process with these variables and returns what it is told about the device.
+fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
+    let job = variables
+        .iter()
+        .fold(host.job(), |job, (name, value)| job.env(name, value));
+    let mut member = Member::start(job);
+    let information = member.information();
+    member.end();
+    information
+}
+
+#[test]
+fn limits_are_understood_however_they_are_written() {
+    let host = Host::new("4GiB");
+    let uuid = told(&host, &[])["truth"]["devices"][0]["uuid"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let by_uuid = format!("0=3GiB,{uuid}=1GiB");
+    let table: &[(&[(&str, &str)], u64)] = &[
+        (&[], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "0")], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "25%")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1GiB,1=2GiB")], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "1=2GiB")], 4 * GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", &by_uuid)], GIB),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "16GiB")], 4 * GIB),
+        (&[("FLAGS_gpu_memory_limit_mb", "1024")], GIB),
+        (&[("CUDA_DEVICE_MEMORY_LIMIT", "1g")], 4 * GIB),
+        (
+            &[
+                ("VRAMSHIM_MEMORY_LIMIT", "inherit"),
+                ("CUDA_DEVICE_MEMORY_LIMIT_0", "1024m"),
+            ],
+            GIB,
+        ),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "a lot")], 4 * GIB),
+    ];
+    for (variables, total) in table {
+        let told = told(&host, variables);
+        let totals = [
+            &told["total"],
+            &told["device_total"],
+            &told["nvml"]["total"],
+            &told["nvml"]["v2"]["total"],
+        ];
+        assert_eq!(totals, [*total; 4], "{variables:?}");
+        assert_eq!(
+            (&told["free"], &told["nvml"]["free"]),
+            (&told["total"], &told["total"]),
+            "{variables:?}"
+        );
+    }
+}
+
+/// A limit with a UUID holds for that device under every ordinal.
+#[test]
+fn visible_devices_change_numbers_and_not_devices() {
+    let host = Host::new("4GiB");
+    let two = |order: &str, limit: &str| {
+        let job = host
+            .job()
+            .sim("4GiB,6GiB", 2)
+            .env("CUDA_VISIBLE_DEVICES", order)
+            .env("VRAMSHIM_MEMORY_LIMIT", limit);
+        let mut member = Member::start(job);
+        assert_eq!(member.allocate(MIB), 0);
+        let information = member.information();
+        member.end();
+        (
+            information["truth"]["devices"][0]["uuid"].as_str().unwrap().to_owned(),
+            information,
+        )
+    };
+    let (second, information) = two("1,0", "0=2GiB");
+    assert_eq!(
+        (&information["total"], &information["nvml"]["total"]),
+        (&(2 * GIB).into(), &(2 * GIB).into())
+    );
+    let (first, information) = two("0,1", &format!("{second}=1GiB"));
+    assert_ne!(first, second);
+    assert_eq!(
+        (&information["total"], &information["nvml"]["total"]),
+        (&(4 * GIB).into(), &(4 * GIB).into())
+    );
+    let (_, information) = two("1", &format!("{second}=1GiB"));
+    assert_eq!(
+        (&information["total"], &information["nvml"]["used"]),
+        (&GIB.into(), &MIB.into())
+    );
+}
+
+/// A MIG instance is a device of its own for CUDA and for NVML. The limit holds for the instance, not for the card.
+#[test]
+fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
+    let host = Host::new("4GiB");
+    let start = |limit: &str| Member::start(host.job().env("SIMGPU_MIG", "1").env("VRAMSHIM_MEMORY_LIMIT", limit));
+    let mut member = start("1GiB");
+    assert_eq!(member.allocate(MIB), 0);
+    let told = member.information();
+    let part = &told["mig"];
+    assert!(part["uuid"].as_str().unwrap().starts_with("MIG-"), "{told}");
+    assert_ne!(
+        part["uuid"].as_str().unwrap()[4..],
+        told["nvml"]["uuid"].as_str().unwrap()[4..]
+    );
+    assert_eq!(
+        (&part["total"], &part["used"], &told["total"]),
+        (&GIB.into(), &MIB.into(), &GIB.into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["nvml"]["total"], &told["nvml"]["used"]),
+        (&(8 * GIB).into(), &MIB.into()),
+        "{told}"
+    );
+    member.end();
+    for (uuid, total) in [(&part["uuid"], 2 * GIB), (&told["nvml"]["uuid"], 4 * GIB)] {
+        let mut member = start(&format!("{}=2GiB", uuid.as_str().unwrap()));
+        assert_eq!(member.allocate(MIB), 0);
+        assert_eq!(member.information()["total"], total, "{uuid}");
+        member.end();
+    }
+}
+
+/// The memory of contexts counts. If more than the limit is used, the free memory is 0, and no call fails.
+#[test]
+fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
+    let host = Host::new("4GiB");
+    let job = |limit: &str| {
+        host.job()
+            .env("SIMGPU_CONTEXT_BYTES", "300MiB")
+            .env("VRAMSHIM_MEMORY_LIMIT", limit)
+    };
+    let mut member = Member::start(job("1GiB"));
+    assert_eq!(member.allocate(100 * MIB), 0);
+    let told = member.information();
+    assert_eq!(
+        (&told["free"], &told["nvml"]["used"]),
+        (&(624 * MIB).into(), &(400 * MIB).into())
+    );
+    assert_eq!(told["nvml"]["processes"][0]["used"], 400 * MIB);
+    let own = serde_json::json!({
+        "limit": GIB, "used": 400 * MIB, "available": 624 * MIB, "context": 300 * MIB, "group": 0
+    });
+    assert_eq!(told["limit"], own);
+    assert_eq!(told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"]);
+    // `c` makes another context, which is counted with the next question. `d` destroys it.
+    member.ask("c");
+    member.ask("d");
+    assert_eq!(member.information()["nvml"]["used"], 400 * MIB);
+    assert_eq!(member.allocate(700 * MIB), OUT_OF_MEMORY);
+    member.end();
+    let mut member = Member::start(job("200MiB"));
+    let told = member.information();
+    assert_eq!(
+        (&told["free"], &told["total"]),
+        (&0.into(), &(200 * MIB).into()),
+        "{told}"
+    );
+    assert_eq!(
+        (&told["nvml"]["free"], &told["nvml"]["used"]),
+        (&0.into(), &(300 * MIB).into())
+    );
+    assert_eq!(member.allocate(MIB), OUT_OF_MEMORY);
+    assert_eq!(member.ask("f 0"), "0", "freeing nothing");
+    member.end();
+}
+
+/// The memory of a reset context leaves the account. The memory of the next context enters it with the first use.
+#[test]
+fn the_memory_of_a_reset_context_leaves_the_account() {
+    for strategy in THREE {
+        let host = Host::new("4GiB");
+        let job = host.job().env("SIMGPU_CONTEXT_BYTES", "300MiB");
+        let mut member = Member::start(job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB").strategy(strategy));
+        for round in 0..3 {
+            assert_eq!(member.allocate(100 * MIB), 0, "{} round {round}", strategy.name);
+            assert_eq!(
+                member.allocate(700 * MIB),
+                OUT_OF_MEMORY,
+                "{} round {round}",
+                strategy.name
+            );
+            let told = member.information();
+            assert_eq!(
+                told["nvml"]["used"], told["truth"]["devices"][0]["used_by_process"],
+                "{} round {round}: {told}",
+                strategy.name
+            );
+            member.ask("p");
+        }
+        member.end();
+    }
+}
+
+/// A program may set the limit itself, as it may set the strategy: after its first questions about the device, but
+/// before it uses the device.
+#[test]
+fn a_program_may_limit_itself_before_it_begins() {
+    let host = Host::new("4GiB");
+    let mut member = Member::start(host.job().args(["late"]));
+    assert_eq!(member.allocate(2 * GIB), OUT_OF_MEMORY);
+    assert_eq!(member.information()["total"], GIB);
+    member.end();
+}
+
+#[test]
+fn the_journal_tells_the_limit_and_what_it_refused() {
+    let host = Host::new("4GiB");
+    let job = host
+        .job()
+        .env("VRAMSHIM_MEMORY_LIMIT", "1GiB")
+        .input("a 2147483648\na 8589934592\n");
+    let finished = job.run().ok();
+    let job = finished.inspect();
+    assert_eq!(job["devices"][0]["limit"], GIB);
+    assert_eq!(job["failed"][0]["refused_by_limit"], 2, "{}", job["failed"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_read_is_named() {
+    let host = Host::new("4GiB");
+    for (variable, value) in [
+        ("VRAMSHIM_MEMORY_LIMIT", "lots"),
+        ("VRAMSHIM_LIMIT_SCOPE", "pod"),
+        ("FLAGS_gpu_memory_limit_mb", "-1"),
+    ] {
+        let finished = host.job().env(variable, value).input("a 1\n").run().ok();
+        let said = finished.said();
+        let named = said
+            .iter()
+            .any(|(level, words)| *level == 'E' && words.contains(variable) && words.contains(value));
+        assert!(named, "{said:?}");
+    }
+}
+
+#[test]
+fn the_limit_may_be_given_to_the_program() {
+    use support::program;
+    let accounts = tempfile::tempdir().unwrap();
+    let start = |arguments: &[&str]| {
+        let driver = support::simulated("libcuda.so.1");
+        let job = Job::new(program()).alone().without("LD_LIBRARY_PATH");
+        let job = job
+            .env("VRAMSHIM_SIMGPU", driver.parent().unwrap())
+            .args(["run"])
+            .args(arguments);
+        job.args(["--sim", "4GiB", "--"])
+            .args([support::member::member_client()])
+    };
+    let folder = accounts.path().join("new").to_str().unwrap().to_owned();
+    let mut member = Member::start(start(&["--limit", "0=1GiB", "--accounts", &folder]));
+    assert_eq!((member.allocate(2 * GIB), member.allocate(GIB)), (OUT_OF_MEMORY, 0));
+    let told = member.information();
+    assert_eq!(
+        (&told["limit"]["limit"], &told["limit"]["group"]),
+        (&GIB.into(), &1.into())
+    );
+    member.end();
+    for (arguments, words) in [
+        (["--limit", "lots"], "--limit \"lots\" is not accepted"),
+        (["--accounts", "/dev/null"], "--accounts /dev/null: not a folder"),
+    ] {
+        let finished = start(&arguments).run();
+        assert_eq!(finished.status.code(), Some(2), "{}", finished.stderr);
+        assert!(finished.stderr.contains(words), "{}", finished.stderr);
+    }
+}
+
+/// A next layer reports less memory than the device has. Every answer of the library agrees with the layer.
+#[test]
+fn the_answers_agree_with_a_layer_that_has_a_limit() {
+    for form in FORMS {
+        for strategy in THREE {
+            let host = Host::new("4GiB");
+            let mut member = Member::start(host.job().over(form, "1GiB", &[]).strategy(strategy));
+            assert_eq!(member.allocate(100 * MIB), 0);
+            let told = member.information();
+            let context = format!("{form:?} {}: {told}", strategy.name);
+            let reserved = held(&told, "reserved");
+            assert_eq!(
+                (&told["total"], &told["nvml"]["total"]),
+                (&GIB.into(), &GIB.into()),
+                "{context}"
+            );
+            assert_eq!(
+                (&told["nvml"]["used"], &told["nvml"]["processes"][0]["used"]),
+                (&reserved.into(), &reserved.into()),
+                "{context}"
+            );
+            assert_eq!(told["nvml"]["free"], GIB - reserved, "{context}");
+            assert_eq!(told["free"], GIB - held(&told, "allocated"), "{context}");
+            member.end();
+        }
+    }
+}

@@ -1,0 +1,66 @@
+/* Holds memory. It reads commands from stdin, one a line, and answers each with "done":
+ *
+ *   device N     makes the primary context of device N current
+ *   context      creates another context of that device, which stays current
+ *   alloc MIB    cuMemAlloc
+ *   free         frees the last block
+ *   hide MIB     calls the driver's own cuMemAlloc, which no preloaded library sees */
+#include "client.h"
+#include <link.h>
+
+static uint64_t blocks[64];
+static int count;
+
+/* A function of the driver, from its own table of symbols. dlsym would return a hook. */
+static void *of_the_driver(const char *name)
+{
+    struct link_map *map = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    THAT(map);
+    const ElfW(Sym) *symbols = NULL, *symbol;
+    const char *strings = NULL;
+    for (const ElfW(Dyn) *entry = map->l_ld; entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
+        if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
+    }
+    /* The table of symbols ends where the strings begin. */
+    for (symbol = symbols; (const char *)symbol < strings; symbol++)
+        if (symbol->st_value && !strcmp(strings + symbol->st_name, name)) return (char *)map->l_addr + symbol->st_value;
+    fprintf(stderr, "holder: no %s\n", name);
+    exit(1);
+}
+
+int main(void)
+{
+    char line[64];
+    unsigned long long number = 0;
+    CUcontext context;
+    CUdeviceptr address;
+    CHECK(cuInit(0));
+    while (fgets(line, sizeof line, stdin)) {
+        char *space = strchr(line, ' ');
+        number = space ? strtoull(space, NULL, 10) : 0;
+        line[strcspn(line, " \n")] = 0;
+        if (!strcmp(line, "device")) {
+            CHECK(cuDevicePrimaryCtxRetain(&context, (CUdevice)number));
+            CHECK(cuCtxSetCurrent(context));
+        } else if (!strcmp(line, "context")) {
+            CUdevice device;
+            CHECK(cuCtxGetDevice(&device));
+            CHECK(cuCtxCreate_v2(&context, 0, device));
+        } else if (!strcmp(line, "alloc")) {
+            CHECK(cuMemAlloc_v2(&address, number << 20));
+            blocks[count++] = address;
+        } else if (!strcmp(line, "free")) {
+            CHECK(cuMemFree_v2(blocks[--count]));
+        } else if (!strcmp(line, "hide")) {
+            CUresult (*allocate)(CUdeviceptr *, size_t) = of_the_driver("cuMemAlloc_v2");
+            CHECK(allocate(&address, number << 20));
+        } else {
+            fprintf(stderr, "holder: %s is no command\n", line);
+            return 1;
+        }
+        puts("done");
+        fflush(stdout);
+    }
+    return 0;
+}

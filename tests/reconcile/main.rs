@@ -1,0 +1,303 @@
+//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact, memory that
+//! the ledger does not have, and wrong arguments.
+
+mod gone;
+mod holder;
+mod stand_in;
+
+use std::io::BufReader;
+use std::process::{Command, Stdio};
+
+use holder::{Holder, differences, holder, host, look, number, only, reconcile, stderr};
+use serde_json::Value;
+use std::io::BufRead;
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, client, program};
+
+const CONTEXT: u64 = 300 * MIB;
+
+#[test]
+fn a_running_job_agrees_to_the_byte() {
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let (_folder, state) = host();
+        let job = Holder::start(holder(&state).strategy(strategy));
+        let job = job.with(&["device 0", "alloc 3", "alloc 40", "free", "alloc 5"]);
+        let (page, code) = look(&[&job.pid()]);
+        assert_eq!(code, 0, "{page:#}");
+        let (device, process) = only(&page);
+        let ledger = &process["ledger"];
+        assert_eq!(ledger["requested"], 8 * MIB, "{strategy:?}");
+        assert_eq!(process["nvml_used"], ledger["reserved"], "{strategy:?}");
+        assert_eq!(device["nvml"]["used"], ledger["reserved"], "{strategy:?}");
+        assert_eq!((&device["unknown"], &device["other_processes"]), (&0.into(), &0.into()));
+        let free = ledger["free_inside"].as_u64().unwrap();
+        if strategy.name == "passthrough" {
+            assert_eq!((free, &ledger["reserved"]), (0, &(8 * MIB).into()));
+        } else {
+            assert_eq!(free, ledger["reserved"].as_u64().unwrap() - 8 * MIB, "{strategy:?}");
+            assert!(free > 0);
+        }
+        assert_eq!(process["pid"], job.child.id());
+        assert_eq!(process["job"], "holder");
+        assert!(
+            device["uuid"].as_str().unwrap().starts_with("GPU-51585f66-"),
+            "{device:#}"
+        );
+        assert_eq!(device["name"], "Simulated GPU");
+    }
+}
+
+#[test]
+fn the_size_of_a_context_is_known_from_the_first_measurement() {
+    // Under a limit the library asks NVML. Without a limit it has the driver's figure for the device.
+    for (limit, basis) in [("0", "device"), ("3GiB", "nvml")] {
+        for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+            let (_folder, state) = host();
+            let job = holder(&state)
+                .strategy(strategy)
+                .env("SIMGPU_CONTEXT_BYTES", "300MiB")
+                .env("VRAMSHIM_MEMORY_LIMIT", limit);
+            let job = Holder::start(job).with(&["device 0", "alloc 64"]);
+            let (page, code) = look(&[&job.pid()]);
+            let (device, process) = only(&page);
+            assert_eq!((code, &process["context_basis"]), (0, &basis.into()), "{page:#}");
+            assert_eq!(differences(process), [300, 0, 0, 0, 0], "{strategy:?}");
+            let reserved = process["ledger"]["reserved"].as_u64().unwrap();
+            assert_eq!(device["nvml"]["used"], CONTEXT + reserved);
+        }
+    }
+}
+
+#[test]
+fn a_process_without_the_library_is_listed_apart() {
+    let (_folder, state) = host();
+    let _foreign = Holder::start(holder(&state).alone()).with(&["device 0", "alloc 700"]);
+    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let beside = Holder::start(holder(&state)).with(&["device 0", "alloc 32"]);
+    let (page, code) = look(&[&job.pid()]);
+    assert_eq!(code, 0);
+    let device = &page["devices"][0];
+    assert_eq!(device["other_processes"], 700 * MIB);
+    assert_eq!(device["unknown"], 0);
+    // The process that was not named runs under the library, so its bytes are explained too.
+    let mut pids: Vec<u64> = Vec::new();
+    for process in device["processes"].as_array().unwrap() {
+        pids.push(process["pid"].as_u64().unwrap());
+    }
+    let mut wanted = vec![u64::from(job.child.id()), u64::from(beside.child.id())];
+    wanted.sort();
+    pids.sort();
+    assert_eq!(pids, wanted);
+}
+
+#[test]
+fn processes_of_another_host_are_not_counted() {
+    let (_folder, state) = host();
+    let (_other_folder, other_state) = host();
+    let job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let other = Holder::start(holder(&other_state)).with(&["device 0", "alloc 32"]);
+    let (page, code) = look(&[&job.pid(), &other.pid()]);
+    assert_eq!(code, 0);
+    let mut used: Vec<i64> = Vec::new();
+    for device in page["devices"].as_array().unwrap() {
+        assert_eq!(device["processes"].as_array().unwrap().len(), 1, "{page:#}");
+        used.push(number(&device["nvml"]["used"]));
+    }
+    used.sort();
+    assert_eq!(used, [32 * MIB as i64, 64 * MIB as i64]);
+}
+
+#[test]
+fn memory_that_the_library_did_not_see_is_unknown() {
+    let (_folder, state) = host();
+    let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64", "hide 64"]);
+    let (page, code) = look(&[&job.pid()]);
+    assert_eq!(code, 0, "a difference equal to the bound is accepted");
+    assert_eq!(page["devices"][0]["unknown"], 64 * MIB);
+    job.tell("hide 1");
+    let (page, code) = look(&[&job.pid()]);
+    let (device, process) = only(&page);
+    assert_eq!((code, &device["unknown"]), (1, &(65 * MIB).into()));
+    assert_eq!(process["differences"]["unknown"], 65 * MIB);
+    assert_eq!(look(&[&job.pid(), "--bound", "65MiB"]).1, 0);
+    assert_eq!(look(&[&job.pid(), "--bound", "0"]).1, 1);
+
+    let output = reconcile(&[job.pid()]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
+    assert!(
+        text.contains("65.0 MiB in one place, more than the bound of 64.0 MiB"),
+        "{text}"
+    );
+    assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn devices_are_told_apart_by_uuid() {
+    let (_folder, state) = host();
+    let job = Holder::start(holder(&state).env("CUDA_VISIBLE_DEVICES", "1,0"));
+    let job = job.with(&["device 0", "alloc 10", "device 1", "alloc 20"]);
+    let (page, code) = look(&[&job.pid()]);
+    assert_eq!(code, 0, "{page:#}");
+    let devices = page["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2);
+    for (device, start, bytes) in [
+        (&devices[0], "GPU-51585f66", 20 * MIB),
+        (&devices[1], "GPU-70777e85", 10 * MIB),
+    ] {
+        assert!(device["uuid"].as_str().unwrap().starts_with(start), "{device:#}");
+        assert_eq!(device["nvml"]["used"], bytes);
+        assert_eq!(device["processes"][0]["nvml_used"], bytes);
+        assert_eq!(device["unknown"], 0);
+    }
+}
+
+#[test]
+fn a_job_that_run_started_is_found_on_its_own_gpu() {
+    let mut command = Command::new(program());
+    let folder = tempfile::tempdir().unwrap();
+    command
+        .args(["run", "--sim", "2GiB", "--dir"])
+        .arg(folder.path().join("journals"))
+        .arg("--")
+        .arg(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
+    for variable in ["LD_PRELOAD", "LD_LIBRARY_PATH", "SIMGPU_STATE"] {
+        command.env_remove(variable);
+    }
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let answers = BufReader::new(child.stdout.take().unwrap());
+    let mut job = Holder { child, answers, folder };
+    job.tell("device 0");
+    job.tell("alloc 100");
+    for what in [job.pid(), job.journals().to_string_lossy().into_owned()] {
+        let (page, code) = look(&[&what]);
+        let (device, process) = only(&page);
+        assert_eq!((code, &device["unknown"]), (0, &0.into()), "{page:#}");
+        assert_eq!(
+            (&device["total"], &process["nvml_used"]),
+            (&(2048 * MIB).into(), &(100 * MIB).into())
+        );
+    }
+}
+
+#[test]
+fn bytes_that_nvml_does_not_report_are_not_invented() {
+    let (_folder, state) = host();
+    let silent = |job: Job| job.env("SIMGPU_NVML_BYTES", "0");
+    let job = Holder::start(silent(holder(&state))).with(&["device 0", "alloc 64"]);
+    let _foreign = Holder::start(silent(holder(&state)).alone()).with(&["device 0", "alloc 200"]);
+    let (page, code) = look(&[&job.pid()]);
+    let (device, process) = only(&page);
+    assert_eq!(code, 1);
+    assert_eq!(process["nvml_used"], Value::Null);
+    assert_eq!(
+        (&device["other_processes"], &device["unknown"]),
+        (&0.into(), &(200 * MIB).into())
+    );
+    let notes = device["notes"].to_string();
+    assert!(
+        notes.contains("1 other process") && notes.contains(&job.pid()),
+        "{notes}"
+    );
+}
+
+#[test]
+fn without_nvml_it_says_so() {
+    // The first simulated GPU belongs to its process alone. The second does not say that it is simulated.
+    let own = Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
+    let (_folder, state) = host();
+    let disguised = holder(&state)
+        .without("SIMGPU_STATE")
+        .without("SIMGPU_MEMORY")
+        .without("SIMGPU_DEVICES");
+    for (job, words) in [(own, "SIMGPU_STATE"), (disguised, "NVML")] {
+        let job = Holder::start(job).with(&["device 0", "alloc 64"]);
+        let (page, _) = look(&[&job.pid()]);
+        let (device, process) = only(&page);
+        assert_eq!((&device["nvml"], &process["nvml_used"]), (&Value::Null, &Value::Null));
+        assert_eq!(process["ledger"]["reserved"], 64 * MIB);
+        assert!(device["notes"].to_string().contains(words), "{page:#}");
+    }
+}
+
+#[test]
+fn a_watch_ends_with_ctrl_c_or_with_its_jobs() {
+    let (_folder, state) = host();
+    let mut job = Holder::start(holder(&state)).with(&["device 0", "alloc 64"]);
+    let start = |job: &Holder| {
+        let mut command = reconcile(&[&job.pid(), "--json", "--bound=1MiB", "--watch", "20ms"]);
+        let mut watch = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+        (
+            watch,
+            lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap()),
+        )
+    };
+    let (watch, mut rounds) = start(&job);
+    assert_eq!(rounds.next().unwrap()["within_bound"], true);
+    job.tell("hide 2");
+    assert!(rounds.any(|round| round["within_bound"] == false));
+    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
+    unsafe { libc::kill(watch.id() as i32, libc::SIGINT) };
+    let rest = rounds.map(|round| round["within_bound"].clone()).collect::<Vec<_>>();
+    assert!(rest.iter().all(|within| *within == false), "{rest:?}");
+    let output = watch.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(1), ""));
+
+    let (watch, mut rounds) = start(&job);
+    assert!(rounds.next().is_some());
+    job.end();
+    rounds.for_each(drop);
+    let output = watch.wait_with_output().unwrap();
+    assert!(output.status.code().is_some(), "ended by {}", output.status);
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn a_real_job_can_be_reconciled_after_its_end_or_a_kill() {
+    for killed in [true, false] {
+        let (_folder, state) = host();
+        let job = holder(&state).env("SIMGPU_CONTEXT_BYTES", "300MiB");
+        let mut job = Holder::start(job).with(&["device 0", "alloc 64"]);
+        match killed {
+            true => {
+                job.child.kill().unwrap();
+                job.child.wait().unwrap();
+            }
+            false => job.end(),
+        }
+        let (page, code) = look(&[job.journals().to_str().unwrap()]);
+        let (device, process) = only(&page);
+        assert_eq!((code, differences(process)), (0, [300, 0, 0, 0, 0]));
+        assert_eq!(
+            (&device["nvml"], &process["pid"]),
+            (&Value::Null, &job.child.id().into())
+        );
+    }
+}
+
+#[test]
+fn arguments_that_name_no_job_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = folder.path().to_str().unwrap();
+    let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+    let without = stranger.id().to_string();
+    let cases: [(&[&str], &str); 9] = [
+        (&["999999999"], "process 999999999: there is no such process"),
+        (&[&without], "writes no journal"),
+        (&[text], "no journals"),
+        (&["/nowhere/x.vraj"], "/nowhere/x.vraj"),
+        (&["/dev/null"], "/dev/null"),
+        (&[text, "--bound", "many"], "--bound \"many\" is no size"),
+        (&[text, "--watch", "4711"], "--watch \"4711\" is no interval"),
+        (&[text, "--watch", "0"], "--watch \"0\" is no interval"),
+        (&[], "PID|FOLDER|FILE"),
+    ];
+    for (arguments, words) in cases {
+        let output = reconcile(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty());
+    }
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}

@@ -1,0 +1,341 @@
+//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under it.
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::{
+    AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, client, in_path, inspect, left_out, library, simulated,
+};
+
+const SCENES: &str = "support/clients/lifecycle.c";
+
+fn scene(name: &str) -> Job {
+    Job::new(client(SCENES, "lifecycle", &["libcuda.so.1"])).args([name])
+}
+
+/// The start lines on stderr, after a check that each of them has glog's form.
+fn start_lines(finished: &Finished) -> Vec<String> {
+    let lines: Vec<&str> = finished
+        .stderr
+        .lines()
+        .filter(|line| line.contains("allocation strategy"))
+        .collect();
+    let said: Vec<String> = finished
+        .said()
+        .into_iter()
+        .filter(|(severity, words)| *severity == 'I' && words.contains("allocation strategy"))
+        .map(|(_, words)| words)
+        .collect();
+    assert_eq!(
+        said.len(),
+        lines.len(),
+        "a start line that has not glog's form: {lines:?}"
+    );
+    said
+}
+
+const NAIVE_LINE: &str = "Using Naive Best Fit allocation strategy";
+const GROWTH_LINE: &str = "Using Auto Growth allocation strategy";
+
+/// The jobs in the order of their start.
+fn in_order(finished: &Finished) -> Vec<Value> {
+    let mut jobs = finished.inspect_all();
+    jobs.sort_by_key(|job| job["start_time_ns"].as_u64());
+    jobs
+}
+
+#[test]
+fn a_process_that_uses_cuda_says_its_strategy_once() {
+    for (strategy, line) in [(NAIVE_BEST_FIT, NAIVE_LINE), (AUTO_GROWTH, GROWTH_LINE)] {
+        let finished = scene("hold").strategy(strategy).run().ok();
+        assert_eq!(start_lines(&finished), [line]);
+        assert_eq!(finished.stderr.lines().count(), 1, "{}", finished.stderr);
+    }
+    let finished = scene("hold")
+        .env("FLAGS_allocator_strategy", "naive_best_fit")
+        .run()
+        .ok();
+    assert_eq!(start_lines(&finished), [NAIVE_LINE]);
+}
+
+#[test]
+fn a_process_without_cuda_says_nothing_and_keeps_no_journal() {
+    let finished = scene("none").strategy(NAIVE_BEST_FIT).run().ok();
+    assert_eq!(finished.stderr, "");
+    assert!(!finished.folder.path().join("journals").exists());
+}
+
+#[test]
+fn preloading_alone_says_nothing() {
+    let finished = scene("hold").run().ok();
+    assert_eq!(finished.stderr, "");
+    assert_eq!(finished.inspect()["strategy"], "passthrough");
+}
+
+#[test]
+fn the_library_can_be_told_to_be_quiet() {
+    let finished = scene("hold")
+        .strategy(NAIVE_BEST_FIT)
+        .env("VRAMSHIM_LOG", "error")
+        .run()
+        .ok();
+    assert_eq!(finished.stderr, "");
+}
+
+/// A small job in Python that calls libcuda.
+const PYTHON_JOB: &str = "
+import ctypes, os, sys
+cuda = ctypes.CDLL('libcuda.so.1')
+def job():
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    return cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1000))
+";
+
+fn python(script: &str) -> Option<Job> {
+    if !in_path("python3") {
+        left_out("python3 is not installed");
+        return None;
+    }
+    Some(Job::new("python3").args(["-c", &format!("{PYTHON_JOB}\n{script}")]))
+}
+
+#[test]
+fn python_may_choose_the_strategy_before_its_first_cuda_call() {
+    let script = "os.environ['FLAGS_allocator_strategy'] = 'naive_best_fit'\nassert job() == 0";
+    let Some(job) = python(script) else { return };
+    let finished = job.env("FLAGS_initial_gpu_memory_in_mb", "64").run().ok();
+    assert_eq!(start_lines(&finished), [NAIVE_LINE]);
+    let job = finished.inspect();
+    assert_eq!(job["strategy"], "naive_best_fit");
+    assert_eq!(job["devices"][0]["reserved"]["current"], 64 << 20);
+}
+
+#[test]
+fn python_ending_at_once_leaves_its_status() {
+    let Some(job) = python("job()\nos._exit(9)") else {
+        return;
+    };
+    let job = job.run().inspect();
+    assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &9.into()));
+}
+
+#[test]
+fn run_refuses_a_bad_value_before_the_job_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(support::program());
+    command
+        .env("FLAGS_allocator_strategy", "best_fit")
+        .env_remove("VRAMSHIM_STRATEGY");
+    command
+        .args(["run", "--library"])
+        .arg(library())
+        .args(["--", "touch"])
+        .arg(folder.path().join("started"));
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    for word in [
+        "FLAGS_allocator_strategy",
+        "best_fit",
+        "naive_best_fit",
+        "auto_growth",
+        "passthrough",
+    ] {
+        assert!(errors.contains(word), "{errors}");
+    }
+    assert!(!folder.path().join("started").exists());
+}
+
+#[test]
+fn a_bad_value_is_reported_once_and_the_job_runs_with_passthrough() {
+    let finished = scene("hold").env("FLAGS_allocator_strategy", "best_fit").run().ok();
+    let said = finished.said();
+    assert_eq!(
+        (said.len(), finished.stderr.lines().count()),
+        (1, 1),
+        "{}",
+        finished.stderr
+    );
+    assert_eq!(said[0].0, 'E');
+    for word in [
+        "FLAGS_allocator_strategy=\"best_fit\"",
+        "naive_best_fit",
+        "auto_growth",
+        "its default is used",
+    ] {
+        assert!(said[0].1.contains(word), "{}", said[0].1);
+    }
+    assert_eq!(finished.stdout, "allocate 1000: 0\nallocate 3000: 0\n");
+    assert_eq!(finished.inspect()["strategy"], "passthrough");
+}
+
+#[test]
+fn strict_refuses_memory_after_a_bad_value() {
+    let strict = |value: &str| {
+        let job = scene("hold")
+            .env("FLAGS_allocator_strategy", value)
+            .env("VRAMSHIM_STRICT", "1");
+        job.run().ok()
+    };
+    let refused = strict("best_fit");
+    assert_eq!(refused.stdout, "allocate 1000: 800\nallocate 3000: 800\n");
+    assert!(refused.stderr.contains("refusing"), "{}", refused.stderr);
+    assert_eq!(strict("naive_best_fit").stdout, "allocate 1000: 0\nallocate 3000: 0\n");
+}
+
+#[test]
+fn thread_local_passes_through_with_a_message() {
+    let finished = scene("hold").env("FLAGS_allocator_strategy", "thread_local").run().ok();
+    let said = finished.said();
+    assert!(
+        said.len() == 1 && said[0].0 == 'W' && said[0].1.contains("thread_local"),
+        "{}",
+        finished.stderr
+    );
+    assert_eq!(finished.inspect()["strategy"], "passthrough");
+}
+
+#[test]
+fn a_child_that_uses_cuda_first_is_a_job_of_its_own() {
+    let finished = scene("fork before").strategy(NAIVE_BEST_FIT).run();
+    assert_eq!(
+        finished.stdout, "allocate 4096: 0\nchild: exit 3\nallocate 8192: 0\n",
+        "{}",
+        finished.stderr
+    );
+    assert_eq!(finished.status.code(), Some(4));
+    assert_eq!(start_lines(&finished), [NAIVE_LINE, NAIVE_LINE]);
+    let jobs = in_order(&finished);
+    assert_eq!(jobs.len(), 2);
+    assert_eq!(jobs[0]["parent_pid"], jobs[1]["pid"]);
+    for (job, (size, status)) in jobs.iter().zip([(4096, 3), (8192, 4)]) {
+        assert_eq!((&job["ended"], &job["exit_status"]), (&"exit".into(), &status.into()));
+        assert_eq!(job["devices"][0]["requested"]["current"], size);
+    }
+}
+
+#[test]
+fn a_child_of_a_job_leaves_its_parents_journal_alone() {
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let finished = scene("fork after").strategy(strategy).run();
+        let expected = "allocate 8192: 0\nchild allocates: 3\nchild: exit 3\nallocate 100: 0\n";
+        assert_eq!(finished.stdout, expected, "{}", finished.stderr);
+        let jobs = in_order(&finished);
+        assert_eq!(jobs.len(), 2, "{strategy:?}");
+        let (parent, child) = (&jobs[0], &jobs[1]);
+        assert_eq!(child["parent_pid"], parent["pid"]);
+        assert_eq!((&parent["exit_status"], &child["exit_status"]), (&4.into(), &3.into()));
+        assert_eq!((&parent["failures"], &child["failures"]), (&0.into(), &1.into()));
+        assert_eq!(parent["devices"][0]["requested"]["current"], 8292);
+        assert_eq!(parent["anomalies"], 0);
+    }
+}
+
+#[test]
+fn an_idle_child_does_not_end_its_parents_journal() {
+    for name in ["fork idle", "vfork"] {
+        let finished = scene(name).run();
+        assert!(finished.status.code().is_none(), "{name} did not end by a signal");
+        let job = finished.inspect();
+        assert_eq!(job["ended"], "signal", "{name}");
+        assert_eq!(job["devices"][0]["requested"]["current"], 8192, "{name}");
+    }
+}
+
+#[test]
+fn forks_in_the_middle_of_calls_do_not_hang() {
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT] {
+        let finished = scene("storm")
+            .strategy(strategy)
+            .env("VRAMSHIM_LOG", "error")
+            .run()
+            .ok();
+        assert!(finished.stdout.ends_with("good children: 200\n"), "{}", finished.stdout);
+        assert_eq!(finished.journals().len(), 201);
+    }
+}
+
+#[test]
+fn an_execed_process_is_a_new_one() {
+    let finished = scene("exec").strategy(NAIVE_BEST_FIT).run().ok();
+    assert_eq!(
+        finished.stdout,
+        "allocate 8192: 0\nallocate 1000: 0\nallocate 3000: 0\n"
+    );
+    assert_eq!(start_lines(&finished), [NAIVE_LINE, NAIVE_LINE]);
+    let jobs = in_order(&finished);
+    assert_eq!(jobs.len(), 2);
+    assert_eq!(jobs[0]["pid"], jobs[1]["pid"]);
+    assert_ne!(jobs[0]["ended"], "running");
+    assert_eq!(jobs[1]["ended"], "exit");
+    let held: Vec<&Value> = jobs
+        .iter()
+        .map(|job| &job["devices"][0]["requested"]["current"])
+        .collect();
+    assert_eq!(held, [&8192, &4000]);
+}
+
+#[test]
+fn the_journal_records_how_a_process_ended() {
+    for (name, ended, status) in [("status", "exit", 33), ("_exit", "exit", 9), ("use", "exit", 0)] {
+        let job = scene(name).run().inspect();
+        assert_eq!(
+            (&job["ended"], &job["exit_status"]),
+            (&ended.into(), &status.into()),
+            "{name}"
+        );
+    }
+    let job = scene("abort").run().inspect();
+    assert_eq!(job["ended"], "signal");
+    assert!(job.get("exit_status").is_none());
+}
+
+/// `vramshim run` ends with the job's exit code, or by the job's signal.
+#[test]
+fn run_passes_on_how_the_job_ended() {
+    let path = client(SCENES, "lifecycle", &["libcuda.so.1"]);
+    for (name, code) in [("status", Some(33)), ("abort", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(support::program());
+        command.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+        command
+            .args(["run", "--sim", "1GiB", "--library"])
+            .arg(library())
+            .arg("--dir")
+            .arg(folder.path());
+        let output = command.arg("--").arg(&path).arg(name).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            code,
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(
+            support::inspect(folder.path())[0]["devices"][0]["requested"]["current"],
+            1000
+        );
+    }
+}
+
+/// If no folder is given, the journal is in a folder with the job's name. It can be read while the job runs.
+#[test]
+fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
+    use std::io::{BufRead, BufReader};
+
+    let path = client("support/clients/training.c", "training", &[]);
+    let (mut child, folder) = Job::new(path).without("VRAMSHIM_DIR").args(["20", "--pause"]).start();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines.any(|line| line.unwrap().starts_with("step 20")),
+        "it did not get to its end"
+    );
+    let jobs = inspect(&folder.path().join("vramshim-training"));
+    assert_eq!((jobs.len(), &jobs[0]["ended"]), (1, &"running".into()));
+    assert!(jobs[0]["devices"][0]["reserved"]["current"].as_u64() > Some(0));
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(inspect(&folder.path().join("vramshim-training"))[0]["ended"], "exit");
+}

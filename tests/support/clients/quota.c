@@ -1,0 +1,263 @@
+/* A job that may use a part of a device. Exits with 1 if an answer is impossible, or if a block has other bytes than
+ * were written to it.
+ *
+ *   quota book SEED STEPS   allocates and frees every class of device memory at random
+ *   quota limit             allocates each class until out of memory, frees all, and allocates half as much again
+ *   quota mixed SEED STEPS  many small and some large requests, never more than 60% of the memory; prints the result
+ *   quota next              looks the same name up twice with RTLD_NEXT */
+#include "client.h"
+#include "random.h"
+#include "shim.h"
+#include <stdbool.h>
+
+enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115, UNKNOWN = 999 };
+#define MIB (1ull << 20)
+
+struct block { int class; CUdeviceptr address; CUmemGenericAllocationHandle handle; size_t bytes, held; uint64_t word; };
+
+static uint64_t seed;
+static size_t granularity; /* of physical memory; 0 without virtual memory management */
+static bool pools;
+
+/* Writes words at both ends, so that blocks that overlap are noticed. */
+static void write_words(struct block *block)
+{
+    static uint64_t words;
+    block->word = ++words * 0x9e3779b97f4a7c15;
+    CHECK(cu(cuMemcpyHtoD_v2)(block->address, &block->word, 8));
+    CHECK(cu(cuMemcpyHtoD_v2)(block->address + block->held - 8, &block->word, 8));
+}
+
+static void find_words(const struct block *block)
+{
+    uint64_t first, last;
+    CHECK(cu(cuMemcpyDtoH_v2)(&first, block->address, 8));
+    CHECK(cu(cuMemcpyDtoH_v2)(&last, block->address + block->held - 8, 8));
+    THAT(first == block->word && last == block->word);
+}
+
+/* Results that a layer may give for a class of memory that it does not support. */
+static bool unusable(CUresult result) { return result == CUDA_ERROR_NOT_SUPPORTED || result == UNKNOWN; }
+
+static CUresult map(struct block *block)
+{
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cu(cuMemAddressReserve)(&block->address, block->held, 0, 0, 0));
+    CUresult result = cu(cuMemMap)(block->address, block->held, 0, block->handle, 0);
+    if (result != CUDA_SUCCESS) {
+        CHECK(cu(cuMemAddressFree)(block->address, block->held));
+        CHECK(cu(cuMemRelease)(block->handle));
+        return result;
+    }
+    CHECK(cu(cuMemSetAccess)(block->address, block->held, &access, 1));
+    *count_of(0, ADDRESS_RANGE) += (long long)block->held;
+    return CUDA_SUCCESS;
+}
+
+static CUresult ask(struct block *block, int class, size_t size)
+{
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUresult result = CUDA_SUCCESS;
+    size_t pitch;
+    *block = (struct block){.class = class, .bytes = size, .held = size};
+    switch (class) {
+    case LINEAR: result = cu(cuMemAlloc_v2)(&block->address, size); break;
+    case MANAGED: result = cu(cuMemAllocManaged)(&block->address, size, 1); break;
+    case ASYNC: result = cu(cuMemAllocAsync)(&block->address, size, NULL); break;
+    case PITCHED:
+        block->bytes = (size / 1000 + 1) * 1000;
+        result = cu(cuMemAllocPitch_v2)(&block->address, &pitch, 1000, block->bytes / 1000, 4);
+        if (result == CUDA_SUCCESS) block->held = pitch * (block->bytes / 1000);
+        break;
+    case VMM:
+        block->bytes = block->held = (size + granularity - 1) / granularity * granularity;
+        result = cu(cuMemCreate)(&block->handle, block->held, &properties, 0);
+        if (result == CUDA_SUCCESS) result = map(block);
+        break;
+    }
+    if (result != CUDA_SUCCESS) return result;
+    *count_of(0, class) += (long long)block->bytes;
+    write_words(block);
+    return CUDA_SUCCESS;
+}
+
+static void release(struct block *block)
+{
+    find_words(block);
+    switch (block->class) {
+    case ASYNC: CHECK(cu(cuMemFreeAsync)(block->address, NULL)); break;
+    case VMM:
+        CHECK(cu(cuMemUnmap)(block->address, block->held));
+        CHECK(cu(cuMemRelease)(block->handle));
+        CHECK(cu(cuMemAddressFree)(block->address, block->held));
+        *count_of(0, ADDRESS_RANGE) -= (long long)block->held;
+        break;
+    default: CHECK(cu(cuMemFree_v2)(block->address));
+    }
+    *count_of(0, block->class) -= (long long)block->bytes;
+    block->held = 0;
+}
+
+static const int classes[] = {LINEAR, PITCHED, MANAGED, ASYNC, VMM};
+enum { KINDS = sizeof classes / sizeof *classes };
+
+/* Whether the device says that it supports this class of memory. */
+static bool is_there(int class) { return class == VMM ? granularity > 0 : class == ASYNC ? pools : true; }
+
+/* Checks that free and used memory add up. */
+static void compare_information(void)
+{
+    size_t free_bytes, total, whole;
+    CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
+    CHECK(cu(cuMemGetInfo_v2)(NULL, &whole));
+    THAT(whole == total && free_bytes <= total);
+    CHECK(cu(cuDeviceTotalMem_v2)(&whole, 0));
+    THAT(whole == total);
+    printf("{\"information\":{\"free\":%zu,\"total\":%zu}}\n", free_bytes, total);
+}
+
+static void book(int steps)
+{
+    enum { BLOCKS = 40 };
+    static struct block blocks[BLOCKS];
+    int served[CLASSES] = {0}, unusable_classes = 0;
+    checkpoint();
+    for (int step = 1; step <= steps; step++) {
+        struct block *block = &blocks[draw(&seed, BLOCKS)];
+        int class = classes[draw(&seed, KINDS)];
+        if (block->held) release(block);
+        else if (is_there(class)) {
+            CUresult result = ask(block, class, 16 + draw(&seed, draw(&seed, 4) ? 64 << 10 : 8 << 20));
+            if (result == CUDA_SUCCESS) served[class]++;
+            else block->held = 0, unusable_classes |= 1 << class;
+            if (class != VMM || !unusable(result)) CHECK(result);
+        }
+        if (step % 25) continue;
+        CHECK(cu(cuStreamSynchronize)(NULL));
+        checkpoint();
+        compare_information();
+    }
+    for (int i = 0; i < KINDS; i++)
+        THAT(served[classes[i]] > 0 || !is_there(classes[i]) || unusable_classes == 1 << VMM);
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].held) release(&blocks[i]);
+    CHECK(cu(cuStreamSynchronize)(NULL));
+    checkpoint();
+    compare_information();
+}
+
+static void limit(void)
+{
+    enum { BLOCKS = 64 };
+    static struct block blocks[BLOCKS], more;
+    for (int kind = 0; kind < KINDS; kind++) {
+        int class = classes[kind], count = 0;
+        size_t size = 48 * MIB - 4096;
+        CUresult result = CUDA_SUCCESS;
+        if (!is_there(class)) continue;
+        while (count < BLOCKS && (result = ask(&blocks[count], class, size)) == CUDA_SUCCESS) count++;
+        if (class == VMM && count == 0 && unusable(result)) continue;
+        EXPECT(result, CUDA_ERROR_OUT_OF_MEMORY);
+        checkpoint();
+        EXPECT(ask(&more, class, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
+        checkpoint();
+        /* Frees one block and allocates another. */
+        release(&blocks[count / 2]);
+        CHECK(cu(cuStreamSynchronize)(NULL));
+        CHECK(ask(&blocks[count / 2], class, size));
+        for (int i = 0; i < count; i++) release(&blocks[i]);
+        CHECK(cu(cuStreamSynchronize)(NULL));
+        checkpoint();
+        for (int i = 0; i < count / 2; i++) CHECK(ask(&blocks[i], class, size));
+        for (int i = 0; i < count / 2; i++) release(&blocks[i]);
+        CHECK(cu(cuStreamSynchronize)(NULL));
+        checkpoint();
+        printf("%s: %d served\n", class_names[class], count);
+    }
+}
+
+static size_t mixed_size(void)
+{
+    switch (draw(&seed, 16)) {
+    case 0: return (16 + draw(&seed, 80)) * MIB;
+    case 1: case 2: return (1 + draw(&seed, 12)) * MIB + draw(&seed, 4096) * 16;
+    default: return 512 + draw(&seed, 256 << 10);
+    }
+}
+
+/* Prints the used bytes of the device by each book. cuMemGetInfo counts free memory of the library as free. */
+static void books(void)
+{
+    struct { unsigned long long total, free, used; } memory;
+    struct vramshim_stats stats = {0};
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device;
+    THAT(library);
+    THAT(((int (*)(void))dlsym(library, "nvmlInit_v2"))() == 0);
+    THAT(((int (*)(unsigned, void **))dlsym(library, "nvmlDeviceGetHandleByIndex_v2"))(0, &device) == 0);
+    THAT(((int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo"))(device, &memory) == 0);
+    size_t free_bytes, total;
+    CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
+    uint64_t (*layer)(int) = found_below("layer_used");
+    __typeof__(&vramshim_stats) ask = (__typeof__(ask))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    if (ask) THAT(ask(0, &stats) == 0);
+    printf("books: layer %llu, ledger %llu, NVML %llu, cuMemGetInfo %llu with %llu free inside\n",
+           layer ? (unsigned long long)layer(0) : 0ull, (unsigned long long)stats.reserved, memory.used,
+           (unsigned long long)(total - free_bytes), (unsigned long long)stats.free_inside);
+}
+
+static void mixed(int steps)
+{
+    enum { BLOCKS = 640 };
+    static struct block blocks[BLOCKS];
+    size_t held = 0, free_bytes, total;
+    CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
+    for (int step = 1; step <= steps; step++) {
+        struct block *block = &blocks[draw(&seed, BLOCKS)];
+        size_t size = mixed_size();
+        if (block->held) {
+            held -= block->held;
+            release(block);
+        } else if (held + size <= total / 10 * 6) {
+            CUresult result = ask(block, LINEAR, size);
+            if (result != CUDA_SUCCESS) {
+                block->held = 0;
+                EXPECT(result, CUDA_ERROR_OUT_OF_MEMORY);
+                CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
+                checkpoint();
+                printf("out of memory: %zu bytes asked for, %zu held, %zu free\n", size, held, free_bytes);
+                books();
+                return;
+            }
+            held += size;
+        }
+        if (step % 200 == 0) checkpoint();
+    }
+    checkpoint();
+    printf("served\n");
+    books();
+}
+
+int main(int argc, char **argv)
+{
+    const char *scene = argc > 1 ? argv[1] : "";
+    int steps = argc > 3 ? atoi(argv[3]) : 0, has;
+    CUcontext context;
+    if (argc > 2) seed = strtoull(argv[2], NULL, 10);
+    if (!strcmp(scene, "next")) {
+        for (int i = 0; i < 2; i++) printf(dlsym(RTLD_NEXT, "malloc") ? "found%s" : "nothing%s", i ? "\n" : ", ");
+        return 0;
+    }
+    CHECK(cu(cuInit)(0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuCtxSetCurrent)(context));
+    CHECK(cu(cuDeviceGetAttribute)(&has, VIRTUAL_MEMORY_MANAGEMENT, 0));
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    if (has) CHECK(cu(cuMemGetAllocationGranularity)(&granularity, &properties, 0));
+    CHECK(cu(cuDeviceGetAttribute)(&has, MEMORY_POOLS, 0));
+    pools = has;
+    if (!strcmp(scene, "book")) book(steps);
+    else if (!strcmp(scene, "limit")) limit();
+    else if (!strcmp(scene, "mixed")) mixed(steps);
+    else return fprintf(stderr, "quota: no such scene\n"), 2;
+    return 0;
+}

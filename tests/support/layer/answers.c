@@ -1,0 +1,31 @@
+/* Answers to a job's questions about the device: the limit is its total memory. */
+#include "layer.h"
+
+enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115 };
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    CUresult result = driver()->cuMemGetInfo_v2(free, total);
+    uint64_t used = book_used(current_device());
+    if (result == CUDA_SUCCESS && free) *free = least(*free, used < habits.limit ? habits.limit - used : 0);
+    if (result == CUDA_SUCCESS && total) *total = least(*total, habits.limit);
+    return result;
+}
+
+API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    CUresult result = driver()->cuDeviceTotalMem_v2(bytes, device);
+    if (result == CUDA_SUCCESS) *bytes = least(*bytes, habits.limit);
+    return result;
+}
+
+API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
+{
+    CUresult result = driver()->cuDeviceGetAttribute(value, attribute, device);
+    if (result != CUDA_SUCCESS) return result;
+    if (attribute == VIRTUAL_MEMORY_MANAGEMENT && habits.vmm == VMM_REFUSED) *value = 0;
+    if (attribute == MEMORY_POOLS && !habits.pools) *value = 0;
+    return result;
+}

@@ -1,0 +1,105 @@
+/* The book: the bytes that each device has allocated, and an entry for each allocation. There is one lock. A slow layer
+ * sleeps while it holds the lock, as a layer with a lock for all processes would. */
+#include "layer.h"
+#include <stdlib.h>
+#include <time.h>
+
+enum { DEVICES = 16, CHAINS = 4096 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t used[DEVICES];
+static struct entry *chains[CHAINS];
+
+static struct entry **chain_of(uint64_t key) { return &chains[(key >> 9 ^ key >> 4) % CHAINS]; }
+
+static struct entry **find(enum kind kind, uint64_t key)
+{
+    struct entry **at = chain_of(key);
+    while (*at && ((*at)->kind != kind || (*at)->key != key)) at = &(*at)->next;
+    return at;
+}
+
+static void begin(void)
+{
+    pthread_mutex_lock(&lock);
+    if (habits.slow_microseconds)
+        nanosleep(&(struct timespec){.tv_nsec = (long)habits.slow_microseconds * 1000}, NULL);
+}
+
+bool book_charge(int device, uint64_t size)
+{
+    if (device < 0 || device >= DEVICES) return true;
+    begin();
+    bool fits = size <= habits.limit && used[device] <= habits.limit - size;
+    if (fits) used[device] += size;
+    pthread_mutex_unlock(&lock);
+    return fits;
+}
+
+void book_refund(int device, uint64_t size)
+{
+    if (device < 0 || device >= DEVICES) return;
+    begin();
+    used[device] -= size;
+    pthread_mutex_unlock(&lock);
+}
+
+void book_enter(struct entry entry)
+{
+    struct entry *made = malloc(sizeof *made);
+    *made = entry;
+    pthread_mutex_lock(&lock);
+    struct entry **chain = chain_of(entry.key);
+    made->next = *chain;
+    *chain = made;
+    pthread_mutex_unlock(&lock);
+}
+
+bool book_take(enum kind kind, uint64_t key, struct entry *out)
+{
+    pthread_mutex_lock(&lock);
+    struct entry **at = find(kind, key), *found = *at;
+    if (found) {
+        *out = *found;
+        if (found->references > 1) found->references--; /* the copy tells that it was not the last */
+        else *at = found->next, free(found);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+bool book_retain(uint64_t handle)
+{
+    pthread_mutex_lock(&lock);
+    struct entry *found = *find(HANDLE, handle);
+    if (found) found->references++;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void book_forget(bool (*gone)(const struct entry *, const void *), const void *data)
+{
+    begin();
+    for (int chain = 0; chain < CHAINS; chain++)
+        for (struct entry **at = &chains[chain]; *at;) {
+            struct entry *entry = *at;
+            if (!gone(entry, data)) { at = &entry->next; continue; }
+            if (entry->device >= 0) used[entry->device] -= entry->size;
+            *at = entry->next;
+            free(entry);
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t book_used(int device)
+{
+    if (device < 0 || device >= DEVICES) return 0;
+    pthread_mutex_lock(&lock);
+    uint64_t bytes = used[device];
+    pthread_mutex_unlock(&lock);
+    return bytes;
+}
+
+/* For programs that compare books. */
+API uint64_t layer_used(int device) { return book_used(device); }
+API uint64_t layer_limit(void) { return habits.limit; }

@@ -1,0 +1,52 @@
+/* The habits of the layer, from the environment; the default is in parentheses:
+ *
+ *   LAYER_LIMIT        bytes of each device that a process may allocate (8GiB)
+ *   LAYER_SLOW         duration of each change of the book, with its lock held, for example 200us (0us)
+ *   LAYER_VMM          0: the attribute says that there is no virtual memory management; broken: the attribute says yes,
+ *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails (1)
+ *   LAYER_POOLS        0: no stream-ordered memory (1)
+ *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
+ *   LAYER_FORGETFUL    1: dlsym returns NULL if a thread looks a symbol up with RTLD_NEXT for the second time (0) */
+#include "layer.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct habits habits = {.limit = 8ull << 30, .pools = true};
+
+static bool is(const char *variable, const char *value)
+{
+    const char *found = getenv(variable);
+    return found && !strcmp(found, value);
+}
+
+static void refuse(const char *variable)
+{
+    fprintf(stderr, "layer: %s=\"%s\" is not accepted\n", variable, getenv(variable));
+    abort(); /* a test with a wrong value must not pass */
+}
+
+__attribute__((constructor)) static void read_habits(void)
+{
+    const char *limit = getenv("LAYER_LIMIT"), *slow = getenv("LAYER_SLOW"), *vmm = getenv("LAYER_VMM");
+    char *unit = NULL;
+    if (limit) {
+        habits.limit = strtoull(limit, &unit, 10);
+        if (!strcmp(unit, "GiB")) habits.limit <<= 30;
+        else if (!strcmp(unit, "MiB")) habits.limit <<= 20;
+        else if (*unit) refuse("LAYER_LIMIT");
+    }
+    if (slow) {
+        habits.slow_microseconds = (unsigned)strtoul(slow, &unit, 10);
+        if (strcmp(unit, "us")) refuse("LAYER_SLOW");
+    }
+    if (is("LAYER_VMM", "0")) habits.vmm = VMM_REFUSED;
+    else if (is("LAYER_VMM", "broken")) habits.vmm = VMM_CREATES_NOTHING;
+    else if (is("LAYER_VMM", "broken-map")) habits.vmm = VMM_MAPS_NOTHING;
+    else if (is("LAYER_VMM", "once")) habits.vmm = VMM_MAPS_ONCE;
+    else if (vmm && !is("LAYER_VMM", "1")) refuse("LAYER_VMM");
+    habits.pools = !is("LAYER_POOLS", "0");
+    habits.forgetful = is("LAYER_FORGETFUL", "1");
+    /* The simulator reads its variables at the first call. */
+    if (is("LAYER_CONTIGUOUS", "1")) setenv("SIMGPU_CONTIGUOUS", "1", 1);
+}

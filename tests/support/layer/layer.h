@@ -1,0 +1,76 @@
+/* A quota layer stands between the job and the driver and counts the device memory of a process against a limit, as
+ * systems for GPU sharing do. It is written from the public headers. There are two forms: preloaded (preloaded.c), and
+ * in place of libcuda.so.1 (replacing.c). This header is shared by its files. */
+#ifndef LAYER_H
+#define LAYER_H
+
+#include "cuda_api.h"
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream);
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream);
+CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
+
+/* The functions that the layer hooks. Each hook calls the driver's function. */
+#define HOOKED(X)                                                                                                      \
+    X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemFree)              \
+    X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz)               \
+    X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate)                                                         \
+    X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) X(cuMemAddressReserve)      \
+    X(cuMemGetAllocationGranularity)                                                                                   \
+    X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuDeviceGetAttribute)                                                   \
+    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
+    X(cuGetProcAddress) X(cuGetProcAddress_v2)
+/* Functions of the driver that the layer calls for itself. */
+#define ASKED(X) X(cuCtxGetDevice) X(cuCtxGetCurrent) X(cuPointerGetAttribute) X(cuStreamIsCapturing) X(cuStreamIsCapturing_ptsz)
+
+/* ---- driver.c: the driver's functions */
+struct driver {
+#define FIELD(name) __typeof__(&name) name;
+    HOOKED(FIELD) ASKED(FIELD)
+#undef FIELD
+};
+const struct driver *driver(void);
+int current_device(void); /* -1 without a context */
+CUcontext current_context(void);
+
+/* ---- preloaded.c and replacing.c: a function of the driver, NULL if it has none of this name */
+void *driver_symbol(const char *name);
+
+/* ---- look_up.c: the layer's hook of this name, or NULL */
+void *hook_named(const char *name);
+
+/* ---- habits.c, which lists the variables */
+struct habits {
+    uint64_t limit;
+    unsigned slow_microseconds;
+    enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE } vmm;
+    bool pools, forgetful;
+};
+extern struct habits habits;
+
+/* ---- book.c */
+enum kind { ADDRESS, HANDLE };
+struct entry {
+    enum kind kind;
+    uint64_t key, size;
+    int device;
+    CUcontext context; /* dies with it; NULL for what dies with the device */
+    unsigned references;
+    struct entry *next;
+};
+/* Charged before the driver is asked, so that two threads never pass the limit together. */
+bool book_charge(int device, uint64_t size);
+void book_refund(int device, uint64_t size);
+void book_enter(struct entry entry);
+/* Taken out before the driver frees: it may hand the same address out again at once. The bytes stay charged until
+ * then. */
+bool book_take(enum kind kind, uint64_t key, struct entry *out);
+bool book_retain(uint64_t handle);
+void book_forget(bool (*gone)(const struct entry *, const void *), const void *data);
+uint64_t book_used(int device);
+
+#endif

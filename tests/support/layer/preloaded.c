@@ -1,0 +1,58 @@
+/* The preloaded form. It exports dlsym, which returns the hook of every hooked name, for any handle but RTLD_NEXT. */
+#define _GNU_SOURCE
+#include "layer.h"
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#if defined(__x86_64__)
+#define DLSYM_VERSION "GLIBC_2.2.5"
+#else
+#define DLSYM_VERSION "GLIBC_2.17"
+#endif
+
+typedef void *(*dlsym_t)(void *, const char *);
+
+static dlsym_t next_dlsym(void)
+{
+    static dlsym_t found;
+    if (!found) found = (dlsym_t)dlvsym(RTLD_NEXT, "dlsym", DLSYM_VERSION);
+    if (!found) abort();
+    return found;
+}
+
+void *driver_symbol(const char *name)
+{
+    static void *library;
+    if (!library && !(library = dlopen("libcuda.so.1", RTLD_NOW))) abort();
+    return next_dlsym()(library, name);
+}
+
+/* Some layers guard dlsym against recursion in this way: a thread gets a function once, and NULL afterwards, until the
+ * pair has left this list. */
+static bool told_before(void *found)
+{
+    enum { REMEMBERED = 100 };
+    static struct { pthread_t thread; void *found; } told[REMEMBERED];
+    static unsigned count;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    bool before = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < REMEMBERED && !before; i++)
+        before = told[i].found == found && pthread_equal(told[i].thread, pthread_self());
+    if (!before) {
+        told[count % REMEMBERED].thread = pthread_self();
+        told[count++ % REMEMBERED].found = found;
+    }
+    pthread_mutex_unlock(&lock);
+    return before;
+}
+
+API void *dlsym(void *restrict handle, const char *restrict name)
+{
+    if (handle == RTLD_NEXT && habits.forgetful) {
+        void *found = next_dlsym()(handle, name); /* a call and not a jump, so "next" means after the layer */
+        return found && told_before(found) ? NULL : found;
+    }
+    void *ours = handle == RTLD_NEXT ? NULL : hook_named(name);
+    return ours ? ours : next_dlsym()(handle, name);
+}

@@ -1,0 +1,118 @@
+//! Compares the three counts of a checkpoint: what the client counted itself, what the simulator's table holds, and
+//! what the library's account says. The journal is compared with the last checkpoint.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::Strategy;
+
+/// Bytes by device and class. Classes with 0 bytes are left out.
+pub type Totals = BTreeMap<(i64, String), u64>;
+
+pub fn totals(rows: &Value, bytes: impl Fn(&Value) -> &Value) -> Totals {
+    let rows = rows.as_array().unwrap_or_else(|| panic!("no rows: {rows}"));
+    rows.iter()
+        .map(|row| {
+            let key = (
+                row["device"].as_i64().unwrap(),
+                row["class"].as_str().unwrap().to_owned(),
+            );
+            (key, bytes(row).as_u64().unwrap_or_else(|| panic!("no bytes: {row}")))
+        })
+        .filter(|(_, bytes)| *bytes > 0)
+        .collect()
+}
+
+/// The bytes that the simulator has reserved, in the classes of the job's requests. `auto_growth` serves linear memory
+/// from granules that it maps itself, so mapped memory beyond the job's own counts as linear.
+pub fn reserved(checkpoint: &Value) -> Totals {
+    let own = totals(&checkpoint["own"], |row| &row["requested"]);
+    let mut truth = totals(&checkpoint["truth"]["totals"], |row| &row["reserved"]);
+    let name = |device: i64, class: &str| (device, class.to_owned());
+    for device in 0..32 {
+        let mut excess = |class: &str| {
+            let held = truth.get_mut(&name(device, class))?;
+            let jobs = own.get(&name(device, class)).copied().unwrap_or(0);
+            Some(
+                std::mem::replace(held, jobs)
+                    .checked_sub(jobs)
+                    .expect("no less than the job's own"),
+            )
+        };
+        let mapped = excess("vmm").unwrap_or(0);
+        excess("address_range");
+        *truth.entry(name(device, "linear")).or_default() += mapped;
+    }
+    truth.retain(|_, bytes| *bytes > 0);
+    truth
+}
+
+/// Checks one checkpoint of a client by device and class. The account's requested bytes equal the job's own count, and
+/// its reserved bytes equal the simulator's table. Under passthrough the simulator's requested bytes are the job's too.
+pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
+    let (own, truth, account) = (
+        &checkpoint["own"],
+        &checkpoint["truth"]["totals"],
+        &checkpoint["account"]["totals"],
+    );
+    let own = totals(own, |row| &row["requested"]);
+    assert_eq!(
+        totals(account, |row| &row["requested"]["current"]),
+        own,
+        "requested, {context}"
+    );
+    assert_eq!(
+        totals(account, |row| &row["reserved"]["current"]),
+        reserved(checkpoint),
+        "reserved, {context}"
+    );
+    if strategy.name == "passthrough" {
+        assert_eq!(
+            totals(truth, |row| &row["requested"]),
+            own,
+            "the client's own count, {context}"
+        );
+    }
+}
+
+/// Checks that the journal of an ended job has the numbers of the job's last checkpoint.
+pub fn assert_journal_agrees(job: &Value, last: &Value, context: &str) {
+    for (kind, wanted) in [
+        ("requested", totals(&last["own"], |row| &row["requested"])),
+        ("reserved", reserved(last)),
+    ] {
+        let mut told = Totals::new();
+        for device in job["devices"].as_array().unwrap().iter().chain([&job["host_memory"]]) {
+            for class in device["classes"].as_array().unwrap() {
+                let key = (
+                    device["device"].as_i64().unwrap(),
+                    class["class"].as_str().unwrap().to_owned(),
+                );
+                told.insert(key, class[kind]["current"].as_u64().unwrap());
+            }
+            let sum = wanted.iter().filter(|((on, class), _)| {
+                Some(*on) == device["device"].as_i64() && !matches!(class.as_str(), "imported" | "address_range")
+            });
+            let sum: u64 = sum.map(|(_, bytes)| bytes).sum();
+            assert_eq!(
+                device[kind]["current"], sum,
+                "{kind} of device {}, {context}",
+                device["device"]
+            );
+        }
+        told.retain(|_, bytes| *bytes > 0);
+        assert_eq!(told, wanted, "{kind} in the journal, {context}");
+    }
+}
+
+/// A list of live allocations as a multiset of call, size and device.
+pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
+    let mut set = BTreeMap::new();
+    for one in list.as_array().expect("a live list") {
+        let api = one["api"].as_str().unwrap().to_owned();
+        *set.entry((api, one["size"].as_u64().unwrap(), one["device"].as_i64().unwrap()))
+            .or_default() += 1;
+    }
+    set
+}

@@ -1,0 +1,113 @@
+//! Tests of the allocator for PyTorch (`vramshim_torch_*`) without PyTorch: which stream may get a freed block next,
+//! and when.
+
+use support::{AUTO_GROWTH, AUTO_GROWTH_CHUNKS, Finished, Job, NAIVE_BEST_FIT, STRATEGIES, assert_agree, client};
+
+const POLICIES: [support::Strategy; 3] = [NAIVE_BEST_FIT, AUTO_GROWTH, AUTO_GROWTH_CHUNKS];
+
+fn scene(name: &str) -> Job {
+    let path = client("tensors/tensors.c", "tensors", &["libcuda.so.1"]);
+    Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
+}
+
+fn in_all(name: &str) -> [(support::Strategy, Finished); 4] {
+    STRATEGIES.map(|strategy| (strategy, scene(name).strategy(strategy).run().ok()))
+}
+
+/// The number of synchronisations that a scene printed.
+fn waited(finished: &Finished) -> u64 {
+    let count = finished.stdout.trim().strip_prefix("waited ").expect("a count");
+    count.parse().unwrap()
+}
+
+/// PyTorch allocates before the job has retained the primary context. Without a retain, the context and its memory
+/// would be destroyed after the call.
+#[test]
+fn the_first_tensor_outlives_the_call_that_made_it() {
+    for (strategy, finished) in in_all("first") {
+        let checkpoints = finished.json();
+        assert_eq!(checkpoints.len(), 3);
+        for (number, checkpoint) in checkpoints.iter().enumerate() {
+            assert_agree(checkpoint, strategy, &format!("{strategy:?}, checkpoint {number}"));
+        }
+    }
+}
+
+#[test]
+fn without_record_stream_a_free_waits() {
+    in_all("untold");
+}
+
+#[test]
+fn with_record_stream_only_recorded_blocks_wait() {
+    for (strategy, finished) in in_all("told") {
+        let told = finished.stdout.trim();
+        if strategy.name == "passthrough" {
+            assert!(told.ends_with("waited 0"), "{told}"); // the driver itself waits
+        } else {
+            assert_eq!(told, "same 100 waited 0", "{strategy:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_moves_to_another_stream_only_after_a_wait() {
+    for strategy in POLICIES {
+        // The device has too little memory for both streams at the same time.
+        let finished = scene("crossing").sim("160MiB", 1).strategy(strategy).run().ok();
+        assert!(waited(&finished) > 0, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_new_stream_with_the_handle_of_a_destroyed_one_is_another_stream() {
+    // Without the thread cache malloc reuses freed memory at once, so a new stream gets the handle of the destroyed
+    // one.
+    for strategy in STRATEGIES {
+        let job = scene("namesake").strategy(strategy);
+        job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").run().ok();
+    }
+}
+
+#[test]
+fn memory_that_a_cuda_graph_may_use_is_not_reused() {
+    for strategy in STRATEGIES {
+        let finished = scene("captured").sim("600MiB", 1).strategy(strategy).run().ok();
+        let said = finished.said();
+        let warnings: Vec<_> = said.iter().filter(|(_, words)| words.contains("CUDA graph")).collect();
+        assert!(warnings.len() == 1 && warnings[0].0 == 'W', "{strategy:?}: {said:?}");
+    }
+}
+
+#[test]
+fn replay_predicts_what_the_library_does() {
+    let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
+    let waited = waited(&finished);
+    let journal = finished.journals().remove(0);
+    let played = std::process::Command::new(support::program())
+        .args([
+            "replay",
+            "--json",
+            "--strategy",
+            "auto_growth",
+            "--device-memory",
+            "1GiB",
+        ])
+        .arg(journal)
+        .output()
+        .unwrap();
+    let page: serde_json::Value = serde_json::from_slice(&played.stdout).unwrap();
+    let told = &page["strategies"][0];
+    let job = finished.inspect();
+    let linear = &job["devices"][0]["classes"][0];
+    let streams = job["live"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|live| live["stream"].as_u64());
+    let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
+    assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
+    assert!(waited > 0, "no memory was remapped");
+    assert_eq!(told["synchronisations"], waited, "{told:#}");
+    assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
+}

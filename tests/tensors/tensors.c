@@ -1,0 +1,246 @@
+/* Calls the allocator for PyTorch (vramshim_torch_*). Exits with 1 if a block is handed out that may still be in use.
+ *
+ *   tensors first       allocates before the job has a context; prints checkpoints
+ *   tensors untold      uses blocks on other streams and never records it
+ *   tensors told        records it; prints the number of reused blocks and of waits on the same stream
+ *   tensors crossing    moves blocks that fill the device between two streams; prints the number of waits
+ *   tensors namesake    a new stream has the handle of a destroyed one
+ *   tensors captured    allocates and frees blocks during captures
+ *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
+#include "delayed.h"
+#include "random.h"
+#include <pthread.h>
+
+static __typeof__(&vramshim_torch_alloc) torch_alloc;
+static __typeof__(&vramshim_torch_free) torch_free;
+static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
+
+static CUdeviceptr obtain(size_t size, CUstream stream)
+{
+    void *address = torch_alloc((ptrdiff_t)size, 0, stream);
+    THAT(address);
+    return (CUdeviceptr)address;
+}
+
+static void give_back(CUdeviceptr address, size_t size, CUstream stream)
+{
+    torch_free((void *)address, (ptrdiff_t)size, 0, stream);
+}
+
+static void record(CUdeviceptr address, CUstream stream) { torch_record_stream((void *)address, stream); }
+
+/* ---- first */
+
+static void first(void)
+{
+    CUdeviceptr tensor, other;
+    CHECK(cuInit(0));
+    tensor = obtain(MIB, NULL);
+    *count_of(0, LINEAR) += MIB;
+    checkpoint();
+    begin();
+    CHECK(cuMemsetD8_v2(tensor, 1, MIB));
+    CHECK(cuMemAlloc_v2(&other, MIB));
+    CHECK(cuMemsetD8_v2(other, 1, MIB));
+    *count_of(0, LINEAR) += MIB;
+    checkpoint();
+    /* Releases the job's own retain; the library's retain keeps the context. */
+    CHECK(cuDevicePrimaryCtxRelease_v2(0));
+    CHECK(cuMemsetD8_v2(tensor, 1, MIB));
+    checkpoint();
+}
+
+/* ---- untold, told */
+
+/* Allocates a block for stream `own`, uses it on stream `user`, and frees it for `own`. The next owner's block must not
+ * have this work pending. */
+static void used_elsewhere(CUstream own, CUstream user, bool tell)
+{
+    CUdeviceptr tensor = obtain(MIB, own);
+    if (tell) record(tensor, user);
+    CHECK(cuMemsetD8Async(tensor, 0xee, MIB, user));
+    give_back(tensor, MIB, own);
+    CUdeviceptr next = obtain(MIB, own);
+    THAT(simgpu_hazard(next, MIB) == 0);
+    CHECK(cuMemsetD8Async(next, 1, MIB, own));
+    give_back(next, MIB, own);
+}
+
+static void everywhere(bool tell)
+{
+    CUstream streams[] = {NULL, new_stream(NON_BLOCKING), new_stream(NON_BLOCKING)};
+    for (int round = 0; round < 20; round++)
+        for (int own = 0; own < 3; own++)
+            for (int user = 0; user < 3; user++)
+                if (own != user) used_elsewhere(streams[own], streams[user], tell);
+    THAT(simgpu_hazards() == 0);
+}
+
+static void untold(void)
+{
+    begin();
+    everywhere(false);
+}
+
+static void told(void)
+{
+    begin();
+    everywhere(true);
+    CUstream stream = new_stream(NON_BLOCKING);
+    give_back(obtain(MIB, stream), MIB, stream); /* waits for the recorded streams */
+    uint64_t before = synchronisations();
+    int same = 0;
+    for (int i = 0; i < 100; i++) {
+        CUdeviceptr tensor = obtain(MIB, stream);
+        CHECK(cuMemsetD8Async(tensor, 1, MIB, stream));
+        give_back(tensor, MIB, stream);
+        CUdeviceptr next = obtain(MIB, stream);
+        same += next == tensor;
+        CHECK(cuMemsetD8Async(next, 2, MIB, stream));
+        give_back(next, MIB, stream);
+    }
+    printf("same %d waited %d\n", same, (int)(synchronisations() - before));
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- crossing */
+
+static void crossing(void)
+{
+    enum { BLOCKS = 3, SIZE = 40 * MIB, ROUNDS = 10 };
+    CUstream streams[2];
+    CUdeviceptr tensors[BLOCKS];
+    begin();
+    streams[0] = new_stream(NON_BLOCKING), streams[1] = new_stream(NON_BLOCKING);
+    tensors[0] = obtain(MIB, streams[0]);
+    record(tensors[0], streams[1]);
+    give_back(tensors[0], MIB, streams[0]);
+    CHECK(cuCtxSynchronize());
+    uint64_t before = synchronisations();
+    for (int round = 0; round < ROUNDS; round++) {
+        CUstream stream = streams[round % 2];
+        for (int i = 0; i < BLOCKS; i++) {
+            tensors[i] = obtain(SIZE, stream);
+            THAT(simgpu_hazard(tensors[i], SIZE) == 0);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            CHECK(cuMemsetD8Async(tensors[i], 1, SIZE, stream));
+            give_back(tensors[i], SIZE, stream);
+        }
+    }
+    printf("waited %d\n", (int)(synchronisations() - before));
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- namesake */
+
+static void namesake(void)
+{
+    int met = 0;
+    begin();
+    CUdeviceptr any = obtain(MIB, NULL);
+    record(any, new_stream(NON_BLOCKING));
+    for (int i = 0; i < 200 && met < 3; i++) {
+        CUstream gone = new_stream(NON_BLOCKING);
+        CUdeviceptr tensor = obtain(MIB, gone);
+        CHECK(cuMemsetD8Async(tensor, 0xee, MIB, gone));
+        give_back(tensor, MIB, gone);
+        CHECK(cuStreamDestroy_v2(gone)); /* its pending work goes on */
+        CUstream next = new_stream(NON_BLOCKING);
+        met += next == gone;
+        CUdeviceptr other = obtain(MIB, next);
+        THAT(simgpu_hazard(other, MIB) == 0);
+        give_back(other, MIB, next);
+    }
+    THAT(met);
+}
+
+/* ---- captured */
+
+static bool meet(CUdeviceptr one, CUdeviceptr other) { return one < other + MIB && other < one + MIB; }
+
+static void *comes_and_goes(void *stream)
+{
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 400; i++) give_back(obtain(MIB, stream), MIB, stream);
+    return NULL;
+}
+
+/* Memory that belongs to no graph is free again after the capture: on a device of 600 MiB each round uses 400 MiB. */
+static void beside_a_capture(CUstream stream)
+{
+    pthread_t thread;
+    CUgraph graph;
+    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_create(&thread, NULL, comes_and_goes, new_stream(NON_BLOCKING));
+    pthread_join(thread, NULL);
+    CHECK(cuStreamEndCapture(stream, &graph));
+}
+
+static void captured(void)
+{
+    enum { CAPTURES = 3, LATER = 200 };
+    static CUdeviceptr in_graphs[3 * CAPTURES];
+    CUgraph graph;
+    int count = 0;
+    begin();
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (int i = 0; i < CAPTURES; i++) {
+        CUdeviceptr before = in_graphs[count++] = obtain(MIB, stream);
+        CHECK(cuStreamBeginCapture_v2(stream, i % 2 ? CU_STREAM_CAPTURE_MODE_GLOBAL : CU_STREAM_CAPTURE_MODE_RELAXED));
+        CUdeviceptr within = in_graphs[count++] = obtain(MIB, stream), output = in_graphs[count++] = obtain(MIB, stream);
+        CHECK(cuMemsetD8Async(before, 1, MIB, stream));
+        CHECK(cuMemsetD8Async(within, 1, MIB, stream));
+        CHECK(cuMemsetD8Async(output, 1, MIB, stream));
+        give_back(before, MIB, stream);
+        give_back(within, MIB, stream);
+        CHECK(cuStreamEndCapture(stream, &graph));
+        give_back(output, MIB, stream); /* the graph still uses it */
+    }
+    CHECK(cuCtxSynchronize());
+    for (int i = 0; i < 3; i++) beside_a_capture(stream);
+    for (int i = 0; i < LATER; i++) {
+        CUdeviceptr tensor = obtain(MIB, stream);
+        for (int k = 0; k < count; k++) THAT(!meet(tensor, in_graphs[k]));
+        if (i % 2) give_back(tensor, MIB, stream);
+    }
+}
+
+/* ---- steps */
+
+static void steps(void)
+{
+    enum { LIVE = 40, REQUESTS = 4000, STREAMS = 3 };
+    struct { CUdeviceptr address; size_t size; CUstream stream; } tensors[LIVE] = {0}, *tensor;
+    CUstream streams[STREAMS] = {NULL};
+    uint64_t random = 1;
+    begin();
+    for (int i = 1; i < STREAMS; i++) CHECK(cuStreamCreate(&streams[i], 1 /* non-blocking */));
+    uint64_t before = synchronisations();
+    for (int i = 0; i < REQUESTS; i++) {
+        tensor = &tensors[draw(&random, LIVE)];
+        if (tensor->address) give_back(tensor->address, tensor->size, tensor->stream);
+        tensor->size = 512 * (1 + draw(&random, 8192));
+        tensor->stream = streams[draw(&random, 8) ? 0 : draw(&random, STREAMS)];
+        tensor->address = obtain(tensor->size, tensor->stream);
+        CHECK(cuMemsetD8Async(tensor->address, 1, tensor->size, tensor->stream));
+        CUstream other = streams[draw(&random, STREAMS)];
+        if (other == tensor->stream || draw(&random, 8)) continue;
+        record(tensor->address, other);
+        CHECK(cuMemsetD8Async(tensor->address, 2, tensor->size, other));
+    }
+    printf("waited %d\n", (int)(synchronisations() - before));
+    THAT(simgpu_hazards() == 0);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"first", first},       {"untold", untold},     {"told", told},
+                                          {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
+                                          {"steps", steps}};
+    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    THAT(torch_alloc && torch_free && torch_record_stream);
+    return PLAY(scenes, argc, argv);
+}
