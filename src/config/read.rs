@@ -71,7 +71,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     }
 
     fn set<T>(&mut self, variable: &Variable, parse: impl Fn(&str) -> Option<T>, field: &mut T) {
-        if let Some(parsed) = self.parsed(variable.name, variable.accepted, parse) {
+        if let Some(parsed) = self.parsed(variable.name, (variable.accepted)(), parse) {
             *field = parsed;
         }
     }
@@ -119,7 +119,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             }
         }
         quota.accounts = self.path(&table::ACCOUNTS);
-        let asked_for = self.parsed(table::LIMIT_SCOPE.name, table::LIMIT_SCOPE.accepted, scope);
+        let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
         quota.scope = match asked_for {
             Some(scope) => scope,
             None if quota.accounts.is_some() && !of_process_only => Scope::Group,
@@ -135,7 +135,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// The limits that a virtualisation layer was given: one for every device, and those of single devices.
     fn inherited_limits(&mut self) -> Limits {
         let mut limits = Limits::default();
-        let accepted = table::INHERITED_LIMIT.accepted;
+        let accepted = (table::INHERITED_LIMIT.accepted)();
         if let Some(bytes) = self.parsed(table::INHERITED_LIMIT.name, accepted, parse_size) {
             limits.limit_every(bytes);
         }
@@ -164,7 +164,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             self.errors.push(ConfigError {
                 variable: variable.name,
                 value,
-                accepted: variable.accepted,
+                accepted: (variable.accepted)(),
             });
         }
     }

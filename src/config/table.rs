@@ -4,6 +4,10 @@
 //! `vramshim run --help`, the output of `vramshim variables`, docs/variables.md, and which variables a journal's header
 //! keeps. To add a variable, add an entry and read it in `read.rs`.
 
+use std::sync::LazyLock;
+
+use policy::Strategy;
+
 /// Which part acts on a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -31,7 +35,8 @@ pub struct Variable {
     pub name: &'static str,
     /// What holds if the variable is not set.
     pub default: &'static str,
-    pub accepted: &'static str,
+    /// What the variable accepts. It is a function, because the list of strategies is made when it is first needed.
+    pub accepted: fn() -> &'static str,
     /// One or two plain sentences.
     pub meaning: &'static str,
     pub part: Part,
@@ -45,9 +50,8 @@ const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, 
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); \
                            inherit takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
-const STRATEGIES: &str = "passthrough, naive_best_fit, auto_growth (also spelt autogrow)";
-const PADDLES_STRATEGIES: &str =
-    "passthrough, naive_best_fit, auto_growth (also spelt autogrow), thread_local (left to Paddle)";
+static PADDLES_STRATEGIES: LazyLock<String> =
+    LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
 /// Makes a constant of each entry, for the code that reads the variable, and the table of all of them.
 macro_rules! variables {
@@ -62,7 +66,7 @@ variables! {
     STRATEGY = Variable {
         name: "VRAMSHIM_STRATEGY",
         default: "none",
-        accepted: STRATEGIES,
+        accepted: Strategy::accepted,
         meaning: "The strategy that divides device memory among the job's requests. This variable wins over \
                   `FLAGS_allocator_strategy`.",
         part: Part::Library,
@@ -71,7 +75,7 @@ variables! {
     PADDLES_STRATEGY = Variable {
         name: "FLAGS_allocator_strategy",
         default: "passthrough",
-        accepted: PADDLES_STRATEGIES,
+        accepted: || &PADDLES_STRATEGIES,
         meaning: "The strategy, in Paddle's variable. With `thread_local` the library passes requests through.",
         part: Part::Library,
         in_journal: true,
@@ -79,7 +83,7 @@ variables! {
     DIRECTORY = Variable {
         name: "VRAMSHIM_DIR",
         default: "./vramshim-<job>",
-        accepted: "a folder; it need not exist yet",
+        accepted: || "a folder; it need not exist yet",
         meaning: "Folder for the journals. Each process writes one file.",
         part: Part::Library,
         in_journal: true,
@@ -87,7 +91,7 @@ variables! {
     LOG = Variable {
         name: "VRAMSHIM_LOG",
         default: "info",
-        accepted: "off, error, warn, info, debug, trace",
+        accepted: || "off, error, warn, info, debug, trace",
         meaning: "How much the library writes to standard error.",
         part: Part::Library,
         in_journal: true,
@@ -95,7 +99,7 @@ variables! {
     IDLE_RELEASE = Variable {
         name: "VRAMSHIM_IDLE_RELEASE",
         default: "0",
-        accepted: DURATION,
+        accepted: || DURATION,
         meaning: "A pool gives its free memory back after this time without a request. `0` keeps the memory.",
         part: Part::Library,
         in_journal: true,
@@ -103,7 +107,7 @@ variables! {
     LIMIT = Variable {
         name: "VRAMSHIM_MEMORY_LIMIT",
         default: "none",
-        accepted: LIMIT_FORMS,
+        accepted: || LIMIT_FORMS,
         meaning: "How many bytes of each device the job may hold. Requests beyond the limit fail with out of memory.",
         part: Part::Library,
         in_journal: true,
@@ -111,7 +115,7 @@ variables! {
     PADDLES_LIMIT = Variable {
         name: "FLAGS_gpu_memory_limit_mb",
         default: "0",
-        accepted: MEBIBYTES,
+        accepted: || MEBIBYTES,
         meaning: "The limit of each process, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
                   is no limit.",
         part: Part::Library,
@@ -120,7 +124,7 @@ variables! {
     INHERITED_LIMIT = Variable {
         name: "CUDA_DEVICE_MEMORY_LIMIT",
         default: "none",
-        accepted: SIZE,
+        accepted: || SIZE,
         meaning: "The limit that a virtualisation layer such as HAMi-core was given; `_0` to `_15` behind the name limit \
                   one device. The library reads it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
         part: Part::Library,
@@ -129,7 +133,7 @@ variables! {
     ACCOUNTS = Variable {
         name: "VRAMSHIM_ACCOUNTS",
         default: "none",
-        accepted: "a folder; it need not exist yet",
+        accepted: || "a folder; it need not exist yet",
         meaning: "Folder of the accounts. Processes that name the same folder share one limit.",
         part: Part::Library,
         in_journal: true,
@@ -137,7 +141,7 @@ variables! {
     LIMIT_SCOPE = Variable {
         name: "VRAMSHIM_LIMIT_SCOPE",
         default: "group with VRAMSHIM_ACCOUNTS, else process",
-        accepted: "process, group",
+        accepted: || "process, group",
         meaning: "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
                   without a folder uses `/dev/shm/vramshim-UID`.",
         part: Part::Library,
@@ -146,7 +150,7 @@ variables! {
     JOURNAL_MAX = Variable {
         name: "VRAMSHIM_JOURNAL_MAX",
         default: "4GiB",
-        accepted: SIZE,
+        accepted: || SIZE,
         meaning: "Largest size of a journal. `0` keeps no journal; `vramshim top` then does not see the process.",
         part: Part::Library,
         in_journal: true,
@@ -154,7 +158,7 @@ variables! {
     STRICT = Variable {
         name: "VRAMSHIM_STRICT",
         default: "0",
-        accepted: BOOLEAN,
+        accepted: || BOOLEAN,
         meaning: "If `1`, the library refuses every request for memory while a variable has a value that cannot be used. \
                   If `0`, the library uses that variable's default.",
         part: Part::Library,
@@ -163,7 +167,7 @@ variables! {
     FRACTION = Variable {
         name: "FLAGS_fraction_of_gpu_memory_to_use",
         default: "0.92",
-        accepted: "a number above 0, up to 1",
+        accepted: || "a number above 0, up to 1",
         meaning: "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
         part: Part::Policy,
         in_journal: true,
@@ -171,7 +175,7 @@ variables! {
     INITIAL = Variable {
         name: "FLAGS_initial_gpu_memory_in_mb",
         default: "0",
-        accepted: MEBIBYTES,
+        accepted: || MEBIBYTES,
         meaning: "`naive_best_fit`: size of the first reservation. `0` takes the share.",
         part: Part::Policy,
         in_journal: true,
@@ -179,7 +183,7 @@ variables! {
     REALLOCATE = Variable {
         name: "FLAGS_reallocate_gpu_memory_in_mb",
         default: "0",
-        accepted: MEBIBYTES,
+        accepted: || MEBIBYTES,
         meaning: "`naive_best_fit`: size of later reservations. `0` takes the share.",
         part: Part::Policy,
         in_journal: true,
@@ -187,7 +191,7 @@ variables! {
     CHUNK = Variable {
         name: "FLAGS_auto_growth_chunk_size_in_mb",
         default: "0",
-        accepted: MEBIBYTES,
+        accepted: || MEBIBYTES,
         meaning: "`auto_growth`: size of a granule, rounded up to a power of two, at most 1/16 of the device's memory; `0` \
                   is the driver's smallest granule. If there is no virtual memory management, this is the smallest chunk.",
         part: Part::Policy,
@@ -196,7 +200,7 @@ variables! {
     FREE_IDLE_CHUNK = Variable {
         name: "FLAGS_free_idle_chunk",
         default: "false",
-        accepted: BOOLEAN,
+        accepted: || BOOLEAN,
         meaning: "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
         part: Part::Policy,
         in_journal: true,
@@ -204,7 +208,7 @@ variables! {
     FREE_WHEN_NO_CACHE_HIT = Variable {
         name: "FLAGS_free_when_no_cache_hit",
         default: "false",
-        accepted: BOOLEAN,
+        accepted: || BOOLEAN,
         meaning: "`auto_growth` in chunks only: give idle chunks back before growing.",
         part: Part::Policy,
         in_journal: true,
@@ -212,7 +216,7 @@ variables! {
     LIBRARY = Variable {
         name: "VRAMSHIM_LIBRARY",
         default: "in the program's folder or in ../lib",
-        accepted: "the path of libvramshim.so",
+        accepted: || "the path of libvramshim.so",
         meaning: "The library that `vramshim run` and `doctor` preload into the job.",
         part: Part::Program,
         in_journal: false,
@@ -220,7 +224,7 @@ variables! {
     SIMULATOR = Variable {
         name: "VRAMSHIM_SIMGPU",
         default: "simgpu in the program's folder or in ../simgpu",
-        accepted: "a folder that holds the simulated libcuda.so.1",
+        accepted: || "a folder that holds the simulated libcuda.so.1",
         meaning: "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.",
         part: Part::Program,
         in_journal: false,
@@ -228,7 +232,7 @@ variables! {
     NO_COLOR = Variable {
         name: "NO_COLOR",
         default: "none",
-        accepted: "anything",
+        accepted: || "anything",
         meaning: "If it is set and not empty, the program writes to a terminal without colours and bold text.",
         part: Part::Program,
         in_journal: false,

@@ -136,7 +136,7 @@ fn each_variable_has_one_entry_and_a_whole_one() {
     names.dedup();
     assert_eq!(names.len(), VARIABLES.len());
     for variable in VARIABLES {
-        assert!(!variable.default.is_empty() && !variable.accepted.is_empty());
+        assert!(!variable.default.is_empty() && !(variable.accepted)().is_empty());
         assert!(variable.meaning.ends_with('.'), "{}", variable.name);
     }
 }

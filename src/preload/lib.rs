@@ -1,7 +1,8 @@
-//! `libvramshim.so`: one account of a CUDA job's GPU memory, kept by standing between the job and the next layer.
+//! `libvramshim.so`: counts a CUDA job's GPU memory, and manages it if a strategy is chosen, between the job and the next
+//! layer.
 //!
-//! `abi` is the front door (every exported C name), `engine` what happens to a call, `next` the back door (the next
-//! layer's functions). ARCHITECTURE.md has the map.
+//! `abi` is the front door, with every exported C name; `engine` handles the calls; `next` is the back door, with the
+//! functions of the next layer. `log` writes messages on stderr. ARCHITECTURE.md has the map.
 
 mod abi;
 mod engine;

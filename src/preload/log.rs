@@ -1,8 +1,8 @@
-//! What the library says on stderr, in glog's form, so that the `grep` used on Paddle's output finds it:
+//! The library's messages on stderr, in glog's form, so that the `grep` used on Paddle's output finds them:
 //! `I0715 14:25:17.112233 12345 engine.rs:88] Using Auto Growth allocation strategy`.
 //!
-//! Events go through `tracing`; the layer below formats each into one `write(2)`. It keeps no thread-local and takes no
-//! lock, because the library may speak while a thread or the process is being torn down.
+//! Messages go through `tracing`, and `Glog` writes each by one `write(2)`. It keeps no thread-local and takes no lock of
+//! its own, because messages may come while a thread or the process ends.
 
 use std::fmt::{self, Write as _};
 use std::mem::MaybeUninit;
@@ -17,7 +17,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use base::identity::thread_id;
 use config::LogLevel;
 
-/// Takes the level of the first engine of this process (a forked child keeps its parent's).
+/// Sets the level for the first engine of this process. A forked child keeps its parent's level.
 pub fn start(level: LogLevel) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -30,7 +30,7 @@ pub fn start(level: LogLevel) {
             LogLevel::Trace => LevelFilter::TRACE,
         };
         let subscriber = tracing_subscriber::registry().with(filter).with(Glog);
-        // An error means that somebody set a default inside this library before: there is nobody who could.
+        // This fails only if a default was set before, and no other code of this library sets one.
         let _ = tracing::subscriber::set_global_default(subscriber);
     });
 }
@@ -57,12 +57,12 @@ impl<S: Subscriber> Layer<S> for Glog {
         );
         event.record(&mut Message(&mut line));
         line.push('\n');
-        // SAFETY: the buffer is `line`'s own; a failing write to stderr has nowhere to be told.
+        // SAFETY: the buffer belongs to `line`. A failed write to stderr cannot be reported anywhere.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
     }
 }
 
-/// The last part of a source path; for `engine/mod.rs`, which is the engine, `engine.rs`.
+/// The last part of a source path. A `mod.rs` goes by the name of its folder: `engine/mod.rs` is `engine.rs`.
 fn source_name(path: &str) -> String {
     let mut parts = path.rsplit('/');
     match (parts.next(), parts.next()) {
@@ -82,7 +82,7 @@ impl Visit for Message<'_> {
     }
 }
 
-/// Month, day and time of day, local.
+/// Month, day and time of day, in local time.
 struct Now {
     parts: libc::tm,
     microseconds: i64,
@@ -92,7 +92,7 @@ impl Now {
     fn read() -> Self {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut parts = MaybeUninit::<libc::tm>::zeroed();
-        // SAFETY: both pointers are to this frame's own values, and an all-zero `tm` is a valid one.
+        // SAFETY: both pointers are to variables of this frame, and a `tm` of zeros is a valid one.
         let parts = unsafe {
             libc::clock_gettime(libc::CLOCK_REALTIME, &mut time);
             libc::localtime_r(&time.tv_sec, parts.as_mut_ptr());

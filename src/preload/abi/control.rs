@@ -1,4 +1,4 @@
-//! `vramshim_*`: what the library tells the job that asks for it (`shim.h`).
+//! The exported functions `vramshim_*`, by which a job asks the library about itself (`shim.h`).
 
 use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use crate::engine::{self, Limit, Stats};
 use base::api::Class;
 
-/// Copies `text` and a NUL into `buffer`, cut to `capacity`; returns the bytes the whole text needs, NUL included.
+/// Copies `text` and a NUL into `buffer`, cut to `capacity`. Returns the bytes that the whole text needs with its NUL.
 ///
 /// # Safety
 /// `buffer` is null or has `capacity` writable bytes.
 unsafe fn copy_out(text: &[u8], buffer: *mut c_char, capacity: usize) -> usize {
     if !buffer.is_null() && capacity > 0 {
         let length = text.len().min(capacity - 1);
-        // SAFETY: `length` + 1 bytes fit by the line above and the contract.
+        // SAFETY: the buffer has `capacity` bytes by contract, and `length` + 1 is at most that.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast(), length);
             *buffer.add(length) = 0;
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn vramshim_class_stats(device: i32, class: *const c_char,
     if class.is_null() {
         return -1;
     }
-    // SAFETY: a C string by contract.
+    // SAFETY: the pointer is not null, so it is a C string by contract.
     let name = unsafe { CStr::from_ptr(class) }.to_bytes();
     let Some(&class) = Class::ALL.iter().find(|class| class.name().as_bytes() == name) else {
         return -1;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn vramshim_limit(device: i32, out: *mut Limit) -> i32 {
 unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
     match stats {
         Some(stats) if !out.is_null() => {
-            // SAFETY: not null, and writable by contract.
+            // SAFETY: the pointer is not null, and writable by contract.
             unsafe { *out = stats };
             0
         }
@@ -92,7 +92,7 @@ unsafe fn give<T>(out: *mut T, stats: Option<T>) -> i32 {
 /// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_account(buffer: *mut c_char, capacity: usize) -> usize {
-    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.account());
+    let text = engine::running().map_or_else(|| "{\"totals\":[]}".to_owned(), |engine| engine.totals_as_json());
     // SAFETY: the same contract.
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }

@@ -1,25 +1,27 @@
 //! The exported `dlsym` and `dlvsym`.
 //!
-//! Both are naked functions around a decision made in Rust. Either the decision is an answer, and that is returned; or
-//! it is where to go on, and the registers are put back and the next layer's function is *jumped* to: it sees the
-//! application's own return address, and that is what `RTLD_NEXT` and `RTLD_DEFAULT` are answered by. A forwarded call
-//! would make us the one who asks.
+//! Both are naked functions around a decision made in Rust. If the decision is an answer, the answer is returned. If it
+//! is to pass the question on, the registers are restored and the code *jumps* to the next layer's function. That function
+//! then sees the application's own return address, by which it answers `RTLD_NEXT` and `RTLD_DEFAULT`. After a call
+//! instead of a jump, it would take this library for the caller.
 //!
-//! What is decided, for a name in our table (every other name goes on, as does everything our own code asks):
+//! A question is passed on if its name is not in our table, or if our own code asks. The others are decided like this:
 //!
-//! - A caller behind us that exports the name is a layer, or the driver, asking for what is below it: goes on. Were it
-//!   given our function it would call us, we it, and so on. One in front of us has us below it, and is given us.
-//! - A handle: the next layer is asked whether the name exists there. Where it does not, the question goes on, so that
-//!   the failure and `dlerror` are the real ones; where the answer is an interposer in front of us, that is the answer;
-//!   else it is our function.
-//! - `RTLD_DEFAULT`, `RTLD_NEXT`: the real search finds our function by itself if it is what the caller would reach. A
-//!   caller behind us that asks for the next is past us already, and is given ours. But where no object besides us has
-//!   the function, it is not there: preloading must not make a program believe in a runtime it does not have.
-//! - `dlvsym`: our functions carry no version, so the real search passes them by. Whatever the handle, the next layer is
-//!   asked as above; and one in front of us that asks for the next `dlsym` (with a version: how else) is given ours.
+//! - A caller behind us in load order that exports the name itself is a layer, or the driver. It asks for the function
+//!   behind its own, so the question is passed on: with our function it would call us, we would call it, and so on. A
+//!   layer in front of us gets our function, because we are its next layer.
+//! - For a handle, the next layer is asked whether the name exists there. If it does not, the question is passed on, so
+//!   that the failure and `dlerror` are the usual ones. If the answer lies in an object in front of us, that answer
+//!   stands. In all other cases the answer is our function.
+//! - For `RTLD_DEFAULT` and `RTLD_NEXT`, the normal search finds our function if the caller can reach it, so the question
+//!   is passed on. A caller behind us that asks for `RTLD_NEXT` would miss our function, and is given it. But if no other
+//!   object has the function, the answer is that it does not exist: a preloaded library must not make a program believe
+//!   that a CUDA runtime is there.
+//! - `dlvsym`: our functions carry no version, so the normal search does not find them. Whatever the handle, the next layer
+//!   is asked as above. A layer in front of us that asks for the next versioned `dlsym` is given ours.
 //!
-//! On this path nothing is locked, allocated, logged or thread-local, and nothing can panic: it runs in constructors,
-//! in signal handlers, in children of `vfork`, and under every lock that anybody holds while asking.
+//! On this path nothing is locked, allocated, logged or thread-local, and nothing can panic. It runs in constructors, in
+//! signal handlers, in children of `vfork`, and under any lock that a caller holds.
 
 use std::arch::naked_asm;
 use std::ffi::{CStr, c_char, c_void};
@@ -28,11 +30,12 @@ use std::ptr;
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::Entry;
-use crate::next::elf::{self, Object, Place};
+use crate::next::elf::{self, Object, Position};
 use crate::next::symbols;
 use journal::format::Route;
 
-/// Where `go_on` is null (there may be no next function), `value` is what the caller gets. Two words come back in registers on both architectures.
+/// A decision. If `go_on` is null, the caller gets `value`. A null `go_on` can also mean that there is no next function.
+/// Both architectures return the two words in registers.
 #[repr(C)]
 struct Decision {
     value: *mut c_void,
@@ -48,7 +51,7 @@ impl Decision {
     }
 }
 
-/// What we answer with.
+/// A function of ours that is the answer.
 #[derive(Clone, Copy)]
 enum Ours {
     Hooked(&'static Entry),
@@ -56,7 +59,7 @@ enum Ours {
     LookUp(*const c_void),
 }
 
-/// What was asked, by whom, and who is to be asked next.
+/// A question, its caller, and the next layer's function that answers it.
 struct Question {
     handle: *mut c_void,
     name: *const c_char,
@@ -66,10 +69,10 @@ struct Question {
 }
 
 impl Question {
-    /// `ask` puts it to the next layer.
+    /// Decides the question. `ask` asks the next layer.
     ///
     /// # Safety
-    /// The name is null or a C string.
+    /// `name` is null or a C string.
     unsafe fn decide(self, ask: impl FnOnce(&CStr) -> *mut c_void) -> Decision {
         let go_on = Decision {
             value: ptr::null_mut(),
@@ -78,12 +81,12 @@ impl Question {
         if self.name.is_null() {
             return go_on;
         }
-        // SAFETY: not null, and by contract a C string.
+        // SAFETY: the name is not null, so it is a C string by contract.
         let name = unsafe { CStr::from_ptr(self.name) };
         let Some(ours) = self.ours(name) else { return go_on };
-        // Code outside every object (compiled at run time) counts as the application's.
+        // Code outside every object, compiled at run time, counts as the application's.
         let caller = elf::object_of(self.caller);
-        let behind_us = caller.is_some_and(|caller| caller.place() == Place::BehindOurs);
+        let behind_us = caller.is_some_and(|caller| caller.position() == Position::BehindOurs);
         if caller.is_some_and(|caller| caller.is_ours() || behind_us && caller.exports(name)) {
             return go_on;
         }
@@ -92,9 +95,11 @@ impl Question {
                 false => Decision::answer(symbols::behind_us(name)),
                 true if self.handle == RTLD_NEXT && behind_us => self.hand_out(ours),
                 true => {
-                    // The real search finds ours, unless somebody in front has the function too.
-                    let found_before_ours =
-                        |object: &Object| (object.place() == Place::BeforeOurs && object.exports(name)).then_some(());
+                    // The normal search finds our function, unless an object in front of us has it too. This call counts
+                    // the look-up.
+                    let found_before_ours = |object: &Object| {
+                        (object.position() == Position::BeforeOurs && object.exports(name)).then_some(())
+                    };
                     if !symbols::in_forked_child() && elf::find(found_before_ours).is_none() {
                         self.hand_out(ours);
                     }
@@ -106,19 +111,19 @@ impl Question {
         if found.is_null() {
             return go_on;
         }
-        match elf::object_of(found).map(|object| object.place()) {
-            Some(Place::BeforeOurs) => go_on,
-            // The handle of the whole program, or our own.
-            Some(Place::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
-            Some(Place::Ours) => self.hand_out(ours),
-            Some(Place::BehindOurs) | None => {
-                symbols::saw(name, found);
+        match elf::object_of(found).map(|object| object.position()) {
+            Some(Position::BeforeOurs) => go_on,
+            // The handle was that of the whole program, or ours.
+            Some(Position::Ours) if !exists_besides_us(name) => Decision::answer(symbols::behind_us(name)),
+            Some(Position::Ours) => self.hand_out(ours),
+            Some(Position::BehindOurs) | None => {
+                symbols::note_driver_function(name, found);
                 self.hand_out(ours)
             }
         }
     }
 
-    /// Our function of this name, if it is one that we answer for. Nearly every question ends here.
+    /// Our function of this name, if we have one for this caller. Nearly every question ends here.
     fn ours(&self, name: &CStr) -> Option<Ours> {
         match name.to_bytes() {
             bytes @ ([b'c', b'u', ..] | [b'n', b'v', b'm', b'l', ..]) => super::entry(bytes).map(Ours::Hooked),
@@ -137,13 +142,14 @@ impl Question {
     }
 
     fn is_from_a_layer_in_front(&self) -> bool {
-        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.place() == Place::BeforeOurs);
+        let in_front = || elf::object_of(self.caller).is_some_and(|caller| caller.position() == Position::BeforeOurs);
         self.versioned && self.handle == RTLD_NEXT && in_front()
     }
 }
 
 fn exists_besides_us(name: &CStr) -> bool {
-    // Where it is loaded RTLD_LOCAL, only the whole list tells; a forked child cannot ask, and is given our function.
+    // An object that was loaded with RTLD_LOCAL is found only in the loader's whole list. A forked child cannot ask for
+    // the list, and is given our function.
     !symbols::behind_us(name).is_null()
         || symbols::in_forked_child()
         || elf::find(|object| (!object.is_ours() && object.exports(name)).then_some(())).is_some()
@@ -157,7 +163,7 @@ unsafe extern "C" fn decide_dlsym(handle: *mut c_void, name: *const c_char, call
         next: symbols::next_dlsym(),
         versioned: false,
     };
-    // SAFETY: the application's arguments, under the contract of `dlsym`.
+    // SAFETY: the application's own arguments keep the contract of `dlsym`.
     unsafe { question.decide(|name| symbols::symbol_in(handle, name)) }
 }
 
@@ -174,7 +180,7 @@ unsafe extern "C" fn decide_dlvsym(
         next: symbols::next_dlvsym(),
         versioned: true,
     };
-    // SAFETY: the application's arguments, under the contract of `dlvsym`.
+    // SAFETY: the application's own arguments keep the contract of `dlvsym`.
     unsafe { question.decide(|name| symbols::versioned_symbol_in(handle, name, version)) }
 }
 

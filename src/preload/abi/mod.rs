@@ -10,6 +10,7 @@ mod process;
 mod route;
 mod runtime;
 mod torch;
+mod variant;
 
 use std::ffi::c_void;
 
@@ -18,6 +19,7 @@ use crate::hooked_driver_functions;
 use crate::next::{self, Slot};
 use base::api::Api;
 use journal::format::Route;
+use variant::variant;
 
 /// One hooked function.
 pub struct Entry {
@@ -81,7 +83,7 @@ impl Entry {
 
     /// The name under which calls of it are recorded, if they are recorded.
     fn api(&self) -> Option<Api> {
-        let variant = route::variant(self.name);
+        let variant = variant(self.name);
         let called = |name: &str| Api::ALL.iter().find(|api| api.name() == name).copied();
         match variant.base {
             "cuGraphAddNode" => Some(Api::cuGraphAddMemAllocNode),

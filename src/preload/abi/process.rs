@@ -1,3 +1,5 @@
+//! The exported `_exit` and `_Exit`, which end a process without its exit handlers: the journal is told of the end first.
+
 use crate::engine;
 
 /// # Safety
@@ -5,7 +7,7 @@ use crate::engine;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: i32) -> ! {
     engine::process_ends(status);
-    // SAFETY: the system call that `_exit` is documented to make; it does not return.
+    // SAFETY: this is the system call that `_exit` is documented to make, and it does not return.
     unsafe {
         libc::syscall(libc::SYS_exit_group, status);
         core::hint::unreachable_unchecked()

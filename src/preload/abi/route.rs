@@ -1,11 +1,13 @@
-//! Answers of `cuGetProcAddress` and `cudaGetDriverEntryPoint`, routed to us.
+//! Replaces the answers of `cuGetProcAddress` and `cudaGetDriverEntryPoint` by our functions.
 //!
-//! The real function is asked first: it chooses the version and the per-thread-stream variant. What it returned is then
-//! matched by *address* with the functions of our table, and swapped for ours. Only where the address is none that we
-//! know (a driver or layer that hands out internal addresses) does the documented naming rule decide.
+//! The next layer is asked first: it chooses the version and the per-thread-stream variant. The *address* that it
+//! returned is looked up among the next layer's addresses of the hooked functions, and replaced by our function. Some
+//! drivers and layers return internal addresses, which are not among them. Only then the documented rule for names
+//! decides.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
+use super::variant::variant;
 use super::{DRIVER, Entry};
 use crate::next::symbols;
 use journal::format::Route;
@@ -13,36 +15,10 @@ use journal::format::Route;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// No function of the driver has had more generations.
+/// The newest version suffix of any driver function: no function has a `_v5`.
 const LATEST_GENERATION: u32 = 4;
 
-/// A table name taken apart: `cuMemAllocAsync_ptsz` is `cuMemAllocAsync`, generation 1, per thread.
-pub(super) struct Variant<'a> {
-    pub(super) base: &'a str,
-    pub(super) generation: u32,
-    per_thread: bool,
-}
-
-pub(super) fn variant(name: &str) -> Variant<'_> {
-    let (rest, per_thread) = match name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")) {
-        Some(rest) => (rest, true),
-        None => (name, false),
-    };
-    match rest.strip_suffix("_v2") {
-        Some(base) => Variant {
-            base,
-            generation: 2,
-            per_thread,
-        },
-        None => Variant {
-            base: rest,
-            generation: 1,
-            per_thread,
-        },
-    }
-}
-
-/// The CUDA version from which a base name means its `_v2` function (the `cuda.h` of that release says so).
+/// The CUDA version from which on a base name means its `_v2` function, as the `cuda.h` of that release says.
 fn second_generation_since(base: &str) -> i32 {
     match base {
         "cuCtxDestroy" | "cuStreamDestroy" => 4000,
@@ -56,8 +32,8 @@ fn second_generation_since(base: &str) -> i32 {
     }
 }
 
-/// Our function for what the real look-up of `name` answered, or that answer itself where it is not ours to touch.
-/// `way` is how the job asked.
+/// Our function in place of the next layer's answer for `name`, or that answer itself if we have no such function.
+/// `way` is the function by which the job asked.
 ///
 /// # Safety
 /// `name` is null or a C string.
@@ -69,7 +45,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         let same = DRIVER.iter().find(|entry| std::ptr::eq(entry.ours, answer));
         return same.map_or(answer, |entry| entry.hand_out(way));
     }
-    // SAFETY: not null, and the caller's contract makes it a C string.
+    // SAFETY: the name is not null, so it is a C string by contract.
     let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
         return answer;
     };
@@ -78,7 +54,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
     if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
         return same.hand_out(way);
     }
-    // A generation that a later CUDA brought has other arguments than any of ours.
+    // A generation that a later CUDA release introduced has other arguments than ours.
     let is_later = |generation: u32| {
         CString::new(format!("{asked}_v{generation}")).is_ok_and(|name| {
             let ours = DRIVER.iter().any(|entry| entry.name.as_bytes() == name.to_bytes());

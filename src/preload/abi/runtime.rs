@@ -1,7 +1,7 @@
-//! The exported runtime functions: each notes what the application called and forwards to the real runtime, which keeps
-//! its own state right and calls the driver through pointers that lead back to us.
+//! The exported runtime functions. Each notes the function that the application called and forwards to the application's
+//! runtime. The runtime keeps its own state consistent, and calls the driver through pointers to our driver functions.
 //!
-//! Two runtimes (.12 and .13) may live in one process: the call goes to the caller's.
+//! Two runtimes (.12 and .13) may be loaded in one process. A call goes to the runtime that the caller is linked with.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA runtime function of the same name
 
@@ -14,7 +14,7 @@ use crate::next::symbols::RuntimeFunction;
 use base::api::Api;
 use journal::format::Route;
 
-/// `cudaErrorInsufficientDriver`: what a program sees that finds no usable runtime or driver.
+/// `cudaErrorInsufficientDriver`: the error of a program that finds no usable runtime or driver.
 const NO_RUNTIME: i32 = 35;
 
 /// `struct cudaExtent`
@@ -39,16 +39,16 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
             let _scope = engine::runtime(Api::$api);
-            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
-            let real = REAL.get();
-            if real.is_null() {
+            static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let next = NEXT.get();
+            if next.is_null() {
                 return NO_RUNTIME;
             }
             // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
             // arguments are the application's own.
             unsafe {
-                let real: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(real);
-                real($($argument),*)
+                let next: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(next);
+                next($($argument),*)
             }
         }
     )+};
@@ -106,24 +106,24 @@ export! {
     cudaMemGetInfo(free: *mut usize, total: *mut usize) cudaMemGetInfo;
 }
 
-/// Defines a look-up function of the runtime: the real one answers, then the address is routed to us.
+/// Defines a look-up function of the runtime: the runtime answers, then the address is replaced by that of our function.
 macro_rules! export_entry_point {
     ($($name:ident($($extra:ident: $type:ty),*) $version:expr;)+) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
         ) -> i32 {
-            static REAL: RuntimeFunction = RuntimeFunction::new(c_name!($name));
-            let real = REAL.get();
-            if real.is_null() {
+            static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!($name));
+            let next = NEXT.get();
+            if next.is_null() {
                 return NO_RUNTIME;
             }
-            // SAFETY: as in `export!`; `out` is read after success.
+            // SAFETY: as in `export!`; `out` is read after success only.
             unsafe {
-                let real: unsafe extern "C" fn(
+                let next: unsafe extern "C" fn(
                     *const c_char, *mut *mut c_void, $($type,)* u64, *mut u32
-                ) -> i32 = std::mem::transmute(real);
-                let result = real(symbol, out, $($extra,)* flags, status);
+                ) -> i32 = std::mem::transmute(next);
+                let result = next(symbol, out, $($extra,)* flags, status);
                 if result == 0 && !out.is_null() {
                     *out = route(Route::EntryPoint, symbol, *out, $version, flags);
                 }
@@ -133,7 +133,7 @@ macro_rules! export_entry_point {
     )+};
 }
 
-/// The runtime's own version is asked for here: newer than any threshold of the naming rule.
+/// These functions ask for the runtime's own version, which counts as newer than every version of the rule for names.
 const OWN_VERSION: i32 = i32::MAX;
 
 export_entry_point! {
@@ -143,7 +143,7 @@ export_entry_point! {
     cudaGetDriverEntryPointByVersion_ptsz(version: u32) version as i32;
 }
 
-/// Hands the names of the hooked runtime functions to the macro named.
+/// Passes the names of the hooked runtime functions to the macro `then`.
 macro_rules! hooked_runtime_functions {
     ($then:ident) => {
         $then! {

@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// The totals of every class that was ever used, on every device and the host, as JSON.
-    pub fn account(&self) -> String {
+    pub fn totals_as_json(&self) -> String {
         self.refresh();
         let mut text = format!(
             "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",

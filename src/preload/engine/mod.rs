@@ -73,8 +73,8 @@ pub struct Call {
     scope: scope::DriverScope,
 }
 
-/// Logs the start line in Paddle's words. It is here because it names this file, `engine.rs`, as it always did. If the
-/// job chose no strategy, the library changes nothing, and the line is one for debugging.
+/// Logs the start line in Paddle's words. The line names its source file, which is `engine.rs` as long as this function
+/// is in this file. If the job chose no strategy, the library changes nothing, and the line is a debug message.
 fn announce(config: &Config) {
     let name = config.strategy.log_name();
     if config.strategy_chosen {

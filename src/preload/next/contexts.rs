@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-use super::{CUcontext, CUmemAccessDesc, LOCATION_DEVICE};
-use base::cuda::{CudaResult, check};
+use super::signatures::{self, CUcontext, CUmemAccessDesc};
+use base::cuda::{CudaResult, LOCATION_DEVICE, check};
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const READ_WRITE: u32 = 3;
@@ -13,7 +13,7 @@ const READ_WRITE: u32 = 3;
 pub fn current_context() -> CudaResult<CUcontext> {
     let mut context = ptr::null_mut();
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { super::cuCtxGetCurrent(&mut context) })?;
+    check(unsafe { signatures::cuCtxGetCurrent(&mut context) })?;
     Ok(context)
 }
 
@@ -21,7 +21,7 @@ pub fn current_context() -> CudaResult<CUcontext> {
 pub fn current_device() -> CudaResult<i32> {
     let mut device = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { super::cuCtxGetDevice(&mut device) })?;
+    check(unsafe { signatures::cuCtxGetDevice(&mut device) })?;
     Ok(device)
 }
 
@@ -34,9 +34,9 @@ pub fn in_context<T>(context: u64, work: impl FnOnce() -> CudaResult<T>) -> Cuda
     let mut popped = ptr::null_mut();
     // SAFETY: the context is one that the next layer gave us, and what is pushed here is popped here.
     unsafe {
-        check(super::cuCtxPushCurrent_v2(wanted))?;
+        check(signatures::cuCtxPushCurrent_v2(wanted))?;
         let result = work();
-        super::cuCtxPopCurrent_v2(&mut popped);
+        signatures::cuCtxPopCurrent_v2(&mut popped);
         result
     }
 }

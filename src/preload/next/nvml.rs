@@ -1,19 +1,19 @@
-//! The driver's management library (NVML), as the next layer has it: what is hooked, and what we ask ourselves.
+//! The functions of NVML as the next layer has them: those that are hooked, and those that the library asks itself.
 //!
-//! Its result codes are its own. Types are those of the public header `nvml.h`.
+//! NVML has result codes of its own. The types are those of the public header `nvml.h`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
-use super::Slot;
+use super::slot::Slot;
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;
 pub const INSUFFICIENT_SIZE: i32 = 7;
 const FUNCTION_NOT_FOUND: i32 = 13;
-/// Stands for a figure that the driver does not tell.
+/// The value of a figure that the driver does not tell.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
 pub type Device = *mut c_void;
@@ -73,7 +73,7 @@ macro_rules! forward {
             #[allow(non_snake_case)]
             pub unsafe fn $name($($argument: $type),*) -> i32 {
                 let Some(address) = slots::$name.get() else { return FUNCTION_NOT_FOUND };
-                // SAFETY: the next layer's symbol of this name has the C signature that the public header gives it.
+                // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
                 unsafe {
                     let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
                     function($($argument),*)
@@ -98,22 +98,22 @@ forward! {
 /// The UUID of a device or MIG device.
 pub fn uuid(device: Device) -> Option<[u8; 16]> {
     let mut text = [0u8; 96];
-    // SAFETY: the buffer is this frame's own, of the size that the call is told.
+    // SAFETY: the buffer is a variable of this frame and has the size that the call is told.
     let asked = unsafe { nvmlDeviceGetUUID(device, text.as_mut_ptr().cast(), text.len() as u32) };
     let text = CStr::from_bytes_until_nul(&text).ok()?;
     parse_uuid(text.to_str().ok()?).filter(|_| asked == OK)
 }
 
-/// Whether a device is divided into parts (MIG), which are the devices that CUDA uses then.
+/// Whether a device is divided into parts (MIG). CUDA then uses the parts as its devices.
 pub fn is_divided(device: Device) -> bool {
     let (mut current, mut pending) = (0, 0);
-    // SAFETY: both are this frame's own values.
+    // SAFETY: both pointers are to variables of this frame.
     unsafe { nvmlDeviceGetMigMode(device, &mut current, &mut pending) == OK && current != 0 }
 }
 
-/// The processes that compute on a device, by whichever function there is.
+/// The processes that compute on a device, from the newest function that the driver has.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
-    // Room for as many as there usually are, so that it is asked once.
+    // Usually this is room enough, so that one call suffices.
     let mut list: Vec<Process> = Vec::with_capacity(64);
     for _ in 0..8 {
         let mut count = list.capacity() as u32;
@@ -127,11 +127,11 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
         };
         match asked {
             OK if count as usize <= list.capacity() => {
-                // SAFETY: so many were written.
+                // SAFETY: NVML has written this number of entries.
                 unsafe { list.set_len(count as usize) };
                 return Some(list);
             }
-            // More may come before it is asked again.
+            // More processes may begin before the next attempt.
             INSUFFICIENT_SIZE => list.reserve(count as usize + 8),
             _ => return None,
         }
@@ -139,11 +139,11 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     None
 }
 
-/// Bytes that the driver says this process has of a device; `None` where it does not say (another pid namespace, a
-/// platform that does not tell, no such library).
+/// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform
+/// without such figures, or without NVML.
 pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
     static READY: OnceCell<bool> = OnceCell::new();
-    // SAFETY: takes nothing; never undone, because the job may use the library as well.
+    // SAFETY: the call takes no argument. It is never undone, because the job may use NVML as well.
     if !READY.get_or_init(|| unsafe { nvmlInit_v2() } == OK) {
         return None;
     }
@@ -151,14 +151,14 @@ pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
     let mut device: Device = std::ptr::null_mut();
     let found = ["GPU", "MIG"].into_iter().any(|kind| {
         let name = CString::new(text.replacen("GPU", kind, 1)).unwrap_or_default();
-        // SAFETY: a C string, and this frame's own value.
+        // SAFETY: the name is a C string, and the pointer is to a variable of this frame.
         unsafe { nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
     });
     if !found {
         return None;
     }
-    /// Set once this process was listed: its process id is one that the library knows, and not to be listed is to have
-    /// nothing.
+    /// Set once NVML has listed this process. NVML then knows its process id, so if the process is not listed any more, it
+    /// holds nothing.
     static LISTED: AtomicBool = AtomicBool::new(false);
     let own = std::process::id();
     let used = processes(device)?

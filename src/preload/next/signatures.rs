@@ -14,7 +14,7 @@ pub use cudarc::driver::sys::{
     CUmipmappedArray, CUstream, CUuuid,
 };
 
-use super::Slot;
+use super::slot::Slot;
 use base::cuda::DriverError;
 
 /// `CUdeviceptr` of the 32-bit (version 1) functions.

@@ -1,16 +1,16 @@
-//! Finds the next layer: what an application would have reached, had we not been there.
+//! Finds functions of the next layer: those that an application would reach if this library were not loaded.
 //!
-//! | asked for | found |
+//! | function | where it is found |
 //! |---|---|
-//! | `dlsym`, `dlvsym` | first exported behind us in load order: a layer's own, else the C library's |
-//! | a driver function | what the global scope holds behind us (a preloaded layer, a driver linked directly); else in the driver library, loaded already or loaded now, through the next `dlsym`, so that a layer which only hooks `dlsym` is heard too |
-//! | a runtime function | a layer behind us; else the calling object's own runtime |
+//! | `dlsym`, `dlvsym` | in the first object behind ours in load order that exports it: a layer, else the C library |
+//! | a driver function | in the global scope behind ours (a preloaded layer, or a driver that the program is linked with); else in the driver library, loaded already or loaded now. The driver library is asked through the next `dlsym`, because some layers hook only `dlsym` |
+//! | a runtime function | in a layer behind ours; else in the calling object's own runtime |
 //!
-//! "What the global scope holds behind us" is `RTLD_NEXT`, asked from our own code of the C library's `dlsym`: load order
-//! alone would not do, since a library loaded `RTLD_LOCAL` is in the loader's list but in nobody else's scope. It is the
-//! C library's and not the next one because a layer's `dlsym` that forwards by a call would make `RTLD_NEXT` start at
-//! that layer, and because some refuse a second `RTLD_NEXT` for the same name. An address in our own object is never an
-//! answer.
+//! "The global scope behind ours" is `RTLD_NEXT`, asked from our own code. Load order alone is not enough: a library that
+//! was loaded with `RTLD_LOCAL` is in the loader's list, but not in the global scope. The question goes to the C
+//! library's `dlsym`, not to the next one, for two reasons. If a layer's `dlsym` forwards by a call, `RTLD_NEXT` starts
+//! at that layer. And some layers refuse a second `RTLD_NEXT` for the same name. An address in our own object is never
+//! an answer.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hint::black_box;
@@ -19,12 +19,12 @@ use std::{mem, ptr};
 
 use libc::{RTLD_LOCAL, RTLD_NEXT, RTLD_NOLOAD, RTLD_NOW};
 
-use super::elf::{self, Object, Place};
+use super::elf::{self, Object, Position};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-/// The value of `cell`, found at first use. No lock: threads that come at once find the same.
+/// The value of `cell`, found at first use. There is no lock: threads that look at the same time find the same value.
 fn once(cell: &AtomicPtr<c_void>, find: impl FnOnce() -> *mut c_void) -> *mut c_void {
     let mut value = cell.load(Ordering::Acquire);
     if value.is_null() {
@@ -46,8 +46,8 @@ pub fn is_ours(address: *const c_void) -> bool {
     (LOW.load(Ordering::Acquire)..HIGH.load(Ordering::Acquire)).contains(&(address as usize))
 }
 
-/// Whether this process was forked from the one that first asked this: then a thread that exists no more may hold the lock
-/// of the loader's list, and who waits for it waits for ever.
+/// Whether this process was forked from the one that first called this function. Then a thread that the child does not
+/// have may hold the lock of the loader's list, and a thread that waits for it waits for ever.
 pub fn in_forked_child() -> bool {
     static FIRST: AtomicI32 = AtomicI32::new(0);
     // SAFETY: has no preconditions.
@@ -61,10 +61,11 @@ fn unless_ours(address: *mut c_void) -> *mut c_void {
     if is_ours(address) { ptr::null_mut() } else { address }
 }
 
-/// First behind us in load order. Where we were not preloaded the C library may come before us: then the first at all.
+/// The function of the first object behind ours in load order. If the library was not preloaded, the C library may come
+/// before it; then the first object of all that has the function.
 fn first_behind_us(name: &CStr) -> *mut c_void {
     elf::find(|object| {
-        if object.place() == Place::BehindOurs {
+        if object.position() == Position::BehindOurs {
             object.function(name)
         } else {
             None
@@ -74,13 +75,13 @@ fn first_behind_us(name: &CStr) -> *mut c_void {
     .unwrap_or(ptr::null_mut())
 }
 
-/// The `dlsym` behind ours.
+/// The next `dlsym` behind ours.
 pub fn next_dlsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlsym"))
 }
 
-/// The `dlvsym` behind ours.
+/// The next `dlvsym` behind ours.
 pub fn next_dlvsym() -> *mut c_void {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     once(&FOUND, || first_behind_us(c"dlvsym"))
@@ -102,7 +103,7 @@ fn c_library_dlsym() -> *mut c_void {
     })
 }
 
-/// What the `dlsym` at `function` answers when our own object asks.
+/// The answer of the `dlsym` at `function` to a call from our own object.
 ///
 /// # Safety
 /// `function` is null or a `dlsym`, and `handle` one that it takes.
@@ -110,13 +111,13 @@ unsafe fn ask(function: *mut c_void, handle: *mut c_void, name: &CStr) -> *mut c
     if function.is_null() {
         return function;
     }
-    // SAFETY: by contract.
+    // SAFETY: by contract the function is a `dlsym` and takes this handle.
     let answer = unsafe { mem::transmute::<*mut c_void, Dlsym>(function)(handle, name.as_ptr()) };
-    // Something left to do after the call: as a tail jump it would look as if our caller had asked.
+    // This keeps the call from becoming a tail jump, which would make our caller look like the one that asks.
     black_box(answer)
 }
 
-/// What the next `dlsym` answers.
+/// The answer of the next `dlsym`.
 ///
 /// # Safety
 /// `handle` comes from `dlopen`.
@@ -125,7 +126,7 @@ pub unsafe fn symbol_in(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { ask(next_dlsym(), handle, name) }
 }
 
-/// What the next `dlvsym` answers.
+/// The answer of the next `dlvsym`.
 ///
 /// # Safety
 /// `handle` comes from `dlopen`; `version` is what `dlvsym` takes.
@@ -134,13 +135,13 @@ pub unsafe fn versioned_symbol_in(handle: *mut c_void, name: &CStr, version: *co
     if function.is_null() {
         return function;
     }
-    // SAFETY: by contract; the function was found under this name.
+    // SAFETY: by contract, and the function was found under this name, so it has this signature.
     black_box(unsafe { mem::transmute::<*mut c_void, Dlvsym>(function)(handle, name.as_ptr(), version) })
 }
 
-/// What the global scope holds behind us; where it is null, `dlerror` has the usual words for it.
+/// The function that the global scope holds behind ours. If there is none, `dlerror` has the usual text.
 pub fn behind_us(name: &CStr) -> *mut c_void {
-    // SAFETY: a `dlsym` takes RTLD_NEXT from any loaded object.
+    // SAFETY: the C library's `dlsym` takes RTLD_NEXT from any loaded object.
     unless_ours(unsafe { ask(c_library_dlsym(), RTLD_NEXT, name) })
 }
 
@@ -148,12 +149,12 @@ pub fn behind_us(name: &CStr) -> *mut c_void {
 struct Library {
     name: &'static CStr,
     handle: AtomicPtr<c_void>,
-    /// A function that an application found through a handle of its own.
+    /// The address of a function that an application found through a handle of its own.
     seen: AtomicPtr<c_void>,
 }
 
 static DRIVER: Library = Library::new(c"libcuda.so.1");
-static MANAGEMENT: Library = Library::new(c"libnvidia-ml.so.1");
+static NVML: Library = Library::new(c"libnvidia-ml.so.1");
 
 impl Library {
     const fn new(name: &'static CStr) -> Self {
@@ -164,7 +165,7 @@ impl Library {
         }
     }
 
-    /// The handle is never closed: what was found through it must stay where it is.
+    /// The handle is never closed, because the functions that were found through it must stay loaded.
     fn handle(&self) -> *mut c_void {
         once(&self.handle, || {
             let loaded = open(self.name, RTLD_NOLOAD);
@@ -189,20 +190,20 @@ impl Library {
         if handle.is_null() {
             return handle;
         }
-        // SAFETY: just opened, never closed.
+        // SAFETY: the handle comes from `dlopen`, and is never closed.
         unless_ours(unsafe { symbol_in(handle, name) })
     }
 }
 
 fn open(name: &CStr, flags: c_int) -> *mut c_void {
-    // SAFETY: a C string.
+    // SAFETY: the name is a C string.
     unsafe { libc::dlopen(name.as_ptr(), RTLD_NOW | flags) }
 }
 
-/// A handle of the object that `address` lies in, if it is still loaded.
+/// A handle of the object that holds `address`, if that is still loaded.
 fn open_again(address: *mut c_void) -> *mut c_void {
     let mut path = [0u8; libc::PATH_MAX as usize];
-    // Copied, because nothing may be opened while the loader's list is locked.
+    // The path is copied, because no object may be opened while the loader's list is locked.
     let found = elf::find(|object| {
         let bytes = object.path().to_bytes_with_nul();
         let holds = !address.is_null() && !object.is_ours() && object.holds(address as usize);
@@ -214,19 +215,20 @@ fn open_again(address: *mut c_void) -> *mut c_void {
     }
 }
 
-/// The next layer's function of the driver or its management library, or null.
+/// The next layer's function of the driver or of NVML; null if it has none.
 pub fn function(name: &CStr) -> *mut c_void {
     let library = if name.to_bytes().starts_with(b"nvml") {
-        &MANAGEMENT
+        &NVML
     } else {
         &DRIVER
     };
     library.function(name)
 }
 
-/// An application found the function `name` at `address`, through a handle of its own: should no library of the usual
-/// name be loaded when we come to look, the driver is what this lies in (one opened by path, under another name).
-pub fn saw(name: &CStr, address: *mut c_void) {
+/// Notes that an application found the function `name` at `address`, through a handle of its own. The application may
+/// have opened the driver by path, under another name. If no library of the usual name is loaded when the driver is
+/// needed, the driver is the object that holds this address.
+pub fn note_driver_function(name: &CStr, address: *mut c_void) {
     let bytes = name.to_bytes();
     if bytes.starts_with(b"cu") && !bytes.starts_with(b"cuda") {
         DRIVER.seen.store(address, Ordering::Release);
@@ -237,56 +239,57 @@ fn is_runtime(object: &Object) -> bool {
     !object.is_ours() && object.is_called(b"libcudart.so")
 }
 
-/// The function of this name in the first object that is `wanted`.
+/// The function of this name in the first object that `wanted` accepts.
 fn first(name: &CStr, wanted: impl Fn(&Object) -> bool) -> *mut c_void {
     elf::find(|object| if wanted(object) { object.function(name) } else { None }).unwrap_or(ptr::null_mut())
 }
 
-/// A runtime function to forward to.
-struct Route {
+/// The runtime function to forward to.
+struct Target {
     address: *mut c_void,
-    /// Whether every caller would get this one.
+    /// Whether every caller gets this function.
     common: bool,
 }
 
-/// The runtime function to forward to: a layer's (what the global scope holds behind us, where that is no runtime
-/// library), else the only one there is, else the caller's. One in front of us is never an answer: it may be a layer
-/// that has us below it.
-fn route(name: &CStr) -> Route {
+/// The runtime function to forward to. If the global scope holds one behind ours that is not in a runtime library, it
+/// belongs to a layer, and is the answer. Otherwise the answer is the only one behind ours, or the caller's if there are
+/// several. A function in front of ours is never the answer: it may belong to a layer that forwards to us.
+fn target(name: &CStr) -> Target {
     let next = behind_us(name);
     if !next.is_null() && !elf::object_of(next).is_some_and(|object| is_runtime(&object)) {
-        return Route {
+        return Target {
             address: next,
             common: true,
         };
     }
     let mut count = 0;
     elf::find(|object| {
-        count += usize::from(object.place() == Place::BehindOurs && object.function(name).is_some());
+        count += usize::from(object.position() == Position::BehindOurs && object.function(name).is_some());
         None::<()>
     });
     match count {
-        0 => Route {
+        0 => Target {
             address: first(name, is_runtime),
             common: true,
         },
-        1 => Route {
-            address: first(name, |object| object.place() == Place::BehindOurs),
+        1 => Target {
+            address: first(name, |object| object.position() == Position::BehindOurs),
             common: true,
         },
-        _ => Route {
+        _ => Target {
             address: of_caller(name, next),
             common: false,
         },
     }
 }
 
-/// In this order: the caller's own (a static runtime that it exports, or the runtime calling itself); the runtime library
-/// that the caller was linked with; what the global scope holds; the first.
+/// The first of these that exists: the caller's own function (from a static runtime that it exports, or in the runtime
+/// itself); that of the runtime library that the caller is linked with; `next`, that of the global scope; that of the
+/// first runtime library; that of the first object behind ours.
 fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
     let caller = calling_object();
     if let Some(own) = caller
-        .filter(|caller| caller.place() == Place::BehindOurs)
+        .filter(|caller| caller.position() == Position::BehindOurs)
         .and_then(|caller| caller.function(name))
     {
         return own;
@@ -298,7 +301,7 @@ fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
         first(name, |object| is_runtime(object) && linked(object)),
         next,
         first(name, is_runtime),
-        first(name, |object| object.place() == Place::BehindOurs),
+        first(name, |object| object.position() == Position::BehindOurs),
     ];
     candidates
         .into_iter()
@@ -306,7 +309,8 @@ fn of_caller(name: &CStr, next: *mut c_void) -> *mut c_void {
         .unwrap_or(ptr::null_mut())
 }
 
-/// Set in children of a process that has remembered a runtime function: `in_forked_child`, without the system call.
+/// Set in forked children of a process that has remembered a runtime function. It tells the same as `in_forked_child`,
+/// without a system call.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 fn watch_forks() {
@@ -315,17 +319,17 @@ fn watch_forks() {
         FORKED.store(true, Ordering::Relaxed);
     }
     if !WATCHED.swap(true, Ordering::Relaxed) {
-        // SAFETY: a function that stays loaded, as a preloaded library does.
+        // SAFETY: the function stays loaded, because a preloaded library is never unloaded.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     }
 }
 
-/// A runtime function, remembered for as long as no object is loaded or unloaded, and only where the answer is the same
-/// for every caller.
+/// A runtime function. It is remembered until an object is loaded or unloaded, and only if every caller gets the same
+/// one.
 pub struct RuntimeFunction {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
-    /// The loader's generation that `address` belongs to, plus one; 0 while it belongs to none.
+    /// One more than the generation of the loader's list that `address` was found in; 0 while there is none.
     valid: AtomicU64,
     writing: AtomicBool,
 }
@@ -341,7 +345,8 @@ impl RuntimeFunction {
     }
 
     pub fn get(&self) -> *mut c_void {
-        // A forked child does not ask whether anything changed; what its parent used is still there.
+        // A forked child must not take the loader's lock to ask for changes. The function that its parent used is still
+        // loaded.
         if FORKED.load(Ordering::Relaxed) && self.valid.load(Ordering::Acquire) != 0 {
             return self.address.load(Ordering::Acquire);
         }
@@ -352,7 +357,7 @@ impl RuntimeFunction {
                 return address;
             }
         }
-        let Route { address: found, common } = route(self.name);
+        let Target { address: found, common } = target(self.name);
         if common && !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
             watch_forks();
             self.valid.store(0, Ordering::SeqCst);
@@ -364,27 +369,27 @@ impl RuntimeFunction {
     }
 }
 
-/// The object that called into ours: the first on the stack that is not ours.
+/// The object that called into ours: that of the first frame on the stack that is not in ours.
 pub fn calling_object() -> Option<Object> {
     const CONTINUE: c_int = 0;
     const STOP: c_int = 4;
     unsafe extern "C" {
-        // libgcc_s (or LLVM's libunwind), which Rust's std links. Both are of the Itanium C++ ABI.
+        // Rust's std links libgcc_s or LLVM's libunwind, which has both. They belong to the Itanium C++ ABI.
         fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
         fn _Unwind_GetIP(context: *mut c_void) -> usize;
     }
     extern "C" fn visit(context: *mut c_void, found: *mut c_void) -> c_int {
-        // SAFETY: the unwinder's own context.
+        // SAFETY: the context is the one that the unwinder passed.
         let address = unsafe { _Unwind_GetIP(context) } as *mut c_void;
         if address.is_null() || is_ours(address) {
             return CONTINUE;
         }
-        // SAFETY: the variable below.
+        // SAFETY: the pointer is to the variable `address` below.
         unsafe { *found.cast::<*mut c_void>() = address };
         STOP
     }
     let mut address: *mut c_void = ptr::null_mut();
-    // SAFETY: `visit` gets the variable it is to fill, and only during the call.
+    // SAFETY: `visit` gets a pointer to the variable that it fills, and only during the call.
     unsafe { _Unwind_Backtrace(visit, (&raw mut address).cast()) };
     if address.is_null() {
         None

@@ -12,7 +12,6 @@ use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, Event, Record};
 
 use super::device_ledger::{DeviceLedger, Live, NameSpace};
-use super::measurements::Measurement;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -104,20 +103,10 @@ impl Ledger {
             Event::SegmentAlloc { address, size, moved } => self.segment_obtained(device, address, size, moved),
             Event::SegmentFree { address, size, .. } => self.segment_returned(device, address, size),
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
-            Event::Measured {
-                mem_info,
-                process_bytes,
-                reserved,
-            } => {
+            Event::Measured { .. } => {
                 let ledger = self.device(device);
                 let balance = ledger.balance();
-                let measurement = Measurement {
-                    time_ns: record.time_ns,
-                    driver: mem_info.map(|info| (info.total, info.free)),
-                    nvml: process_bytes,
-                    reserved,
-                };
-                ledger.measurements.add(measurement, balance);
+                ledger.measurements.add(record, balance);
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
             Event::Map { .. } | Event::Unmap { .. } => {}
@@ -149,15 +138,8 @@ impl Ledger {
     }
 
     fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
-        let &Allocation {
-            class,
-            address,
-            requested,
-            allocated,
-            reserved,
-            stream,
-        } = allocation;
-        self.call(record, requested);
+        let &Allocation { class, address, .. } = allocation;
+        self.call(record, allocation.requested);
         if class.known().is_none() {
             self.anomalies.unknown_class += 1;
         }
@@ -167,17 +149,17 @@ impl Ledger {
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
-        let may_lie_in_segment = reserved.is_none() && key.0 == NameSpace::Address;
+        let may_lie_in_segment = allocation.reserved.is_none() && key.0 == NameSpace::Address;
         let live = Live {
             address,
-            size: requested,
-            allocated,
-            reserved: reserved.unwrap_or(0),
+            size: allocation.requested,
+            allocated: allocation.allocated,
+            reserved: allocation.reserved.unwrap_or(0),
             api: record.api.number(),
             class: class.number(),
             device,
             tid: record.tid,
-            stream,
+            stream: allocation.stream,
             time_ns: record.time_ns,
             in_segment: may_lie_in_segment && self.device(device).space.holds(address),
         };

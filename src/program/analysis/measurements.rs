@@ -1,6 +1,8 @@
 //! What the next layer and NVML reported about a device while the job ran (`Event::Measured`), and what follows from it
 //! for the bytes that the process holds outside its ledger.
 
+use journal::format::{Event, Record};
+
 /// One measurement of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
@@ -14,6 +16,24 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// The measurement in a record; `None` if the record is of another kind.
+    fn of(record: &Record) -> Option<Self> {
+        let Event::Measured {
+            mem_info,
+            process_bytes,
+            reserved,
+        } = record.event
+        else {
+            return None;
+        };
+        Some(Self {
+            time_ns: record.time_ns,
+            driver: mem_info.map(|info| (info.total, info.free)),
+            nvml: process_bytes,
+            reserved,
+        })
+    }
+
     /// The used bytes of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
@@ -60,7 +80,10 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    pub fn add(&mut self, measured: Measurement, balance: Balance) {
+    pub fn add(&mut self, record: &Record, balance: Balance) {
+        let Some(measured) = Measurement::of(record) else {
+            return;
+        };
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.context_excess = Some(match self.context_excess {

@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
 use config::Config;
+use policy::Strategy;
 
 use crate::failure::Failure;
 use crate::launch::options::JobOptions;
@@ -24,7 +25,7 @@ Examples:
 Exit codes: those of the command; 2 if a setting cannot be used, 126 if the command cannot be executed, 127 if it is not found.";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{}", variables::help()))]
+#[command(after_help = after_help(), after_long_help = format!("{}\n\n{}", after_help(), variables::help()))]
 pub struct Run {
     #[command(flatten)]
     options: JobOptions,
@@ -32,6 +33,14 @@ pub struct Run {
     /// The command to run, with its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// A line for each strategy, then the examples.
+fn after_help() -> String {
+    let lines = Strategy::ALL
+        .iter()
+        .map(|strategy| format!("  {:<16}{}\n", strategy.name(), strategy.description()));
+    format!("Strategies:\n{}\n{EXAMPLES}", lines.collect::<String>())
 }
 
 impl Run {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use base::units::parse_size;
 use clap::Args;
 use config::{ConfigError, table};
+use policy::Strategy;
 
 use super::library::{find_library, preload};
 use super::simulator::Simulator;
@@ -20,7 +21,7 @@ pub type Variables = Vec<(&'static str, OsString)>;
 /// The options of `run` and of `doctor`.
 #[derive(Args)]
 pub struct JobOptions {
-    #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
+    #[arg(long, short, value_name = "NAME", help = strategy_help())]
     strategy: Option<OsString>,
 
     /// Folder for the journals; each process writes one file [default: ./vramshim-<job>]
@@ -52,8 +53,13 @@ pub struct JobOptions {
     quiet: bool,
 }
 
-const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fit, auto_growth (also spelt autogrow) \
-                             [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, passthrough]";
+fn strategy_help() -> String {
+    format!(
+        "The strategy that divides device memory: {} [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, {}]",
+        Strategy::accepted(),
+        Strategy::Passthrough.name()
+    )
+}
 
 impl JobOptions {
     /// The text of an error. If the value came from an option, the text names the option instead of the variable.

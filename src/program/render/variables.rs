@@ -17,7 +17,8 @@ pub fn text() -> String {
             ..
         } = variable;
         format!(
-            "{name}\n    {meaning}\n    default: {default}\n    accepted: {accepted}\n    read by: {}\n",
+            "{name}\n    {meaning}\n    default: {default}\n    accepted: {}\n    read by: {}\n",
+            accepted(),
             part.name()
         )
     };
@@ -53,9 +54,10 @@ pub fn markdown() -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| `{name}` | {} | {} | {accepted} | {meaning} |",
+            "| `{name}` | {} | {} | {} | {meaning} |",
             part.name(),
-            code(default)
+            code(default),
+            accepted()
         );
     }
     text
@@ -76,7 +78,7 @@ pub fn json() -> Value {
             json!({
                 "name": variable.name,
                 "default": variable.default,
-                "accepted": variable.accepted,
+                "accepted": (variable.accepted)(),
                 "meaning": variable.meaning,
                 "read_by": variable.part.name(),
                 "in_journal": variable.in_journal,

@@ -1,6 +1,6 @@
 //! The trait of what can serve the requests of a trace: a policy, a model of a framework's allocator, or the driver.
 
-use policy::device_memory::DriverError;
+use base::cuda::DriverError;
 
 /// Serves the requests of a trace.
 pub trait Allocator {

@@ -17,5 +17,5 @@ mod torch;
 mod trace;
 
 pub use gathering::{Request, Source};
-pub use play::{Outcome, STRATEGIES, play, smallest_device};
+pub use play::{Outcome, play, smallest_device, strategies};
 pub use trace::Trace;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use policy::device_memory::{DeviceMemory, DriverError};
-use policy::{self, Policy, Settings, Strategy};
+use base::cuda::DriverError;
+use policy::device_memory::DeviceMemory;
+use policy::{Policy, Settings, Strategy};
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
@@ -26,16 +27,19 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-/// The names of the strategies that can be played, in the order of the table.
-pub const STRATEGIES: &[&str] = &[
-    "passthrough",
-    "naive_best_fit",
-    "auto_growth",
+/// Models of allocators that are not the library's own.
+const MODELS: &[&str] = &[
     "torch",
     "torch_expandable",
     "paddle_auto_growth",
     "paddle_naive_best_fit",
 ];
+
+/// The names of the strategies that can be played, in the order of the table.
+pub fn strategies() -> impl Iterator<Item = &'static str> {
+    let own = Strategy::ALL.iter().map(|strategy| strategy.name());
+    own.chain(MODELS.iter().copied())
+}
 
 /// How many requests are played between two calls of `tick`.
 const TICK: usize = 1 << 16;
@@ -55,7 +59,7 @@ fn play_until(
     enough_failed: u64,
     tick: &dyn Fn(u64),
 ) -> Option<Outcome> {
-    let name = STRATEGIES.iter().copied().find(|known| *known == name)?;
+    let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::new(device_memory);
     let flags = paddle::Flags {
         fraction: settings.fraction,
@@ -68,7 +72,7 @@ fn play_until(
         "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
         "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
-        _ => match Strategy::parse(name).and_then(|strategy| policy::create(strategy, settings)) {
+        _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
             Some(policy) => Box::new(PolicyAllocator {
                 policy,
                 device: &device,

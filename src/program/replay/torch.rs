@@ -10,7 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use policy::device_memory::{DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::DeviceMemory;
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;

@@ -185,7 +185,7 @@ impl DeviceMemory for Growth {
         match self.in_context(|| self.least_granularity()) {
             Ok(granularity) => Some(granularity),
             Err(DriverError::NOT_SUPPORTED) => {
-                warn_of_chunks("the driver has no virtual memory management for it");
+                warn_of_chunks("the next layer has no virtual memory management");
                 None
             }
             Err(problem) => {
@@ -255,9 +255,6 @@ impl DeviceMemory for Growth {
     }
 
     fn no_virtual_memory(&self, why: DriverError) {
-        warn_of_chunks(&format!(
-            "virtual memory management fails here with CUDA error {}",
-            why.0
-        ));
+        warn_of_chunks(&format!("virtual memory management fails with CUDA error {}", why.0));
     }
 }

@@ -1,5 +1,5 @@
-//! Gives memory that a pool has held free for a while back to the next layer (`VRAMSHIM_IDLE_RELEASE`), so that other
-//! processes on a shared GPU can use it.
+//! Idle release: memory that a pool has held free for a while goes back to the next layer (`VRAMSHIM_IDLE_RELEASE`).
+//! Other processes on a shared GPU can then use it.
 //!
 //! A thread of the library watches the pools, because an idle job makes no calls. Without the variable there is no such
 //! thread.

@@ -1,7 +1,8 @@
 //! A table of 2 MiB pages that tells without a lock who may own an address.
 //!
-//! The memory of several owners can share a page if a policy works in chunks. So a page names one possible owner, which
-//! then knows for certain, or says that it is shared, and the lists of ranges must be asked.
+//! The memory of several owners can share a page if a policy works in chunks. So the entry of a page is one possible
+//! owner, or it is marked as shared. A possible owner knows whether an address is its own; for a shared page, the lists
+//! of ranges in `registry` must be searched.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -64,7 +65,7 @@ impl<P> Pages<P> {
         }
     }
 
-    /// Sets every page that a range touches to what `owner_of` says of it; it is given the old page and the page's first
+    /// Sets the entry of every page that a range touches. `owner_of` makes it from the old entry and the page's first
     /// address. The caller holds the lock of the list of segments.
     pub fn set(&self, address: u64, size: u64, owner_of: impl Fn(Page<P>, u64) -> Page<P>) {
         let last = (address + size - 1) >> PAGE_BITS;

@@ -17,17 +17,17 @@ const MAX_SUBPOOLS: usize = 16;
 pub struct Pool {
     pub location: Location,
     /// The sum of the live blocks.
-    pub usage: Usage,
+    pub(super) usage: Usage,
     /// `None` once the context is gone.
-    pub policy: Mutex<Option<Box<dyn Policy>>>,
+    pub(super) policy: Mutex<Option<Box<dyn Policy>>>,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
-    pub lender: Option<&'static Pool>,
+    pub(super) lender: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
     has_subpools: AtomicBool,
     /// How many threads were given a subpool.
     threads_served: AtomicUsize,
-    pub state: &'static State,
-    pub registry: &'static Registry<Pool>,
+    pub(super) state: &'static State,
+    pub(super) registry: &'static Registry<Pool>,
 }
 
 impl Pool {

@@ -1,12 +1,13 @@
-//! What glibc's loader (2.35 and later) says about an address without taking a lock.
+//! Finds the object that holds an address without a lock, by `_dl_find_object` of glibc 2.35 and later.
 
-use super::{Object, Place, our_address};
+use super::list;
+use super::object::{Object, Position, our_address};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `struct link_map`, the part that `<link.h>` shows.
+/// The public part of `struct link_map` (`<link.h>`).
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -33,7 +34,7 @@ fn find_object() -> Option<FindObject> {
     static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut function = FUNCTION.load(Ordering::Acquire);
     if function.is_null() {
-        function = super::find(|object| object.function(c"_dl_find_object")).unwrap_or(ABSENT);
+        function = list::find(|object| object.function(c"_dl_find_object")).unwrap_or(ABSENT);
         FUNCTION.store(function, Ordering::Release);
     }
     // SAFETY: the function of this name has this signature.
@@ -42,33 +43,38 @@ fn find_object() -> Option<FindObject> {
 
 fn ask(function: FindObject, address: *const c_void) -> Option<Found> {
     let mut found = MaybeUninit::<Found>::zeroed();
-    // SAFETY: the structure is as large as glibc's, and plain numbers and pointers, for which zero will do.
+    // SAFETY: the structure is as large as glibc's. Its fields are numbers and pointers, of which zero is a value.
     unsafe { (function(address, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
 }
 
-/// The object around `address`, if any; `None` where that cannot be said in this way.
+/// The object that holds `address`, if one does. The outer `None` means that the loader cannot tell.
 pub fn find(address: *const c_void) -> Option<Option<Object>> {
     let function = find_object()?;
     let ours = ask(function, our_address() as *const c_void)?.map;
     let Some(found) = ask(function, address) else {
         return Some(None);
     };
-    // SAFETY: the loader's entry of a loaded object.
+    // SAFETY: the loader returned its entry of a loaded object.
     let map = unsafe { &*found.map };
     // SAFETY: the loader says that the object is mapped there.
-    let object = unsafe { Object::mapped_at(found.start, map.base, map.name, place(found.map, ours)) }?;
+    let object = unsafe { Object::mapped_at(found.start, map.base, map.name, position(found.map, ours)) }?;
     Some(Some(object))
 }
 
-/// What stands in front of a preloaded library is never unloaded, so that this part of the list stays as it is.
-fn place(map: *const LinkMap, ours: *const LinkMap) -> Place {
+/// The position of an object. Only the part of the list in front of ours is read. The objects there are never unloaded, so
+/// that part does not change.
+fn position(map: *const LinkMap, ours: *const LinkMap) -> Position {
     let mut at = ours;
     while !at.is_null() {
         if at == map {
-            return if at == ours { Place::Ours } else { Place::BeforeOurs };
+            return if at == ours {
+                Position::Ours
+            } else {
+                Position::BeforeOurs
+            };
         }
-        // SAFETY: an entry of the loader's list, see above.
+        // SAFETY: it is an entry of the loader's list, and stays one (see above).
         at = unsafe { (*at).previous };
     }
-    Place::BehindOurs
+    Position::BehindOurs
 }

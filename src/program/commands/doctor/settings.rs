@@ -254,7 +254,7 @@ pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString
 
 /// Warns if naive_best_fit would reserve nearly all free memory of a device that other processes use.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
-    if config.strategy != Strategy::NaiveBestFit || config.settings.initial_bytes > 0 {
+    if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;
     }
     for device in &driver.devices {
@@ -266,8 +266,9 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
                 .warning(
                     CHECK,
                     format!(
-                        "naive_best_fit reserves {:.0} % of what is free on device {} at first use, and others have {} \
-                         of it already",
+                        "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it \
+                         already",
+                        config.strategy.name(),
                         config.settings.fraction * 95.0,
                         device.ordinal,
                         size(others)

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::render::format;
-use crate::replay::{STRATEGIES, Source, Trace, play, smallest_device};
+use crate::replay::{self, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
 use row::Row;
@@ -63,10 +63,11 @@ pub struct Replay {
 }
 
 fn strategies() -> String {
-    format!(
-        "Strategies to play, comma-separated: all, or of {}",
-        STRATEGIES.join(", ")
-    )
+    format!("Strategies to play, comma-separated: all, or of {}", known_names())
+}
+
+fn known_names() -> String {
+    replay::strategies().collect::<Vec<_>>().join(", ")
 }
 
 const EXAMPLES: &str = "\
@@ -146,28 +147,24 @@ impl Replay {
         .map_err(Failure::unwritten)
     }
 
-    /// The names of the strategies to play, each once.
-    fn names(&self) -> Result<Vec<&str>, Failure> {
+    /// The strategies that were asked for, each once.
+    fn names(&self) -> Result<Vec<&'static str>, Failure> {
         let mut names = Vec::new();
         for name in self.strategy.iter().map(|name| name.trim()) {
-            // The library's own strategies may be spelt as in VRAMSHIM_STRATEGY.
+            // The library's own strategies may be spelt in every way that the library accepts.
             let wanted = Strategy::parse(name).map_or(name, |strategy| strategy.name());
-            let chosen = match name {
-                "all" => STRATEGIES,
-                _ => STRATEGIES
-                    .iter()
-                    .position(|known| *known == wanted)
-                    .map(|at| &STRATEGIES[at..=at])
-                    .ok_or_else(|| {
-                        Failure::refused(format!(
-                            "--strategy {name:?} is unknown; known: all, {}",
-                            STRATEGIES.join(", ")
-                        ))
-                    })?,
-            };
+            let mut chosen = replay::strategies()
+                .filter(|known| name == "all" || *known == wanted)
+                .peekable();
+            if chosen.peek().is_none() {
+                return Err(Failure::refused(format!(
+                    "--strategy {name:?} is unknown; known: all, {}",
+                    known_names()
+                )));
+            }
             for name in chosen {
-                if !names.contains(name) {
-                    names.push(*name);
+                if !names.contains(&name) {
+                    names.push(name);
                 }
             }
         }

@@ -14,9 +14,12 @@ pub const MAX_DESCRIPTORS: usize = 250;
 
 pub struct Channel(OwnedFd);
 
-/// Room for the control message that carries descriptors, aligned as the kernel requires.
+/// Enough for the control message with `MAX_DESCRIPTORS` descriptors.
+const CONTROL_BYTES: usize = 1024 + 64;
+
+/// Room for a control message, aligned as the kernel requires.
 #[repr(C, align(8))]
-struct Control([u8; 1024 + 64]);
+struct Control([u8; CONTROL_BYTES]);
 
 fn result(code: libc::c_int) -> io::Result<libc::c_int> {
     if code < 0 {
@@ -127,7 +130,7 @@ impl Channel {
     pub fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let payload = size_of::<RawFd>() * raw.len();
-        let mut control = Control([0; 1088]);
+        let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
@@ -154,7 +157,7 @@ impl Channel {
 
     /// Receives one message of exactly `bytes.len()` bytes. Returns the descriptors that came with it.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
-        let mut control = Control([0; 1088]);
+        let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),

@@ -21,7 +21,7 @@ use base::sync::lock;
 use policy::{Backing, Block};
 
 /// How long a process that ends waits for an export that is running.
-const LAST_EXPORT_MS: u32 = 500;
+const LONGEST_EXPORT_WAIT_MS: u32 = 500;
 
 #[derive(Default)]
 pub struct Exports {
@@ -150,7 +150,7 @@ impl Exports {
             return;
         }
         self.process_ended.store(true, Ordering::SeqCst);
-        for _ in 0..LAST_EXPORT_MS {
+        for _ in 0..LONGEST_EXPORT_WAIT_MS {
             if self.table.try_lock().is_ok() {
                 return;
             }

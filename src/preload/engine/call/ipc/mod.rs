@@ -2,8 +2,8 @@
 //!
 //! The driver shares whole allocations, so its handle of a block would be one of the segment around it. A block is shared
 //! by a `ticket` of our own instead. The importing process, under this library as well, sends the ticket to the
-//! exporter's `service`. That answers with the driver's handle of the segment, or with the granules behind the block as
-//! file descriptors, and `import` makes from them the block that the importing job sees.
+//! exporter's `service`. The service answers with the driver's handle of the segment, or with the granules behind the
+//! block as file descriptors. From these `import` makes the block that the importing job sees.
 //!
 //! Handles of the driver pass through unchanged. A ticket that reaches a process without the library is refused by the
 //! driver there, because it is no handle of the driver's.

@@ -1,12 +1,6 @@
-//! The objects loaded in this process and the functions they export, read from their ELF tables.
-//!
-//! Our library exports `dlsym` and `dlvsym` itself, so it cannot call either by name to find what lies behind it; nor
-//! can those two functions, while they answer, allocate or take a lock of ours. What is here works on the tables that
-//! the loader has mapped already, from inside `dl_iterate_phdr`, and reads nothing outside an object's own segments.
+//! One loaded object: its position in load order, its segments, its names, and the functions that it exports.
 
-mod loader;
-
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::slice;
 
 use libc::{Elf64_Ehdr, Elf64_Phdr, Elf64_Sym, dl_phdr_info};
@@ -24,58 +18,60 @@ const STT_NOTYPE: u8 = 0;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 const STB_LOCAL: u8 = 0;
-/// `STV_INTERNAL` and `STV_HIDDEN`: visible inside the object only.
+/// `STV_INTERNAL` and `STV_HIDDEN`: visible only inside the object.
 const HIDDEN_VISIBILITIES: [u8; 2] = [1, 2];
-/// In a version index: not the default version of that name.
+/// A flag in a version index: this is not the default version of the name.
 const HIDDEN_VERSION: u16 = 0x8000;
 
 const SMALLEST_PAGE: usize = 4096;
 
-/// Where an object stands in load order, which for what a program starts with is also the order of look-up.
+/// The position of an object in load order, compared with ours. For the objects that a program starts with, load order is
+/// also the order of symbol look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Position {
     /// The program, or a library preloaded in front of ours.
     BeforeOurs,
     Ours,
-    /// Everything else: a layer preloaded behind us, the C library, whatever was loaded later.
+    /// Every other object: a layer preloaded behind us, the C library, objects that were loaded later.
     BehindOurs,
 }
 
-/// One loaded object. Good for as long as the object stays loaded: inside `find`, or for one whose code is on the
+/// One loaded object. It is valid while the object stays loaded: inside `find`, or if code of the object is on the
 /// stack.
 #[derive(Clone, Copy)]
 pub struct Object {
-    base: usize,
+    pub(super) base: usize,
     headers: *const Elf64_Phdr,
-    count: usize,
-    name: *const c_char,
-    place: Place,
+    pub(super) count: usize,
+    pub(super) name: *const c_char,
+    position: Position,
 }
 
-/// The rest of a mapped segment, from some address on.
+/// A mapped segment from some address on.
 #[derive(Clone, Copy)]
-struct Rest {
+struct Tail {
     start: usize,
     end: usize,
 }
 
-impl Rest {
-    /// The `index`th `T` from the start, if it lies inside the segment.
+impl Tail {
+    /// The `index`th `T`, if it lies inside the segment.
     fn read<T: Copy>(self, index: usize) -> Option<T> {
         let at = self.start.checked_add(index.checked_mul(size_of::<T>())?)?;
         if at.checked_add(size_of::<T>())? > self.end {
             return None;
         }
-        // SAFETY: the bytes lie in a readable segment of a loaded object, and the types read here take any bit pattern.
+        // SAFETY: the bytes lie in a readable segment of a loaded object, and every bit pattern is a value of the types that
+        // are read here.
         Some(unsafe { (at as *const T).read_unaligned() })
     }
 
-    fn skip(self, bytes: usize) -> Option<Rest> {
+    fn skip(self, bytes: usize) -> Option<Tail> {
         let start = self.start.checked_add(bytes)?;
-        (start <= self.end).then_some(Rest { start, end: self.end })
+        (start <= self.end).then_some(Tail { start, end: self.end })
     }
 
-    /// Whether exactly `text` and its NUL stand here.
+    /// Whether the segment continues with exactly `text` and its NUL.
     fn is(self, text: &CStr) -> bool {
         text.to_bytes_with_nul()
             .iter()
@@ -83,10 +79,10 @@ impl Rest {
             .all(|(index, &byte)| self.read::<u8>(index) == Some(byte))
     }
 
-    /// The string that starts here, if its NUL lies in the segment as well.
+    /// The string that starts here, if its NUL lies in the segment too.
     fn text<'a>(self) -> Option<&'a CStr> {
         let length = (0..self.end - self.start).find(|&index| self.read::<u8>(index) == Some(0))?;
-        // SAFETY: `length` bytes and a NUL, all inside a readable segment of a loaded object.
+        // SAFETY: `length` bytes and a NUL lie inside a readable segment of a loaded object.
         unsafe { CStr::from_bytes_with_nul(slice::from_raw_parts(self.start as *const u8, length + 1)).ok() }
     }
 }
@@ -100,23 +96,23 @@ struct Dynamic {
 
 /// The tables that a look-up by name needs.
 struct Symbols {
-    entries: Rest,
-    strings: Rest,
-    versions: Option<Rest>,
+    entries: Tail,
+    strings: Tail,
+    versions: Option<Tail>,
     hash: Hash,
 }
 
 enum Hash {
-    Gnu(Rest),
-    SystemV(Rest),
+    Gnu(Tail),
+    SystemV(Tail),
 }
 
 impl Object {
-    /// The object mapped from `start` on, whose program headers are found through its ELF header.
+    /// The object mapped from `start` on. Its program headers are found through its ELF header.
     ///
     /// # Safety
-    /// An object is mapped there, and the other arguments are its own.
-    unsafe fn mapped_at(start: usize, base: usize, name: *const c_char, place: Place) -> Option<Self> {
+    /// An object is mapped there, and the other arguments belong to it.
+    pub unsafe fn mapped_at(start: usize, base: usize, name: *const c_char, position: Position) -> Option<Self> {
         // SAFETY: the first page of a mapped object is readable, and this is less than a page.
         let header = unsafe { (start as *const Elf64_Ehdr).read_unaligned() };
         if header.e_ident[..4] != *b"\x7fELF" || usize::from(header.e_phentsize) != size_of::<Elf64_Phdr>() {
@@ -133,13 +129,13 @@ impl Object {
             headers: headers as *const Elf64_Phdr,
             count,
             name,
-            place,
+            position,
         })
     }
 
     /// # Safety
-    /// `info` is what `dl_iterate_phdr` handed to its callback.
-    unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
+    /// `dl_iterate_phdr` passed `info` to its callback.
+    pub unsafe fn new(info: *const dl_phdr_info, ours_seen: bool) -> Self {
         // SAFETY: valid by contract.
         let info = unsafe { &*info };
         let mut object = Object {
@@ -147,42 +143,42 @@ impl Object {
             headers: info.dlpi_phdr,
             count: info.dlpi_phnum as usize,
             name: info.dlpi_name,
-            place: if ours_seen {
-                Place::BehindOurs
+            position: if ours_seen {
+                Position::BehindOurs
             } else {
-                Place::BeforeOurs
+                Position::BeforeOurs
             },
         };
         if object.holds(our_address()) {
-            object.place = Place::Ours;
+            object.position = Position::Ours;
         }
         object
     }
 
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn position(&self) -> Position {
+        self.position
     }
 
     pub fn is_ours(&self) -> bool {
-        self.place == Place::Ours
+        self.position == Position::Ours
     }
 
     fn headers(&self) -> &[Elf64_Phdr] {
         if self.headers.is_null() {
             return &[];
         }
-        // SAFETY: the loader's own description of a loaded object.
+        // SAFETY: the loader gave this description of a loaded object.
         unsafe { slice::from_raw_parts(self.headers, self.count) }
     }
 
-    fn segments(&self) -> impl Iterator<Item = (Rest, u32)> {
+    fn segments(&self) -> impl Iterator<Item = (Tail, u32)> {
         self.headers()
             .iter()
             .filter(|header| header.p_type == libc::PT_LOAD)
             .map(|header| {
                 let start = self.base.wrapping_add(header.p_vaddr as usize);
                 (
-                    Rest {
+                    Tail {
                         start,
                         end: start.saturating_add(header.p_memsz as usize),
                     },
@@ -197,17 +193,18 @@ impl Object {
             .any(|(segment, _)| segment.start <= address && address < segment.end)
     }
 
-    /// First and last-plus-one address of the whole object.
+    /// The first address of the object, and the first one after its end.
     pub fn span(&self) -> (usize, usize) {
         self.segments().fold((usize::MAX, 0), |(low, high), (segment, _)| {
             (low.min(segment.start), high.max(segment.end))
         })
     }
 
-    fn rest(&self, address: usize) -> Option<Rest> {
+    /// The readable segment that holds `address`, from there on.
+    fn tail(&self, address: usize) -> Option<Tail> {
         self.segments()
             .find(|(segment, flags)| segment.start <= address && address < segment.end && flags & libc::PF_R != 0)
-            .map(|(segment, _)| Rest {
+            .map(|(segment, _)| Tail {
                 start: address,
                 end: segment.end,
             })
@@ -218,17 +215,17 @@ impl Object {
             .headers()
             .iter()
             .find(|header| header.p_type == libc::PT_DYNAMIC)
-            .and_then(|header| self.rest(self.base.wrapping_add(header.p_vaddr as usize)));
+            .and_then(|header| self.tail(self.base.wrapping_add(header.p_vaddr as usize)));
         (0..)
             .map_while(move |index| section?.read::<Dynamic>(index))
             .take_while(|entry| entry.tag != DT_NULL)
     }
 
-    /// A table that the dynamic section points at. glibc has added the base to most of these already; the vDSO's, and
-    /// those of other loaders, are still relative.
-    fn table(&self, value: u64) -> Option<Rest> {
-        self.rest(value as usize)
-            .or_else(|| self.rest(self.base.wrapping_add(value as usize)))
+    /// A table that the dynamic section points to. glibc has added the base to most of these addresses already. Those of
+    /// the vDSO, and of objects under other loaders, are still relative.
+    fn table(&self, value: u64) -> Option<Tail> {
+        self.tail(value as usize)
+            .or_else(|| self.tail(self.base.wrapping_add(value as usize)))
     }
 
     fn symbols(&self) -> Option<Symbols> {
@@ -261,8 +258,8 @@ impl Object {
         self.exported(name).is_some()
     }
 
-    /// The exported function of this name. One that is chosen by a resolver at load time (`STT_GNU_IFUNC`) is refused:
-    /// its entry is the resolver, not the function.
+    /// The exported function of this name. A function that a resolver chooses at load time (`STT_GNU_IFUNC`) is refused,
+    /// because its entry is the resolver.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
         let symbol = self.exported(name).filter(|symbol| kind(symbol) != STT_GNU_IFUNC)?;
         let address = self.base.wrapping_add(symbol.st_value as usize);
@@ -288,12 +285,12 @@ impl Object {
         self.dynamic_strings(DT_NEEDED)
     }
 
-    /// The path it was loaded from; empty for the program itself.
+    /// The path that it was loaded from; empty for the program itself.
     pub fn path(&self) -> &CStr {
         if self.name.is_null() {
             return c"";
         }
-        // SAFETY: the loader's own string, which lives as long as the object.
+        // SAFETY: the loader's own string lives as long as the object.
         unsafe { CStr::from_ptr(self.name) }
     }
 
@@ -305,12 +302,12 @@ impl Object {
             .unwrap_or_default()
     }
 
-    /// Whether this is the object's name: its own, or its file's.
+    /// Whether this is the object's soname or the name of its file.
     pub fn answers_to(&self, name: &[u8]) -> bool {
         self.file_name() == name || self.soname().is_some_and(|own| own.to_bytes() == name)
     }
 
-    /// Whether the object goes by a name that starts so (`libcudart.so`): its own, or its file's.
+    /// Whether the object's soname or the name of its file starts like this (`libcudart.so`).
     pub fn is_called(&self, start: &[u8]) -> bool {
         self.file_name().starts_with(start) || self.soname().is_some_and(|name| name.to_bytes().starts_with(start))
     }
@@ -328,7 +325,7 @@ impl Symbols {
         }
     }
 
-    /// The symbol at `index`, if it is a function that others may use, called `name`, in its default version.
+    /// The symbol at `index`, if it is the default version of a visible function called `name`.
     fn at(&self, index: usize, name: &CStr) -> Option<Elf64_Sym> {
         let symbol: Elf64_Sym = self.entries.read(index)?;
         let version = match self.versions {
@@ -344,9 +341,9 @@ impl Symbols {
         (usable && self.strings.skip(symbol.st_name as usize)?.is(name)).then_some(symbol)
     }
 
-    /// Layout: bucket count, first hashed symbol, filter words, filter shift; filter; buckets; one hash a symbol, of
-    /// which the lowest bit ends a chain.
-    fn find_gnu(&self, table: Rest, name: &CStr) -> Option<Elf64_Sym> {
+    /// The table's layout: bucket count, first hashed symbol, filter words, filter shift; filter; buckets; one hash for each
+    /// symbol, whose lowest bit ends a chain.
+    fn find_gnu(&self, table: Tail, name: &CStr) -> Option<Elf64_Sym> {
         let wanted = gnu_hash(name);
         let (buckets, first) = (table.read::<u32>(0)?, table.read::<u32>(1)?);
         let (filter_words, filter_shift) = (table.read::<u32>(2)?, table.read::<u32>(3)?);
@@ -372,8 +369,8 @@ impl Symbols {
         }
     }
 
-    /// Layout: bucket count, symbol count; buckets; for each symbol the next one of its chain.
-    fn find_system_v(&self, table: Rest, name: &CStr) -> Option<Elf64_Sym> {
+    /// The table's layout: bucket count, symbol count; buckets; for each symbol the next one of its chain.
+    fn find_system_v(&self, table: Tail, name: &CStr) -> Option<Elf64_Sym> {
         let (buckets, count) = (table.read::<u32>(0)?, table.read::<u32>(1)?);
         let chains = 2 + buckets as usize;
         let mut index = table.read::<u32>(2 + system_v_hash(name).checked_rem(buckets)? as usize)?;
@@ -404,64 +401,7 @@ fn system_v_hash(name: &CStr) -> u32 {
 }
 
 /// An address inside our own object.
-fn our_address() -> usize {
+pub fn our_address() -> usize {
     static MARK: u8 = 0;
     &raw const MARK as usize
 }
-
-struct Search<T, F> {
-    pick: F,
-    found: Option<T>,
-    ours_seen: bool,
-}
-
-/// Goes through the loaded objects in load order until `pick` takes one. The loader's list is locked meanwhile: `pick`
-/// neither loads nor unloads anything, nor allocates.
-pub fn find<T, F: FnMut(&Object) -> Option<T>>(pick: F) -> Option<T> {
-    unsafe extern "C" fn visit<T, F: FnMut(&Object) -> Option<T>>(
-        info: *mut dl_phdr_info,
-        _size: usize,
-        search: *mut c_void,
-    ) -> c_int {
-        // SAFETY: the search that `find` passes, which nobody else holds.
-        let search = unsafe { &mut *search.cast::<Search<T, F>>() };
-        // SAFETY: straight from `dl_iterate_phdr`.
-        let object = unsafe { Object::new(info, search.ours_seen) };
-        search.ours_seen |= object.is_ours();
-        search.found = (search.pick)(&object);
-        search.found.is_some().into()
-    }
-    let mut search = Search {
-        pick,
-        found: None,
-        ours_seen: false,
-    };
-    // SAFETY: `visit` gets the search back as the type it was given as, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit::<T, F>), (&raw mut search).cast()) };
-    search.found
-}
-
-/// The object that `address` lies in. With glibc 2.35 and later no lock is taken: the one around the loader's list is
-/// not put right in a forked child, so that a child of a process with several threads might wait for it for ever.
-pub fn object_of(address: *const c_void) -> Option<Object> {
-    let Some(found) = loader::find(address) else {
-        return find(|object| object.holds(address as usize).then_some(*object));
-    };
-    found.filter(|object| object.holds(address as usize))
-}
-
-/// A number that changes whenever an object was loaded or unloaded.
-pub fn generation() -> u64 {
-    unsafe extern "C" fn first(info: *mut dl_phdr_info, _size: usize, out: *mut c_void) -> c_int {
-        // SAFETY: the loader's description, and the number below.
-        unsafe { *out.cast::<u64>() = (*info).dlpi_adds.wrapping_add((*info).dlpi_subs) };
-        1
-    }
-    let mut generation = 0u64;
-    // SAFETY: `first` gets the number it is to fill, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut generation).cast()) };
-    generation
-}
-
-#[cfg(test)]
-mod tests;

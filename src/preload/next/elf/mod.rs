@@ -1,0 +1,29 @@
+//! The objects loaded in this process and the functions they export, read from their ELF tables.
+//!
+//! This library exports `dlsym` and `dlvsym` itself, so it cannot call either by name to find the next layer's functions.
+//! While those two functions answer, they may neither allocate nor take a lock of ours. So this module reads the tables
+//! that the loader has mapped already, from inside `dl_iterate_phdr`, and nothing outside an object's own segments.
+//!
+//! `object` reads one object, `list` goes through the loader's list of objects, and `loader` finds the object of an
+//! address without a lock.
+
+mod list;
+mod loader;
+mod object;
+
+use std::ffi::c_void;
+
+pub use list::{find, generation};
+pub use object::{Object, Position};
+
+/// The object that holds `address`. With glibc 2.35 and later this takes no lock. The lock of the loader's list may be held
+/// for ever in a forked child, if another thread of the parent held it at the fork.
+pub fn object_of(address: *const c_void) -> Option<Object> {
+    let Some(found) = loader::find(address) else {
+        return find(|object| object.holds(address as usize).then_some(*object));
+    };
+    found.filter(|object| object.holds(address as usize))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,44 @@
+//! The address of one function of the next layer, found at first use and kept.
+
+use std::ffi::{CStr, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use super::symbols;
+
+pub struct Slot {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+/// The value of a slot whose function the next layer does not have.
+const ABSENT: *mut c_void = usize::MAX as *mut c_void;
+
+impl Slot {
+    pub const fn new(name: &'static CStr) -> Self {
+        Slot {
+            name,
+            address: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
+    /// same address.
+    #[inline]
+    pub fn get(&self) -> Option<*mut c_void> {
+        let mut found = self.address.load(Ordering::Acquire);
+        if found.is_null() {
+            found = symbols::function(self.name);
+            self.address
+                .store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
+        }
+        (found != ABSENT && !found.is_null()).then_some(found)
+    }
+
+    /// Takes over `address`, which `cuGetProcAddress` answered, if no function was found by name.
+    pub fn adopt(&self, address: *mut c_void) {
+        if self.get().is_none() {
+            self.address.store(address, Ordering::Release);
+        }
+    }
+}
