@@ -148,7 +148,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.as_array().unwrap() {
                 let number = stats["device"].as_i64().unwrap() as i16;
-                let account = &watched.job.account.devices[&number];
+                let account = &watched.job.ledger.devices[&number];
                 let (all, free) = (&account.all, account.free());
                 let whole = inspected["devices"].as_array().unwrap();
                 let whole = whole
@@ -176,7 +176,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
                     assert_eq!(stats[figure], told, "{figure} of device {number}, {context}");
                 }
             }
-            assert_eq!(watched.job.account.anomalies.total(), 0, "{context}");
+            assert_eq!(watched.job.ledger.anomalies.total(), 0, "{context}");
             assert_eq!(watched.job.unfinished, 0, "{context}");
         }
     }

@@ -1,35 +1,36 @@
-//! Models of what Paddle itself does with device memory (`paddle/phi/core/memory/allocation/`): its two strategies,
-//! with one allocator for all streams. They share nothing with our policies, which may do better under the same names.
+//! Models of Paddle's two allocators (`paddle/phi/core/memory/allocation/`), with one allocator for all streams. They
+//! share no code with our policies, which may do better under the same names.
 //!
-//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): best fit by (size, address) over blocks of 256-byte multiples,
-//! always split, the tail handed out, joined within a chunk only. A chunk is the request, or
-//! `FLAGS_auto_growth_chunk_size_in_mb` if that is more. On out of memory idle chunks go back and the same chunk is
-//! asked for once more. `FLAGS_free_idle_chunk` and `FLAGS_free_when_no_cache_hit` are off, as they are by default.
+//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): best fit by (size, address) over blocks of multiples of 256
+//! bytes. A block is always split, the request gets its tail, and free blocks are joined only within a chunk. A chunk
+//! has the size of the request, or `FLAGS_auto_growth_chunk_size_in_mb` if that is larger. On out of memory idle chunks
+//! are given back and the same chunk is requested once more. `FLAGS_free_idle_chunk` and `FLAGS_free_when_no_cache_hit`
+//! are off, which is their default.
 //!
-//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk is `FLAGS_initial_gpu_memory_in_mb`, later
-//! ones `FLAGS_reallocate_gpu_memory_in_mb`, each at least the request; where a flag is 0,
-//! `FLAGS_fraction_of_gpu_memory_to_use` of what is available less 5%. Best fit, the head handed out, joined within a
-//! chunk. A request above the larger of the two sizes, as they were at first use, goes to the driver alone and back
-//! there when it is freed. Chunks are never given back, and a leftover of the device smaller than a chunk is out of
-//! reach.
+//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk has `FLAGS_initial_gpu_memory_in_mb`, later
+//! chunks have `FLAGS_reallocate_gpu_memory_in_mb`, but at least the size of the request. If a flag is 0, the chunk is
+//! the share `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory. Best fit, the request gets the head
+//! of the block, and free blocks are joined only within a chunk. A request above the larger of the two sizes, as they
+//! were at first use, is served by the driver alone and given back when it is freed. Chunks are never given back. If
+//! less than a chunk is left on the device, that rest cannot be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
-/// Every block is a multiple of this.
+/// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;
-/// Of each request to naive_best_fit: its descriptor (`MemoryBlock::Desc`). On a GPU it is kept in host memory, but its
-/// place in front of the block is still set aside.
+/// Bytes that naive_best_fit adds to each request for a descriptor (`MemoryBlock::Desc`). On a GPU the descriptor lies
+/// in host memory, but its space in front of the block is still set aside.
 const DESCRIPTOR: u64 = 64;
-/// Share of the available memory that naive_best_fit leaves alone.
-const LEFT_ALONE: f64 = 0.05;
+/// The share of the available memory that naive_best_fit does not use.
+const UNUSED_SHARE: f64 = 0.05;
 
-/// Paddle's flags, in bytes; 0 where a flag is not set.
+/// Paddle's flags in bytes; 0 if a flag is not set.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
     pub fraction: f64,
@@ -41,12 +42,12 @@ pub struct Flags {
 #[derive(Clone, Copy)]
 struct Block {
     size: u64,
-    /// First address of its chunk.
+    /// First address of the block's chunk.
     chunk: u64,
     free: bool,
 }
 
-/// Chunks cut into blocks.
+/// Chunks that are divided into blocks.
 #[derive(Default)]
 struct Blocks {
     by_address: BTreeMap<u64, Block>,
@@ -84,7 +85,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// `size` bytes of the best fitting free block.
+    /// Takes `size` bytes from the best fitting free block.
     fn take(&mut self, size: u64, end: End) -> Option<u64> {
         let (_, found) = self.free.range((size, 0)..).next().copied()?;
         let block = self.remove_free(found)?;
@@ -137,7 +138,7 @@ impl Blocks {
             .filter(idle)
             .collect();
         for (start, _) in idle {
-            // A segment of the model's own is always taken back.
+            // The model device always accepts its own segments.
             let _ = device.free(start);
             self.chunks.remove(&start);
             self.remove_free(start);
@@ -145,7 +146,7 @@ impl Blocks {
     }
 }
 
-/// `size` and `more` bytes in whole granules.
+/// `size + more` bytes, rounded up to whole granules.
 fn granules(size: u64, more: u64) -> Result<u64, DriverError> {
     let size = size.max(1).checked_add(more);
     size.and_then(|size| size.checked_next_multiple_of(GRANULE))
@@ -192,7 +193,7 @@ pub struct NaiveBestFit<'a> {
     device: &'a ModelDevice,
     flags: Flags,
     blocks: Blocks,
-    /// The largest chunk, known from the first request on.
+    /// The size of the largest chunk; known after the first request.
     largest: Option<u64>,
     alone: BTreeSet<u64>,
 }
@@ -208,10 +209,10 @@ impl<'a> NaiveBestFit<'a> {
         }
     }
 
-    /// What a chunk is now, by this flag; an error where that is more than what is available less 5%.
+    /// The size that a chunk has now by this flag. It is an error if that is more than 95% of the available memory.
     fn chunk(&self, flag: u64) -> Result<u64, DriverError> {
         let free = self.device.available()?.free;
-        let usable = free - (free as f64 * LEFT_ALONE) as u64;
+        let usable = free - (free as f64 * UNUSED_SHARE) as u64;
         let chunk = match flag {
             0 => (usable as f64 * self.flags.fraction) as u64,
             bytes => bytes,

@@ -1,34 +1,35 @@
-//! Which of the strategies that were played is worth setting, compared with what the job most likely runs now.
+//! Decides which of the played strategies is worth setting, compared with what the job most likely runs now.
 
 use policy::{Settings, Strategy};
 
-use super::{Outcome, Source, strategies};
+use super::gathering::Source;
+use super::play::{Outcome, strategies};
 
-/// A gain below one part in this many of what is reserved now is none.
+/// A strategy is worth setting only if it saves at least 1 / WORTH_IT of what is reserved now.
 const WORTH_IT: u64 = 100;
-/// Peaks as close as one part in this many are equal; fewer driver calls decide.
+/// Two peaks that differ by less than 1 / EQUAL count as equal; then the number of driver calls decides.
 const EQUAL: u64 = 200;
-/// Passthrough reserves least by definition, and pays with a driver call for each request: each free waits for the
-/// device and each allocation for the driver's locks. So the least peak alone never speaks for it; only where a caching
-/// allocator would have called the driver about as often does it cost nothing.
+/// passthrough always reserves least, but it costs a driver call for each request: each free waits for the device, and
+/// each allocation waits for the driver's locks. A small peak is therefore no reason to recommend it. It is recommended
+/// only if a caching allocator would have made about as many driver calls; this is the largest accepted ratio.
 const PASSTHROUGH_CALLS: f64 = 1.5;
 
 #[derive(Debug, PartialEq)]
 pub enum Advice<'a> {
-    /// It reserves this many bytes less than what runs now.
+    /// `best` reserves `bytes` less than what runs now.
     Saves { best: &'a Outcome, bytes: u64 },
-    /// It serves every request on this device, which what runs now does not.
+    /// `best` serves every request on this device; what runs now does not.
     Fits { best: &'a Outcome },
-    /// What runs now is as good as any, or nothing that can be set was played.
+    /// What runs now is as good as any played strategy, or no strategy that can be set was played.
     Nothing { best: Option<&'a Outcome> },
-    /// Neither what runs now nor anything that can be set serves every request on this device.
+    /// Neither what runs now nor any strategy that can be set serves every request on this device.
     NoneFits,
 }
 
 /// The strategy that the job most likely runs now.
 pub fn runs_now(source: &Source) -> &'static str {
     match source {
-        // A strategy that cannot be played is compared as if nothing had been set.
+        // If the journal's strategy cannot be played, the comparison takes the default.
         Source::Journal { strategy, .. } => strategies()
             .find(|known| known == strategy)
             .unwrap_or(Strategy::Passthrough.name()),
@@ -37,11 +38,11 @@ pub fn runs_now(source: &Source) -> &'static str {
     }
 }
 
-/// What a user sets for this strategy; `None` where it cannot be set, or not so that these requests would reach it.
+/// The setting that selects this strategy; `None` if there is none, or if these requests would not reach the strategy.
 pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<String> {
     if name == "torch_expandable" {
-        // The requests in a journal are those of PyTorch's own segments, if it was PyTorch at all: how it would have
-        // asked with this setting they do not tell.
+        // A journal holds the requests of PyTorch's segments, if the job used PyTorch. It does not show how PyTorch
+        // would have asked with another setting.
         let asked_of_torch = !matches!(source, Source::Journal { .. });
         return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
     }
@@ -51,20 +52,20 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         .map(|size| (size.name, (size.bytes)(settings)))
         .filter(|&(_, bytes)| bytes > 0)
     {
-        // The flags count MiB; another size could be played, but not be set.
+        // The flags are in whole MiB, so other sizes can be played but not set.
         if !bytes.is_multiple_of(1 << 20) {
             return None;
         }
         text += &format!(" {flag}={}", bytes >> 20);
     }
     if matches!(source, Source::Snapshot { .. }) {
-        // With PyTorch's cache in between, the library sees its segments and never these requests.
+        // With PyTorch's cache, the library would see only its segments and not these requests.
         text += " PYTORCH_NO_CUDA_MEMORY_CACHING=1";
     }
     Some(text)
 }
 
-/// `torch_calls` is how often PyTorch's allocator would have called the driver; `None` where it is unknown.
+/// Chooses the advice. `torch_calls` is the number of driver calls of PyTorch's allocator; `None` if it is not known.
 pub fn advise<'a>(
     outcomes: &'a [Outcome],
     now: &Outcome,

@@ -1,17 +1,19 @@
-//! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), default and with expandable segments.
+//! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), by default and with expandable
+//! segments.
 //!
-//! Requests are rounded to 512 bytes. Up to 1 MiB they come from 2 MiB segments; below 10 MiB from 20 MiB segments;
-//! larger ones get a segment of their own, rounded to 2 MiB. Best fit by (size, address) among the free blocks of the
-//! request's stream and kind; a large block is split only where more than 1 MiB is left. With expandable segments there
-//! is one segment for each stream and kind, grown by 2 or 20 MiB pages at its end, and blocks are always split.
-//! Where the driver has no memory, everything cached is given back and it is asked once more.
+//! Requests are rounded to 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, requests below 10 MiB from
+//! segments of 20 MiB. A larger request gets its own segment, rounded to 2 MiB. Best fit by (size, address) among the
+//! free blocks of the request's stream and kind; a large block is split only if more than 1 MiB is left over. With
+//! expandable segments there is one segment for each stream and kind. It grows at its end by pages of 2 or 20 MiB, and
+//! blocks are always split. If the driver has no memory, all cached memory is given back and the driver is asked once
+//! more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
 const ROUND: u64 = 512;
@@ -34,10 +36,10 @@ struct Block {
 pub struct CachingAllocator<'a> {
     device: &'a ModelDevice,
     expandable: bool,
-    /// Every block by address.
+    /// All blocks by address.
     blocks: BTreeMap<u64, Block>,
     free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
-    /// First address -> bytes (of an expandable segment: mapped so far).
+    /// Sizes of segments by first address. For an expandable segment it is the size mapped so far.
     segments: HashMap<u64, u64>,
     expanding: HashMap<PoolName, u64>,
 }
@@ -91,7 +93,7 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Maps pages at the end of the pool's segment until a block of `size` lies there.
+    /// Maps pages at the end of the pool's segment until it has a free block of `size` bytes.
     fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
         let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
         let start = *self.expanding.entry(pool).or_insert_with(|| self.device.place(1 << 44));
@@ -120,7 +122,8 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Gives back what is wholly free: segments, or the free pages at the end of an expandable one.
+    /// Gives back cached memory: segments that are entirely free, or the free pages at the end of an expandable
+    /// segment.
     fn give_back_cache(&mut self) {
         let segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
         for (start, size) in segments {

@@ -1,18 +1,18 @@
-//! The environment that the job would have: ours, with what the options change.
+//! The environment that the job would have: that of this program, changed by the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::commands::run::Variables;
+use crate::launch::options::Variables;
 
 pub struct Environment {
-    /// Where it differs from ours.
+    /// The variables that differ from this program's environment.
     own: Variables,
-    /// The library under test, if it was found.
+    /// The library, if it was found.
     pub library: Option<PathBuf>,
-    /// Files that the simulated GPU preloads.
+    /// The files that the simulated GPU preloads.
     stand_ins: Vec<PathBuf>,
 }
 
@@ -36,7 +36,7 @@ impl Environment {
         (!value.is_empty()).then_some(value)
     }
 
-    /// What `LD_PRELOAD` names already, in order.
+    /// The files that `LD_PRELOAD` already names, in order.
     fn given(&self) -> Vec<PathBuf> {
         let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         let items = value.as_bytes().split(|byte| matches!(byte, b':' | b' '));
@@ -49,7 +49,8 @@ impl Environment {
         self.library.as_ref().is_some_and(same)
     }
 
-    /// The job's `LD_PRELOAD`, item by item: as it is where it names the library already, else as `vramshim run` makes it.
+    /// The entries of the job's `LD_PRELOAD`: as they are if they name the library already, else as `vramshim run`
+    /// makes them.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let given = self.given();
         let mut preloads = Vec::new();
@@ -71,7 +72,7 @@ impl Environment {
         self.stand_ins.iter().any(|stand_in| stand_in == path)
     }
 
-    /// A command in this environment, with these libraries preloaded.
+    /// Sets this environment for a command, with `preloads` preloaded.
     pub fn apply(&self, command: &mut Command, preloads: &[PathBuf]) {
         command.envs(self.own.iter().map(|(name, value)| (name, value)));
         let paths: Vec<&[u8]> = preloads.iter().map(|path| path.as_os_str().as_bytes()).collect();

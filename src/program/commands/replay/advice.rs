@@ -1,8 +1,8 @@
-//! The recommendation below the table, in words.
+//! The text of the recommendation below the table.
 
 use policy::{Settings, Strategy};
 
-use super::Row;
+use super::row::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
 use crate::replay::{Outcome, Source, Trace};
@@ -10,14 +10,14 @@ use crate::replay::{Outcome, Source, Trace};
 pub struct Recommendation {
     pub strategy: Option<&'static str>,
     pub setting: Option<String>,
-    /// Bytes.
+    /// Bytes saved.
     pub saves: u64,
     /// The strategy that the job most likely runs now.
     pub compared_with: &'static str,
     pub why: String,
 }
 
-/// `play` plays a strategy that is needed to compare with and was not asked for.
+/// `play` plays a further strategy that the comparison needs.
 pub fn recommendation(
     trace: &Trace,
     rows: &[Row],
@@ -73,8 +73,8 @@ pub fn recommendation(
             )
         }),
         Advice::Fits { best } => {
-            // Where requests failed, the peak is of another run than the one that the trace tells of. The devices that
-            // suffice can be compared.
+            // If requests failed, the peaks belong to different runs. The smallest sufficient devices can be compared
+            // instead.
             let (needs, needed) = (smallest(best.name), now.smallest);
             let saves = needed
                 .zip(needs)
@@ -112,7 +112,7 @@ pub fn recommendation(
     }
 }
 
-/// What it costs where it calls the driver far more often than what runs now.
+/// The cost of the recommended strategy if it calls the driver more than twice as often as the present one.
 fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     if best.driver_calls / 2 <= now.driver_calls {
         return String::new();
@@ -134,7 +134,7 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     )
 }
 
-/// What a user has to know before setting it.
+/// What a user has to know before setting the strategy.
 fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",

@@ -43,7 +43,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
         assert!(wide.contains(column.title()), "{} in\n{wide}", column.title());
     }
     let narrow = drawn(&mut screen(3), 80, 24);
-    for words in [
+    for text in [
         "pid",
         "job",
         "allocated",
@@ -53,7 +53,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
         "4713",
         "2.00 MiB",
     ] {
-        assert!(narrow.contains(words), "{words} in\n{narrow}");
+        assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
     assert!(!narrow.contains("free inside") && !narrow.contains("GPU-"), "{narrow}");
     // What it is sorted by is there whatever else goes.

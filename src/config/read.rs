@@ -1,0 +1,171 @@
+//! Reads the variables of the environment into a `Config`.
+//!
+//! A bad value never stops a job. The variable keeps its default, and the caller gets an error that names the variable,
+//! the value and what is accepted.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use base::units::parse_size;
+use policy::Strategy;
+use quota::Scope;
+use quota::limits::Limits;
+
+use crate::parse::{boolean, duration_or_never, fraction, mebibytes, scope};
+use crate::settings::{Config, ConfigError, LogLevel};
+use crate::table::{self, Variable};
+
+impl Config {
+    /// Reads every variable through `lookup`. The config can always be used: a variable in error keeps its default.
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<ConfigError>) {
+        let mut reader = Reader {
+            lookup,
+            errors: Vec::new(),
+        };
+        let mut config = Config::default();
+        reader.strategy(&mut config);
+        let settings = &mut config.settings;
+        reader.set(&table::FRACTION, fraction, &mut settings.fraction);
+        reader.set(&table::INITIAL, mebibytes, &mut settings.initial_bytes);
+        reader.set(&table::REALLOCATE, mebibytes, &mut settings.reallocate_bytes);
+        reader.set(&table::CHUNK, mebibytes, &mut settings.chunk_bytes);
+        reader.set(&table::FREE_IDLE_CHUNK, boolean, &mut settings.free_idle_chunk);
+        reader.set(
+            &table::FREE_WHEN_NO_CACHE_HIT,
+            boolean,
+            &mut settings.free_when_no_cache_hit,
+        );
+        reader.set(&table::JOURNAL_MAX, parse_size, &mut config.journal_max);
+        reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
+        reader.set(&table::LOG, LogLevel::parse, &mut config.log);
+        reader.set(&table::STRICT, boolean, &mut config.strict);
+        config.directory = reader.path(&table::DIRECTORY);
+        reader.quota(&mut config);
+        (config, reader.errors)
+    }
+
+    /// The same for a caller that refuses to go on if a variable is in error.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Vec<ConfigError>> {
+        match Self::read(lookup) {
+            (config, errors) if errors.is_empty() => Ok(config),
+            (_, errors) => Err(errors),
+        }
+    }
+}
+
+struct Reader<L> {
+    lookup: L,
+    errors: Vec<ConfigError>,
+}
+
+impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
+    /// The value of a variable that is set and not empty.
+    fn text(&self, variable: &str) -> Option<String> {
+        let value = (self.lookup)(variable)?.to_string_lossy().into_owned();
+        (!value.trim().is_empty()).then(|| value.trim().to_owned())
+    }
+
+    fn path(&self, variable: &Variable) -> Option<PathBuf> {
+        let value = (self.lookup)(variable.name).filter(|value| !value.is_empty())?;
+        Some(PathBuf::from(value))
+    }
+
+    fn set<T>(&mut self, variable: &Variable, parse: impl Fn(&str) -> Option<T>, field: &mut T) {
+        if let Some(parsed) = self.parsed(variable.name, (variable.accepted)(), parse) {
+            *field = parsed;
+        }
+    }
+
+    /// The value of a variable, if it is set and can be used. A value that cannot be used is noted as an error.
+    fn parsed<T>(
+        &mut self,
+        variable: &'static str,
+        accepted: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.text(variable)?;
+        let parsed = parse(&value);
+        if parsed.is_none() {
+            self.errors.push(ConfigError {
+                variable,
+                value,
+                accepted,
+            });
+        }
+        parsed
+    }
+
+    /// The limits, for which processes they hold, and the folder of the shared accounts.
+    fn quota(&mut self, config: &mut Config) {
+        let quota = &mut config.quota;
+        let mut of_process_only = false;
+        if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
+            (quota.limits, quota.from) = (self.inherited_limits(), table::INHERITED_LIMIT.name);
+            if quota.limits.is_empty() {
+                let (limit, inherited) = (table::LIMIT.name, table::INHERITED_LIMIT.name);
+                let remark = format!("{limit}=inherit, but no {inherited} is set: there is no limit");
+                config.remarks.push(remark);
+            }
+        } else if self.text(table::LIMIT.name).is_some() {
+            self.set(&table::LIMIT, Limits::parse, &mut quota.limits);
+            quota.from = table::LIMIT.name;
+        } else {
+            let mut bytes = 0;
+            self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);
+            if bytes > 0 {
+                (quota.limits, quota.from) = (Limits::every(bytes), table::PADDLES_LIMIT.name);
+                // Paddle counts each process by itself.
+                of_process_only = true;
+            }
+        }
+        quota.accounts = self.path(&table::ACCOUNTS);
+        let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
+        quota.scope = match asked_for {
+            Some(scope) => scope,
+            None if quota.accounts.is_some() && !of_process_only => Scope::Group,
+            None => Scope::Process,
+        };
+        if quota.scope == Scope::Group && quota.accounts.is_none() && !quota.limits.is_empty() {
+            // SAFETY: geteuid has no preconditions.
+            let user = unsafe { libc::geteuid() };
+            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{user}")));
+        }
+    }
+
+    /// The limits that a virtualisation layer was given: one for every device, and those of single devices.
+    fn inherited_limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
+        let accepted = (table::INHERITED_LIMIT.accepted)();
+        if let Some(bytes) = self.parsed(table::INHERITED_LIMIT.name, accepted, parse_size) {
+            limits.limit_every(bytes);
+        }
+        for (number, variable) in (0..).zip(table::INHERITED_LIMITS) {
+            if let Some(bytes) = self.parsed(variable, accepted, parse_size) {
+                limits.limit_number(number, bytes);
+            }
+        }
+        limits
+    }
+
+    fn strategy(&mut self, config: &mut Config) {
+        let (own, paddles) = (&table::STRATEGY, &table::PADDLES_STRATEGY);
+        let (variable, value) = match (self.text(own.name), self.text(paddles.name)) {
+            (Some(value), _) => (own, value),
+            (None, Some(value)) => (paddles, value),
+            (None, None) => return,
+        };
+        if let Some(strategy) = Strategy::parse(&value) {
+            (config.strategy, config.strategy_chosen) = (strategy, true);
+        } else if variable.name == paddles.name && value == "thread_local" {
+            config.remarks.push(
+                "FLAGS_allocator_strategy=thread_local is left to Paddle: requests are passed through".to_owned(),
+            );
+        } else {
+            self.errors.push(ConfigError {
+                variable: variable.name,
+                value,
+                accepted: (variable.accepted)(),
+            });
+        }
+    }
+}
