@@ -138,7 +138,7 @@ impl Fragmentation {
 
     pub fn print(&self) {
         println!("Fragmentation: utilisation = peak live / peak reserved, on a device of 80 GiB");
-        println!("waste = peak reserved - peak live; - where the strategy does not serve every request\n");
+        println!("waste = peak reserved - peak live; - if the strategy does not serve every request\n");
         let mut table = Table::new();
         let heads = ["trace", "peak live"]
             .into_iter()

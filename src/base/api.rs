@@ -1,5 +1,5 @@
-//! The vocabulary that the library and the program share: names of the APIs a request can come through, and classes
-//! of memory. Both are stored in journals as numbers, so a number once given is never given to anything else.
+//! Names that the library and the program share: the functions through which a job can request memory (`Api`), and the
+//! kinds of memory (`Class`). Journals store both as numbers, so a number is never given to another name.
 
 macro_rules! vocabulary {
     ($(#[$doc:meta])* $name:ident, $code:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
@@ -27,7 +27,7 @@ macro_rules! vocabulary {
             }
         }
 
-        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer version of the library may ")]
+        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer library may ")]
         #[doc = "have written a number that this version does not know."]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $code($repr);
@@ -78,8 +78,8 @@ vocabulary! {
 }
 
 impl Class {
-    /// Whether bytes of this class count towards a device's requested, allocated and reserved totals. Host memory has
-    /// a total of its own; imported memory is somebody else's; an address range holds no memory.
+    /// Whether bytes of this class count towards a device's requested, allocated and reserved totals. Host memory has a
+    /// total of its own, imported memory belongs to another process, and an address range holds no memory.
     pub const fn is_device_memory(self) -> bool {
         !matches!(
             self,
@@ -89,8 +89,8 @@ impl Class {
 }
 
 vocabulary! {
-    /// The API an application called: the outermost one, under its source-level name (`cuMemAlloc` stands for
-    /// `cuMemAlloc_v2` and the per-thread-stream variants; `_v1` marks the 32-bit functions).
+    /// The function that the job called. If functions nest, it is the outermost one, under the name in source code:
+    /// `cuMemAlloc` stands for `cuMemAlloc_v2` and the per-thread-stream variants. `_v1` marks the 32-bit functions.
     Api, ApiCode: u16 {
         1 cuMemAlloc "cuMemAlloc",
         2 cuMemAlloc_v1 "cuMemAlloc_v1",
@@ -178,13 +178,13 @@ vocabulary! {
         300 vramshim_torch_alloc "vramshim_torch_alloc",
         301 vramshim_torch_free "vramshim_torch_free",
 
-        // Not calls of the application: what the library did itself.
+        // Not calls of the job, but steps of the library itself.
         400 Policy "(policy)",
         401 IdleRelease "(idle release)",
     }
 }
 
-/// Where the numbers of the runtime's functions begin in `Api`.
+/// The number of the first runtime function in `Api`.
 pub const FIRST_RUNTIME_API: u16 = 200;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Files of ours, as the kernel sees them: opened out of the way of the job, given blocks, told from every other file.
-//!
-//! Errors are errno values, as they come.
+//! System calls for the files that the library keeps open in a job: open them with high descriptor numbers, allocate
+//! their blocks, and recognise them again. Errors are errno values.
 
 use std::ffi::CStr;
 use std::io;
 
-/// Descriptors below this are what programs expect to find free and close by number.
+/// The library's descriptors are at least this. Programs expect lower numbers to be free, and some close them by
+/// number.
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
-/// What tells one file from every other.
+/// The identity of a file. It shows whether a descriptor number still stands for the same file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FileId {
     device: libc::dev_t,
@@ -17,7 +17,7 @@ pub struct FileId {
 
 impl FileId {
     pub fn of(fd: libc::c_int) -> Result<Self, i32> {
-        // SAFETY: stat is plain data that fstat fills in.
+        // SAFETY: `stat` is plain data, valid if all zero.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: `stat` is valid for writing; a bad descriptor is an error, not a fault.
         match unsafe { libc::fstat(fd, &mut stat) } {
@@ -30,7 +30,7 @@ impl FileId {
     }
 }
 
-/// Opens without following a link, close-on-exec, and out of the way of small numbers.
+/// Opens a file, close-on-exec, with a descriptor of at least `FIRST_DESCRIPTOR`. Fails if `path` is a symbolic link.
 pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let mode: libc::c_uint = 0o600;
@@ -39,7 +39,8 @@ pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     if fd < 0 {
         return Err(errno());
     }
-    // SAFETY: both descriptors are ours; the lower one is closed before any lock is taken, since closing drops locks.
+    // SAFETY: both descriptors were opened here. The lower one is closed before any lock is taken, since closing would
+    // drop the lock.
     unsafe {
         let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
         if high < 0 {
@@ -50,9 +51,9 @@ pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     }
 }
 
-/// Gives the file blocks for [offset, offset + length), or fails with an errno.
+/// Allocates blocks on disk for the bytes [offset, offset + length) of the file.
 pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
-    // SAFETY: numbers only.
+    // SAFETY: fallocate takes numbers only.
     if unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } == 0 {
         return Ok(());
     }
@@ -62,7 +63,7 @@ pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32
     }
 }
 
-/// For filesystems that know no fallocate.
+/// Allocates blocks on file systems without fallocate.
 fn write_zeros(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     static ZEROS: [u8; 16384] = [0; 16384];
     let mut done = 0;
@@ -80,10 +81,12 @@ fn write_zeros(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32>
     Ok(())
 }
 
+/// Bytes that the process may write to a file (`RLIMIT_FSIZE`).
 pub fn file_size_limit() -> usize {
     resource_limit(libc::RLIMIT_FSIZE)
 }
 
+/// The soft limit of a resource; `usize::MAX` if there is none.
 pub fn resource_limit(resource: libc::__rlimit_resource_t) -> usize {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
@@ -101,14 +104,17 @@ fn page_size() -> usize {
         .max(4096)
 }
 
+/// Rounds down to whole pages.
 pub fn page_down(bytes: usize) -> usize {
     bytes / page_size() * page_size()
 }
 
+/// Rounds up to whole pages.
 pub fn page_up(bytes: usize) -> usize {
     bytes.div_ceil(page_size()) * page_size()
 }
 
+/// The error of the last system call of this thread.
 pub fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

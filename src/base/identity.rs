@@ -1,9 +1,11 @@
-//! Who a process is, so that a journal can name it and a reader can tell whether it still lives.
+//! The identity of a process: start time, pid namespace, boot and host. A journal stores it, so that a reader can tell
+//! whether the process still runs.
 
 use std::ffi::CStr;
 
-/// When the process began, in clock ticks after boot (field 22 of `/proc/PID/stat`). The program's name in field 2 may
-/// hold spaces and parentheses, so fields are counted from the last closing one.
+/// When the process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
+/// The program's name in field 2 may contain spaces and parentheses, so fields are counted from the last closing
+/// parenthesis.
 pub fn start_ticks(process: &str) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
     start_ticks_in(&stat)
@@ -19,26 +21,26 @@ fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// The calling thread, as the kernel numbers it.
+/// The kernel's id of the calling thread.
 pub fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions; the raw call needs no recent glibc.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// The inode number of this process's pid namespace, which names it; 0 where it is not told.
+/// The inode number of this process's pid namespace, which identifies it; 0 if it cannot be read.
 pub fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// This boot of the machine; zeros where it is not told.
+/// The id of the present boot of the machine; zeros if it cannot be read.
 pub fn boot_id() -> [u8; 16] {
     std::fs::read("/proc/sys/kernel/random/boot_id")
         .map(|text| hex(&text))
         .unwrap_or_default()
 }
 
-/// The 16 bytes that a UUID's text stands for; zeros if it is none.
+/// The 16 bytes of a UUID; zeros if the text is not a UUID.
 fn hex(text: &[u8]) -> [u8; 16] {
     let mut digits = text.iter().filter_map(|&byte| char::from(byte).to_digit(16));
     let mut id = [0; 16];
@@ -51,9 +53,10 @@ fn hex(text: &[u8]) -> [u8; 16] {
     id
 }
 
+/// The host's name; empty if it cannot be read.
 pub fn host_name() -> String {
     let mut buffer = [0u8; 256];
-    // SAFETY: one byte less than the buffer, so that a NUL always ends it.
+    // SAFETY: the length is one byte less than the buffer's, so a NUL always ends the name.
     if unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) } != 0 {
         return String::new();
     }
@@ -62,7 +65,8 @@ pub fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// The name with everything but letters, digits, dots, dashes and underscores replaced, never hidden, never long.
+/// The name as part of a file name: at most 64 characters, no dot in front, and underscores in place of all characters
+/// but ASCII letters, digits, dots, dashes and underscores.
 pub fn for_file_name(name: &str) -> String {
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() || "-_.".contains(letter) {

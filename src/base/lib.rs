@@ -1,5 +1,5 @@
-//! What every part shares and nothing of the project stands below: units, UUIDs, names and constants of the CUDA API,
-//! files that are opened with care, and the identity of a process.
+//! What all crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, and the
+//! identity of a process. This crate imports no other crate of the project.
 
 pub mod api;
 pub mod cuda;

@@ -1,10 +1,10 @@
-//! What this process is: the job's name, its command line, the variables that explain it.
+//! The calling process as a journal describes it: the job's name, its command line, and chosen environment variables.
 
 use std::os::unix::ffi::OsStrExt;
 
 use crate::identity::for_file_name;
 
-/// The arguments as the kernel has them, NUL-separated; empty where they cannot be read.
+/// The arguments of the process, NUL-separated; empty if they cannot be read.
 pub fn command_line() -> Vec<u8> {
     std::fs::read("/proc/self/cmdline").unwrap_or_default()
 }
@@ -23,8 +23,8 @@ pub fn environment(names: &[&str]) -> Vec<u8> {
     text
 }
 
-/// A short name for the job, fit for a file name: the script an interpreter runs (`python train.py` is `train`), the
-/// module (`python -m pkg.mod` is `pkg.mod`), else the program.
+/// A short name for the job that can be part of a file name: the script or module that Python runs, or else the
+/// program. It is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
 pub fn job_name() -> String {
     let line = command_line();
     let arguments: Vec<String> = line

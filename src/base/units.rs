@@ -1,6 +1,6 @@
-//! Bytes as people write and read them.
+//! Sizes in bytes as people write and read them, for example `1.50 GiB`.
 
-/// Bytes with a binary unit and three digits that matter.
+/// A size with a binary unit and at least three significant digits.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -8,7 +8,7 @@ pub fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be printed as 1024 belongs to the next unit.
+    // A value that would be printed as 1024.0 gets the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -17,8 +17,8 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// A size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for anything
-/// else, negative and overflowing values included.
+/// Reads a size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for any
+/// other text, also for negative and overflowing values.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -1,13 +1,13 @@
-//! The UUID of a device: 16 bytes, and the text that the driver writes for them (`GPU-...`, `MIG-...`).
+//! The UUID of a device: 16 bytes, and the text that NVML writes for them (`GPU-...`, `MIG-...`).
 
-/// As NVML writes it.
+/// The text of a GPU's UUID, as NVML writes it.
 pub fn uuid_text(uuid: [u8; 16]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let [a, b, c, d, e] = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The bytes of a UUID as NVML writes it (`GPU-...`, `MIG-...`); `None` for anything else.
+/// The bytes of a UUID as NVML writes it (`GPU-...`, `MIG-...`); `None` for any other text.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let (_, digits) = text.split_once('-')?;
     let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base::units::parse_size;
@@ -192,9 +193,8 @@ const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for
 const LIMIT: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit \
                      takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
 const SCOPE: &str = "process, group";
-const STRATEGY: &str = "passthrough, naive_best_fit, auto_growth (also spelt autogrow)";
-const FRAMEWORK_STRATEGY: &str =
-    "passthrough, naive_best_fit, auto_growth (also spelt autogrow), thread_local (left to Paddle)";
+static FRAMEWORK_STRATEGIES: LazyLock<String> =
+    LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
 const LIMIT_VARIABLE: &str = "VRAMSHIM_MEMORY_LIMIT";
 const PADDLES_LIMIT: &str = "FLAGS_gpu_memory_limit_mb";
@@ -312,11 +312,10 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     }
 
     fn strategy(&mut self, config: &mut Config) {
-        let (variable, value, accepted) = match (self.text("VRAMSHIM_STRATEGY"), self.text("FLAGS_allocator_strategy"))
-        {
-            (Some(value), _) => ("VRAMSHIM_STRATEGY", value, STRATEGY),
-            (None, Some(value)) => ("FLAGS_allocator_strategy", value, FRAMEWORK_STRATEGY),
-            (None, None) => return,
+        let own = self.text("VRAMSHIM_STRATEGY").map(|value| ("VRAMSHIM_STRATEGY", value));
+        let paddles = || Some(("FLAGS_allocator_strategy", self.text("FLAGS_allocator_strategy")?));
+        let Some((variable, value)) = own.or_else(paddles) else {
+            return;
         };
         if let Some(strategy) = Strategy::parse(&value) {
             (config.strategy, config.strategy_chosen) = (strategy, true);
@@ -325,6 +324,10 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 .remarks
                 .push("FLAGS_allocator_strategy=thread_local is Paddle's own affair: passing through".to_owned());
         } else {
+            let accepted = match variable {
+                "VRAMSHIM_STRATEGY" => Strategy::accepted(),
+                _ => &FRAMEWORK_STRATEGIES,
+            };
             self.errors.push(ConfigError {
                 variable,
                 value,

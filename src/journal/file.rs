@@ -1,6 +1,4 @@
-//! The file under a journal, as the kernel sees it: making it, locking it, giving it blocks, finding room to map it.
-//!
-//! Errors are errno values, as they come.
+//! System calls for a journal's file: create it, lock it, and reserve address space to map it. Errors are errno values.
 
 use std::ffi::CString;
 use std::fmt;
@@ -14,7 +12,7 @@ use base::identity;
 
 use crate::format::EXTENSION;
 
-/// Why there is no journal.
+/// Why a journal cannot be created.
 #[derive(Debug)]
 pub struct CreateError {
     pub doing: &'static str,
@@ -41,7 +39,8 @@ impl CreateError {
     }
 }
 
-/// A new file that nobody else has. An exec'ed program keeps pid and start time, so its file gets a number behind.
+/// Creates a new file `<host>-<pid>-<start ticks>.vraj`. A program started by exec keeps pid and start time, so a
+/// number is added if the file exists.
 pub(crate) fn create_file(
     directory: &Path,
     host: &str,
@@ -79,26 +78,26 @@ pub(crate) fn create_file(
     })
 }
 
-/// Marks the file as being written: the lock goes with the process, however it ends, and is not inherited by fork.
-/// Where locks do not work the journal still does; only "running" cannot be told from "killed".
-pub(crate) fn lock(fd: libc::c_int) {
-    // SAFETY: flock is plain data.
+/// Marks the file as being written. The kernel drops the lock when the process ends, however it ends, and a forked
+/// child does not inherit it. On a file system without locks, a reader looks for the process instead.
+pub(crate) fn lock_file(fd: libc::c_int) {
+    // SAFETY: `flock` is plain data, valid if all zero.
     let mut whole_file: libc::flock = unsafe { std::mem::zeroed() };
     whole_file.l_type = libc::F_WRLCK as libc::c_short;
     whole_file.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the struct outlives the call.
+    // SAFETY: `whole_file` outlives the call.
     unsafe { libc::fcntl(fd, libc::F_SETLK, &whole_file) };
 }
 
-/// Address space for the largest file, or as much of it as can be had.
+/// Reserves `wanted` bytes of address space, or if that fails as much as possible, but at least `smallest`.
 pub(crate) fn reserve(wanted: usize, smallest: usize) -> Option<(*mut u8, usize)> {
-    // A job under `ulimit -v` needs its address space for itself.
+    // Under `ulimit -v`, the job needs most of its address space itself.
     let mut size = wanted
         .min(page_down(resource_limit(libc::RLIMIT_AS) / 16))
         .max(smallest);
     loop {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new anonymous mapping wherever the kernel likes.
+        // SAFETY: the kernel chooses the address, so no memory in use is replaced.
         let base = unsafe { libc::mmap(ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0) };
         if base != libc::MAP_FAILED {
             return Some((base.cast(), size));

@@ -1,6 +1,7 @@
 //! The journal: what happened to GPU memory in one process, written so that it survives the process.
 //!
-//! `format` is the bytes on disk, `writer` runs inside the job, `reader` in the tools.
+//! `format` defines the bytes on disk and the typed events that they stand for. `writer` runs inside the job, `reader`
+//! in the program.
 
 mod bytes;
 mod file;

@@ -1,52 +1,53 @@
-//! The blocks of a policy: every segment tiled by blocks without a gap, each linked with its neighbours.
+//! The blocks of an arena. Blocks cover every segment without a gap, and each is linked with its neighbours.
 //!
-//! A block is 32 bytes in one vector, so that a request or a free touches few cache lines however many blocks live. Live
-//! blocks are found by their first address through a hash table of indices; any other address through the pages of its
-//! segment, each of which knows the first block that begins in it.
+//! All blocks are in one vector, 32 bytes each, so that a request or a free touches few cache lines. A live block is
+//! found by its first address in a hash table of indices. The block that contains any other address is found by page:
+//! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
 
 use hashbrown::HashTable;
 
-use super::Block;
+use crate::policy::Block;
 
-/// Every block begins and ends at a multiple of this. CUDA promises 256 bytes; PyTorch counts on 512.
+/// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
 pub const UNIT: u64 = 512;
-/// Bytes of a page of the index for addresses that are not the first of a block.
+/// Size of a page of a segment, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the
+/// walk to a block longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
 const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
 
-/// Index of a block; not an address.
+/// The index of a block; not an address.
 pub type Id = u32;
 pub const NONE: Id = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Index not in use.
+    /// The index is not in use.
     Vacant,
     Live,
     Free,
-    /// Reserved address space with nothing mapped.
+    /// Reserved address space in which nothing is mapped.
     Hole,
 }
 
-/// Lists of free blocks that a block can be in.
+/// How many lists of free blocks there can be.
 pub const MAX_LISTS: u32 = 256;
-/// Of a block that is in none.
+/// The list number of a block that is in no list.
 pub const NO_LIST: u32 = MAX_LISTS - 1;
 
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 struct Node {
     segment: u32,
-    /// From the segment's first address, in units.
+    /// Distance from the first address of the segment, in units.
     offset: u32,
     units: u32,
     prev: Id,
     next: Id,
-    /// Neighbours in the list of free blocks of one size.
+    /// The neighbours in the list of free blocks of the same size.
     list_prev: Id,
     list_next: Id,
-    /// Kind, list, and bytes of `units` that were not asked for; see below.
+    /// Kind, list number and slack; see the masks below. Slack is how many bytes were allocated but not requested.
     meta: u32,
 }
 
@@ -61,20 +62,22 @@ struct Segment {
     address: u64,
     units: u32,
     first: Id,
-    /// For each page the first block that begins in it.
+    /// For each page, the first block that begins in it.
     pages: Vec<Id>,
 }
 
 #[derive(Default)]
 pub struct Blocks {
     nodes: Vec<Node>,
-    /// Vacant indices, linked by `list_next`.
+    /// The first vacant index; the others are linked by `list_next`.
     vacant: Option<Id>,
     segments: Vec<Option<Segment>>,
-    /// First address and number of each segment, in order: few, and looked at more often than changed.
+    /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few
+    /// and are looked up far more often than added.
     by_address: Vec<(u64, u32)>,
+    /// Live blocks, by the hash of segment and offset.
     live: HashTable<Id>,
-    /// The segment that was found last, by any look-up.
+    /// The number of the segment that was found last, which is often the next one too.
     last: Cell<u32>,
 }
 
@@ -84,8 +87,7 @@ fn hash(segment: u32, offset: u32) -> u64 {
 }
 
 impl Blocks {
-    /// A segment of `units` at `address`, one block of this kind; returns the block. Error: more segments or blocks than
-    /// can be numbered.
+    /// Adds a segment of `units` at `address`, as one block of this kind; returns the block.
     pub fn add_segment(&mut self, address: u64, units: u32, kind: Kind) -> Id {
         let first = self.new_node(Node {
             segment: NONE,
@@ -110,8 +112,8 @@ impl Blocks {
         number as u32
     }
 
-    /// Takes a block that is not live out of its segment. What lies before it stays the segment, what lies after it
-    /// becomes another one: its blocks, of which none may be in a list, have a new place.
+    /// Takes a block that is not live out of its segment. The blocks before it keep the segment. The blocks after it
+    /// become another segment, so their places change: none of them may be in a list.
     pub fn detach(&mut self, block: Id) {
         let node = self.nodes[block as usize];
         let end = node.offset + node.units;
@@ -142,7 +144,7 @@ impl Blocks {
         self.recycle(block);
     }
 
-    /// A segment of blocks that are there already, `first` and those after it.
+    /// Makes a segment of blocks that exist already: `first` and those after it.
     fn new_segment(&mut self, address: u64, units: u32, first: Id) {
         let number = self.vacant_segment();
         let mut pages = vec![NONE; units.div_ceil(PAGE_UNITS) as usize];
@@ -151,7 +153,7 @@ impl Blocks {
         while id != NONE {
             let is_live = self.kind(id) == Kind::Live;
             if is_live {
-                self.unname(id);
+                self.remove_live(id);
             }
             let node = &mut self.nodes[id as usize];
             node.segment = number;
@@ -162,7 +164,7 @@ impl Blocks {
             }
             let next = node.next;
             if is_live {
-                self.name(id);
+                self.add_live(id);
             }
             id = next;
         }
@@ -199,7 +201,7 @@ impl Blocks {
     }
 
     fn segment(&self, number: u32) -> &Segment {
-        // A block's segment is there as long as the block is.
+        // A segment is removed only together with its last block.
         self.segments[number as usize].as_ref().expect("a block's segment")
     }
 
@@ -241,12 +243,12 @@ impl Blocks {
         self.segment(node.segment).address + u64::from(node.offset) * UNIT
     }
 
-    /// From the first address of its segment, in units.
+    /// Distance from the first address of the segment, in units.
     pub fn offset(&self, id: Id) -> u32 {
         self.nodes[id as usize].offset
     }
 
-    /// What orders blocks by address within a segment, and keeps segments apart.
+    /// A key that orders blocks by segment, and by address within a segment.
     pub fn place(&self, id: Id) -> u64 {
         let node = self.nodes[id as usize];
         u64::from(node.segment) << 32 | u64::from(node.offset)
@@ -278,7 +280,7 @@ impl Blocks {
         self.nodes[id as usize].list_next
     }
 
-    /// Cuts `units` off the head of a block; what is left, of the same kind and in no list, is returned.
+    /// Shortens a block to its first `units`; returns the rest as a block of the same kind, in no list.
     pub fn split(&mut self, id: Id, units: u32) -> Id {
         let node = self.nodes[id as usize];
         let rest = self.new_node(Node {
@@ -304,7 +306,7 @@ impl Blocks {
         rest
     }
 
-    /// Joins a block with the one after it, which is gone then.
+    /// Joins a block with the block after it, whose index becomes vacant.
     pub fn join_next(&mut self, id: Id) {
         let gone = self.nodes[id as usize].next;
         let node = self.nodes[gone as usize];
@@ -326,16 +328,16 @@ impl Blocks {
         &mut segment.expect("a block's segment").pages
     }
 
-    /// Makes a block live, for a request of `requested` bytes that its units round up.
+    /// Makes a block live, for a request of `requested` bytes.
     pub fn make_live(&mut self, id: Id, requested: u64) {
         self.set_kind(id, Kind::Live);
         let slack = u64::from(self.nodes[id as usize].units) * UNIT - requested;
         self.set_slack(id, slack);
-        self.name(id);
+        self.add_live(id);
     }
 
-    /// Makes a live block known by its address.
-    fn name(&mut self, id: Id) {
+    /// Adds a live block to the hash table.
+    fn add_live(&mut self, id: Id) {
         let nodes = &self.nodes;
         let of = |id: &Id| {
             let node = &nodes[*id as usize];
@@ -344,7 +346,7 @@ impl Blocks {
         self.live.insert_unique(of(&id), id, of);
     }
 
-    fn unname(&mut self, id: Id) {
+    fn remove_live(&mut self, id: Id) {
         let node = self.nodes[id as usize];
         let known = hash(node.segment, node.offset);
         if let Ok(entry) = self.live.find_entry(known, |&other| other == id) {
@@ -352,7 +354,7 @@ impl Blocks {
         }
     }
 
-    /// Bytes of a block that were not asked for.
+    /// Sets how many bytes of a block were not requested.
     pub fn set_slack(&mut self, id: Id, slack: u64) {
         let node = &mut self.nodes[id as usize];
         node.meta = node.meta & (KIND | LIST) | (slack.min(0xffff) as u32) << SLACK_SHIFT;
@@ -376,13 +378,13 @@ impl Blocks {
         Some((number, segment))
     }
 
-    /// First address and units of the segment that `address` lies in.
+    /// First address and units of the segment that contains `address`.
     pub fn segment_around(&self, address: u64) -> Option<(u64, u32)> {
         self.segment_at(address)
             .map(|(_, segment)| (segment.address, segment.units))
     }
 
-    /// Makes the live block that begins at `address` a free one, in no list yet.
+    /// Makes the live block that begins at `address` free. It is in no list yet.
     pub fn make_free(&mut self, address: u64) -> Option<Id> {
         let (number, segment) = self.segment_at(address)?;
         let distance = address - segment.address;
@@ -397,8 +399,8 @@ impl Blocks {
         Some(id)
     }
 
-    /// The block that holds `address`, of whatever kind.
-    pub fn holding(&self, address: u64) -> Option<Id> {
+    /// The block that contains `address`, of any kind.
+    pub fn containing(&self, address: u64) -> Option<Id> {
         let (_, segment) = self.segment_at(address)?;
         let unit = ((address - segment.address) / UNIT) as u32;
         let page = (unit / PAGE_UNITS) as usize;
@@ -423,8 +425,8 @@ impl Blocks {
         }
     }
 
-    /// First block of every segment.
-    pub fn firsts(&self) -> impl Iterator<Item = Id> + '_ {
+    /// The first block of every segment.
+    pub fn first_blocks(&self) -> impl Iterator<Item = Id> + '_ {
         self.segments.iter().flatten().map(|segment| segment.first)
     }
 

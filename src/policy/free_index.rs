@@ -1,41 +1,43 @@
-//! Free blocks by size: best fit in a few steps, however many there are.
+//! Free blocks by size. The cost of a best fit does not depend on how many there are.
 //!
-//! Up to 1 MiB there is a list for each size in units of 512 bytes, and a bitmap of those that are not empty, so a block
-//! is found, added and taken out without a search. Larger blocks, of which there are few, are kept in order of (size,
-//! address): the lowest of the smallest that fit is the best fit.
+//! Blocks of up to 1 MiB are in one list for each size, in units of 512 bytes. A bitmap shows which lists are not
+//! empty, so a block is found, added and removed without a search. Larger blocks are few; they are ordered by size and
+//! place. The best fit is the smallest block that is long enough. Of several large ones of equal size, it is the one
+//! with the lowest place.
 
 use std::collections::BTreeSet;
 
-use super::blocks::{Blocks, Id, NONE};
+use crate::blocks::{Blocks, Id, NO_LIST, NONE};
 
-/// Sizes with a list of their own, in units.
-const LISTED: usize = 2048;
-const WORDS: usize = LISTED / 64;
+/// The largest size with a list of its own, in units: 1 MiB. A bitmap of 32 words then needs one word as a summary.
+const LARGEST_LISTED_UNITS: usize = 2048;
+const WORDS: usize = LARGEST_LISTED_UNITS / 64;
 
 /// (units, place, block)
 type Large = (u32, u64, Id);
 
 pub struct FreeIndex {
-    /// What `Blocks` calls this index.
-    name: u32,
-    /// First block of each size, 1 unit first.
-    heads: Box<[Id; LISTED]>,
-    words: [u64; WORDS],
-    /// Which of `words` are not zero.
+    /// The number by which `Blocks` knows this list.
+    number: u32,
+    /// The first block of each size, beginning with the size of 1 unit.
+    heads: Box<[Id; LARGEST_LISTED_UNITS]>,
+    /// A bit for each list that is not empty.
+    bitmap: [u64; WORDS],
+    /// A bit for each word of `bitmap` that is not zero.
     summary: u32,
-    /// The largest block, as in `large`. What a segment has not yet been cut for is one block, in and out with every
-    /// request that takes of it: this spares the tree of it.
+    /// The largest of the large blocks, which is not in `large`. The uncut rest of a segment is usually this block.
+    /// Each request that it serves removes and inserts it, and this field spares the tree both.
     largest: Option<Large>,
     large: BTreeSet<Large>,
     count: usize,
 }
 
 impl FreeIndex {
-    pub fn new(name: u32) -> Self {
+    pub fn new(number: u32) -> Self {
         FreeIndex {
-            name,
-            heads: Box::new([NONE; LISTED]),
-            words: [0; WORDS],
+            number,
+            heads: Box::new([NONE; LARGEST_LISTED_UNITS]),
+            bitmap: [0; WORDS],
             summary: 0,
             largest: None,
             large: BTreeSet::new(),
@@ -48,7 +50,7 @@ impl FreeIndex {
     }
 
     pub fn insert(&mut self, blocks: &mut Blocks, id: Id) {
-        blocks.set_list(id, self.name);
+        blocks.set_list(id, self.number);
         self.count += 1;
         let units = blocks.units(id);
         let slot = units as usize - 1;
@@ -69,16 +71,16 @@ impl FreeIndex {
         }
         let (prev, next) = blocks.list_links(id);
         (*prev, *next) = (NONE, first);
-        self.words[slot / 64] |= 1 << (slot % 64);
+        self.bitmap[slot / 64] |= 1 << (slot % 64);
         self.summary |= 1 << (slot / 64);
     }
 
     pub fn remove(&mut self, blocks: &mut Blocks, id: Id) {
-        blocks.set_list(id, super::blocks::NO_LIST);
+        blocks.set_list(id, NO_LIST);
         self.count -= 1;
         let units = blocks.units(id);
         let slot = units as usize - 1;
-        if slot >= LISTED {
+        if slot >= LARGEST_LISTED_UNITS {
             let this = (units, blocks.place(id), id);
             if self.largest == Some(this) {
                 self.largest = self.large.pop_last();
@@ -98,8 +100,8 @@ impl FreeIndex {
         }
         self.heads[slot] = next;
         if next == NONE {
-            self.words[slot / 64] &= !(1 << (slot % 64));
-            if self.words[slot / 64] == 0 {
+            self.bitmap[slot / 64] &= !(1 << (slot % 64));
+            if self.bitmap[slot / 64] == 0 {
                 self.summary &= !(1 << (slot / 64));
             }
         }
@@ -108,7 +110,7 @@ impl FreeIndex {
     /// The smallest block of at least `units`.
     pub fn best(&self, units: u32) -> Option<Id> {
         let slot = units.max(1) as usize - 1;
-        if slot < LISTED
+        if slot < LARGEST_LISTED_UNITS
             && let Some(found) = self.listed_from(slot)
         {
             return Some(self.heads[found]);
@@ -122,13 +124,13 @@ impl FreeIndex {
 
     fn listed_from(&self, slot: usize) -> Option<usize> {
         let word = slot / 64;
-        let here = self.words[word] & (u64::MAX << (slot % 64));
+        let here = self.bitmap[word] & (u64::MAX << (slot % 64));
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
         }
         let later = self.summary & u32::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
         let word = (later != 0).then(|| later.trailing_zeros() as usize)?;
-        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+        Some(word * 64 + self.bitmap[word].trailing_zeros() as usize)
     }
 
     pub fn largest(&self) -> Option<Id> {
@@ -136,7 +138,7 @@ impl FreeIndex {
             return Some(id);
         }
         let word = 31u32.checked_sub(self.summary.leading_zeros())? as usize;
-        let slot = word * 64 + 63 - self.words[word].leading_zeros() as usize;
+        let slot = word * 64 + 63 - self.bitmap[word].leading_zeros() as usize;
         Some(self.heads[slot])
     }
 
@@ -146,7 +148,9 @@ impl FreeIndex {
         let large = largest
             .chain(self.large.range((least, 0, 0)..).rev())
             .map(|&(_, _, id)| id);
-        let lists = (least.max(1) as usize - 1..LISTED).rev().map(|slot| self.heads[slot]);
+        let lists = (least.max(1) as usize - 1..LARGEST_LISTED_UNITS)
+            .rev()
+            .map(|slot| self.heads[slot]);
         let links = |id: Id| (id != NONE).then_some(id);
         let listed =
             lists.flat_map(move |head| std::iter::successors(links(head), move |&id| links(blocks.list_next(id))));

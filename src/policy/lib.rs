@@ -1,71 +1,54 @@
-//! Which bytes a request gets.
+//! The allocation policies: which bytes a request gets.
 //!
-//! A policy serves one context of one device. It sees memory through `DeviceMemory` and nothing else, so the same code
-//! serves a live GPU and an offline replay. `arena` is what the policies share: segments, best fit, and the rule that
-//! freeing is a synchronisation; `blocks` and `free_index` are what it is made of.
+//! A policy serves one context of one device. It sees memory through the trait `DeviceMemory` and nothing else, so the
+//! same code serves a live GPU and an offline replay.
+//!
+//! This file has the one list of strategies, and the settings that they take. Names, spellings, help texts and the
+//! strategies that `replay` plays are all made from the list. A new policy is a file of its own and one row here; a
+//! setting of it is a field here and a variable in the crate `config`.
+//!
+//! From top to bottom:
+//!
+//! - `naive_best_fit`, `auto_growth`: the policies in the list; `slabs`: the policy of a subpool
+//! - `arena_policy`: turns rules over an arena into a `Policy`
+//! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
+//! - `free_index`, `blocks`: the data structures of the arena
+//! - `policy`, `device_memory`: the types and traits that all of them share
 
 mod arena;
+mod arena_policy;
 mod auto_growth;
 mod blocks;
-mod chunks;
 pub mod device_memory;
 mod free_index;
-mod granules;
 mod naive_best_fit;
-mod placement;
+mod policy;
 pub mod slabs;
 
-use arena::{Arena, Request};
-use blocks::Id;
+use std::sync::LazyLock;
 
-use crate::device_memory::{DeviceMemory, DriverError};
+use arena_policy::over_arena;
+use auto_growth::{AutoGrowth, ChunkRules};
+use naive_best_fit::NaiveBestFit;
 
-/// Values of `FLAGS_allocator_strategy` and `VRAMSHIM_STRATEGY`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strategy {
-    Passthrough,
-    NaiveBestFit,
-    AutoGrowth,
-}
+pub use policy::{Backing, Block, Policy, Statistics, VirtualMemory};
+pub use slabs::subpool;
 
-impl Strategy {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Strategy::Passthrough => "passthrough",
-            Strategy::NaiveBestFit => "naive_best_fit",
-            Strategy::AutoGrowth => "auto_growth",
-        }
-    }
-
-    /// As Paddle's start line spells it.
-    pub const fn log_name(self) -> &'static str {
-        match self {
-            Strategy::Passthrough => "Passthrough",
-            Strategy::NaiveBestFit => "Naive Best Fit",
-            Strategy::AutoGrowth => "Auto Growth",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "passthrough" => Strategy::Passthrough,
-            "naive_best_fit" => Strategy::NaiveBestFit,
-            "auto_growth" | "autogrow" => Strategy::AutoGrowth,
-            _ => return None,
-        })
-    }
-}
-
-/// Paddle's flags that size a policy's requests (`paddle/common/flags.cc`). Bytes where a name says so.
+/// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults
+/// (`paddle/common/flags.cc`).
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Share of the available memory that naive_best_fit reserves, where no size is given.
+    /// Share of the available memory that naive_best_fit reserves if no size is given.
     pub fraction: f64,
+    /// First reservation of naive_best_fit; 0 if it is a share of the available memory.
     pub initial_bytes: u64,
+    /// Later reservations of naive_best_fit; 0 if they are a share of the available memory.
     pub reallocate_bytes: u64,
-    /// Least chunk of auto_growth.
+    /// Size of a granule of auto_growth, or the least size of a chunk.
     pub chunk_bytes: u64,
+    /// Whether auto_growth gives a chunk back as soon as no block in it is live.
     pub free_idle_chunk: bool,
+    /// Whether auto_growth gives idle chunks back before it obtains a new one.
     pub free_when_no_cache_hit: bool,
 }
 
@@ -82,188 +65,181 @@ impl Default for Settings {
     }
 }
 
-/// A live block. Bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    pub address: u64,
-    pub requested: u64,
-    pub allocated: u64,
+/// One row of the list.
+struct Row {
+    /// The value of `VRAMSHIM_STRATEGY`, `FLAGS_allocator_strategy` and `--strategy`; also written to the journal.
+    name: &'static str,
+    /// Another spelling that is accepted.
+    alias: Option<&'static str>,
+    /// The name in the line that announces the start, spelt as Paddle does.
+    log_name: &'static str,
+    /// One line for the help of the program.
+    description: &'static str,
+    /// Whether the strategy reserves memory at first use. Its peak then says nothing about what the job needs.
+    reserves_up_front: bool,
+    /// Whether the strategy grows by granules if there is virtual memory management.
+    maps_granules: bool,
+    /// The variables that size the requests of the strategy to the next layer.
+    sizes: &'static [SizeVariable],
+    /// `None` for a strategy that forwards each call and needs no policy.
+    create: Option<Create>,
 }
 
-/// The memory behind a live block, as the layer below knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backing {
-    /// A segment that was allocated in one piece: first address and bytes.
-    Segment { address: u64, size: u64 },
-    /// Physical memory handles of `size` bytes each, mapped side by side from `address` on.
-    Granules { address: u64, size: u64, handles: Vec<u64> },
+type Create = fn(&Settings) -> Box<dyn Policy>;
+
+/// A variable in MiB, and the setting in bytes that it becomes.
+pub struct SizeVariable {
+    pub name: &'static str,
+    pub bytes: fn(&Settings) -> u64,
 }
 
-/// What does not go with its context: physical memory and address space belong to the process.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remains {
-    /// First address and bytes of what is mapped.
-    pub mapped: Vec<(u64, u64)>,
-    pub handles: Vec<u64>,
-    /// First address and bytes of reserved address space.
-    pub ranges: Vec<(u64, u64)>,
+/// Makes the enum `Strategy`, the list of all strategies, and the look-up of a row. So no strategy can be left out of
+/// one of them.
+macro_rules! strategies {
+    ($($variant:ident: $row:expr,)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Strategy {
+            $($variant,)*
+        }
+
+        impl Strategy {
+            /// Every strategy, in the order that they are shown.
+            pub const ALL: &[Strategy] = &[$(Strategy::$variant,)*];
+
+            #[inline]
+            const fn row(self) -> Row {
+                match self {
+                    $(Strategy::$variant => $row,)*
+                }
+            }
+        }
+    };
 }
 
-/// What a policy holds. Bytes, but for the counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
-    pub reserved: u64,
-    pub allocated: u64,
-    pub free: u64,
-    pub largest_free_block: u64,
-    /// Bytes of granules that were unmapped and mapped again elsewhere, ever.
-    pub remapped: u64,
-    pub segments: usize,
-    pub live_blocks: usize,
-    /// Times that the context was synchronised so that freed blocks could be used, ever.
-    pub synchronisations: u64,
-    /// Free blocks that were looked at one by one, for requests that no list of sizes answers, ever.
-    pub surveyed: u64,
+strategies! {
+    Passthrough: Row {
+        name: "passthrough",
+        alias: None,
+        log_name: "Passthrough",
+        description: "forward each request to the driver, and record it",
+        reserves_up_front: false,
+        maps_granules: false,
+        sizes: &[],
+        create: None,
+    },
+    NaiveBestFit: Row {
+        name: "naive_best_fit",
+        alias: None,
+        log_name: "Naive Best Fit",
+        description: "reserve once at first use, and cut the reservation by best fit",
+        reserves_up_front: true,
+        maps_granules: false,
+        sizes: &[
+            SizeVariable {
+                name: "FLAGS_initial_gpu_memory_in_mb",
+                bytes: |settings| settings.initial_bytes,
+            },
+            SizeVariable {
+                name: "FLAGS_reallocate_gpu_memory_in_mb",
+                bytes: |settings| settings.reallocate_bytes,
+            },
+        ],
+        create: Some(|settings| {
+            over_arena(NaiveBestFit::new(
+                settings.fraction,
+                settings.initial_bytes,
+                settings.reallocate_bytes,
+            ))
+        }),
+    },
+    AutoGrowth: Row {
+        name: "auto_growth",
+        alias: Some("autogrow"),
+        log_name: "Auto Growth",
+        description: "grow with demand, and map free granules side by side for large requests",
+        reserves_up_front: false,
+        maps_granules: true,
+        sizes: &[SizeVariable {
+            name: "FLAGS_auto_growth_chunk_size_in_mb",
+            bytes: |settings| settings.chunk_bytes,
+        }],
+        create: Some(|settings| {
+            over_arena(AutoGrowth::new(
+                settings.chunk_bytes,
+                ChunkRules {
+                    least_bytes: settings.chunk_bytes,
+                    release_when_idle: settings.free_idle_chunk,
+                    release_before_growth: settings.free_when_no_cache_hit,
+                },
+            ))
+        }),
+    },
 }
 
-pub trait Policy: Send {
-    /// A block of at least `size` bytes. Zero bytes are `INVALID_VALUE`, as in CUDA. `stream` is the one that the block
-    /// will be used on, where the request names it: blocks freed on the same stream are then good at once.
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError>;
-
-    /// Takes back the block that begins at `address`; `None` (and no change) where no live block begins there.
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block>;
-
-    /// Makes every free block usable at once, by a synchronisation where that is needed and allowed.
-    fn clean(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError>;
-
-    /// The live block that `address` lies in.
-    fn find(&self, address: u64) -> Option<Block>;
-
-    /// The memory behind a live block, or a part of one.
-    fn backing(&self, block: &Block) -> Option<Backing>;
-
-    /// Whether `address` lies in memory of ours, in a live block or not.
-    fn owns(&self, address: u64) -> bool;
-
-    fn statistics(&self) -> Statistics;
-
-    /// Every live block.
-    fn live(&self) -> Vec<Block>;
-
-    /// Makes two live blocks of the one that `address` lies in, the second beginning there.
-    fn divide(&mut self, address: u64);
-
-    /// Gives memory without a live block back to the layer below; returns bytes.
-    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
-
-    /// What is left for its owner to give back once the context is gone.
-    fn remains(&self) -> Remains;
-}
-
-/// What the policies differ in: how they make room, and what they do about the free block that a freed one became part of.
-trait Plan: Send {
-    fn allocate(
-        &mut self,
-        arena: &mut Arena,
-        memory: &dyn DeviceMemory,
-        request: &Request,
-    ) -> Result<Block, DriverError>;
-
-    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, run: Id);
-
-    fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
-        arena.release_idle(memory)
+impl Strategy {
+    pub const fn name(self) -> &'static str {
+        self.row().name
     }
 
-    /// The granules behind a block; `None` where it lies in a segment.
-    fn granules_behind(&self, _arena: &Arena, _block: &Block) -> Option<Backing> {
-        None
+    /// As Paddle's start line spells it.
+    pub const fn log_name(self) -> &'static str {
+        self.row().log_name
     }
 
-    fn remains(&self, _arena: &Arena) -> Remains {
-        Remains::default()
+    pub const fn description(self) -> &'static str {
+        self.row().description
     }
 
-    /// Adds what the arena does not know.
-    fn count(&self, _: &mut Statistics) {}
-}
-
-struct Planned<P> {
-    arena: Arena,
-    plan: P,
-}
-
-impl<P: Plan> Policy for Planned<P> {
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
-        let request = Request::new(size, stream)?;
-        self.plan.allocate(&mut self.arena, memory, &request)
+    pub const fn reserves_up_front(self) -> bool {
+        self.row().reserves_up_front
     }
 
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block> {
-        let (block, run) = self.arena.free(memory, address, stream)?;
-        self.plan.freed(&mut self.arena, memory, run);
-        Some(block)
+    pub const fn maps_granules(self) -> bool {
+        self.row().maps_granules
     }
 
-    fn clean(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
-        self.arena.synchronise(memory).map(drop)
+    pub const fn sizes(self) -> &'static [SizeVariable] {
+        self.row().sizes
     }
 
-    fn find(&self, address: u64) -> Option<Block> {
-        self.arena.find(address)
+    /// A new policy for one context; `None` if the strategy needs none.
+    pub fn create(self, settings: &Settings) -> Option<Box<dyn Policy>> {
+        self.row().create.map(|create| create(settings))
     }
 
-    fn backing(&self, block: &Block) -> Option<Backing> {
-        self.plan
-            .granules_behind(&self.arena, block)
-            .or_else(|| self.arena.segment_of(block.address))
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut all = Strategy::ALL.iter().copied();
+        all.find(|strategy| strategy.name() == text || strategy.row().alias == Some(text))
     }
 
-    fn owns(&self, address: u64) -> bool {
-        self.arena.owns(address)
-    }
-
-    fn statistics(&self) -> Statistics {
-        let mut statistics = self.arena.statistics();
-        self.plan.count(&mut statistics);
-        statistics
-    }
-
-    fn live(&self) -> Vec<Block> {
-        self.arena.blocks.each_live().collect()
-    }
-
-    fn divide(&mut self, address: u64) {
-        self.arena.divide(address);
-    }
-
-    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        self.plan.release_idle(&mut self.arena, memory)
-    }
-
-    fn remains(&self) -> Remains {
-        self.plan.remains(&self.arena)
+    /// The values that `parse` accepts, for messages.
+    pub fn accepted() -> &'static str {
+        static ACCEPTED: LazyLock<String> = LazyLock::new(|| {
+            let values = Strategy::ALL.iter().map(|strategy| match strategy.row().alias {
+                Some(alias) => format!("{} (also spelt {alias})", strategy.name()),
+                None => strategy.name().to_owned(),
+            });
+            values.collect::<Vec<_>>().join(", ")
+        });
+        &ACCEPTED
     }
 }
 
-fn planned(plan: impl Plan + 'static) -> Box<dyn Policy> {
-    Box::new(Planned {
-        arena: Arena::new(),
-        plan,
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::Strategy;
 
-/// The policy of this name; `None` for passthrough, which needs none.
-pub fn create(strategy: Strategy, settings: &Settings) -> Option<Box<dyn Policy>> {
-    match strategy {
-        Strategy::Passthrough => None,
-        Strategy::NaiveBestFit => Some(planned(naive_best_fit::NaiveBestFit::new(settings.clone()))),
-        Strategy::AutoGrowth => Some(planned(auto_growth::AutoGrowth::new(settings.clone()))),
+    #[test]
+    fn every_spelling_that_is_told_leads_to_its_strategy_and_to_no_other() {
+        let mut spellings = Vec::new();
+        for &strategy in Strategy::ALL {
+            for spelling in [Some(strategy.name()), strategy.row().alias].into_iter().flatten() {
+                assert_eq!(Strategy::parse(spelling), Some(strategy), "{spelling}");
+                assert!(Strategy::accepted().contains(spelling), "{spelling}");
+                assert!(!spellings.contains(&spelling), "{spelling}");
+                spellings.push(spelling);
+            }
+        }
+        assert_eq!(Strategy::parse("thread_local"), None);
     }
-}
-
-/// A policy that lives on memory of another one, which `slabs::Lent` is.
-pub fn branch() -> Box<dyn Policy> {
-    planned(slabs::Slabs)
 }

@@ -1,89 +1,100 @@
-//! A policy that lives on another one's memory, so that threads which would wait for each other need not: it borrows
-//! slabs from the policy it branched off, cuts small requests from them by best fit, and gives back what lies free.
+//! A subpool: the policy of one thread, on memory that it borrows from the pool of the context.
 //!
-//! To the lender a slab is a live block. Part of one can be given back as well, so that a few small blocks never keep a
-//! slab from a large request.
+//! Threads that would often wait for each other get a subpool each. A subpool borrows *slabs* from its parent pool,
+//! cuts small requests from them by best fit, and gives free parts of them back. To the parent's policy, a slab is a
+//! live block. A part of a slab can be given back too, so that a few small blocks do not keep a whole slab from large
+//! requests.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::arena::{Arena, End, Region, Request};
-use super::blocks::{Id, NONE, UNIT};
-use super::{Block, Plan, Policy};
-use crate::device_memory::{Available, DeviceMemory, DriverError};
+use base::cuda::DriverError;
 
-/// Bytes of a slab.
-const SLAB: u64 = 32 << 20;
-/// Requests up to this size, in bytes, are served from slabs.
-pub const MOST: u64 = 1 << 20;
-/// What lies free of a slab in use is given back in multiples of this, in bytes: no layer below maps less.
-const PIECE: u64 = 2 << 20;
+use crate::arena::{Arena, Cut, Region, Request};
+use crate::arena_policy::{ArenaPolicy, over_arena};
+use crate::blocks::{Id, NONE, UNIT};
+use crate::device_memory::{Available, DeviceMemory};
+use crate::policy::{Block, Policy};
 
-pub struct Slabs;
+/// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
+/// measured.
+const SLAB_BYTES: u64 = 32 << 20;
+/// Larger requests, in bytes, go to the parent pool: their calls are few, and they would waste the end of a slab.
+pub const LARGEST_REQUEST_BYTES: u64 = 1 << 20;
+/// Free parts of a slab are given back in multiples of this many bytes. No next layer maps less than this, so a smaller
+/// part would be of no use to large requests.
+const PIECE_BYTES: u64 = 2 << 20;
 
-impl Slabs {
-    /// Gives part of a free block back to the lender; returns bytes, 0 where it is empty or the lender refuses.
-    fn give_back(arena: &mut Arena, memory: &dyn DeviceMemory, run: Id, part: Range<u64>) -> u64 {
+/// The policy of a new subpool. It must be called with a `ParentMemory`.
+pub fn subpool() -> Box<dyn Policy> {
+    over_arena(Subpool)
+}
+
+struct Subpool;
+
+impl Subpool {
+    /// Gives a part of a free block back to the parent; returns bytes. Returns 0 if the part is empty or refused.
+    fn give_back(arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id, part: Range<u64>) -> u64 {
         if part.is_empty() || memory.unmap(part.start, part.end - part.start).is_err() {
             return 0;
         }
         let size = part.end - part.start;
-        arena.give_up(run, part.start, (size / UNIT) as u32);
+        arena.give_up(free_block, part.start, (size / UNIT) as u32);
         size
     }
 
-    fn addresses(arena: &Arena, run: Id) -> Range<u64> {
-        let start = arena.blocks.address(run);
-        start..start + u64::from(arena.blocks.units(run)) * UNIT
+    fn addresses(arena: &Arena, free_block: Id) -> Range<u64> {
+        let start = arena.blocks.address(free_block);
+        start..start + u64::from(arena.blocks.units(free_block)) * UNIT
     }
 
     /// Gives the whole pieces of a free block back.
-    fn give_back_pieces(arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) -> u64 {
-        let Range { start, end } = Self::addresses(arena, run);
-        let from = match arena.blocks.prev(run) {
+    fn give_back_pieces(arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) -> u64 {
+        let Range { start, end } = Self::addresses(arena, free_block);
+        let from = match arena.blocks.prev(free_block) {
             NONE => start,
-            _ => start.next_multiple_of(PIECE),
+            _ => start.next_multiple_of(PIECE_BYTES),
         };
-        let to = match arena.blocks.next(run) {
+        let to = match arena.blocks.next(free_block) {
             NONE => end,
-            _ => end / PIECE * PIECE,
+            _ => end / PIECE_BYTES * PIECE_BYTES,
         };
-        Self::give_back(arena, memory, run, from..to)
+        Self::give_back(arena, memory, free_block, from..to)
     }
 
-    /// Borrows a slab. What of it is less than a piece at either end is the lender's again: no two policies share a
-    /// piece, so that each piece tells by its address whose it is.
+    /// Borrows a slab. Its ends are given back at once, up to the first and from the last multiple of `PIECE_BYTES`. So
+    /// no piece belongs to two policies, and an address tells which policy it belongs to.
     fn borrow(arena: &mut Arena, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
-        let slab = arena.obtain(memory, SLAB)?;
+        let slab = arena.obtain(memory, SLAB_BYTES)?;
         let Range { start, end } = Self::addresses(arena, slab);
-        Self::give_back(arena, memory, slab, end / PIECE * PIECE..end);
-        Self::give_back(arena, memory, slab, start..start.next_multiple_of(PIECE));
+        Self::give_back(arena, memory, slab, end / PIECE_BYTES * PIECE_BYTES..end);
+        Self::give_back(arena, memory, slab, start..start.next_multiple_of(PIECE_BYTES));
         Ok(())
     }
 }
 
-impl Plan for Slabs {
+impl ArenaPolicy for Subpool {
     fn allocate(
         &mut self,
         arena: &mut Arena,
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        let mut run = arena.best(memory, Region::Main, request)?;
-        if run.is_none() {
+        let mut found = arena.best(memory, Region::Main, request)?;
+        if found.is_none() {
             Self::borrow(arena, memory)?;
-            run = arena.best_now(memory, Region::Main, request);
+            found = arena.best_now(memory, Region::Main, request);
         }
-        let run = run.ok_or(DriverError::OUT_OF_MEMORY)?;
-        Ok(arena.carve(run, request, End::Head))
+        let free_block = found.ok_or(DriverError::OUT_OF_MEMORY)?;
+        Ok(arena.carve(free_block, request, Cut::Head))
     }
 
-    fn freed(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, run: Id) {
+    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
         let blocks = &arena.blocks;
-        let is_whole = blocks.prev(run) == NONE && blocks.next(run) == NONE;
-        // One that lies free is kept: the next request would borrow it again.
-        if is_whole && arena.free_bytes() >= 2 * SLAB {
-            Self::give_back_pieces(arena, memory, run);
+        let is_whole = blocks.prev(free_block) == NONE && blocks.next(free_block) == NONE;
+        // One free slab is kept, because the next request would borrow it again.
+        if is_whole && arena.free_bytes() >= 2 * SLAB_BYTES {
+            Self::give_back_pieces(arena, memory, free_block);
         }
     }
 
@@ -91,51 +102,51 @@ impl Plan for Slabs {
         if !matches!(arena.synchronise(memory), Ok(true)) {
             return 0;
         }
-        let runs: Vec<Id> = arena.clean(Region::Main, 1).collect();
-        runs.into_iter()
-            .map(|run| Self::give_back_pieces(arena, memory, run))
+        let free_blocks: Vec<Id> = arena.clean_blocks(Region::Main, 1).collect();
+        free_blocks
+            .into_iter()
+            .map(|free_block| Self::give_back_pieces(arena, memory, free_block))
             .sum()
     }
 }
 
-/// Who is told which slabs are lent. Called while the lender is locked.
-pub trait Lending {
-    fn lent(&self, address: u64, size: u64);
+/// Is told which slabs a subpool has. The parent pool is locked during each call.
+pub trait SlabObserver {
+    fn borrowed(&self, address: u64, size: u64);
     fn returned(&self, address: u64, size: u64);
 }
 
-/// The lender's memory as a borrower sees it.
-pub struct Lent<'a> {
-    pub lender: &'a Mutex<Option<Box<dyn Policy>>>,
-    /// What the lender itself lives on.
+/// The parent pool, as the memory of a subpool: `allocate` borrows a slab, and `unmap` gives a part of one back.
+pub struct ParentMemory<'a> {
+    pub parent: &'a Mutex<Option<Box<dyn Policy>>>,
+    /// The memory of the parent.
     pub memory: &'a dyn DeviceMemory,
-    pub told: &'a dyn Lending,
+    pub observer: &'a dyn SlabObserver,
 }
 
-impl Lent<'_> {
-    fn ask<T>(&self, ask: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        let mut lender = self.lender.lock().unwrap_or_else(PoisonError::into_inner);
-        ask(lender.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+impl ParentMemory<'_> {
+    fn with_parent<T>(&self, call: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
+        call(parent.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 }
 
-impl DeviceMemory for Lent<'_> {
+impl DeviceMemory for ParentMemory<'_> {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        self.ask(|lender| {
-            let slab = lender.allocate(self.memory, size, None)?;
-            self.told.lent(slab.address, size);
+        self.with_parent(|parent| {
+            let slab = parent.allocate(self.memory, size, None)?;
+            self.observer.borrowed(slab.address, size);
             Ok(slab.address)
         })
     }
 
-    /// Part of a slab, or a whole one.
     fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        self.ask(|lender| {
-            lender.divide(address);
-            lender.divide(address + size);
-            // Off the list first: the lender may hand it out the moment after.
-            self.told.returned(address, size);
-            match lender.free(self.memory, address, None) {
+        self.with_parent(|parent| {
+            parent.split_live(address);
+            parent.split_live(address + size);
+            // The observer comes first: after the free, the parent may hand the memory out at any moment.
+            self.observer.returned(address, size);
+            match parent.free(self.memory, address, None) {
                 Some(_) => Ok(()),
                 None => Err(DriverError::INVALID_VALUE),
             }
@@ -154,7 +165,7 @@ impl DeviceMemory for Lent<'_> {
         self.memory.available()
     }
 
-    // The rest is for policies that make memory themselves.
+    // A subpool uses no virtual memory management, and gives slabs back by `unmap`.
 
     fn free(&self, _address: u64) -> Result<(), DriverError> {
         Err(DriverError::NOT_SUPPORTED)

@@ -1,4 +1,5 @@
-//! The account that the processes on one device share: how many bytes they use together, and how many each of them holds.
+//! The account that the processes on one device share: how many bytes they use together, and how many each of them
+//! holds.
 //!
 //! The account lies in memory that all these processes map. No lock guards it, because a process may be killed or
 //! stopped at any instruction. It consists of one *word* and of one *seat* for each process. The word holds three
@@ -14,9 +15,9 @@
 //! 4. *Acknowledge* the operation that the word names: store its number in the seat of the process that made it.
 //! 5. Replace the word by compare-and-swap. At this instant the operation takes effect.
 //!
-//! So any process can tell whether the latest operation of a dead process took effect: either the word still names it, or
-//! a process that replaced the word has acknowledged it first. An example with two processes, where `word` is
-//! (used, seat, number):
+//! So any process can tell whether the latest operation of a dead process took effect: either the word still names it,
+//! or a process that replaced the word has acknowledged it first. An example with two processes, where `word` is (used,
+//! seat, number):
 //!
 //! ```text
 //! A has seat 0, B has seat 1                        word (  0, -, 0)
@@ -30,7 +31,8 @@
 //!                             operation 2 in seat 0, so A's 130 bytes stay known
 //! ```
 //!
-//! The next process on seat 0 gives these bytes back with an operation of its own, and may itself be killed at any step.
+//! The next process on seat 0 gives these bytes back with an operation of its own, and may itself be killed at any
+//! step.
 //!
 //! A seat has one process that operates on it at a time. `file` decides which.
 
@@ -94,7 +96,8 @@ pub struct Seat {
     held: [[AtomicU64; 2]; 2],
     /// 1 if a process has the seat, or had it and died; else 0.
     pub taken: AtomicU64,
-    /// The process as it knows itself: process id in its own pid namespace, the inode number of that namespace, and start
+    /// The process as it knows itself: process id in its own pid namespace, the inode number of that namespace, and
+    /// start
     /// time in clock ticks.
     pub pid: AtomicU64,
     pub namespace: AtomicU64,
@@ -191,7 +194,8 @@ impl Account {
         }
     }
 
-    /// One operation. `becomes` computes the used bytes after it, or `None` if it is refused; the seat then holds `change`
+    /// One operation. `becomes` computes the used bytes after it, or `None` if it is refused; the seat then holds
+    /// `change`
     /// bytes more.
     fn operate(
         &self,

@@ -5,9 +5,10 @@
 //! none. So if a process can lock a seat that another process took, that process is dead. The process with the lock may
 //! give back what the dead process held, and take the seat.
 //!
-//! Two properties of record locks need care. A process loses its locks when it closes *any* descriptor of the file, so it
-//! opens each file once and never closes it. And locks belong to the process: the kernel grants each of its threads a lock
-//! that the process already has. So a process keeps a list of its own seats, and one thread at a time locks seats.
+//! Two properties of record locks need care. A process loses its locks when it closes *any* descriptor of the file, so
+//! it opens each file once and never closes it. And locks belong to the process: the kernel grants each of its threads
+//! a lock that the process already has. So a process keeps a list of its own seats, and one thread at a time locks
+//! seats.
 
 use std::ffi::CString;
 use std::fmt;
@@ -86,8 +87,8 @@ impl SharedAccount {
         folder.join(format!("{}.{EXTENSION}", uuid_text(uuid)))
     }
 
-    /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing, and replaces a file
-    /// that cannot be trusted by a new one.
+    /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing, and replaces a
+    /// file that cannot be trusted by a new one.
     pub fn open(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
         let path = Self::path(folder, uuid);
         // Many processes may start at once, and nearly all of them find a file: those need no lock on the folder.
@@ -289,8 +290,8 @@ impl SharedAccount {
         Err(format!("all {SEATS} seats are taken"))
     }
 
-    /// The number of seats among which a process begins its search. It is small while few seats are in use, so that they
-    /// lie close together and `reap` has few seats to look at.
+    /// The number of seats among which a process begins its search. It is small while few seats are in use, so that
+    /// they lie close together and `reap` has few seats to look at.
     fn span(&self) -> usize {
         (2 * self.seats_used() + 16).min(SEATS)
     }
@@ -397,7 +398,8 @@ impl FolderLock {
         let name = c_path(&folder)?;
         let fd = files::open(&name, libc::O_RDONLY | libc::O_DIRECTORY).map_err(describe)?;
         let lock = FolderLock(fd);
-        // The lock is held for a few file operations. If its process was stopped meanwhile, this one gives up after 2 s.
+        // The lock is held for a few file operations. If its process was stopped meanwhile, this one gives up after 2
+        // s.
         for _ in 0..2000 {
             // SAFETY: flock takes numbers only.
             if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {

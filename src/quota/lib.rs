@@ -1,8 +1,8 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
-//! `limits` reads the limits from the environment, `account` counts the bytes that each process holds, `file` lets several
-//! processes share an account. A device without a limit and without a shared account has no `DeviceQuota`, so its
-//! allocations cost nothing here.
+//! `limits` reads the limits from the environment, `account` counts the bytes that each process holds, `file` lets
+//! several processes share an account. A device without a limit and without a shared account has no `DeviceQuota`, so
+//! its allocations cost nothing here.
 
 mod account;
 pub mod file;
@@ -195,8 +195,8 @@ impl DeviceQuota {
 
     /// Counts `bytes` as what the driver holds for this process besides its allocations, in place of the last figure.
     pub fn set_context_bytes(&self, bytes: u64) {
-        // The lock is taken first: if two threads measured, the second one must not give back bytes that the first one has
-        // not added yet.
+        // The lock is taken first: if two threads measured, the second one must not give back bytes that the first one
+        // has not added yet.
         let mut seat = lock(&self.seat);
         let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
         // Fails only above 4 TiB; more is not counted.

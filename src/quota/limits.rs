@@ -1,8 +1,8 @@
 //! The text of a memory limit, as in `VRAMSHIM_MEMORY_LIMIT`.
 //!
 //! `8GiB` or `50%` (of the device's total) holds for every device. `0=8GiB,1=50%` holds for the named devices, by the
-//! number that the job sees or by UUID. Of several limits that fit a device, a UUID wins over a number, and a number over
-//! the limit for every device. 0 means no limit.
+//! number that the job sees or by UUID. Of several limits that fit a device, a UUID wins over a number, and a number
+//! over the limit for every device. 0 means no limit.
 
 use std::fmt;
 
@@ -105,7 +105,8 @@ impl Limits {
         numbers.chain(uuids).collect()
     }
 
-    /// The limit of a device in bytes. `number` is `None` if it is not known under which number the job sees the device.
+    /// The limit of a device in bytes. `number` is `None` if it is not known under which number the job sees the
+    /// device.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
         let by_uuid = self.by_uuid.iter().find(|(name, _)| Name::Uuid(name).means(None, uuid));
         let by_number = || {

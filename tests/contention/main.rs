@@ -25,7 +25,7 @@ fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished
     finished
 }
 
-fn branches(finished: &Finished) -> usize {
+fn subpools(finished: &Finished) -> usize {
     let said = finished.said();
     said.iter()
         .filter(|(_, words)| words.contains("is served by subpool"))
@@ -46,20 +46,20 @@ fn threads_that_contend_get_subpools_and_every_byte_is_counted() {
             finished.stdout
         );
         let expected = strategy.name != "passthrough";
-        assert_eq!(branches(&finished) > 0, expected, "{strategy:?}: {}", finished.stderr);
+        assert_eq!(subpools(&finished) > 0, expected, "{strategy:?}: {}", finished.stderr);
     }
 }
 
 #[test]
 fn a_lone_thread_gets_no_subpool() {
-    assert_eq!(branches(&crowd(AUTO_GROWTH, 1, "8GiB", 1)), 0);
+    assert_eq!(subpools(&crowd(AUTO_GROWTH, 1, "8GiB", 1)), 0);
 }
 
 #[test]
 fn free_memory_of_subpools_serves_a_large_request() {
     // The large request needs nearly all of 1 GiB; eight small blocks stay live.
     let finished = crowd(AUTO_GROWTH, 4, "1GiB", 900);
-    assert!(branches(&finished) > 0, "{}", finished.stderr);
+    assert!(subpools(&finished) > 0, "{}", finished.stderr);
     assert!(tells(&finished, "large 0"), "{}", finished.stdout);
 }
 

@@ -5,27 +5,13 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use support::library;
+
 const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
     "GLIBC_2.17"
 } else {
     "GLIBC_2.2.5"
 };
-
-fn library() -> PathBuf {
-    let folder = std::env::var_os("VRAMSHIM_ARTIFACTS")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| {
-            let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-            target.unwrap_or_else(|| support::root().join("target")).join("release")
-        });
-    let library = folder.join("libvramshim.so");
-    assert!(
-        library.exists(),
-        "{} is missing: cargo build --release",
-        library.display()
-    );
-    library
-}
 
 /// A temporary folder for the programs and libraries that a test compiles.
 struct Stage(tempfile::TempDir);

@@ -45,18 +45,18 @@ fn given(job: Job, strategy: Strategy) -> Vec<u64> {
 
 /// How the simulated device places memory: in pages that need not be contiguous, or in one piece for each request.
 #[derive(Clone, Copy, Debug)]
-enum Below {
+enum Placement {
     Pages,
     Pieces,
 }
 
 /// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB. Returns what
 /// `inspect --json` says about the device afterwards.
-fn textbook(strategy: Strategy, below: Below, answer: &str) -> Value {
-    let context = format!("{strategy:?} over {below:?}");
-    let pieces = match below {
-        Below::Pages => "0",
-        Below::Pieces => "1",
+fn textbook(strategy: Strategy, placement: Placement, answer: &str) -> Value {
+    let context = format!("{strategy:?} over {placement:?}");
+    let pieces = match placement {
+        Placement::Pages => "0",
+        Placement::Pieces => "1",
     };
     let job = scene(strategy, &["textbook"]).sim("5GiB", 1);
     let finished = job.env("SIMGPU_CONTIGUOUS", pieces).run().ok();
@@ -77,13 +77,13 @@ fn textbook(strategy: Strategy, below: Below, answer: &str) -> Value {
 
 #[test]
 fn auto_growth_puts_scattered_memory_side_by_side() {
-    for below in [Below::Pieces, Below::Pages] {
-        let device = textbook(AUTO_GROWTH, below, "served");
-        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{below:?}");
+    for placement in [Placement::Pieces, Placement::Pages] {
+        let device = textbook(AUTO_GROWTH, placement, "served");
+        assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
         assert_eq!(
             device["remapped_bytes"],
             2 * GIB,
-            "all freed memory was remapped, {below:?}"
+            "all freed memory was remapped, {placement:?}"
         );
     }
 }
@@ -100,7 +100,7 @@ fn scattered_memory_that_stays_where_it_is_runs_out() {
         (ONE_LARGE_CHUNK_WITHOUT_VMM, 2),
     ];
     for (strategy, kept) in table {
-        let device = textbook(strategy, Below::Pieces, "out of memory");
+        let device = textbook(strategy, Placement::Pieces, "out of memory");
         assert!(
             device["free_inside"].as_u64() >= Some(kept * GIB),
             "{strategy:?}: {device}"
@@ -167,7 +167,7 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
 #[test]
 fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
     for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
-        textbook(strategy, Below::Pages, "out of memory");
+        textbook(strategy, Placement::Pages, "out of memory");
     }
 }
 
@@ -175,7 +175,7 @@ fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
 #[test]
 fn memory_that_was_given_back_serves_a_large_request() {
     for strategy in [PASSTHROUGH, AUTO_GROWTH_WITHOUT_VMM] {
-        textbook(strategy, Below::Pages, "served");
+        textbook(strategy, Placement::Pages, "served");
     }
 }
 

@@ -1,6 +1,6 @@
-//! What the policies promise, each in the fewest requests that show it.
+//! Single promises of the policies, each shown in as few requests as possible.
 
-use policy::{Policy, Settings, Strategy as Kind, create};
+use policy::{Policy, Settings, Strategy as Kind};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
@@ -18,7 +18,7 @@ fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_free
     };
     let (model, mut policy) = (
         Model::default(),
-        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+        Kind::NaiveBestFit.create(&settings).expect("a policy"),
     );
     let blocks: Vec<u64> = (0..8).map(|_| block_of(policy.as_mut(), &model, 1 << 20)).collect();
     assert_eq!(model.synchronisations.get(), 0, "memory never used is clean");
@@ -43,7 +43,7 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
         (Kind::AutoGrowth, None),
         (Kind::AutoGrowth, Some(0)),
     ] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let allocate = |policy: &mut dyn Policy, mebibytes: u64| {
             let block = policy.allocate(&model, mebibytes << 20, stream);
             block.expect("a block").address
@@ -57,7 +57,8 @@ fn nothing_waits_where_no_free_block_would_be_long_enough() {
     }
 }
 
-/// Nobody may wait while a capture is open: one block that is freed then must not take what lies beside it along.
+/// While a capture is open no block can be cleaned, so a block that is freed then must not make its clean neighbours
+/// dirty.
 #[test]
 fn what_is_clean_stays_so_while_a_capture_is_open() {
     let settings = Settings {
@@ -65,10 +66,10 @@ fn what_is_clean_stays_so_while_a_capture_is_open() {
         ..Settings::default()
     };
     for kind in [Kind::NaiveBestFit, Kind::AutoGrowth] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let block = block_of(policy.as_mut(), &model, 8 << 20);
         policy.free(&model, block, None);
-        policy.clean(&model).expect("a synchronisation");
+        policy.synchronise(&model).expect("a synchronisation");
         let first = block_of(policy.as_mut(), &model, 1 << 20);
         model.capturing.set(true);
         policy.free(&model, first, None);
@@ -86,7 +87,7 @@ fn naive_best_fit_hands_out_heads_and_chunks_tails() {
         ..Settings::default()
     };
     for (kind, rest_first) in [(Kind::NaiveBestFit, false), (Kind::AutoGrowth, true)] {
-        let (model, mut policy) = (Model::default(), create(kind, &settings).expect("a policy"));
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let first = block_of(policy.as_mut(), &model, 1000);
         let second = block_of(policy.as_mut(), &model, 1000);
         assert_eq!(second < first, rest_first, "{kind:?}");
@@ -102,7 +103,7 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
     };
     let (model, mut policy) = (
         Model::default(),
-        create(Kind::NaiveBestFit, &settings).expect("a policy"),
+        Kind::NaiveBestFit.create(&settings).expect("a policy"),
     );
     for _ in 0..4 {
         block_of(policy.as_mut(), &model, 1 << 20);
@@ -123,7 +124,7 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
 /// The second half of one granule and the first of another are free, and all else is in use.
 fn two_halves() -> Vec<Step> {
     let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
-    // The last one takes the place of the one that was freed.
+    // After `Free(1)`, the last block has the index 1.
     allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
 }
 
@@ -140,8 +141,8 @@ fn what_is_free_of_two_granules_serves_one_request() {
         run.take(step);
     }
     assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
-    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two places");
-    // Both halves of both granules are side by side again, in whichever place.
+    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two views");
+    // The halves of both granules are side by side again, each granule in one of its views.
     for _ in 0..3 {
         run.take(Step::Free(0));
     }
@@ -158,10 +159,18 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
     }
     run.take(Step::Free(0));
     run.take(Step::AllocateOn(4 << 20, 0));
-    assert_eq!(run.model.synchronisations.get(), 0, "its own memory serves it");
+    assert_eq!(
+        run.model.synchronisations.get(),
+        0,
+        "memory of the same stream serves the request"
+    );
     run.take(Step::Free(2));
     run.take(Step::AllocateOn(5 << 20, 1));
-    assert_eq!(run.model.synchronisations.get(), 1, "another stream may use it still");
+    assert_eq!(
+        run.model.synchronisations.get(),
+        1,
+        "another stream may still use the memory"
+    );
     assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
     run.take(Step::Free(3));
     run.take(Step::AllocateOn(8 << 20, 1));
@@ -174,7 +183,7 @@ fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
     run.end();
 }
 
-/// The next of a sequence of numbers that is the same each time.
+/// The next of a fixed sequence of pseudo-random numbers.
 fn draw(state: &mut u64) -> u64 {
     *state = state
         .wrapping_mul(6364136223846793005)
@@ -211,7 +220,7 @@ fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
         ..Settings::default()
     };
     let device = ModelDevice::new(4 << 30);
-    let mut policy = create(Kind::AutoGrowth, &settings).expect("a policy");
+    let mut policy = Kind::AutoGrowth.create(&settings).expect("a policy");
     policy.allocate(&device, 1 << 20, None).expect("a block");
     assert_eq!(policy.statistics().reserved, 256 << 20);
     for _ in 0..15 {
@@ -219,9 +228,9 @@ fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
     }
 }
 
-/// What requests take where many blocks are free, and no clock can tell a test: how many of them are looked at.
+/// A test cannot rely on a clock, so the time of a request is measured by how many free blocks it examines.
 #[test]
-fn a_request_looks_at_few_of_many_free_blocks() {
+fn a_request_examines_few_of_many_free_blocks() {
     const LIVE: u64 = 20_000;
     const REQUESTS: u64 = 6 * LIVE;
     for (kind, stream) in [
@@ -230,7 +239,7 @@ fn a_request_looks_at_few_of_many_free_blocks() {
         (Kind::AutoGrowth, Some(0)),
     ] {
         let device = ModelDevice::new(1 << 40);
-        let mut policy = create(kind, &Settings::default()).expect("a policy");
+        let mut policy = kind.create(&Settings::default()).expect("a policy");
         let (mut live, mut state) = (Vec::new(), 1u64);
         for _ in 0..REQUESTS {
             if live.len() as u64 == LIVE {
@@ -240,10 +249,10 @@ fn a_request_looks_at_few_of_many_free_blocks() {
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.expect("a block").address);
         }
-        let looked_at = policy.statistics().surveyed;
+        let examined = policy.statistics().examined;
         assert!(
-            looked_at < 8 * REQUESTS,
-            "{kind:?}, stream {stream:?}: {looked_at} for {REQUESTS} requests"
+            examined < 8 * REQUESTS,
+            "{kind:?}, stream {stream:?}: {examined} examined for {REQUESTS} requests"
         );
     }
 }
@@ -273,7 +282,7 @@ fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
 }
 
 #[test]
-fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
+fn views_that_cannot_be_unmapped_do_not_become_ever_more() {
     let mut run = growing();
     run.model.keeps_mappings.set(true);
     let mut state = 1u64;
@@ -284,13 +293,13 @@ fn places_that_cannot_be_unmapped_do_not_become_ever_more() {
             false => Step::Allocate(512 * (1 + drawn % 8192)),
         });
     }
-    let places = run.model.mappings.borrow().len() as u64;
-    assert!(places <= 2 * TOTAL / GRANULARITY, "{places} places");
+    let views = run.model.mappings.borrow().len() as u64;
+    assert!(views <= 2 * TOTAL / GRANULARITY, "{views} views");
     run.end();
 }
 
 #[test]
-fn a_second_place_that_is_neither_accessible_nor_unmapped_stays_on_the_books() {
+fn a_second_view_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     for fault_after in 1..6 {
         let mut run = growing();
         for step in two_halves() {

@@ -1,12 +1,16 @@
-//! Policies under random requests, faults and captures, over a model device that knows what is still in use.
+//! The policies under random requests, faults and stream captures.
+//!
+//! They run over a model of a device (`model`), which knows where every byte is mapped and which work may still use it.
+//! `run` plays steps through one policy, `subpools` through a pool and its subpools, and checks everything after each
+//! step. `cases` shows single promises in few requests.
 
 use policy::{Settings, Strategy as Kind};
 use proptest::prelude::*;
 
-mod branches;
 mod cases;
 mod model;
 mod run;
+mod subpools;
 use model::TOTAL;
 use run::{Step, run};
 

@@ -1,46 +1,56 @@
-//! A device of `TOTAL` bytes that knows where every byte is mapped and what is still in use, with a fault at one call.
+//! A model of a device, which a policy sees as `DeviceMemory`.
+//!
+//! It knows where every byte is mapped, and which work may still use it. It panics if a policy breaks a rule of the
+//! driver or of the trait. One call, which the test chooses, fails.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::device_memory::{Available, DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::{Available, DeviceMemory};
 
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;
 
 #[derive(Default)]
 pub struct Model {
-    /// Chunks: first address -> bytes.
+    /// Segments: first address -> bytes.
     pub segments: RefCell<BTreeMap<u64, u64>>,
     /// Physical memory: handle -> bytes.
     pub physical: RefCell<BTreeMap<u64, u64>>,
     /// First address -> (bytes, handle, accessible).
     pub mappings: RefCell<BTreeMap<u64, (u64, u64, bool)>>,
-    /// Reserved address space.
+    /// Reserved address space: first address -> bytes.
     pub ranges: RefCell<BTreeMap<u64, u64>>,
-    /// What the policy said is usable: first address -> bytes.
-    told: RefCell<BTreeMap<u64, u64>>,
+    /// What the policy reported as mapped: first address -> bytes.
+    reported: RefCell<BTreeMap<u64, u64>>,
+    /// Whether the device has virtual memory management.
     pub virtual_memory: Cell<bool>,
     next: Cell<u64>,
     handles: Cell<u64>,
+    /// How many driver calls were made.
     pub calls: Cell<u64>,
+    /// The number of the driver call that fails; 0 if none does.
     pub fault_at: Cell<u64>,
-    /// Nothing is unmapped.
+    /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
     pub capturing: Cell<bool>,
-    /// Blocks freed since the last synchronisation: work may still touch them.
+    /// Blocks that were freed since the last synchronisation, so that work may still use them.
     busy: RefCell<Vec<Busy>>,
     pub synchronisations: Cell<u64>,
     pub fell_back: Cell<bool>,
 }
 
-/// Bytes of a chunk (handle 0, by address) or of a handle (by offset): first and one past the last.
+/// A range of memory: handle, first byte, and the byte after the last. In a segment the handle is 0 and the bytes are
+/// addresses; otherwise they are distances from the beginning of the handle.
 type Bytes = (u64, u64, u64);
 
-/// What earlier work may use: at these addresses (first, one past the last), on this stream or on any.
+/// A block that earlier work may still use.
 struct Busy {
+    /// Its first address, and the address after its last.
     place: (u64, u64),
     memory: Vec<Bytes>,
+    /// The only stream that has used it; `None` if any may have.
     stream: Option<u64>,
 }
 
@@ -58,10 +68,10 @@ impl Model {
         self.calls.get() == self.fault_at.get()
     }
 
-    /// The memory behind `size` bytes at `address`; panics where there is none.
+    /// The memory behind `size` bytes at `address`; panics if there is none.
     pub fn behind(&self, address: u64, size: u64) -> Vec<Bytes> {
-        let in_chunk = |(&start, &bytes): (&u64, &u64)| start <= address && address + size <= start + bytes;
-        if self.segments.borrow().iter().any(in_chunk) {
+        let in_segment = |(&start, &bytes): (&u64, &u64)| start <= address && address + size <= start + bytes;
+        if self.segments.borrow().iter().any(in_segment) {
             return vec![(0, address, address + size)];
         }
         let mut pieces = Vec::new();
@@ -80,7 +90,7 @@ impl Model {
         pieces
     }
 
-    /// Work on this stream, or on any, may use the block until the next synchronisation.
+    /// Notes that work on this stream, or on any, may use the block until the next synchronisation.
     pub fn in_use(&self, address: u64, size: u64, stream: Option<u64>) {
         self.busy.borrow_mut().push(Busy {
             place: (address, address + size),
@@ -89,7 +99,7 @@ impl Model {
         });
     }
 
-    /// Whether work may use any of it that would not have ended before what comes next on this stream.
+    /// Whether earlier work may still use a part of the block when the next work on this stream runs.
     pub fn is_busy(&self, address: u64, size: u64, stream: Option<u64>) -> bool {
         let memory = self.behind(address, size);
         let in_order = |busy: &Busy| stream.is_some() && busy.stream == stream;
@@ -101,7 +111,7 @@ impl Model {
         self.busy.borrow().iter().any(|busy| !in_order(busy) && touches(busy))
     }
 
-    /// Granules created that no live block (first address, bytes) has a byte of.
+    /// How many granules contain no byte of a live block. A live block is a first address and a size.
     pub fn free_granules(&self, live: impl Iterator<Item = (u64, u64)>) -> u64 {
         let pieces = live.flat_map(|(address, size)| self.behind(address, size));
         let used: BTreeSet<u64> = pieces.map(|(handle, ..)| handle).collect();
@@ -109,7 +119,7 @@ impl Model {
         physical.keys().filter(|handle| !used.contains(handle)).count() as u64
     }
 
-    /// No byte of memory is behind two live blocks.
+    /// Panics if any byte of memory is behind two live blocks.
     pub fn assert_apart(&self, live: impl Iterator<Item = (u64, u64)>) {
         let mut pieces: Vec<_> = live.flat_map(|(address, size)| self.behind(address, size)).collect();
         pieces.sort_unstable();
@@ -118,9 +128,9 @@ impl Model {
         }
     }
 
-    /// Bytes that the policy said are usable, which is what the account is made of.
-    pub fn told(&self) -> u64 {
-        self.told.borrow().values().sum()
+    /// Bytes that the policy has reported as mapped.
+    pub fn reported(&self) -> u64 {
+        self.reported.borrow().values().sum()
     }
 }
 
@@ -279,31 +289,35 @@ impl DeviceMemory for Model {
     }
 
     fn mapped(&self, address: u64, size: u64, _moved: bool) {
-        let mut told = self.told.borrow_mut();
-        let before = told.range(..address + size).next_back();
+        let mut reported = self.reported.borrow_mut();
+        let before = reported.range(..address + size).next_back();
         assert!(
             before.is_none_or(|(&start, &bytes)| start + bytes <= address),
-            "told twice"
+            "reported twice"
         );
-        told.insert(address, size);
+        reported.insert(address, size);
     }
 
     fn unmapped(&self, address: u64, size: u64, _moved: bool) {
-        let mut told = self.told.borrow_mut();
+        let mut reported = self.reported.borrow_mut();
         let end = address + size;
-        let inside: Vec<(u64, u64)> = told.range(..end).rev().map(|(&start, &bytes)| (start, bytes)).collect();
+        let inside: Vec<(u64, u64)> = reported
+            .range(..end)
+            .rev()
+            .map(|(&start, &bytes)| (start, bytes))
+            .collect();
         let mut gone = 0;
         for (start, bytes) in inside.into_iter().take_while(|(start, bytes)| start + bytes > address) {
-            told.remove(&start);
+            reported.remove(&start);
             gone += (start + bytes).min(end) - start.max(address);
             if start < address {
-                told.insert(start, address - start);
+                reported.insert(start, address - start);
             }
             if start + bytes > end {
-                told.insert(end, start + bytes - end);
+                reported.insert(end, start + bytes - end);
             }
         }
-        assert_eq!(gone, size, "told of memory that was not usable");
+        assert_eq!(gone, size, "reported as unmapped, but was not mapped");
     }
 
     fn no_virtual_memory(&self, _why: DriverError) {

@@ -1,20 +1,25 @@
-//! A policy over a model device, step by step, all its books looked at after each.
+//! One policy over the model device, step by step.
+//!
+//! After each step, the statistics of the policy, its blocks and what it reported are compared with what the device
+//! knows.
 
-use policy::device_memory::DriverError;
-use policy::{Policy, Settings, Strategy as Kind, create};
+use base::cuda::DriverError;
+use policy::{Policy, Settings, Strategy as Kind};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
 #[derive(Clone, Debug)]
 pub enum Step {
     Allocate(u64),
-    /// Bytes, used on the stream of this number.
+    /// Bytes, and the stream that the request names.
     AllocateOn(u64, u64),
-    /// On the stream that it was allocated for.
+    /// Frees a live block on the stream that its request named.
     Free(usize),
-    /// Nobody knows which streams have used it.
+    /// Frees a live block that any stream may have used.
     FreeUsedAnywhere(usize),
+    /// Frees an address at which no live block begins.
     FreeUnknown(u64),
+    /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle,
 }
@@ -39,7 +44,7 @@ impl Run {
         Run {
             kind,
             model,
-            policy: create(kind, settings).expect("a policy"),
+            policy: kind.create(settings).expect("a policy"),
             live: Vec::new(),
         }
     }
@@ -85,7 +90,7 @@ impl Run {
             Ok(block) => {
                 assert!(size > 0 && block.requested == size && block.allocated >= size);
                 assert_eq!(block.address % 256, 0);
-                // What is captured runs later, whatever stream it is captured from.
+                // Captured work runs later, so the order of its stream promises nothing.
                 let in_order = stream.filter(|_| !self.model.capturing.get());
                 let dirty = self.model.is_busy(block.address, block.allocated, in_order);
                 assert!(!dirty, "a block was handed out while earlier work could still touch it");
@@ -121,30 +126,30 @@ impl Run {
         }
     }
 
-    /// Granules that no live block has a byte of.
+    /// How many granules contain no byte of a live block.
     fn free_granules(&self) -> u64 {
         let live = self.live.iter().map(|block| (block.address, block.allocated));
         self.model.free_granules(live)
     }
 
     fn check(&self) {
-        let told = self.policy.statistics();
+        let statistics = self.policy.statistics();
         let model = &self.model;
-        assert_eq!(told.reserved, model.outstanding(), "reserved");
+        assert_eq!(statistics.reserved, model.outstanding(), "reserved");
         let segments: u64 = model.segments.borrow().values().sum();
         assert_eq!(
-            model.told() + segments,
+            model.reported() + segments,
             model.outstanding(),
-            "what the account was told"
+            "reported to the account"
         );
         let allocated = self.live.iter().map(|block| block.allocated).sum::<u64>();
-        assert_eq!(told.allocated, allocated, "allocated");
-        assert_eq!(told.free, told.reserved - told.allocated);
-        assert_eq!(told.live_blocks, self.live.len());
+        assert_eq!(statistics.allocated, allocated, "allocated");
+        assert_eq!(statistics.free, statistics.reserved - statistics.allocated);
+        assert_eq!(statistics.live_blocks, self.live.len());
         let mut blocks = self.live.clone();
         blocks.sort_unstable_by_key(|block| block.address);
         model.assert_apart(blocks.iter().map(|block| (block.address, block.allocated)));
-        self.check_remains();
+        self.check_virtual_memory();
         if model.physical.borrow().is_empty() {
             self.check_chunks(&blocks);
         }
@@ -158,23 +163,23 @@ impl Run {
         }
     }
 
-    /// What is left for its owner to give back is what the device knows of.
-    fn check_remains(&self) {
-        let mut remains = self.policy.remains();
-        remains.mapped.sort_unstable();
-        remains.ranges.sort_unstable();
+    /// The policy lists exactly the mappings, handles and ranges that the device knows.
+    fn check_virtual_memory(&self) {
+        let mut held = self.policy.virtual_memory();
+        held.mapped.sort_unstable();
+        held.ranges.sort_unstable();
         let mapped = self.model.mappings.borrow();
         let mapped: Vec<_> = mapped.iter().map(|(&start, &(bytes, ..))| (start, bytes)).collect();
-        assert_eq!(remains.mapped, mapped, "mapped");
+        assert_eq!(held.mapped, mapped, "mapped");
         let handles: Vec<u64> = self.model.physical.borrow().keys().copied().collect();
-        assert_eq!(remains.handles, handles, "handles");
+        assert_eq!(held.handles, handles, "handles");
         let ranges: Vec<_> = self.model.ranges.borrow().clone().into_iter().collect();
-        assert_eq!(remains.ranges, ranges, "reserved address space");
+        assert_eq!(held.ranges, ranges, "reserved address space");
     }
 
-    /// With chunks alone it is known what the largest free block must be.
+    /// If all memory is in segments, the largest free block follows from the live ones.
     fn check_chunks(&self, blocks: &[Live]) {
-        let told = self.policy.statistics();
+        let statistics = self.policy.statistics();
         let segments = self.model.segments.borrow();
         let mut free_runs = Vec::new();
         for (&start, &size) in segments.iter() {
@@ -190,7 +195,7 @@ impl Run {
             free_runs.push(start + size - at);
         }
         let largest = free_runs.into_iter().max().unwrap_or(0);
-        assert_eq!(told.largest_free_block, largest, "largest free block");
+        assert_eq!(statistics.largest_free_block, largest, "largest free block");
     }
 
     pub fn end(mut self) {
@@ -211,7 +216,8 @@ impl Run {
     }
 }
 
-/// Plays the steps with a fault at this driver call (0: none), to the end; returns how many calls there were.
+/// Plays all steps, with a fault at this driver call (0: none), and frees what is left. Returns how many driver calls
+/// the steps made.
 pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
     let model = Model::default();
     model.virtual_memory.set(virtual_memory);

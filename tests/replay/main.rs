@@ -252,7 +252,7 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let output = replay(&path, &["--device-memory", "1GiB"]);
     let table = String::from_utf8(output.stdout).unwrap();
     let last = table.trim_end().lines().last().unwrap();
-    assert!(output.stderr.is_empty(), "no bar where there is no terminal");
+    assert!(output.stderr.is_empty(), "no bar without a terminal");
     let words = "Recommendation: FLAGS_allocator_strategy=auto_growth reserves 2.00 MiB instead of 20.0 MiB under torch: \
                  saves 18.0 MiB (90.0%), and fits a device of 2.00 MiB";
     assert!(last.starts_with(words), "{last}");

@@ -51,7 +51,8 @@ pub const UNDER_WAY: u64 = 1 << 63;
 /// A slot of the file.
 #[repr(C)]
 pub struct Slot {
-    /// The slot's number plus one if the record is whole; the same with `UNDER_WAY` while the event is under way; else 0.
+    /// The slot's number plus one if the record is whole; the same with `UNDER_WAY` while the event is under way; else
+    /// 0.
     pub commit: AtomicU64,
     pub record: RawRecord,
 }

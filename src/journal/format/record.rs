@@ -1,8 +1,12 @@
 //! One record of the journal: what it tells (`Event`), and the 56 bytes that stand for it in the file (`RawRecord`).
 //!
 //! The library builds an `Event` and encodes it; the reader decodes the bytes to a `Record`. All events share the same
-//! twelve fields on disk, and `encode` and `decode` alone know which field holds what. To add a field to an event, add it
-//! to the variant here and use a free field of `RawRecord` in both functions.
+//! twelve fields on disk, and `encode` and `decode` alone know which field holds what.
+//!
+//! To add a field to an event, add it to the variant, and store it in `encode` and load it in `decode`. Use a field of
+//! `RawRecord` or a bit of `flags` that this kind of record leaves at 0: older journals then have 0 there, and the new
+//! field should read 0 as "not known" (`Option`). An allocation leaves only `result` and four bits of `flags`. If no
+//! field is free, the record needs a new format `VERSION`.
 
 use std::mem::offset_of;
 
@@ -90,8 +94,8 @@ pub struct Allocation {
     pub requested: u64,
     /// Bytes after rounding.
     pub allocated: u64,
-    /// Bytes that this call obtained from the next layer, pitch and padding included; `None` if the allocation lies in a
-    /// segment or in a pool of the driver.
+    /// Bytes that this call obtained from the next layer, pitch and padding included; `None` if the allocation lies in
+    /// a segment or in a pool of the driver.
     pub reserved: Option<u64>,
     /// The stream that the call named: 0 for none (also in journals of older libraries), 1 for the default stream, 2 to
     /// 254 for others in the order in which they first came, 255 for all streams after those.

@@ -17,14 +17,14 @@ pub struct OpenError {
 pub enum Problem {
     Io(io::Error),
     NotAFile,
-    /// It does not begin like a journal.
+    /// The file does not begin as a journal does.
     NotAJournal,
     OtherVersion(u32),
-    /// It says it is of a version we know, but is laid out differently.
+    /// The version is a known one, but the header's sizes are not those of that version.
     OtherLayout,
-    /// It begins like a journal and ends before its header does.
+    /// The file begins as a journal does, but is shorter than a header. It has this many bytes.
     Short(u64),
-    /// Its process has not finished the header: it is just starting, or died doing so.
+    /// The process has not finished the header: it is just starting, or was killed while it did.
     NotReady,
 }
 

@@ -1,18 +1,20 @@
-//! The events of a journal that is still being written: each once, in the order they took effect in.
+//! The records of a journal that is still being written: each once, in the order of their times.
 //!
-//! A follower keeps its place and looks again: at the slots that were handed out since, and at the open ones, which held
-//! no record when it looked last. What it finds waits until nothing earlier can come. How early something can
-//! come follows from the way slots are used (`writer::Journal::claim`): a slot is marked as under way before its time is
-//! taken, so what was not marked when a look began is later than all that had been read by then. A slot that is marked
-//! has its time from between the last look that found it unmarked and the first that found it marked. It holds back
-//! what is later than the former until it is committed, most often in less than a microsecond.
+//! A follower reads the slots that were taken since it looked last, and again those that held no record then. A record
+//! that it finds waits until no earlier one can come. How early a record can come follows from the way in which the
+//! writer claims slots (`writer::Journal::claim`): it marks the slot as under way before it takes the time. So:
 //!
-//! A call that waits for its device may be under way for long. After `PATIENCE` it holds nothing back any more; its
-//! record is handed out when it comes, and `late` tells that it is out of order.
+//! - A slot that was not marked when a look began gets a time that is later than every record read before that look.
+//! - A slot that is marked has a time between the last look that found it unmarked and the first that found it marked.
+//!   It holds back all records that are later than the former, until it is committed: mostly for less than a
+//!   microsecond.
 //!
-//! A long file is read in portions. At any moment a thread has at most 64 slots in hand, so that of all records read,
-//! only the 64 latest for each thread may be later than the first slot that was not looked at yet. The `HELD` latest
-//! wait, the others go: that bounds the memory as well.
+//! A call that waits for the device may be under way for long. After `PATIENCE` it holds nothing back any more. Its
+//! record is handed out when it comes, and `late` counts it as out of order.
+//!
+//! A long file is read in portions. A thread has at most 64 slots in reserve at any moment. So of all records read,
+//! only the 64 latest of each thread may be later than the first slot that was not read yet. The `HELD` latest records
+//! wait and the others are handed out; that bounds the memory, too.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,51 +24,56 @@ use super::journal::Journal;
 use super::records::{commit_word, key, record_in};
 use crate::format::{HEADER_SIZE, Record, SLOT_SIZE};
 
-/// Slots read at once.
+/// Slots that are read at once.
 const PORTION: u64 = 1 << 16;
-/// Kept slots that lie no further apart are read at once.
+/// Slots in reserve that are at most this far apart are read at once.
 const NEAR: u64 = 64;
-/// Events that wait at most: enough for 1024 threads.
+/// Records that may wait: enough for 1024 threads.
 const HELD: usize = 1 << 16;
-/// How long a call that is under way holds back what began after it.
+/// How long a call that is under way holds back later records.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often, and after what time, slots that were found under way are looked at once more before the answer is given.
-const AGAIN: u32 = 4;
-const MOMENT: Duration = Duration::from_micros(300);
+/// How often slots under way are read again before `follow` returns.
+const RETRIES: u32 = 4;
+/// The pause before each of these.
+const RETRY_PAUSE: Duration = Duration::from_micros(300);
 
+/// Reads a journal while its process writes it.
 pub struct Follower {
     journal: Journal,
-    /// The first slot that was not looked at yet.
+    /// The first slot that was not read yet.
     next: u64,
-    /// Slots below it that are kept in hand, or were left behind by a thread, in order.
-    kept: Vec<u64>,
-    /// Those whose event is under way.
+    /// Slots below `next` that were unused when they were read, in order: a thread holds them in reserve, or has ended.
+    reserved: Vec<u64>,
+    /// Slots below `next` whose event is under way.
     marked: Vec<Marked>,
-    /// Events that were read since the others were put in order, and those in order.
+    /// Records that were read and are not in `waiting` yet.
     found: Vec<Record>,
+    /// Records that wait to be handed out, in order.
     waiting: VecDeque<Record>,
     /// The latest time that was read.
     latest: u64,
-    /// What was not marked at the last look is not earlier than this.
+    /// A record in a slot that was not marked at the last look has at least this time.
     unmarked_from: u64,
-    /// Events up to this time may go.
+    /// Records up to this time may be handed out.
     frontier: u64,
-    /// The last event that went.
-    gone: (u64, u64),
+    /// The key of the record that was handed out last.
+    handed_out: (u64, u64),
     late: u64,
-    /// Whether everything that was there in the beginning has been looked at.
+    /// Whether the follower has read everything that was there at its first look.
     begun: bool,
-    /// Events that wait at most, and slots read at once.
+    /// Records that may wait (`HELD`, fewer in tests).
     held: usize,
+    /// Slots that are read at once (`PORTION`, fewer in tests).
     portion: u64,
     buffer: Vec<u8>,
 }
 
+/// A slot whose event is under way.
 struct Marked {
-    index: u64,
-    /// Its time is not earlier.
+    slot: u64,
+    /// Its record has at least this time.
     from: u64,
-    /// It holds back what is later until then.
+    /// Until then it holds back records later than `from`.
     until: Instant,
 }
 
@@ -85,14 +92,14 @@ impl Follower {
         Follower {
             journal,
             next: 0,
-            kept: Vec::new(),
+            reserved: Vec::new(),
             marked: Vec::new(),
             found: Vec::new(),
             waiting: VecDeque::new(),
             latest: 0,
             unmarked_from: 0,
             frontier: 0,
-            gone: (0, 0),
+            handed_out: (0, 0),
             late: 0,
             begun: false,
             held,
@@ -101,27 +108,27 @@ impl Follower {
         }
     }
 
-    /// Begins anew, with the first event.
+    /// Begins again with the first record.
     pub fn restart(&mut self) {
         self.next = 0;
-        self.kept.clear();
+        self.reserved.clear();
         self.marked.clear();
         self.found.clear();
         self.waiting.clear();
         self.latest = 0;
         self.unmarked_from = 0;
         self.frontier = 0;
-        self.gone = (0, 0);
+        self.handed_out = (0, 0);
         self.late = 0;
         self.begun = false;
     }
 
-    /// With its head as of the last look.
+    /// The journal, with the header as it was at the last look.
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// How much of the journal has been looked at, in bytes, and how much there is.
+    /// How many bytes of the journal have been read, and how many there are.
     pub fn progress(&self) -> (u64, u64) {
         let bytes = |slots: u64| slots * SLOT_SIZE as u64;
         (bytes(self.next), bytes(self.end().max(self.next)))
@@ -137,26 +144,27 @@ impl Follower {
         self.late
     }
 
-    /// Reads on; `next` then hands out what may go. False if there is more to read: a call reads one portion at most.
+    /// Reads at most one portion; `next` then hands out the records that may be handed out. False if there is more to
+    /// read.
     pub fn follow(&mut self) -> Result<bool, OpenError> {
         self.look()?;
         if self.is_behind() {
             return Ok(false);
         }
-        // What the first look found may go when a second one has found nothing earlier.
+        // A second look proves for the records of the first one that no earlier record can come.
         self.look()?;
-        for _ in 0..AGAIN {
+        for _ in 0..RETRIES {
             if !self.marked.iter().any(Marked::holds_back) {
                 break;
             }
-            std::thread::sleep(MOMENT);
+            std::thread::sleep(RETRY_PAUSE);
             self.look_at_marked()?;
         }
         self.settle();
         Ok(!self.is_behind())
     }
 
-    /// Puts what was found in order, among what waits. Most often all of it is later.
+    /// Merges the records that were found into those that wait. Mostly all of them are later.
     fn put_in_order(&mut self) {
         self.found.sort_by_key(key);
         let Some(first) = self.found.first().map(key) else {
@@ -173,12 +181,13 @@ impl Follower {
         self.waiting.extend(among);
     }
 
-    /// What was found may go up to where something earlier may still come.
+    /// Sets the frontier: records may be handed out up to the earliest time at which another one may still come.
     fn settle(&mut self) {
         self.put_in_order();
         if !self.begun {
             self.begun = true;
-            // Nobody saw these begin, so nothing is known of their times: nothing could go before they end.
+            // These events began before the first look, so their times may be as early as 0. They hold nothing back, or
+            // no record could be handed out before they end.
             for marked in &mut self.marked {
                 marked.until = Instant::now();
             }
@@ -187,12 +196,12 @@ impl Follower {
         self.frontier = held_back.map(|marked| marked.from).fold(self.unmarked_from, u64::min);
     }
 
-    /// Lets everything go that was read: nothing more comes, or nobody will look again.
+    /// Lets all records that were read be handed out, because the follower will not look again.
     pub fn finish(&mut self) {
         self.frontier = u64::MAX;
     }
 
-    /// Slots that were handed out, as far as the file has them.
+    /// The number of slots that were taken, as far as the file has them.
     fn end(&self) -> u64 {
         self.journal.claimed()
     }
@@ -201,18 +210,20 @@ impl Follower {
         self.next < self.end()
     }
 
-    /// Looks at what is open and at what has come since the last look.
+    /// Reads the slots that held no record at the last look, and those that were taken since.
     fn look(&mut self) -> Result<(), OpenError> {
-        // The process goes on all the while: only what was known before is surely earlier than what comes later.
+        // The process goes on writing during the look. So only records that were read before it are certainly earlier
+        // than a record that comes later.
         let known = self.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
-        self.look_at_kept()?;
+        self.look_at_reserved()?;
         self.look_at_new()?;
         self.looked(known);
         Ok(())
     }
 
+    /// Ends a look; before it began, records up to the time `known` had been read.
     fn looked(&mut self, known: u64) {
         self.put_in_order();
         if !self.is_behind() {
@@ -220,24 +231,24 @@ impl Follower {
         }
     }
 
-    /// The next portion of what was handed out since.
+    /// Reads the next portion of the slots that were taken since.
     fn look_at_new(&mut self) -> Result<(), OpenError> {
         let first = self.next;
         let count = self.end().saturating_sub(first).min(self.portion);
         let got = self.read(first, count)?;
         for index in first..first + got {
             if !self.take(index, first) {
-                self.kept.push(index);
+                self.reserved.push(index);
             }
         }
         self.next += got;
         Ok(())
     }
 
-    /// Slots in hand may have been used. Those that lie near each other are read at once.
-    fn look_at_kept(&mut self) -> Result<(), OpenError> {
-        let kept = std::mem::take(&mut self.kept);
-        let mut rest = &kept[..];
+    /// Reads the slots that threads held in reserve, those that are near each other at once.
+    fn look_at_reserved(&mut self) -> Result<(), OpenError> {
+        let reserved = std::mem::take(&mut self.reserved);
+        let mut rest = &reserved[..];
         while let Some(&first) = rest.first() {
             let steps = rest
                 .windows(2)
@@ -246,7 +257,7 @@ impl Follower {
             let got = self.read(first, rest[near - 1] - first + 1)?;
             for &index in &rest[..near] {
                 if index - first >= got || !self.take(index, first) {
-                    self.kept.push(index);
+                    self.reserved.push(index);
                 }
             }
             rest = &rest[near..];
@@ -254,21 +265,22 @@ impl Follower {
         Ok(())
     }
 
+    /// Reads the slots whose event was under way.
     fn look_at_marked(&mut self) -> Result<(), OpenError> {
         for marked in std::mem::take(&mut self.marked) {
-            let index = marked.index;
+            let index = marked.slot;
             let was = self.marked.len();
             if self.read(index, 1)? == 0 || !self.take(index, index) {
                 self.marked.push(marked);
             } else if let Some(again) = self.marked.get_mut(was) {
-                // Still under way, and known as it was when it was first seen.
+                // Still under way: what is known of its time is what the first look found.
                 *again = marked;
             }
         }
         Ok(())
     }
 
-    /// Reads `count` slots into the buffer; how many the file has.
+    /// Reads up to `count` slots into the buffer. Returns how many of them the file has.
     fn read(&mut self, first: u64, count: u64) -> Result<u64, OpenError> {
         self.buffer.resize(count as usize * SLOT_SIZE, 0);
         let start = HEADER_SIZE as u64 + first * SLOT_SIZE as u64;
@@ -278,7 +290,8 @@ impl Follower {
         }
     }
 
-    /// Looks at one slot of the buffer, which begins with slot `first`. False if nothing is under way in it yet.
+    /// Takes the record out of slot `index` of the buffer, which begins with slot `first`, or notes that its event is
+    /// under way. False if the slot is still unused.
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
         match commit_word(slot) {
@@ -288,9 +301,9 @@ impl Follower {
                 self.found.push(event);
             }
             0 if self.journal.marks_under_way() => return false,
-            // Under way, or, where the file cannot tell (format 1), perhaps.
+            // Under way. In format 1 an unused slot looks the same.
             _ => self.marked.push(Marked {
-                index,
+                slot: index,
                 from: self.unmarked_from,
                 until: Instant::now() + PATIENCE,
             }),
@@ -299,7 +312,7 @@ impl Follower {
     }
 }
 
-/// The events that may go by now. After `None` there can be more when the follower has looked again.
+/// The records that may be handed out now. After `None` there may be more once the follower has looked again.
 impl Iterator for Follower {
     type Item = Record;
 
@@ -310,8 +323,8 @@ impl Iterator for Follower {
             return None;
         }
         let event = self.waiting.pop_front()?;
-        self.late += u64::from(key(&event) < self.gone);
-        self.gone = self.gone.max(key(&event));
+        self.late += u64::from(key(&event) < self.handed_out);
+        self.handed_out = self.handed_out.max(key(&event));
         if self.is_behind() {
             self.unmarked_from = self.unmarked_from.max(time);
         }

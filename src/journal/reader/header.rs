@@ -10,7 +10,7 @@ use crate::format::{
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
 
-/// What a journal says about its process. Text that is not UTF-8 is shown as near as can be.
+/// What a journal says about its process. In texts, bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub pid: u32,
@@ -28,9 +28,9 @@ pub struct Header {
     /// `(name, value)`
     pub environment: Vec<(String, String)>,
     pub devices: Vec<Device>,
-    /// How the job came by our functions, in the order of `format::Route`.
+    /// How the job looked up functions of the library, in the order of `format::Route`.
     pub routes: Vec<HandedOut>,
-    /// Frees that succeeded of addresses that were allocated past the library.
+    /// Frees that succeeded, of memory that was allocated without the library.
     pub unknown_frees: u64,
     pub lost_first_ns: u64,
     pub lost_errno: i32,
@@ -45,13 +45,13 @@ pub struct Header {
 pub struct Device {
     pub ordinal: i32,
     pub total_memory: u64,
-    /// Bytes that the process may have of it, where there is a limit.
+    /// The limit of the process on this device in bytes, if there is one.
     pub limit: Option<u64>,
     pub uuid: [u8; 16],
     pub name: String,
 }
 
-/// What one way of looking up handed out.
+/// The functions of the library that one route handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandedOut {
     pub times: u64,
@@ -61,7 +61,7 @@ pub struct HandedOut {
 }
 
 impl HandedOut {
-    /// Whether it handed out a function whose calls are recorded under this number.
+    /// Whether the route handed out the function that is recorded under this `Api` number.
     pub fn has(&self, api: u16) -> bool {
         let bit = |word: u64, number: u16| number < 64 && word >> number & 1 == 1;
         match api.checked_sub(FIRST_RUNTIME_API) {
@@ -71,7 +71,7 @@ impl HandedOut {
     }
 }
 
-/// The file's version, and what it says about its process.
+/// The format's version and the header, from the first bytes of a file.
 pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     use format::Header as H;
     let begins = head.len().min(MAGIC.len());
@@ -150,13 +150,13 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     Ok((version, header))
 }
 
-/// Text up to its padding.
+/// A text without its padding.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
-/// NUL-separated texts up to the padding. An empty argument in the middle is kept.
+/// NUL-separated texts without the padding. An empty text between two others is kept.
 fn texts(field: &[u8]) -> Vec<String> {
     let end = field.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     if end == 0 {

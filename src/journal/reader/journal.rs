@@ -15,7 +15,7 @@ use base::identity;
 pub enum State {
     Running,
     Exited(i32),
-    /// It said nothing and is gone: a signal, `_exit`, or the machine went down.
+    /// The process is gone and did not note its exit: a signal, `_exit`, or the machine went down.
     Killed,
 }
 
@@ -29,8 +29,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal. Not for the process that writes it: closing any descriptor of a file gives up the process's
-    /// own lock on it.
+    /// Opens a journal. The process that writes the journal must not do this: when it closes any descriptor of the
+    /// file, the kernel drops its lock on the file.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
         Self::read_head(path).map_err(|problem| OpenError {
             path: path.to_owned(),
@@ -39,11 +39,11 @@ impl Journal {
     }
 
     fn read_head(path: &Path) -> Result<Journal, Problem> {
-        // Asked before opening: opening a device may do something.
+        // Checked before the file is opened, because opening a device file can have effects.
         if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
             return Err(Problem::NotAFile);
         }
-        // Not to wait for the writer of a FIFO that took the file's place meanwhile; means nothing to a file.
+        // If a FIFO has taken the file's place since, `O_NONBLOCK` keeps the open from waiting for its writer.
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(Problem::Io)?;
@@ -63,7 +63,7 @@ impl Journal {
         })
     }
 
-    /// Reads the head again: what the process has said meanwhile, and whether it still runs.
+    /// Reads the header again, and looks again whether the process still runs.
     pub fn refresh(&mut self) -> Result<(), OpenError> {
         let head = Head::of(&self.file).map_err(|problem| self.error(problem))?;
         self.header = head.header;
@@ -87,7 +87,7 @@ impl Journal {
         &self.header
     }
 
-    /// As it was when the journal was opened, or refreshed.
+    /// The state of the process when the journal was opened or last refreshed.
     pub fn state(&self) -> State {
         self.state
     }
@@ -97,14 +97,14 @@ impl Journal {
         self.size
     }
 
-    /// Nanoseconds from start to exit, if the process said when it ended.
+    /// Nanoseconds from start to exit, if the process noted its exit.
     pub fn ended_ns(&self) -> Option<u64> {
         self.header.ended.then_some(self.header.ended_ns)
     }
 
-    /// Events that happened and are not in the file: those the writer counted, and slots it gave out that the file
-    /// ends before. (While it runs, a slot beyond the end may only be waiting for the file to grow. Of a file that was
-    /// cut short this is the most that may be missing: a few of the slots may only have been kept in hand.)
+    /// Events that happened but are not in the file: those that the writer counted as lost, and taken slots beyond the
+    /// end of the file. While the process runs, such a slot may only wait for the file to grow, so it is not counted.
+    /// If the file was cut short, this is an upper bound: a few of the slots may only have been held in reserve.
     pub fn lost(&self) -> u64 {
         let missing = match self.state {
             State::Running => 0,
@@ -134,7 +134,7 @@ impl Journal {
     }
 }
 
-/// What is read before any record, at one moment.
+/// The header and the state of file and process, read at one moment.
 struct Head {
     version: u32,
     header: Header,
@@ -148,7 +148,8 @@ impl Head {
         let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
         head.truncate(got);
         let (version, header) = parse_header(&head)?;
-        // The size is asked after the header, so that every slot claimed in it and since grown into is there.
+        // The size is read after the header, so the file has room for every slot that the header counts and that was
+        // written.
         let size = file.metadata().map_err(Problem::Io)?.len();
         let state = match (is_running(file, &header), header.ended) {
             (true, _) => State::Running,
@@ -164,14 +165,14 @@ impl Head {
     }
 }
 
-/// Whether the process that wrote this file still holds its lock on it. Works from any pid namespace. Where the
-/// filesystem knows no locks, the process is looked for by pid and start time instead.
+/// Whether the process that wrote this file still holds its lock on it. This works from any pid namespace. On a file
+/// system without locks, the process is looked for by pid and start time instead.
 fn is_running(file: &File, header: &Header) -> bool {
-    // SAFETY: flock is plain data.
+    // SAFETY: `flock` is plain data, valid if all zero.
     let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
     conflict.l_type = libc::F_WRLCK as libc::c_short;
     conflict.l_whence = libc::SEEK_SET as libc::c_short;
-    // SAFETY: the descriptor is open and the struct outlives the call.
+    // SAFETY: the descriptor is open and `conflict` outlives the call.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0 {
         return conflict.l_type != libc::F_UNLCK as libc::c_short;
     }

@@ -1,9 +1,9 @@
 //! The journal's end in the program: reads what a process wrote, dead or alive, and checks everything it uses.
 //!
 //! Offsets come from `format`, never from the file; how much there is comes from the file's size. The file is read in
-//! blocks, not mapped: if somebody cut a mapped file short, the reader would be killed. A slot whose commit word does not
-//! match is skipped, and counted if an event had begun in it. `records` puts the others in order; `follow` does so while
-//! the process still writes.
+//! blocks, not mapped: if a mapped file were cut short, the reader would be killed by SIGBUS. A slot whose commit word
+//! does not match is skipped, and counted if an event had begun in it. `records` puts the others in order; `follow`
+//! does so while the process still writes.
 
 mod error;
 mod follow;

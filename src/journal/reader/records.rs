@@ -1,10 +1,10 @@
-//! The events of a journal in the order they took effect in, which is that of their times.
+//! The records of a whole journal in the order of their times.
 //!
-//! Slots are nearly in that order: a thread that keeps some in hand uses them a little late, or much later if it pauses.
-//! No slot has a time from before it was handed out, though, so what comes later in the file is hardly ever earlier in
-//! time. The file is read twice, then: once for the earliest time in each block, once for the events. A block's events
-//! are sorted and handed out up to the earliest time in all blocks behind it; the few above it wait in a heap. That
-//! holds for every file, whatever times are in it: only the heap grows with the disorder.
+//! The slots of a file are nearly in that order: a thread may use a slot that it held in reserve late, but no record
+//! has a time from before its slot was taken. So the file is read twice, in blocks: once for the earliest time in each
+//! block, once for the records. The records of a block are sorted. Those that are not later than every time in the
+//! blocks behind are handed out; the few others wait in a heap. This is right for any times in the file; disorder only
+//! makes the heap grow.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -15,25 +15,28 @@ use super::journal::Journal;
 use crate::bytes::u64_at;
 use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, Slot};
 
-/// How much is read at once.
-const BLOCK: usize = 4 << 20;
-/// Later than every time.
+/// Bytes that are read at once.
+const BLOCK_BYTES: usize = 4 << 20;
+/// No time of a record is later.
 const NEVER: u64 = u64::MAX;
 
-/// Iterator over committed events. A read error is handed out once, after the events before it, and ends it.
+/// Iterator over committed records. A read error is handed out once, after the records before it, and ends the
+/// iterator.
 pub struct Records<'a> {
     journal: &'a Journal,
-    /// Bytes of a block; whole slots.
+    /// Bytes of a block: a whole number of slots.
     block: usize,
-    /// For each block the earliest time behind it; empty until the first event is asked for, `NEVER` past its end.
+    /// For each block, the earliest time in all blocks behind it. Empty before the first record is asked for, and for a
+    /// file of one block.
     behind: Vec<u64>,
     buffer: Vec<u8>,
-    /// Blocks read so far, and where in the file they end.
+    /// Blocks read so far.
     blocks: usize,
+    /// Where in the file these blocks end.
     read_to: u64,
     /// Records of the last block, the next one last.
     ready: Vec<Record>,
-    /// Records that were ready when the earliest of a later block was not read yet.
+    /// Records of earlier blocks, later than some record of a block behind.
     waiting: BinaryHeap<Waiting>,
     /// Records up to this time may be handed out.
     frontier: u64,
@@ -80,7 +83,7 @@ impl Journal {
 
 impl<'a> Records<'a> {
     pub(super) fn new(journal: &'a Journal) -> Self {
-        Self::in_blocks(journal, BLOCK)
+        Self::in_blocks(journal, BLOCK_BYTES)
     }
 
     pub(super) fn in_blocks(journal: &'a Journal, block: usize) -> Self {
@@ -101,14 +104,14 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// How far in the file, in bytes; what waits for its time counts as passed.
+    /// How many bytes of the file have been used, for a progress bar. Records in the heap count as used.
     pub fn position(&self) -> u64 {
         let ahead = (self.ready.len() * SLOT_SIZE) as u64;
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
-    /// Slots read so far whose event began and was never finished. Where the file cannot tell those from slots that
-    /// were never handed out (format 1), only those below a committed one.
+    /// Slots read so far whose event began and was never finished. In format 1 such a slot looks like one that was
+    /// never taken; there, uncommitted slots before a committed one are counted.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -122,11 +125,12 @@ impl<'a> Records<'a> {
         Ok(!self.buffer.is_empty())
     }
 
-    /// The first reading. A process that still runs may commit records between the two; one that then turns out to be
-    /// earlier than what was handed out follows at once. An error is left for the second reading to meet.
+    /// The first reading. A process that still runs may commit records between the two readings; if one of them is
+    /// earlier than a record that was handed out already, it follows at once. The second reading meets and reports read
+    /// errors.
     fn look_ahead(&mut self) {
         let mut start = HEADER_SIZE as u64;
-        // One block needs no look behind it.
+        // A single block has no blocks behind it.
         if self.journal.size().saturating_sub(start) > self.block as u64 {
             while let Ok(true) = self.read(start) {
                 let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
@@ -139,7 +143,7 @@ impl<'a> Records<'a> {
                 start += self.buffer.len() as u64;
             }
         }
-        // From the earliest in each to the earliest behind each.
+        // `behind` holds the earliest time in each block; from here on, the earliest time behind each block.
         let mut earliest = NEVER;
         for time in self.behind.iter_mut().rev() {
             let own = std::mem::replace(time, earliest);
@@ -148,7 +152,8 @@ impl<'a> Records<'a> {
         self.read_to = HEADER_SIZE as u64;
     }
 
-    /// Reads the next block and makes its events ready; at the end, or at an error, all that waits may go.
+    /// Reads the next block and sorts its records. At the end of the file, or after an error, all waiting records may
+    /// be handed out.
     fn advance(&mut self) {
         if self.blocks == 0 {
             self.look_ahead();
@@ -175,9 +180,9 @@ impl<'a> Records<'a> {
                     self.unfinished += std::mem::take(&mut self.gap);
                     self.ready.push(record_in(index, slot));
                 }
-                // Kept in hand, or never handed out.
+                // Held in reserve by a thread, or never taken.
                 0 if knows_under_way => {}
-                // Under way, or damaged, which comes to the same.
+                // Under way, or damaged: no record in either case.
                 _ if knows_under_way => self.unfinished += 1,
                 _ => self.gap += 1,
             }
@@ -185,13 +190,13 @@ impl<'a> Records<'a> {
         self.read_to += self.buffer.len() as u64;
         self.frontier = self.behind.get(self.blocks).copied().unwrap_or(NEVER);
         self.blocks += 1;
-        // Most often they are in order already, and this only looks.
+        // The records are mostly in order already, and the sort is fast on such input.
         self.ready.sort_by_key(key);
         self.ready.reverse();
     }
 }
 
-/// Where in a slot its time lies.
+/// The offset of the time in a slot.
 const TIME: usize = offset_of!(Slot, record) + offset_of!(RawRecord, time_ns);
 
 pub(super) fn commit_word(slot: &[u8]) -> u64 {

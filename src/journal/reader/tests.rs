@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const EVENTS: u64 = 100;
 
-/// The bytes of a real journal with a hundred events, cut behind them.
+/// The bytes of a real journal with a hundred events, cut off after the last one.
 fn sample() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let journal = writer::Journal::create(&writer::Options {
@@ -120,8 +120,8 @@ fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
     assert_eq!(found_and_unfinished(&with_words(1, &[])), (EVENTS, 0));
 }
 
-/// Numbers of the slots in the order in which their events are handed out, read in blocks of so many slots; for each
-/// the position told with it.
+/// The slots in the order in which their records are handed out. The file is read in blocks of `slots` slots, and the
+/// position is checked to grow.
 fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
     with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
@@ -150,7 +150,7 @@ fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
 
 #[test]
 fn events_come_in_the_order_of_their_times() {
-    // Slots 3 and 4 were kept in hand for long, 50 was taken by a thread that was late to look at the clock.
+    // Slots 3 and 4 were held in reserve for long. The thread that took slot 50 read the clock late.
     let time = |index| match index {
         3 => 805,
         4 => 806,
@@ -243,7 +243,7 @@ proptest! {
         let mut bytes = sample();
         for (place, value) in flips {
             let place = place.index(bytes.len());
-            // The first fields are spared most of the time, or nothing else would be reached.
+            // The first fields are mostly left as they are: otherwise the reader would refuse nearly every file.
             if place > 32 || value < 8 {
                 bytes[place] = value;
             }

@@ -1,113 +1,115 @@
 //! Which slot of the file a record gets.
 //!
-//! A slot costs one step of a counter that all threads share, and threads that step it in turn wait for its cache line
-//! longer than for all the rest. So a thread that finds another one at the counter takes several slots and uses them up
-//! without it. A job that writes from one thread takes one at a time, and its file is dense and in order.
+//! All threads share one counter of slots. If several threads step it in turn, they wait for its cache line longer than
+//! for everything else that a record needs. So a thread that finds that another thread has stepped the counter takes
+//! several slots at once, and uses these without the counter. If only one thread writes, it takes one slot at a time,
+//! and the file is dense and in order.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-use super::Journal;
+use super::mapping::Mapping;
 use base::identity;
 
-/// Slots a thread takes at once where others write, too: the counter is then out of the way, and a thread that never
-/// writes again leaves at most 4 KiB of the file unused.
+/// Slots that a thread takes at once while other threads write, too. A thread that never writes again leaves at most
+/// 4 KiB of the file unused.
 const BATCH: u64 = 64;
 
-/// The file cannot grow for now.
+/// No slot: the file cannot grow for now.
 pub(super) const NO_SLOT: u64 = u64::MAX;
 
-/// What a thread keeps of the journal it wrote to last. A forked child starts with a copy of its parent's; the journal's
-/// id tells that it is none of its own.
+/// The slots that a thread holds in reserve, of the journal it wrote to last. A forked child begins with a copy of its
+/// parent's reserve; the journal's id shows that these slots are not the child's.
 #[derive(Clone, Copy)]
-struct Hand {
-    /// `Journal::id`; 0 belongs to none.
+struct Reserve {
+    /// The journal's id; 0 if the reserve belongs to no journal.
     journal: u32,
-    /// Kernel thread id.
+    /// The kernel's id of the thread.
     tid: u32,
-    /// Slots taken and not used yet.
+    /// The slots from `next` to before `end` are taken and not used yet.
     next: u64,
     end: u64,
 }
 
 thread_local! {
     // Constant and without a destructor: using it never allocates, and works in a thread that is ending.
-    static HAND: Cell<Hand> = const { Cell::new(EMPTY_HAND) };
+    static RESERVE: Cell<Reserve> = const { Cell::new(EMPTY) };
 }
 
-const EMPTY_HAND: Hand = Hand {
+const EMPTY: Reserve = Reserve {
     journal: 0,
     tid: 0,
     next: 0,
     end: 0,
 };
 
-impl Journal {
-    /// A slot for this thread alone, mapped, and the thread's id; `NO_SLOT` where the file cannot grow.
-    #[inline]
-    pub(super) fn take_slot(&self) -> (u64, u32) {
-        // A thread whose locals are gone takes one slot at a time and asks for its id each time.
-        let taken = HAND.try_with(|kept| self.take_slot_into(kept));
-        taken.unwrap_or_else(|_| self.take_slot_into(&Cell::new(EMPTY_HAND)))
-    }
+/// A slot of the journal `id` that only this thread writes, mapped, and the thread's id. `NO_SLOT` if the file cannot
+/// grow.
+#[inline]
+pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
+    // A thread whose thread-locals are gone takes one slot at a time, and asks for its id each time.
+    let taken = RESERVE.try_with(|kept| take_with(mapping, id, kept));
+    taken.unwrap_or_else(|_| take_with(mapping, id, &Cell::new(EMPTY)))
+}
 
-    /// As `take_slot`, of a thread that keeps this in hand.
-    #[inline]
-    fn take_slot_into(&self, kept: &Cell<Hand>) -> (u64, u32) {
-        let mut hand = kept.get();
-        if hand.journal != self.id {
-            hand = self.new_hand();
-            kept.set(hand);
-        }
-        if hand.next < hand.end {
-            let next = hand.next + 1;
-            kept.set(Hand { next, ..hand });
-            return (hand.next, hand.tid);
-        }
-        (self.take_from_counter(kept, hand), hand.tid)
+/// As `take`, for a thread with this reserve.
+#[inline]
+fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
+    let mut reserve = kept.get();
+    if reserve.journal != id {
+        reserve = new_reserve(id);
+        kept.set(reserve);
     }
+    if reserve.next < reserve.end {
+        let next = reserve.next + 1;
+        kept.set(Reserve { next, ..reserve });
+        return (reserve.next, reserve.tid);
+    }
+    (take_from_counter(mapping, kept, reserve), reserve.tid)
+}
 
-    fn take_from_counter(&self, kept: &Cell<Hand>, hand: Hand) -> u64 {
-        let claimed = self.state().claimed;
-        let mut next = claimed.load(Relaxed);
-        loop {
-            // Look before the step: nothing that is not mapped is ever handed out. While the file is full, lost events
-            // must not take slots that a later growth would have to leave empty, nor slots be kept that others lack.
-            let mapped = self.mapped.load(Acquire);
-            if next >= mapped {
-                if !self.reach(next, self.now()) {
-                    return NO_SLOT;
-                }
-                next = claimed.load(Relaxed);
-                continue;
+fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
+    // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
+    let claimed = unsafe { &(*mapping.header()).claimed };
+    let mut next = claimed.load(Relaxed);
+    loop {
+        // Checked before the step, so that no slot is handed out that is not mapped. While the file is full, lost
+        // events must not take slots: a later growth would have to leave these empty. Nor may a thread hold slots in
+        // reserve that other threads need.
+        let mapped = mapping.mapped();
+        if next >= mapped {
+            if !mapping.reach(next, mapping.now()) {
+                return NO_SLOT;
             }
-            // Others have been here since this thread was.
-            let among_others = hand.end != 0 && hand.end != next;
-            let count = if among_others && mapped - next >= BATCH {
-                BATCH
-            } else {
-                1
-            };
-            match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
-                Ok(_) => {
-                    kept.set(Hand {
-                        next: next + 1,
-                        end: next + count,
-                        ..hand
-                    });
-                    return next;
-                }
-                Err(now) => next = now,
+            next = claimed.load(Relaxed);
+            continue;
+        }
+        // Another thread has stepped the counter since this thread did.
+        let others_write = reserve.end != 0 && reserve.end != next;
+        let count = if others_write && mapped - next >= BATCH {
+            BATCH
+        } else {
+            1
+        };
+        match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
+            Ok(_) => {
+                kept.set(Reserve {
+                    next: next + 1,
+                    end: next + count,
+                    ..reserve
+                });
+                return next;
             }
+            Err(now) => next = now,
         }
     }
+}
 
-    #[cold]
-    fn new_hand(&self) -> Hand {
-        Hand {
-            journal: self.id,
-            tid: identity::thread_id(),
-            ..EMPTY_HAND
-        }
+#[cold]
+fn new_reserve(id: u32) -> Reserve {
+    Reserve {
+        journal: id,
+        tid: identity::thread_id(),
+        ..EMPTY
     }
 }

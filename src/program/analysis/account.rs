@@ -10,7 +10,7 @@ use base::api::{Api, Class, ClassCode};
 use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, Event, Record};
 
-use super::measured::{Ledger, Measured, Measurements};
+use super::measured::{Ledger, Measurements};
 use super::slack::Slack;
 use super::space::Space;
 
@@ -297,20 +297,10 @@ impl Account {
             Event::SegmentAlloc { address, size, moved } => self.segment_obtained(device, address, size, moved),
             Event::SegmentFree { address, size, .. } => self.segment_returned(device, address, size),
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
-            Event::Measured {
-                mem_info,
-                process_bytes,
-                reserved,
-            } => {
+            Event::Measured { .. } => {
                 let account = self.device(device);
                 let ledger = Ledger::of(account);
-                let measured = Measured {
-                    time_ns: record.time_ns,
-                    driver: mem_info.map(|info| (info.total, info.free)),
-                    nvml: process_bytes,
-                    reserved,
-                };
-                account.measurements.add(measured, ledger);
+                account.measurements.add(record, ledger);
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_went(),
             Event::Map { .. } | Event::Unmap { .. } => {}
@@ -342,15 +332,8 @@ impl Account {
     }
 
     fn alloc(&mut self, device: i16, record: &Record, allocation: &Allocation) {
-        let &Allocation {
-            class,
-            address,
-            requested,
-            allocated,
-            reserved,
-            stream,
-        } = allocation;
-        self.call(record, requested);
+        let &Allocation { class, address, .. } = allocation;
+        self.call(record, allocation.requested);
         if class.known().is_none() {
             self.anomalies.unknown_class += 1;
         }
@@ -360,17 +343,17 @@ impl Account {
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
-        let may_lie_in_segment = reserved.is_none() && key.0 == NameSpace::Address;
+        let may_lie_in_segment = allocation.reserved.is_none() && key.0 == NameSpace::Address;
         let live = Live {
             address,
-            size: requested,
-            allocated,
-            reserved: reserved.unwrap_or(0),
+            size: allocation.requested,
+            allocated: allocation.allocated,
+            reserved: allocation.reserved.unwrap_or(0),
             api: record.api.number(),
             class: class.number(),
             device,
             tid: record.tid,
-            stream,
+            stream: allocation.stream,
             time_ns: record.time_ns,
             in_segment: may_lie_in_segment && self.device(device).space.holds(address),
         };

@@ -1,6 +1,8 @@
 //! What others said of a device while the job ran (`Event::Measured`), and what follows from it for the bytes that the
 //! process has outside of its ledger.
 
+use journal::format::{Event, Record};
+
 use super::account::DeviceAccount;
 use base::api::Class;
 
@@ -17,6 +19,24 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// The measurement that a record tells, if it tells one.
+    fn of(record: &Record) -> Option<Self> {
+        let Event::Measured {
+            mem_info,
+            process_bytes,
+            reserved,
+        } = record.event
+        else {
+            return None;
+        };
+        Some(Self {
+            time_ns: record.time_ns,
+            driver: mem_info.map(|info| (info.total, info.free)),
+            nvml: process_bytes,
+            reserved,
+        })
+    }
+
     /// What is used of the whole device.
     pub fn used(&self) -> Option<u64> {
         self.driver.map(|(total, free)| total.saturating_sub(free))
@@ -76,7 +96,8 @@ pub struct Measurements {
 }
 
 impl Measurements {
-    pub fn add(&mut self, measured: Measured, ledger: Ledger) {
+    pub fn add(&mut self, record: &Record, ledger: Ledger) {
+        let Some(measured) = Measured::of(record) else { return };
         self.first.get_or_insert(measured);
         if let Some(excess) = measured.excess() {
             self.told = Some(match self.told {

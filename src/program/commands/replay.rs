@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Failure;
 use crate::render::format;
-use crate::replay::{Outcome, STRATEGIES, Source, Trace, play, smallest_device};
+use crate::replay::{self, Outcome, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
 
@@ -59,10 +59,11 @@ pub struct Replay {
 }
 
 fn strategies() -> String {
-    format!(
-        "Strategies to play, comma-separated: all, or of {}",
-        STRATEGIES.join(", ")
-    )
+    format!("Strategies to play, comma-separated: all, or of {}", known_names())
+}
+
+fn known_names() -> String {
+    replay::strategies().collect::<Vec<_>>().join(", ")
 }
 
 const EXAMPLES: &str = "\
@@ -155,27 +156,23 @@ impl Replay {
     }
 
     /// The strategies that were asked for, each once.
-    fn names(&self) -> Result<Vec<&str>, Failure> {
+    fn names(&self) -> Result<Vec<&'static str>, Failure> {
         let mut names = Vec::new();
         for name in self.strategy.iter().map(|name| name.trim()) {
-            // The library's own may be spelled as for the library.
+            // The library's own strategies may be spelt in every way that the library accepts.
             let wanted = Strategy::parse(name).map_or(name, |strategy| strategy.name());
-            let chosen = match name {
-                "all" => STRATEGIES,
-                _ => STRATEGIES
-                    .iter()
-                    .position(|known| *known == wanted)
-                    .map(|at| &STRATEGIES[at..=at])
-                    .ok_or_else(|| {
-                        Failure::refused(format!(
-                            "--strategy {name:?} is unknown; known: all, {}",
-                            STRATEGIES.join(", ")
-                        ))
-                    })?,
-            };
+            let mut chosen = replay::strategies()
+                .filter(|known| name == "all" || *known == wanted)
+                .peekable();
+            if chosen.peek().is_none() {
+                return Err(Failure::refused(format!(
+                    "--strategy {name:?} is unknown; known: all, {}",
+                    known_names()
+                )));
+            }
             for name in chosen {
-                if !names.contains(name) {
-                    names.push(*name);
+                if !names.contains(&name) {
+                    names.push(name);
                 }
             }
         }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use base::units::parse_size;
 use clap::Args;
 use config::{Config, ConfigError};
+use policy::Strategy;
 
 use super::Failure;
 use super::simulator::Simulator;
@@ -30,7 +31,7 @@ Examples:
   vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed";
 
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = after_help())]
 pub struct Run {
     #[command(flatten)]
     setting: Setting,
@@ -43,7 +44,7 @@ pub struct Run {
 /// What a job is started with.
 #[derive(Args)]
 pub struct Setting {
-    #[arg(long, short, value_name = "NAME", help = STRATEGY_HELP)]
+    #[arg(long, short, value_name = "NAME", help = strategy_help())]
     strategy: Option<OsString>,
 
     /// Folder for the journals, one file a process [default: ./vramshim-<job>]
@@ -75,8 +76,21 @@ pub struct Setting {
     quiet: bool,
 }
 
-const STRATEGY_HELP: &str = "How memory is carved up: passthrough, naive_best_fit, auto_growth (also spelt autogrow) \
-                             [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, passthrough]";
+fn strategy_help() -> String {
+    format!(
+        "How memory is carved up: {} [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, {}]",
+        Strategy::accepted(),
+        Strategy::Passthrough.name()
+    )
+}
+
+/// The strategies with a line each, and the examples.
+fn after_help() -> String {
+    let lines = Strategy::ALL
+        .iter()
+        .map(|strategy| format!("  {:<16}{}\n", strategy.name(), strategy.description()));
+    format!("Strategies:\n{}\n{EXAMPLES}", lines.collect::<String>())
+}
 
 impl Run {
     pub fn start(self) -> Result<(), Failure> {

@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use policy::device_memory::{Available, DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::{Available, DeviceMemory};
 
 pub struct ModelDevice {
     total: u64,

@@ -15,8 +15,9 @@ pub use trace::{Request, Source, Trace};
 
 use std::collections::HashMap;
 
-use policy::device_memory::{DeviceMemory, DriverError};
-use policy::{self, Policy, Settings, Strategy};
+use base::cuda::DriverError;
+use policy::device_memory::DeviceMemory;
+use policy::{Policy, Settings, Strategy};
 
 use device::ModelDevice;
 use torch::CachingAllocator;
@@ -35,16 +36,19 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-/// Names of the strategies that can be played, in the order they are shown.
-pub const STRATEGIES: &[&str] = &[
-    "passthrough",
-    "naive_best_fit",
-    "auto_growth",
+/// Models of allocators that are not the library's own.
+const MODELS: &[&str] = &[
     "torch",
     "torch_expandable",
     "paddle_auto_growth",
     "paddle_naive_best_fit",
 ];
+
+/// Names of the strategies that can be played, in the order they are shown.
+pub fn strategies() -> impl Iterator<Item = &'static str> {
+    let own = Strategy::ALL.iter().map(|strategy| strategy.name());
+    own.chain(MODELS.iter().copied())
+}
 
 /// How many requests are played between two calls of `tick`.
 const TICK: usize = 1 << 16;
@@ -74,7 +78,7 @@ fn attempt(
     enough_failed: u64,
     tick: &dyn Fn(u64),
 ) -> Option<Outcome> {
-    let name = STRATEGIES.iter().copied().find(|known| *known == name)?;
+    let name = strategies().find(|known| *known == name)?;
     let device = ModelDevice::new(device_memory);
     let flags = paddle::Flags {
         fraction: settings.fraction,
@@ -87,7 +91,7 @@ fn attempt(
         "torch_expandable" => Box::new(CachingAllocator::new(&device, true)),
         "paddle_auto_growth" => Box::new(paddle::AutoGrowth::new(&device, flags)),
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
-        _ => match Strategy::parse(name).and_then(|strategy| policy::create(strategy, settings)) {
+        _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
             Some(policy) => Box::new(Ours {
                 policy,
                 device: &device,

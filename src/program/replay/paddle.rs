@@ -15,7 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::device_memory::{DeviceMemory, DriverError};
+use base::cuda::DriverError;
+use policy::device_memory::DeviceMemory;
 
 use super::Allocator;
 use super::device::ModelDevice;

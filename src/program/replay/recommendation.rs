@@ -1,8 +1,8 @@
 //! Which of the strategies that were played is worth setting, compared with what the job most likely runs now.
 
-use policy::Settings;
+use policy::{Settings, Strategy};
 
-use super::{Outcome, STRATEGIES, Source};
+use super::{Outcome, Source, strategies};
 
 /// A gain below one part in this many of what is reserved now is none.
 const WORTH_IT: u64 = 100;
@@ -29,11 +29,9 @@ pub enum Advice<'a> {
 pub fn runs_now(source: &Source) -> &'static str {
     match source {
         // A strategy that cannot be played is compared as if nothing had been set.
-        Source::Journal { strategy, .. } => STRATEGIES
-            .iter()
-            .copied()
+        Source::Journal { strategy, .. } => strategies()
             .find(|known| known == strategy)
-            .unwrap_or("passthrough"),
+            .unwrap_or(Strategy::Passthrough.name()),
         Source::Snapshot { expandable: true } => "torch_expandable",
         Source::Log | Source::Snapshot { expandable: false } => "torch",
     }
@@ -47,17 +45,12 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         let asked_of_torch = !matches!(source, Source::Journal { .. });
         return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
     }
-    let sizes: &[(&str, u64)] = match name {
-        "passthrough" => &[],
-        "naive_best_fit" => &[
-            ("FLAGS_initial_gpu_memory_in_mb", settings.initial_bytes),
-            ("FLAGS_reallocate_gpu_memory_in_mb", settings.reallocate_bytes),
-        ],
-        "auto_growth" => &[("FLAGS_auto_growth_chunk_size_in_mb", settings.chunk_bytes)],
-        _ => return None,
-    };
+    let sizes = Strategy::parse(name)?.sizes().iter();
     let mut text = format!("FLAGS_allocator_strategy={name}");
-    for (flag, bytes) in sizes.iter().filter(|(_, bytes)| *bytes > 0) {
+    for (flag, bytes) in sizes
+        .map(|size| (size.name, (size.bytes)(settings)))
+        .filter(|&(_, bytes)| bytes > 0)
+    {
         // The flags count MiB; another size could be played, but not be set.
         if !bytes.is_multiple_of(1 << 20) {
             return None;
@@ -83,11 +76,12 @@ pub fn advise<'a>(
         outcomes
             .iter()
             .filter(|outcome| outcome.name != now.name && settable(outcome.name))
-            .filter(|outcome| outcome.name != "passthrough" || few_calls(outcome.driver_calls))
+            .filter(|outcome| outcome.name != Strategy::Passthrough.name() || few_calls(outcome.driver_calls))
     };
-    // The point of naive_best_fit is to reserve up front: whatever it reserves is no saving, and it is worth a word
-    // only where nothing else fits.
-    let growing = candidates().filter(|outcome| outcome.name != "naive_best_fit");
+    // The peak of a strategy that reserves up front says nothing about a saving. It is recommended only if nothing else
+    // fits.
+    let reserves_up_front = |name: &str| Strategy::parse(name).is_some_and(Strategy::reserves_up_front);
+    let growing = candidates().filter(|outcome| !reserves_up_front(outcome.name));
     let best = best_of(growing.filter(|outcome| outcome.failed == 0));
     match (now.failed, best) {
         (0, Some(best)) => {

@@ -11,7 +11,8 @@ fn held_by_all(account: &Account) -> u64 {
     (0..SEATS).map(|seat| account.held(seat)).sum()
 }
 
-/// Operates for `handle` and dies before step `last`; `meanwhile` hears the number of each step before. Whether it lived.
+/// Runs one operation that stops for good before step `last`, as if its process was killed. Calls `meanwhile` before
+/// each earlier step with its number. Whether the operation finished.
 fn operate_until(
     account: &Account,
     handle: SeatHandle,
@@ -38,8 +39,8 @@ fn operate_until(
 const DEAD: usize = 3;
 const ALIVE: usize = 7;
 
-/// Where a process dies and what another one did meanwhile, in every combination: what the dead one had is known to the
-/// byte, and goes back whole although its heir may die as well.
+/// Kills a process at every step, in combination with what another process does meanwhile. The bytes that the dead
+/// process held are known exactly, and all of them go back, even if the process that gives them back is killed as well.
 #[test]
 fn what_a_dead_process_had_is_known_wherever_it_died() {
     let mut died = 0;
@@ -80,12 +81,12 @@ fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     );
     assert!(!lived || left.held() == 100u64.wrapping_add_signed(change), "{context}");
     assert_eq!(account.used(), held_by_all(&account), "{context}");
-    // Heirs that die as well, each a step later, until one lives.
+    // The processes that give the bytes back are killed as well, each one step later, until one of them finishes.
     for step in 1.. {
         let handle = account.handle(DEAD);
         assert!(
             [0, left.held()].contains(&handle.held()),
-            "{context}, heir until step {step}"
+            "{context}, next process until step {step}"
         );
         if handle.held() == 0 || operate_until(&account, handle, -(handle.held() as i64), step, |_| {}) {
             break;
@@ -160,12 +161,12 @@ fn nothing_is_booked_that_cannot_be_counted() {
     assert_eq!((account.used(), handle.held()), (0, 0));
 }
 
-/// Whatever stands in shared memory, nothing leaves its bounds.
+/// With any bytes in the shared memory, no operation panics.
 #[test]
 fn a_mad_account_is_survived() {
     for fill in [0xff, 0x55, 0xaa, 0x81] {
         let mut account = account();
-        // SAFETY: any bytes are an account.
+        // SAFETY: any bytes are a valid `Account`.
         unsafe { std::ptr::write_bytes(&mut *account, fill, 1) };
         let mut handle = account.handle(5);
         let _ = account.take(&mut handle, 1, MAX_BYTES);

@@ -85,7 +85,7 @@ static _Atomic long long own[17][CLASSES];
 static inline _Atomic long long *count_of(int device, int class) { return &own[device < 0 ? 16 : device][class]; }
 
 /* A function of the simulator or of a layer, or NULL if there is none. */
-static inline void *found_below(const char *name)
+static inline void *optional_function(const char *name)
 {
     void *found = dlsym(RTLD_DEFAULT, name);
     if (found) return found;
@@ -97,7 +97,7 @@ static inline void *found_below(const char *name)
 /* Prints the book of a quota layer (tests/support/layer), by device. */
 static inline void print_layer(void)
 {
-    uint64_t (*used)(int) = found_below("layer_used"), (*limit)(void) = found_below("layer_limit");
+    uint64_t (*used)(int) = optional_function("layer_used"), (*limit)(void) = optional_function("layer_limit");
     if (!used || !limit) return;
     printf(",\"layer\":{\"limit\":%llu,\"used\":[", (unsigned long long)limit());
     for (int device = 0; device < 16; device++) printf("%s%llu", device ? "," : "", (unsigned long long)used(device));
@@ -109,7 +109,7 @@ static inline void print_layer(void)
 static inline void checkpoint(void)
 {
     static char buffer[1 << 24];
-    size_t (*truth)(char *, size_t) = found_below("simgpu_truth");
+    size_t (*truth)(char *, size_t) = optional_function("simgpu_truth");
     size_t (*account)(char *, size_t) = dlsym(RTLD_DEFAULT, "vramshim_account");
     printf("{\"own\":[");
     const char *comma = "";

@@ -109,7 +109,7 @@ static void information(void)
     printf("{\"pid\":%d,\"free\":%zu,\"total\":%zu,\"device_total\":%zu", getpid(), free_bytes, total, whole);
     print_management("GPU");
     if (getenv("SIMGPU_MIG")) print_management("MIG");
-    size_t (*truth)(char *, size_t) = found_below("simgpu_truth");
+    size_t (*truth)(char *, size_t) = optional_function("simgpu_truth");
     size_t (*account)(char *, size_t) = dlsym(RTLD_DEFAULT, "vramshim_account");
     if (truth) truth(buffer, sizeof buffer), printf(",\"truth\":%s", buffer);
     if (account) account(buffer, sizeof buffer), printf(",\"account\":%s", buffer);

@@ -197,7 +197,7 @@ static void books(void)
     THAT(((int (*)(void *, void *))dlsym(library, "nvmlDeviceGetMemoryInfo"))(device, &memory) == 0);
     size_t free_bytes, total;
     CHECK(cu(cuMemGetInfo_v2)(&free_bytes, &total));
-    uint64_t (*layer)(int) = found_below("layer_used");
+    uint64_t (*layer)(int) = optional_function("layer_used");
     __typeof__(&vramshim_stats) ask = (__typeof__(ask))dlsym(RTLD_DEFAULT, "vramshim_stats");
     if (ask) THAT(ask(0, &stats) == 0);
     printf("books: layer %llu, ledger %llu, NVML %llu, cuMemGetInfo %llu with %llu free inside\n",

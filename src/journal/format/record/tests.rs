@@ -1,5 +1,5 @@
-//! `encode` and `decode` undo each other, and the bytes of each kind stay what they are: journals of older libraries must
-//! stay readable.
+//! `encode` and `decode` undo each other, and the bytes of each kind stay what they are: journals of older libraries
+//! must stay readable.
 
 use super::*;
 use base::cuda::HOST_DEVICE;

@@ -1,4 +1,4 @@
-//! A journal written one step at a time by threads that are played, with a follower that looks between the steps.
+//! A follower on a journal that simulated threads write one step at a time; the follower looks between the steps.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::format::{Header, RawRecord, Slot, UNDER_WAY};
 use crate::writer;
 
 const THREADS: usize = 4;
-/// Slots that a played thread takes at once.
+/// Slots that a simulated thread takes at once.
 const BATCH: u64 = 5;
 
 #[derive(Clone, Copy, Default)]
@@ -123,7 +123,7 @@ fn assert_each_once(told: &[(u64, u64)], stage: &Stage) {
 
 type Step = (usize, bool);
 
-/// What `follow` is made of, in parts, so that steps come between them.
+/// The parts of `follow`, one after the other, with steps of the threads between them.
 #[derive(Clone, Debug)]
 enum Act {
     Step(Step),
@@ -147,7 +147,11 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 fn look(stage: &mut Stage, follower: &mut Follower, between: [Vec<Step>; 3]) {
     let known = follower.latest;
     follower.journal.refresh().unwrap();
-    let parts = [Follower::look_at_marked, Follower::look_at_kept, Follower::look_at_new];
+    let parts = [
+        Follower::look_at_marked,
+        Follower::look_at_reserved,
+        Follower::look_at_new,
+    ];
     for (part, steps) in parts.into_iter().zip(between) {
         steps.into_iter().for_each(|(thread, batch)| stage.step(thread, batch));
         part(follower).unwrap();
@@ -195,7 +199,7 @@ proptest! {
                 stage.step(thread, batch);
             }
         }
-        // What is under way in the beginning may come late.
+        // Events that were under way at the first look may come late.
         stage.finish();
         let mut follower = stage.follower(portion, THREADS * BATCH as usize);
         follower.begun = true;

@@ -12,7 +12,7 @@ use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use policy::Policy;
 use policy::device_memory::DeviceMemory;
-use policy::slabs::Lent;
+use policy::slabs::ParentMemory;
 
 type LockedPolicy = MutexGuard<'static, Option<Box<dyn Policy>>>;
 
@@ -31,12 +31,12 @@ impl Pool {
             return work(policy, &growth);
         }
         let slabs = BorrowedSlabs { subpool: self };
-        let lent = Lent {
-            lender: &root.policy,
+        let borrowed = ParentMemory {
+            parent: &root.policy,
             memory: &growth,
-            told: &slabs,
+            observer: &slabs,
         };
-        work(policy, &lent)
+        work(policy, &borrowed)
     }
 
     #[inline]

@@ -100,7 +100,7 @@ impl Pools {
             return Some(pool);
         }
         let location = Location::current().filter(|location| location.context == context)?;
-        let policy = policy::create(self.strategy, &self.settings)?;
+        let policy = self.strategy.create(&self.settings)?;
         let mut contexts = self.registry.contexts_mut();
         if lock(&self.closing).contains(&context) {
             return None;

@@ -69,7 +69,11 @@ impl Pools {
             let may_help = self.release_idle(root.location.device) > 0 || root.has_subpools();
             may_help.then(|| from(root))
         };
-        let first = if size <= slabs::MOST { pool } else { root };
+        let first = if size <= slabs::LARGEST_REQUEST_BYTES {
+            pool
+        } else {
+            root
+        };
         let mut result = from(first);
         if lacks_memory(&result) && first.lender.is_some() {
             // The context's pool may have room for the request, but not for a slab.
@@ -83,7 +87,7 @@ impl Pools {
             let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
             result = waited.unwrap_or(result);
         }
-        if !lacks_memory(&result) || size > slabs::MOST {
+        if !lacks_memory(&result) || size > slabs::LARGEST_REQUEST_BYTES {
             return result;
         }
         let served = root
@@ -129,7 +133,7 @@ impl Pools {
         for pool in self.of_device(device) {
             // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
             let allowed = pool.with_policy(|policy, memory| {
-                let mapped = policy.remains().mapped;
+                let mapped = policy.virtual_memory().mapped;
                 mapped
                     .into_iter()
                     .try_for_each(|(address, size)| memory.allow_access(address, size))
@@ -195,7 +199,7 @@ impl Pools {
         let root = self.registry.contexts().get(&context).copied();
         for pool in root.into_iter().flat_map(Pool::family) {
             // If this fails, the blocks that are clean already can be used all the same.
-            let _ = pool.with_policy(|policy, memory| policy.clean(memory));
+            let _ = pool.with_policy(|policy, memory| policy.synchronise(memory));
         }
     }
 

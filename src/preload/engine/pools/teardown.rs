@@ -95,16 +95,16 @@ impl Pools {
     pub fn release_detached(&self, detached: DetachedPool) {
         let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
         // The memory of a subpool belongs to its lender.
-        for remains in detached.policies.iter().map(|(_, policy)| policy.remains()) {
+        for memory in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
             // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {
-                for (address, size) in remains.mapped {
+                for (address, size) in memory.mapped {
                     next::cuMemUnmap(address, size as usize);
                 }
-                for handle in remains.handles {
+                for handle in memory.handles {
                     next::cuMemRelease(handle);
                 }
-                for (address, size) in remains.ranges {
+                for (address, size) in memory.ranges {
                     next::cuMemAddressFree(address, size as usize);
                 }
             }

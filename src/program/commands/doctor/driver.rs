@@ -342,17 +342,18 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         return;
     }
     let ordinal = device.ordinal;
-    let wanted = strategy == Strategy::AutoGrowth;
+    let wanted = strategy.maps_granules();
     let severity = match wanted {
         true => Severity::Warning,
         false => Severity::Note,
     };
     let advice = match wanted {
-        true => {
-            "auto_growth grows in chunks here: FLAGS_auto_growth_chunk_size_in_mb sets their size; naive_best_fit \
-                 keeps memory in one piece."
-        }
-        false => "auto_growth would grow in chunks here.",
+        true => format!(
+            "{} grows in chunks here: FLAGS_auto_growth_chunk_size_in_mb sets their size; naive_best_fit keeps memory in \
+             one piece.",
+            strategy.name()
+        ),
+        false => "auto_growth would grow in chunks here.".to_owned(),
     };
     let found = match (&device.granule_error, device.granularity) {
         (_, Some(granularity)) => {

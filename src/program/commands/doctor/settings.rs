@@ -232,7 +232,7 @@ impl Job<'_> {
 
 /// Where others use a device, a reservation of nearly all that is free there leaves them nothing.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
-    if config.strategy != Strategy::NaiveBestFit || config.settings.initial_bytes > 0 {
+    if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;
     }
     for device in &driver.devices {
@@ -244,8 +244,9 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
                 .warning(
                     CHECK,
                     format!(
-                        "naive_best_fit reserves {:.0} % of what is free on device {} at first use, and others have {} \
-                         of it already",
+                        "{} reserves {:.0} % of what is free on device {} at first use, and others have {} of it \
+                         already",
+                        config.strategy.name(),
                         config.settings.fraction * 95.0,
                         device.ordinal,
                         size(others)

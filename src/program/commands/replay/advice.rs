@@ -1,6 +1,6 @@
 //! The recommendation below the table, in words.
 
-use policy::Settings;
+use policy::{Settings, Strategy};
 
 use super::Row;
 use crate::render::format;
@@ -121,7 +121,8 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
         None | Some(0) => String::new(),
         Some(waits) => format!(" and waits for the device {} times", format::count(waits)),
     };
-    let fewer = match best.name == "auto_growth" && best.driver_calls > trace.requests.len() as u64 {
+    let maps_granules = Strategy::parse(best.name).is_some_and(Strategy::maps_granules);
+    let fewer = match maps_granules && best.driver_calls > trace.requests.len() as u64 {
         true => "; larger granules (--chunk 32MiB) take fewer calls and more memory",
         false => "",
     };

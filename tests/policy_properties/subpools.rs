@@ -1,44 +1,49 @@
-//! Policies that borrow slabs from another one: whatever is asked of whom, no byte is in two blocks or on no account.
+//! Subpools that borrow slabs from a parent pool.
+//!
+//! After any sequence of requests to the subpools and the parent, no byte is in two blocks, and every byte is accounted
+//! for.
 
 use std::sync::Mutex;
 
-use policy::device_memory::DriverError;
-use policy::slabs::{Lending, Lent};
-use policy::{Policy, Settings, Strategy as Kind, branch, create};
+use base::cuda::DriverError;
+use policy::slabs::{ParentMemory, SlabObserver};
+use policy::{Policy, Settings, Strategy as Kind, subpool};
 use proptest::prelude::*;
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Of one of the policies, the lender last.
+    /// A pool (a subpool, or `PARENT`) and bytes.
     Allocate(usize, u64),
     Free(usize),
+    /// Frees an address at which no live block of this pool begins.
     FreeUnknown(usize, u64),
+    /// Opens or closes a stream capture.
     Capture(bool),
     ReleaseIdle(usize),
 }
 
-const BRANCHES: usize = 2;
-const LENDER: usize = BRANCHES;
+const SUBPOOLS: usize = 2;
+const PARENT: usize = SUBPOOLS;
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..BRANCHES, 1u64..1 << 20).prop_map(|(of, size)| Step::Allocate(of, size)),
-        2 => (1u64..16 << 20).prop_map(|size| Step::Allocate(LENDER, size)),
+        6 => (0..SUBPOOLS, 1u64..1 << 20).prop_map(|(of, size)| Step::Allocate(of, size)),
+        2 => (1u64..16 << 20).prop_map(|size| Step::Allocate(PARENT, size)),
         6 => any::<usize>().prop_map(Step::Free),
-        1 => (0..=LENDER, any::<u64>()).prop_map(|(of, address)| Step::FreeUnknown(of, address)),
+        1 => (0..=PARENT, any::<u64>()).prop_map(|(of, address)| Step::FreeUnknown(of, address)),
         1 => any::<bool>().prop_map(Step::Capture),
-        1 => (0..=LENDER).prop_map(Step::ReleaseIdle),
+        1 => (0..=PARENT).prop_map(Step::ReleaseIdle),
     ]
 }
 
-/// Slabs as the lender's borrower was told of them: first address and bytes.
+/// The slabs that a subpool has, as its observer was told: first address and bytes.
 #[derive(Default)]
-struct Told(Mutex<Vec<(u64, u64)>>);
+struct Borrowed(Mutex<Vec<(u64, u64)>>);
 
-impl Lending for Told {
-    fn lent(&self, address: u64, size: u64) {
+impl SlabObserver for Borrowed {
+    fn borrowed(&self, address: u64, size: u64) {
         self.0.lock().unwrap().push((address, size));
     }
 
@@ -57,9 +62,9 @@ impl Lending for Told {
 
 struct Run {
     model: Model,
-    lender: Mutex<Option<Box<dyn Policy>>>,
-    branches: Vec<(Box<dyn Policy>, Told)>,
-    /// Whose, first address, bytes.
+    parent: Mutex<Option<Box<dyn Policy>>>,
+    subpools: Vec<(Box<dyn Policy>, Borrowed)>,
+    /// Pool, first address and bytes of each live block.
     live: Vec<(usize, u64, u64)>,
 }
 
@@ -70,8 +75,8 @@ impl Run {
         model.fault_at.set(fault_at);
         Run {
             model,
-            lender: Mutex::new(create(kind, &Settings::default())),
-            branches: (0..BRANCHES).map(|_| (branch(), Told::default())).collect(),
+            parent: Mutex::new(kind.create(&Settings::default())),
+            subpools: (0..SUBPOOLS).map(|_| (subpool(), Borrowed::default())).collect(),
             live: Vec::new(),
         }
     }
@@ -81,13 +86,13 @@ impl Run {
         of: usize,
         work: impl FnOnce(&mut dyn Policy, &dyn policy::device_memory::DeviceMemory) -> T,
     ) -> T {
-        match self.branches.get_mut(of) {
-            None => work(self.lender.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),
-            Some((policy, told)) => {
-                let memory = Lent {
-                    lender: &self.lender,
+        match self.subpools.get_mut(of) {
+            None => work(self.parent.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),
+            Some((policy, borrowed)) => {
+                let memory = ParentMemory {
+                    parent: &self.parent,
                     memory: &self.model,
-                    told,
+                    observer: borrowed,
                 };
                 work(policy.as_mut(), &memory)
             }
@@ -130,13 +135,13 @@ impl Run {
                 self.live.push((of, block.address, block.allocated));
             }
             Err(DriverError::OUT_OF_MEMORY) if !self.model.capturing.get() && self.model.fault_at.get() == 0 => {
-                // As the engine does: what lies free in slabs goes back, and then the lender can use it.
-                for branch in 0..BRANCHES {
-                    self.with(branch, |policy, memory| policy.release_idle(memory));
+                // As the engine does: the subpools give back what is free in their slabs, and the parent tries again.
+                for subpool in 0..SUBPOOLS {
+                    self.with(subpool, |policy, memory| policy.release_idle(memory));
                 }
-                let again = self.with(LENDER, |policy, memory| policy.allocate(memory, size, None));
+                let again = self.with(PARENT, |policy, memory| policy.allocate(memory, size, None));
                 if let Ok(block) = again {
-                    self.live.push((LENDER, block.address, block.allocated));
+                    self.live.push((PARENT, block.address, block.allocated));
                 } else if self.model.virtual_memory.get() {
                     let needed = size.div_ceil(GRANULARITY);
                     let free = self.free_granules();
@@ -147,32 +152,32 @@ impl Run {
         }
     }
 
-    /// Granules, created or not, that no live block has a byte of.
+    /// How many granules, created or not, contain no byte of a live block.
     fn free_granules(&self) -> u64 {
         let live = self.live.iter().map(|&(_, address, size)| (address, size));
         self.model.free_granules(live) + (TOTAL - self.model.outstanding()) / GRANULARITY
     }
 
     fn check(&mut self) {
-        let branches: Vec<_> = (0..BRANCHES)
+        let subpools: Vec<_> = (0..SUBPOOLS)
             .map(|of| self.with(of, |policy, _| policy.statistics()))
             .collect();
-        let lender = self.with(LENDER, |policy, _| policy.statistics());
+        let parent = self.with(PARENT, |policy, _| policy.statistics());
         let of = |who: usize| {
             self.live
                 .iter()
                 .filter(move |(of, ..)| *of == who)
                 .map(|(_, _, size)| size)
         };
-        for (number, told) in branches.iter().enumerate() {
-            assert_eq!(told.allocated, of(number).sum::<u64>());
-            assert_eq!(told.free, told.reserved - told.allocated);
-            let slabs = self.branches[number].1.0.lock().unwrap();
-            assert_eq!(told.reserved, slabs.iter().map(|(_, size)| size).sum::<u64>());
+        for (number, statistics) in subpools.iter().enumerate() {
+            assert_eq!(statistics.allocated, of(number).sum::<u64>());
+            assert_eq!(statistics.free, statistics.reserved - statistics.allocated);
+            let slabs = self.subpools[number].1.0.lock().unwrap();
+            assert_eq!(statistics.reserved, slabs.iter().map(|(_, size)| size).sum::<u64>());
         }
-        assert_eq!(lender.reserved, self.model.outstanding());
-        let lent: u64 = branches.iter().map(|told| told.reserved).sum();
-        assert_eq!(lender.allocated, lent + of(LENDER).sum::<u64>());
+        assert_eq!(parent.reserved, self.model.outstanding());
+        let lent: u64 = subpools.iter().map(|statistics| statistics.reserved).sum();
+        assert_eq!(parent.allocated, lent + of(PARENT).sum::<u64>());
         for (who, address, size) in self.live.clone() {
             let found = self.with(who, |policy, _| policy.find(address + size / 2));
             assert_eq!(found.map(|block| block.address), Some(address));
@@ -190,7 +195,7 @@ impl Run {
                     .is_some()
             );
         }
-        for of in 0..=LENDER {
+        for of in 0..=PARENT {
             self.with(of, |policy, memory| policy.release_idle(memory));
         }
         self.check();
@@ -216,7 +221,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_requests_of_several(
+    fn random_requests_to_a_pool_and_its_subpools(
         kind in kind(),
         virtual_memory in any::<bool>(),
         steps in prop::collection::vec(step(), 1..300),
@@ -225,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fault_below_a_lender_loses_no_byte(
+    fn a_fault_below_a_parent_pool_loses_no_byte(
         kind in kind(),
         virtual_memory in any::<bool>(),
         steps in prop::collection::vec(step(), 1..40),

@@ -1,0 +1,311 @@
+//! One journal that this process writes: its header, and the claim and the commit of a record.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
+
+use super::mapping::{Mapping, clock_ns};
+use super::slots::{self, NO_SLOT};
+use crate::file::{CreateError, create_file};
+use crate::format::{Ended, HEADER_SIZE, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, UNDER_WAY, VERSION};
+use base::cuda::MAX_DEVICES;
+use base::identity;
+
+/// The settings of a new journal.
+pub struct Options {
+    pub directory: PathBuf,
+    /// The strategy in force.
+    pub strategy: String,
+    /// What the user calls this job; may be empty.
+    pub job: String,
+    /// The file never grows beyond this size.
+    pub max_bytes: u64,
+    /// Arguments of the process, NUL-separated.
+    pub command_line: Vec<u8>,
+    /// `NAME=value`, NUL-separated.
+    pub environment: Vec<u8>,
+}
+
+/// Whether a record was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Written,
+    /// Only counted as lost. `first` is true once in a journal's life, so that the caller can report it once.
+    Lost {
+        first: bool,
+    },
+}
+
+/// A slot and a time, taken before the record is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// The slot, or `NO_SLOT` if the file could not grow: `commit` tries once more.
+    index: u64,
+    time_ns: u64,
+    tid: u32,
+}
+
+/// A journal that this process writes. A forked child must never write to its parent's: see `abandon`.
+pub struct Journal {
+    mapping: Mapping,
+    /// Whether a loss was reported.
+    told: AtomicBool,
+    /// Differs from every other journal of this process and its ancestors.
+    id: u32,
+}
+
+/// The counters of the header.
+struct Counters<'a> {
+    lost: &'a AtomicU64,
+    lost_first_ns: &'a AtomicU64,
+    lost_errno: &'a AtomicI32,
+    ended: &'a AtomicU32,
+    ended_ns: &'a AtomicU64,
+    exit_status: &'a AtomicI32,
+}
+
+impl Journal {
+    /// Creates the directory if it is missing, and in it a file for this process.
+    pub fn create(options: &Options) -> Result<Journal, CreateError> {
+        let directory = std::path::absolute(&options.directory).unwrap_or_else(|_| options.directory.clone());
+        std::fs::create_dir_all(&directory)
+            .map_err(|error| CreateError::new("create the directory", &directory, error.raw_os_error()))?;
+
+        let host = identity::host_name();
+        let start_ticks = identity::start_ticks("self").unwrap_or(0);
+        let (path, fd) = create_file(&directory, &host, start_ticks)?;
+        Self::set_up(options, &path, fd, &host, start_ticks).map_err(|(doing, errno)| {
+            // SAFETY: opened above, and not used any more.
+            unsafe { libc::close(fd) };
+            let _ = std::fs::remove_file(&path);
+            CreateError { doing, path, errno }
+        })
+    }
+
+    fn set_up(
+        options: &Options,
+        path: &Path,
+        fd: libc::c_int,
+        host: &str,
+        start_ticks: u64,
+    ) -> Result<Journal, (&'static str, i32)> {
+        static JOURNALS: AtomicU32 = AtomicU32::new(1);
+        let journal = Journal {
+            mapping: Mapping::create(path, fd, options.max_bytes)?,
+            told: AtomicBool::new(false),
+            id: JOURNALS.fetch_add(1, Relaxed),
+        };
+        journal.write_header(options, host, start_ticks);
+        Ok(journal)
+    }
+
+    fn write_header(&self, options: &Options, host: &str, start_ticks: u64) {
+        let header = self.mapping.header();
+        // SAFETY: the header is mapped and zero. No other thread has this journal yet, and a reader waits for `ready`.
+        unsafe {
+            (*header).magic = MAGIC;
+            (*header).version = VERSION;
+            (*header).header_size = HEADER_SIZE as u32;
+            (*header).record_size = SLOT_SIZE as u32;
+            (*header).pid = libc::getpid() as u32;
+            (*header).parent_pid = libc::getppid() as u32;
+            (*header).start_ticks = start_ticks;
+            (*header).boot_id = identity::boot_id();
+            (*header).wall_start_ns = clock_ns(libc::CLOCK_REALTIME);
+            (*header).mono_start_ns = self.mapping.mono_start_ns();
+            fill_text(&mut (*header).strategy, &options.strategy);
+            fill_text(&mut (*header).host, host);
+            fill_text(&mut (*header).job, &options.job);
+            fill(&mut (*header).command_line, &options.command_line);
+            fill(&mut (*header).environment, &options.environment);
+            (*header).ready.store(1, Release);
+        }
+    }
+
+    /// Writes a record with the time of this call.
+    #[inline]
+    pub fn write(&self, record: RawRecord) -> Outcome {
+        self.commit(self.claim(), record)
+    }
+
+    /// Takes a slot and the present time for a record that is committed later. A call that frees memory claims before
+    /// it frees; otherwise another thread's allocation of the same address could have an earlier time than the free.
+    #[inline]
+    pub fn claim(&self) -> Claim {
+        let (index, tid) = slots::take(&self.mapping, self.id);
+        if index != NO_SLOT {
+            // From here on the slot stands for an event. If the process is killed before, the slot looks unused.
+            self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
+        }
+        // The time is taken after the slot, so no slot has a time from before it was taken. A reader that puts records
+        // in order relies on that.
+        Claim {
+            index,
+            time_ns: self.mapping.now(),
+            tid,
+        }
+    }
+
+    /// Writes `record` into the slot that this thread claimed, with the time of the claim.
+    #[inline]
+    pub fn commit(&self, claim: Claim, mut record: RawRecord) -> Outcome {
+        let Claim {
+            mut index,
+            time_ns,
+            tid,
+        } = claim;
+        if index == NO_SLOT {
+            index = slots::take(&self.mapping, self.id).0;
+        }
+        // A slot that was taken is always mapped. The check catches `NO_SLOT`, and a claim of another journal.
+        if index >= self.mapping.mapped() {
+            return self.lose(time_ns);
+        }
+        record.time_ns = time_ns;
+        record.tid = tid;
+        // SAFETY: `index < mapped`, so the slot is mapped; the claim makes it this thread's alone.
+        unsafe {
+            let slot = self.mapping.slot(index);
+            ptr::write(&raw mut (*slot).record, record);
+            (*slot).commit.store(index + 1, Release);
+        }
+        Outcome::Written
+    }
+
+    /// The commit word of a slot that was taken.
+    #[inline]
+    fn commit_word(&self, index: u64) -> &AtomicU64 {
+        // SAFETY: only slots below `mapped` are taken, and what is mapped stays so. The word is only used as an atomic.
+        unsafe { &(*self.mapping.slot(index)).commit }
+    }
+
+    /// Publishes a device; later calls for the same ordinal do nothing. Beyond `MAX_DEVICES`, devices are not named.
+    pub fn device(&self, ordinal: i32, total_memory: u64, uuid: [u8; 16], name: &str, limit: Option<u64>) {
+        self.mapping.exclusively(|| {
+            let header = self.mapping.header();
+            for place in 0..MAX_DEVICES {
+                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer; a reader waits
+                // for `present`.
+                unsafe {
+                    let entry = &raw mut (*header).devices[place];
+                    if (*entry).present.load(Acquire) != 0 {
+                        if (*entry).ordinal == ordinal {
+                            return;
+                        }
+                        continue;
+                    }
+                    (*entry).ordinal = ordinal;
+                    (*entry).total_memory = total_memory;
+                    (*entry).uuid = uuid;
+                    (*header).limits[place].store(limit.unwrap_or(0), Relaxed);
+                    fill_text(&mut (*entry).name, name);
+                    (*entry).present.store(1, Release);
+                    (*header).device_count.fetch_add(1, Release);
+                }
+                return;
+            }
+        });
+    }
+
+    /// Copies the counts of how the job looked up functions of the library into the header. It only stores to the
+    /// header, because it runs inside `dlsym`.
+    pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
+        let header = self.mapping.header();
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        let shown = unsafe { &(*header).routes };
+        for (shown, counted) in shown.iter().zip(routes) {
+            shown.handed_out.store(counted.handed_out.load(Relaxed), Relaxed);
+            shown.driver.store(counted.driver.load(Relaxed), Relaxed);
+            shown.runtime.store(counted.runtime.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Counts a free that succeeded in the next layer, of an address that the library did not know.
+    pub fn unknown_free(&self) {
+        let header = self.mapping.header();
+        // SAFETY: the header is mapped as long as the process lives, and this field is only used as an atomic.
+        unsafe { (*header).unknown_frees.fetch_add(1, Relaxed) };
+    }
+
+    /// Notes that the process exits by itself with `status`.
+    pub fn ended(&self, status: i32) {
+        let counters = self.counters();
+        counters.exit_status.store(status, Relaxed);
+        counters.ended_ns.store(self.mapping.now(), Relaxed);
+        counters.ended.store(Ended::Exit as u32, Release);
+    }
+
+    /// Events that could not be written so far.
+    pub fn lost(&self) -> u64 {
+        self.counters().lost.load(Relaxed)
+    }
+
+    pub fn path(&self) -> &Path {
+        self.mapping.path()
+    }
+
+    /// Why events are lost, for the message about the first one.
+    pub fn loss_reason(&self) -> String {
+        match self.mapping.reason() {
+            0 => format!("its size limit of {} bytes is reached", self.mapping.max_bytes()),
+            errno => io::Error::from_raw_os_error(errno).to_string(),
+        }
+    }
+
+    /// Gives up the parent's journal in a forked child and leaves the file as it is. The parent keeps its lock: record
+    /// locks belong to a process, not to a descriptor.
+    ///
+    /// # Safety
+    /// Only in a forked child, while it has one thread, and this journal must not be used afterwards.
+    pub unsafe fn abandon(&self) {
+        // SAFETY: the caller promises that nothing of this journal is used afterwards.
+        unsafe { self.mapping.abandon() };
+    }
+
+    /// The counters of the header. No reference to the whole header is made, because device entries are written in
+    /// place.
+    #[inline]
+    fn counters(&self) -> Counters<'_> {
+        let header = self.mapping.header();
+        // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
+        unsafe {
+            Counters {
+                lost: &(*header).lost,
+                lost_first_ns: &(*header).lost_first_ns,
+                lost_errno: &(*header).lost_errno,
+                ended: &(*header).ended,
+                ended_ns: &(*header).ended_ns,
+                exit_status: &(*header).exit_status,
+            }
+        }
+    }
+
+    /// Counts an event that has no slot.
+    #[cold]
+    fn lose(&self, time_ns: u64) -> Outcome {
+        let counters = self.counters();
+        counters.lost.fetch_add(1, Relaxed);
+        let first = !self.told.swap(true, Relaxed);
+        if first {
+            counters.lost_errno.store(self.mapping.reason(), Relaxed);
+            counters.lost_first_ns.store(time_ns, Relaxed);
+        }
+        Outcome::Lost { first }
+    }
+}
+
+/// Copies as many bytes as the field holds; the rest of the field stays zero.
+fn fill(field: &mut [u8], bytes: &[u8]) {
+    let count = field.len().min(bytes.len());
+    field[..count].copy_from_slice(&bytes[..count]);
+}
+
+/// Copies as many whole characters as the field holds.
+fn fill_text(field: &mut [u8], text: &str) {
+    let mut count = field.len().min(text.len());
+    while !text.is_char_boundary(count) {
+        count -= 1;
+    }
+    fill(field, &text.as_bytes()[..count]);
+}

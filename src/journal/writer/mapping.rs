@@ -1,0 +1,256 @@
+//! The file of a journal, mapped into the job, and how it grows: first blocks on disk, then a mapping of them into the
+//! address space that was reserved at the start.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+
+use crate::file::{lock_file, reserve};
+use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot};
+use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
+
+/// The first growth; later ones double the file, by at most `LARGEST_STEP_BYTES` at a time.
+const FIRST_STEP_BYTES: usize = 1 << 20;
+const LARGEST_STEP_BYTES: usize = 64 << 20;
+/// On a disk that is nearly full, growth tries smaller steps down to this.
+const SMALLEST_STEP_BYTES: usize = 64 << 10;
+/// After a failed growth no thread tries again for this long.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// A journal's file in the memory of the process that writes it.
+pub(super) struct Mapping {
+    base: *mut u8,
+    /// Bytes of address space; the file never grows beyond them.
+    reserved: usize,
+    /// Slots below this have blocks on disk and are mapped.
+    mapped: AtomicU64,
+    growth: Mutex<Growth>,
+    /// No thread tries to grow the file before this time.
+    retry_at_ns: AtomicU64,
+    /// Why the last growth failed: an errno, or 0 at the size cap.
+    reason: AtomicI32,
+    fd: AtomicI32,
+    path: PathBuf,
+    file: FileId,
+    /// CLOCK_MONOTONIC when the journal was created.
+    mono_start_ns: u64,
+}
+
+struct Growth {
+    /// Bytes of the file that are mapped.
+    bytes: usize,
+    /// The file never grows beyond this many bytes.
+    limit: usize,
+}
+
+// SAFETY: `base` points at a shared mapping that lives as long as the process. After `create`, everything in it that
+// changes is atomic, or is a slot or device entry that exactly one thread owns until it publishes it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Locks the file `fd` and maps its first step, which is zero. Error: what failed, and an errno.
+    pub(super) fn create(path: &Path, fd: libc::c_int, max_bytes: u64) -> Result<Mapping, (&'static str, i32)> {
+        let file = FileId::of(fd).map_err(|errno| ("look at", errno))?;
+        lock_file(fd);
+        let smallest = page_up(HEADER_SIZE + SLOT_SIZE);
+        let wanted = usize::try_from(max_bytes)
+            .unwrap_or(usize::MAX)
+            .clamp(smallest, 1 << 40);
+        let (base, reserved) =
+            reserve(page_down(wanted).max(smallest), smallest).ok_or(("reserve address space for", libc::ENOMEM))?;
+        let mapping = Mapping {
+            base,
+            reserved,
+            mapped: AtomicU64::new(0),
+            growth: Mutex::new(Growth {
+                bytes: 0,
+                limit: reserved,
+            }),
+            retry_at_ns: AtomicU64::new(0),
+            reason: AtomicI32::new(0),
+            fd: AtomicI32::new(fd),
+            path: path.to_owned(),
+            file,
+            mono_start_ns: clock_ns(libc::CLOCK_MONOTONIC),
+        };
+        let grown = mapping
+            .growth
+            .lock()
+            .map_err(|_| libc::EDEADLK)
+            .and_then(|mut growth| mapping.extend(&mut growth));
+        if let Err(errno) = grown {
+            // SAFETY: the reservation was made above, and nothing points into it any more.
+            unsafe { libc::munmap(base.cast(), reserved) };
+            let errno = if errno == 0 { libc::EFBIG } else { errno };
+            return Err(("allocate space for", errno));
+        }
+        Ok(mapping)
+    }
+
+    /// The header, valid for reading and writing as long as the process lives. Its fields that change are atomics; no
+    /// reference to the whole header may be made, because device entries are written in place.
+    #[inline]
+    pub(super) fn header(&self) -> *mut Header {
+        self.base.cast()
+    }
+
+    /// The slot `index`, which must be below `mapped`.
+    #[inline]
+    pub(super) fn slot(&self, index: u64) -> *mut Slot {
+        self.base.wrapping_add(HEADER_SIZE + index as usize * SLOT_SIZE).cast()
+    }
+
+    /// Slots below this are mapped, and stay so.
+    #[inline]
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped.load(Acquire)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn mono_start_ns(&self) -> u64 {
+        self.mono_start_ns
+    }
+
+    /// Bytes that the file may have.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.reserved
+    }
+
+    /// Why the last growth failed: an errno, or 0 at the size cap.
+    pub(super) fn reason(&self) -> i32 {
+        self.reason.load(Relaxed)
+    }
+
+    /// Nanoseconds since the journal was created.
+    pub(super) fn now(&self) -> u64 {
+        clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(self.mono_start_ns)
+    }
+
+    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing after a thread panicked
+    /// here.
+    pub(super) fn exclusively(&self, change: impl FnOnce()) {
+        if let Ok(_one_at_a_time) = self.growth.lock() {
+            change();
+        }
+    }
+
+    /// Unmaps the file and closes its descriptor, in a forked child.
+    ///
+    /// # Safety
+    /// Nothing of the mapping may be used afterwards.
+    pub(super) unsafe fn abandon(&self) {
+        let fd = self.fd.swap(-1, Relaxed);
+        // SAFETY: the caller promises that the mapping is not used any more. The descriptor is closed only if it still
+        // is the journal's file: the job may have closed it and reused its number.
+        unsafe {
+            libc::munmap(self.base.cast(), self.reserved);
+            if fd >= 0 && FileId::of(fd) == Ok(self.file) {
+                libc::close(fd);
+            }
+        }
+    }
+
+    /// Grows the file until slot `index` is mapped. Waits if another thread grows it; false if it cannot grow for now.
+    #[cold]
+    pub(super) fn reach(&self, index: u64, time_ns: u64) -> bool {
+        if time_ns < self.retry_at_ns.load(Relaxed) {
+            return false;
+        }
+        let Ok(mut growth) = self.growth.lock() else {
+            return false;
+        };
+        while self.mapped.load(Acquire) <= index {
+            if time_ns < self.retry_at_ns.load(Relaxed) {
+                // The thread that held the lock just failed.
+                return false;
+            }
+            if let Err(errno) = self.extend(&mut growth) {
+                self.reason.store(errno, Relaxed);
+                self.retry_at_ns
+                    .store(if errno == 0 { u64::MAX } else { self.now() + RETRY_NS }, Relaxed);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Grows the file and the mapping by one step. Error: an errno, or 0 at the size cap.
+    fn extend(&self, growth: &mut Growth) -> Result<(), i32> {
+        let old = growth.bytes;
+        let mut step = old.clamp(FIRST_STEP_BYTES, LARGEST_STEP_BYTES).min(growth.limit - old);
+        if step == 0 {
+            return Err(0);
+        }
+        // Growing beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills.
+        step = step.min(page_down(file_size_limit().saturating_sub(old)));
+        if step == 0 || (old == 0 && step < HEADER_SIZE + SLOT_SIZE) {
+            return Err(libc::EFBIG);
+        }
+        let fd = self.own_descriptor()?;
+        while let Err(errno) = allocate(fd, old, step) {
+            // EINTR: the signals of a profiler's timer can interrupt every long fallocate, so a shorter one may
+            // succeed.
+            let less_may_succeed = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EINTR);
+            if !less_may_succeed || step <= SMALLEST_STEP_BYTES {
+                return Err(errno);
+            }
+            step = page_down(step / 2).max(page_up(SMALLEST_STEP_BYTES));
+        }
+        // SAFETY: [old, old + step) lies inside the reservation, and no part of it was mapped or handed out before.
+        let mapped = unsafe {
+            libc::mmap(
+                self.base.add(old).cast(),
+                step,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                fd,
+                old as libc::off_t,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            // The kernel may have dropped the reservation there, and another mapping may have taken its place. So the
+            // file never grows again.
+            growth.limit = old;
+            return Err(errno());
+        }
+        growth.bytes = old + step;
+        self.mapped
+            .store(((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64, Release);
+        Ok(())
+    }
+
+    /// The descriptor of the journal's file. A job that closes descriptors by number may have closed it, and another
+    /// file may have the number now: then the journal's file is opened and locked again.
+    fn own_descriptor(&self) -> Result<libc::c_int, i32> {
+        let fd = self.fd.load(Relaxed);
+        if FileId::of(fd) == Ok(self.file) {
+            return Ok(fd);
+        }
+        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
+        let fd = open(&path, libc::O_RDWR)?;
+        if FileId::of(fd) != Ok(self.file) {
+            // SAFETY: opened above and used nowhere else.
+            unsafe { libc::close(fd) };
+            return Err(libc::ESTALE);
+        }
+        lock_file(fd);
+        self.fd.store(fd, Relaxed);
+        Ok(fd)
+    }
+}
+
+pub(super) fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    (time.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(time.tv_nsec as u64)
+}

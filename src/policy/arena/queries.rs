@@ -1,0 +1,65 @@
+//! Questions about the arena that change nothing.
+
+use super::segments::Arena;
+use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::free_index::FreeIndex;
+use crate::policy::{Backing, Block, Statistics};
+
+impl Arena {
+    /// Bytes obtained from the next layer.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        self.reserved - self.allocated
+    }
+
+    pub fn find(&self, address: u64) -> Option<Block> {
+        let id = self.blocks.containing(address)?;
+        (self.blocks.kind(id) == Kind::Live).then(|| self.blocks.describe(id))
+    }
+
+    /// The segment that contains `address`.
+    pub fn segment_of(&self, address: u64) -> Option<Backing> {
+        let (address, units) = self.blocks.segment_around(address)?;
+        let size = u64::from(units) * UNIT;
+        Some(Backing::Segment { address, size })
+    }
+
+    /// Whether there is memory of the arena at `address`, live or free.
+    pub fn owns(&self, address: u64) -> bool {
+        let block = self.blocks.containing(address);
+        block.is_some_and(|id| matches!(self.blocks.kind(id), Kind::Live | Kind::Free))
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        let (clean, dirty) = self.lists.split_at(self.dirty_lists().start);
+        let clean = clean.iter().filter_map(FreeIndex::largest);
+        let clean = clean.map(|id| self.blocks.units(id)).max().unwrap_or(0);
+        // As long as the block will be after a synchronisation.
+        let dirty = dirty.iter().flat_map(|list| list.descending(&self.blocks, 1));
+        let largest = dirty.map(|id| self.free_around(id)).fold(clean, u32::max);
+        Statistics {
+            reserved: self.reserved,
+            allocated: self.allocated,
+            free: self.free_bytes(),
+            largest_free_block: u64::from(largest) * UNIT,
+            segments: self.blocks.segment_count(),
+            live_blocks: self.blocks.live_count(),
+            synchronisations: self.synchronisations,
+            examined: self.examined.get(),
+            ..Statistics::default()
+        }
+    }
+
+    /// Units of this free block and all free blocks that are side by side with it.
+    fn free_around(&self, id: Id) -> u32 {
+        let is_free = |&id: &Id| id != NONE && self.blocks.kind(id) == Kind::Free;
+        let before = std::iter::successors(Some(self.blocks.prev(id)).filter(is_free), |&id| {
+            Some(self.blocks.prev(id)).filter(is_free)
+        });
+        let from = std::iter::successors(Some(id), |&id| Some(self.blocks.next(id)).filter(is_free));
+        before.chain(from).map(|id| self.blocks.units(id)).sum()
+    }
+}

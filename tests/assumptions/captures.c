@@ -1,0 +1,241 @@
+/* What may be called while a stream captures, and what that does to the capture. Sources: cuda.h 13.0:15429-15480
+ * (cuThreadExchangeStreamCaptureMode), the CUDA programming guide on CUDA graphs (prohibited and unhandled operations,
+ * invalidation), and what was measured on NVIDIA's hardware in rocm-systems#4508. */
+#include "probe.h"
+#include <pthread.h>
+
+enum { GLOBAL, THREAD_LOCAL, RELAXED, MODES, ACTIVE = 1 };
+static const char *const mode_names[MODES] = {"global", "thread-local", "relaxed"};
+enum wanted { ALLOWED, REFUSED, EITHER }; /* refused: answers 900, and the capture is broken */
+
+static void begin_capture(CUstream stream, int mode) { CHECK(cu(cuStreamBeginCapture_v2)(stream, mode)); }
+
+/* Ends it; whether it is still whole. */
+static bool end_capture(CUstream stream)
+{
+    int status = 0;
+    CUgraph graph = NULL;
+    cu(cuStreamIsCapturing)(stream, &status);
+    bool ended = !cu(cuStreamEndCapture)(stream, &graph) && graph;
+    if (ended) CHECK(cu(cuGraphDestroy)(graph));
+    return ended && status == ACTIVE;
+}
+
+static void judge(const char *name, enum wanted wanted, CUresult result, bool whole)
+{
+    bool as_assumed = wanted == EITHER || (wanted == ALLOWED ? !result && whole : result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && !whole);
+    claim(as_assumed, "%s %d %s", name, result, whole ? "kept" : "broken");
+}
+
+/* Calls `action` in a capture of each mode that the calling thread itself has open. */
+static void in_each_mode(CUresult (*action)(void), enum wanted global, enum wanted local, enum wanted relaxed)
+{
+    const enum wanted wanted[] = {global, local, relaxed};
+    for (int mode = GLOBAL; mode < MODES; mode++) {
+        CUstream stream = new_stream();
+        begin_capture(stream, mode);
+        CUresult result = action();
+        judge(mode_names[mode], wanted[mode], result, end_capture(stream));
+    }
+}
+
+PROBE(begin_capture_does_not_wait, NEEDED,
+      "cuStreamBeginCapture returns while work blocks, on its own stream too",
+      "cuda.h 13.0:15348, nothing is said to wait")
+{
+    begin();
+    CHECK(cu(cuMemFree_v2)(alloc(4 * MIB))); /* what was freed before is no reason to wait either */
+    WITH_EACH(kind)
+    {
+        CUstream stream = new_stream();
+        figure("%s:", kind_names[kind]);
+        struct blocked *work = block(kind, stream);
+        RETURNS_AT_ONCE(work, "begin", cu(cuStreamBeginCapture_v2)(stream, RELAXED));
+        claim(end_capture(stream), "end");
+        release(work);
+    }
+}
+
+PROBE(default_stream_and_capture, TELLS,
+      "the legacy default stream cannot capture, a thread's default stream can",
+      "cuda.h 13.0:15350")
+{
+    begin();
+    CUstream legacy = (CUstream)1, per_thread = (CUstream)2;
+    CUresult result = cu(cuStreamBeginCapture_v2)(legacy, RELAXED);
+    claim(result != CUDA_SUCCESS, "legacy %d", result);
+    result = cu(cuStreamBeginCapture_v2)(per_thread, RELAXED);
+    claim(!result, "per thread %d", result);
+    if (!result) claim(end_capture(per_thread), "ended");
+}
+
+PROBE(legacy_stream_breaks_capture, TELLS,
+      "work on the legacy stream while a blocking stream captures answers 906 and breaks the capture",
+      "cuda.h 13.0:3106, error 906; rocm-systems#4508")
+{
+    enum { STREAM_CAPTURE_IMPLICIT = 906 };
+    begin();
+    CUdeviceptr address = alloc(MIB);
+    CUstream blocking;
+    CHECK(cu(cuStreamCreate)(&blocking, 0));
+    begin_capture(blocking, RELAXED);
+    CUresult result = cu(cuMemsetD8Async)(address, 0, MIB, NULL);
+    bool whole = end_capture(blocking);
+    claim(result == STREAM_CAPTURE_IMPLICIT && !whole, "answered %d, %s", result, whole ? "kept" : "broken");
+}
+
+static CUresult synchronise(void) { return cu(cuCtxSynchronize)(); }
+
+PROBE(synchronise_in_capture, TELLS,
+      "cuCtxSynchronize answers 900 and breaks a capture of any mode",
+      "TensorRT#2888; rocm-systems#4508; NVIDIA's CUDA graph best practices, Constraints")
+{
+    begin();
+    in_each_mode(synchronise, REFUSED, REFUSED, REFUSED);
+}
+
+static CUstream idle_stream;
+static CUresult synchronise_idle_stream(void) { return cu(cuStreamSynchronize)(idle_stream); }
+
+PROBE(stream_synchronise_in_capture, TELLS, "cuStreamSynchronize of an idle stream is allowed in a relaxed capture",
+      "NVIDIA's CUDA graph best practices, Constraints: forbidden on the capturing stream")
+{
+    begin();
+    idle_stream = new_stream();
+    in_each_mode(synchronise_idle_stream, EITHER, EITHER, ALLOWED);
+}
+
+static CUevent event;
+static CUresult query_event(void) { return cu(cuEventQuery)(event); }
+static CUresult record_event(void) { return cu(cuEventRecord)(event, idle_stream); }
+
+static void record_before(void)
+{
+    begin();
+    idle_stream = new_stream();
+    CHECK(cu(cuEventCreate)(&event, 0));
+    CHECK(record_event());
+    CHECK(cu(cuCtxSynchronize)());
+}
+
+PROBE(event_query_in_capture, TELLS,
+      "cuEventQuery of an event recorded before is refused in global and thread-local captures, allowed in relaxed ones",
+      "pytorch#105182, #148594; cuda.h 13.0:15463")
+{
+    record_before();
+    in_each_mode(query_event, REFUSED, REFUSED, ALLOWED);
+}
+
+PROBE(event_record_in_capture, NEEDED,
+      "cuEventRecord on a stream that does not capture is allowed in any capture",
+      "CUDA programming guide: work on other streams is not captured")
+{
+    record_before();
+    in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
+}
+
+static CUdeviceptr allocated;
+static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
+static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
+
+PROBE(alloc_in_capture, NEEDED,
+      "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
+      "cuda.h 13.0:15442-15466")
+{
+    begin();
+    in_each_mode(allocate, REFUSED, REFUSED, ALLOWED);
+}
+
+PROBE(free_in_capture, TELLS,
+      "cuMemFree is refused in global and thread-local captures, allowed in relaxed ones",
+      "cuda.h 13.0:15463; only cudaMalloc is named")
+{
+    begin();
+    allocated = alloc(2 * MIB); /* refused twice, then freed */
+    in_each_mode(give_back, REFUSED, REFUSED, ALLOWED);
+}
+
+static CUdeviceptr reserved;
+static CUresult map_and_unmap(void)
+{
+    size_t size = granule();
+    CUmemAllocationProp properties = pinned_on(0);
+    CUmemAccessDesc access = access_of(0);
+    CUmemGenericAllocationHandle handle;
+    CUresult result = cu(cuMemCreate)(&handle, size, &properties, 0);
+    if (!result) result = cu(cuMemMap)(reserved, size, 0, handle, 0);
+    if (!result) result = cu(cuMemSetAccess)(reserved, size, &access, 1);
+    if (!result) result = cu(cuMemUnmap)(reserved, size);
+    return result ? result : cu(cuMemRelease)(handle);
+}
+
+PROBE(vmm_in_capture, NEEDED, "create, map, set-access, unmap and release are allowed in a relaxed capture",
+      "PyTorch grows expandable segments during captures; cuda.h 13.0:15463")
+{
+    begin();
+    reserved = reserve(granule());
+    in_each_mode(map_and_unmap, EITHER, EITHER, ALLOWED);
+}
+
+/* ---- another thread, while this one captures on device 0 */
+
+static struct call { CUresult (*action)(void); int device, mode; } beside;
+static CUresult answer_beside;
+
+static void *call_beside(void *unused)
+{
+    current(beside.device);
+    int mode = beside.mode;
+    CHECK(cu(cuThreadExchangeStreamCaptureMode)(&mode));
+    answer_beside = beside.action();
+    return unused;
+}
+
+static void beside_capture(const char *name, int capture_mode, struct call call, enum wanted wanted)
+{
+    pthread_t thread;
+    CUstream stream = new_stream();
+    begin_capture(stream, capture_mode);
+    beside = call;
+    pthread_create(&thread, NULL, call_beside, NULL);
+    pthread_join(thread, NULL);
+    judge(name, wanted, answer_beside, end_capture(stream));
+}
+
+PROBE(event_query_beside_capture, TELLS,
+      "cuEventQuery of another thread is refused while a global capture is open, unless that thread is thread-local",
+      "pytorch#104487, #105182, #148594")
+{
+    record_before();
+    beside_capture("global thread", GLOBAL, (struct call){query_event, 0, GLOBAL}, REFUSED);
+    beside_capture("thread-local thread", GLOBAL, (struct call){query_event, 0, THREAD_LOCAL}, ALLOWED);
+}
+
+PROBE(relaxed_thread_beside_capture, NEEDED,
+      "a thread in relaxed mode may query events, allocate and map beside a global capture",
+      "cuda.h 13.0:15463; pytorch#105182")
+{
+    record_before();
+    reserved = reserve(granule());
+    beside_capture("query", GLOBAL, (struct call){query_event, 0, RELAXED}, ALLOWED);
+    beside_capture("alloc", GLOBAL, (struct call){allocate, 0, RELAXED}, ALLOWED);
+    beside_capture("map", GLOBAL, (struct call){map_and_unmap, 0, RELAXED}, ALLOWED);
+}
+
+PROBE(synchronise_beside_capture, TELLS, "cuCtxSynchronize of another, relaxed thread breaks a capture of any mode on its device",
+      "rocm-systems#4508, measured on CUDA; a comment in rocm-systems#11698 denies it for thread-local captures")
+{
+    begin();
+    for (int mode = GLOBAL; mode < MODES; mode++)
+        beside_capture(mode_names[mode], mode, (struct call){synchronise, 0, RELAXED}, REFUSED);
+}
+
+PROBE(synchronise_other_device_beside_capture, TELLS,
+      "cuCtxSynchronize of another device breaks no capture, whatever the thread's mode",
+      "rocm-systems#4508, measured on CUDA")
+{
+    begin_on(2);
+    for (int mode = GLOBAL; mode < MODES; mode++)
+        beside_capture(mode_names[mode], mode, (struct call){synchronise, 1, GLOBAL}, ALLOWED);
+    beside_capture("relaxed thread", GLOBAL, (struct call){synchronise, 1, RELAXED}, ALLOWED);
+}

@@ -1,0 +1,95 @@
+/* Wrong and late frees, faults, and what dies with a context. Sources: cuda.h at each function, and issues of clients. */
+#include "probe.h"
+
+PROBE(double_free, NEEDED,
+      "cuMemFree of freed memory answers 1, and so does one of an address inside an allocation",
+      "cuda.h 13.0:8676, 8693")
+{
+    begin();
+    CUdeviceptr address = alloc(4 * MIB), other = alloc(4 * MIB);
+    CHECK(cu(cuMemFree_v2)(address));
+    CUresult twice = cu(cuMemFree_v2)(address), inside = cu(cuMemFree_v2)(other + 4096);
+    claim(twice == CUDA_ERROR_INVALID_VALUE, "twice %d", twice);
+    claim(inside == CUDA_ERROR_INVALID_VALUE, "inside %d", inside);
+}
+
+PROBE(foreign_context_free, NEEDED,
+      "memory of one context can be freed while another one is current",
+      "unified addressing; PyTorch frees on whatever device is current")
+{
+    begin();
+    CUcontext other;
+    CHECK(cu(cuCtxCreate_v2)(&other, 0, 0));
+    CUdeviceptr address = alloc(4 * MIB);
+    current(0);
+    CUresult result = cu(cuMemFree_v2)(address);
+    claim(!result, "answered %d", result);
+}
+
+PROBE(free_without_context, TELLS, "cuMemFree without a current context answers 201", "cuda.h 13.0:8692")
+{
+    begin();
+    CUdeviceptr address = alloc(4 * MIB);
+    CHECK(cu(cuCtxSetCurrent)(NULL));
+    CUresult result = cu(cuMemFree_v2)(address);
+    claim(result == CUDA_ERROR_INVALID_CONTEXT, "answered %d", result);
+}
+
+PROBE(sticky_error, NEEDED, "after a kernel's fault every call of the context answers the fault's error",
+      "cuda.h 13.0, CUDA_ERROR_ILLEGAL_ADDRESS: the process is left in an inconsistent state")
+{
+    enum { ILLEGAL_ADDRESS = 700 };
+    begin();
+    if (!kernels()) not_asked("no kernel computes here");
+    CUdeviceptr address = alloc(4 * MIB), other;
+    size_t size = granule(), bytes, total;
+    CUmemAllocationProp properties = pinned_on(0);
+    CUmemGenericAllocationHandle handle;
+    CHECK(cu(cuLaunchKernel)(wild_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    const struct { const char *call; CUresult result; } after[] = {
+        {"synchronise", cu(cuCtxSynchronize)()},
+        {"free", cu(cuMemFree_v2)(address)},
+        {"alloc", cu(cuMemAlloc_v2)(&other, 4 * MIB)},
+        {"create", cu(cuMemCreate)(&handle, size, &properties, 0)},
+        {"info", cu(cuMemGetInfo_v2)(&bytes, &total)},
+    };
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++)
+        claim(after[i].result == ILLEGAL_ADDRESS, "%s %d", after[i].call, after[i].result);
+}
+
+/* Bytes that are still taken after the primary context was reset, of `size` that `obtain` took. */
+static size_t left_after_reset(void (*obtain)(size_t), size_t size)
+{
+    begin();
+    size_t before = free_memory();
+    obtain(size);
+    size_t taken = before - free_memory();
+    if (taken < size) failed("only %zu MiB were taken", taken / MIB);
+    CHECK(cu(cuDevicePrimaryCtxReset_v2)(0));
+    begin();
+    size_t after = free_memory();
+    return after < before ? before - after : 0;
+}
+
+static void by_alloc(size_t size) { alloc(size); }
+static void by_mapping(size_t size)
+{
+    CUdeviceptr start = reserve(size);
+    map(start, size, create(size, 0));
+    grant(start, size, 0);
+}
+
+enum { TAKEN = 512 * MIB };
+
+PROBE(primary_context_reset_frees_alloc, NEEDED, "cuDevicePrimaryCtxReset frees cuMemAlloc's memory", "cuda.h 13.0:6063")
+{
+    size_t left = left_after_reset(by_alloc, TAKEN);
+    claim(left < TAKEN / 2, "%zu of %d MiB left", left / MIB, TAKEN / MIB);
+}
+
+PROBE(primary_context_reset_frees_vmm, TELLS, "cuDevicePrimaryCtxReset frees cuMemCreate's memory",
+      "cuda.h 13.0:6063, \"all allocations\"; CUDA.jl#1579 saw pool memory stay")
+{
+    size_t left = left_after_reset(by_mapping, TAKEN);
+    claim(left < TAKEN / 2, "%zu of %d MiB left", left / MIB, TAKEN / MIB);
+}

@@ -1,0 +1,191 @@
+//! The assumptions about the CUDA driver, put to the simulated GPU: it satisfies all but a list that is kept here, and
+//! the library in passthrough changes no answer.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, root, scratch};
+
+/// What the simulated GPU answers otherwise than the driver is assumed to, and why.
+const EXCEPTIONS: [(&str, &str, &str); 21] = [
+    (
+        "free_waits_for_peers",
+        "differs",
+        "a free waits for its own context alone",
+    ),
+    ("free_waits_for_green_contexts", "not asked", "no green contexts"),
+    ("synchronise_covers_green_contexts", "not asked", "no green contexts"),
+    (
+        "event_query_beside_blocked_work",
+        "differs",
+        "a query performs the work that it finds pending",
+    ),
+    (
+        "host_function_runs_on_own_thread",
+        "differs",
+        "the thread that waits runs it",
+    ),
+    (
+        "host_function_may_not_call_cuda",
+        "differs",
+        "every call is allowed in it",
+    ),
+    ("unmap_over_a_hole_fails", "differs", "holes are skipped"),
+    ("copy_of_vmm_between_devices", "differs", "copies do not look at access"),
+    (
+        "mapping_attributes_of_alloc",
+        "differs",
+        "no MAPPING_SIZE and MAPPING_BASE_ADDR",
+    ),
+    (
+        "attributes_of_vmm",
+        "differs",
+        "RANGE_* tell the mapping, MAPPING_* nothing",
+    ),
+    ("sync_memops_of_alloc", "differs", "the attribute is not kept"),
+    ("sync_memops_of_vmm", "differs", "answers 1 instead of 801"),
+    ("dmabuf_of_alloc", "not asked", "no cuMemGetHandleForAddressRange"),
+    ("dmabuf_of_vmm", "not asked", "no cuMemGetHandleForAddressRange"),
+    (
+        "default_stream_and_capture",
+        "differs",
+        "a thread's default stream cannot capture",
+    ),
+    (
+        "legacy_stream_breaks_capture",
+        "differs",
+        "work on the legacy stream is taken beside a capture",
+    ),
+    (
+        "event_query_in_capture",
+        "differs",
+        "an event can be queried in any capture",
+    ),
+    (
+        "event_query_beside_capture",
+        "differs",
+        "an event can be queried beside any capture",
+    ),
+    (
+        "synchronise_other_device_beside_capture",
+        "differs",
+        "a global capture breaks by a call on any device",
+    ),
+    ("sticky_error", "not asked", "kernels compute nothing, so none faults"),
+    (
+        "primary_context_reset_frees_vmm",
+        "differs",
+        "memory of cuMemCreate outlives its context",
+    ),
+];
+
+fn executable() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let folder = scratch("assumptions");
+        let status = Command::new(root().join("tests/assumptions/build"))
+            .arg(&folder)
+            .status();
+        assert!(status.expect("a shell").success(), "the probes do not build");
+        folder.join("assumptions")
+    });
+    built.clone()
+}
+
+fn probes() -> Job {
+    Job::new(executable()).sim("8GiB", 2).env("SIMGPU_DELAYED", "1")
+}
+
+/// By name: the outcome, and the figures.
+type Outcomes = BTreeMap<String, (String, String)>;
+
+fn outcomes(job: Job) -> Outcomes {
+    let lines = job.args(["--json"]).run().json();
+    let text = |line: &Value, key: &str| line[key].as_str().unwrap_or_default().to_owned();
+    let probes = lines.iter().filter(|line| line["name"].is_string());
+    probes
+        .map(|line| (text(line, "name"), (text(line, "outcome"), text(line, "figures"))))
+        .collect()
+}
+
+/// Without the library; asked once.
+fn alone() -> &'static Outcomes {
+    static ANSWERS: OnceLock<Outcomes> = OnceLock::new();
+    ANSWERS.get_or_init(|| outcomes(probes().alone()))
+}
+
+fn differences(before: &Outcomes, after: &Outcomes) -> Vec<String> {
+    let changed = before.iter().filter(|(name, (outcome, _))| after[*name].0 != *outcome);
+    changed
+        .map(|(name, (outcome, _))| format!("{name}: {outcome} -> {}: {}", after[name].0, after[name].1))
+        .collect()
+}
+
+#[test]
+fn the_simulated_gpu_satisfies_all_but_the_listed_assumptions() {
+    let mut exceptions: BTreeMap<_, _> = EXCEPTIONS.map(|(name, outcome, _)| (name, outcome)).into();
+    for (name, (outcome, figures)) in alone() {
+        let expected = exceptions.remove(name.as_str()).unwrap_or("holds");
+        assert_eq!(outcome.as_str(), expected, "{name}: {figures}");
+    }
+    assert!(exceptions.is_empty(), "no such probes: {exceptions:?}");
+}
+
+#[test]
+fn passthrough_changes_no_answer() {
+    let under = outcomes(probes().strategy(PASSTHROUGH));
+    assert_eq!(differences(alone(), &under), Vec::<String>::new());
+}
+
+/// Printed alone: what a policy changes is described in the README.
+#[test]
+fn what_the_policies_change_is_told() {
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
+        let under = outcomes(probes().strategy(strategy));
+        assert_eq!(alone().len(), under.len(), "{}: every probe answers", strategy.name);
+        for difference in differences(alone(), &under) {
+            println!("{}: {difference}", strategy.name);
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_hangs_stops_no_other() {
+    let job = probes()
+        .alone()
+        .env("SIMGPU_LATENCY", "cuMemGetAllocationGranularity=5000ms");
+    let finished = job.args(["--json", "--limit", "2", "granularity", "double_free"]).run();
+    let lines = finished.json();
+    assert_eq!(lines[1]["outcome"], "hangs");
+    assert_eq!(lines[2]["outcome"], "holds");
+    assert_eq!(finished.status.code(), Some(1), "a strategy needs the first one");
+}
+
+#[test]
+fn what_a_device_lacks_is_not_asked() {
+    let names = ["granularity", "copy_of_alloc_between_devices"];
+    let lines = probes()
+        .alone()
+        .sim("8GiB", 1)
+        .env("SIMGPU_VMM", "0")
+        .args(["--json"].iter().chain(&names))
+        .run()
+        .ok()
+        .json();
+    assert_eq!(lines[1]["figures"], "no virtual memory management");
+    assert_eq!(lines[2]["figures"], "needs two devices");
+    assert!(lines[1..].iter().all(|line| line["outcome"] == "not asked"));
+}
+
+#[test]
+fn the_readme_tells_of_every_probe() {
+    let readme = std::fs::read_to_string(root().join("tests/assumptions/README.md")).expect("the README");
+    let list = probes().alone().args(["list"]).run().ok().stdout;
+    for line in list.lines() {
+        let name = line.split([' ', ':']).next().expect("a name");
+        assert!(readme.contains(&format!("| `{name}`")), "{name} is not in the README");
+    }
+}

@@ -1,0 +1,129 @@
+/* What the probes share. A probe is a small program that asks the driver whether one assumption of ours holds. It runs
+ * in a process of its own, finds every driver function by name, and says what it saw with `claim` and `figure`. */
+#ifndef PROBE_H
+#define PROBE_H
+
+#include "cuda_api.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* NEEDED: a strategy of the library relies on it. TELLS: the answer decides how something is done, or is a figure. */
+enum weight { TELLS, NEEDED };
+struct probe {
+    const char *name;
+    enum weight weight;
+    const char *assumption, *source;
+    void (*run)(void);
+};
+#define PROBE(name, weight, assumption, source)                                          \
+    static void run_##name(void);                                                        \
+    const struct probe probe_##name = {#name, weight, assumption, source, run_##name};   \
+    static void run_##name(void)
+
+/* ---- what a probe says; without any failed claim its assumption holds */
+#define FORMATS(text, values) __attribute__((format(printf, text, values)))
+/* Notes what was seen; the assumption does not hold if `seen_as_assumed` is false. Returns it. */
+FORMATS(2, 3) bool claim(bool seen_as_assumed, const char *format, ...);
+FORMATS(1, 2) void figure(const char *format, ...);
+/* The question cannot be put to this driver. Ends the probe. */
+FORMATS(1, 2) _Noreturn void not_asked(const char *format, ...);
+/* The probe could not go on: the assumption does not hold. */
+FORMATS(1, 2) _Noreturn void failed(const char *format, ...);
+
+/* ---- the driver */
+/* A function by its exported name; without it the probe ends as not asked. */
+void *driver_function(const char *name);
+#define cu(name) ((__typeof__(&name))driver_function(#name))
+const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */
+#define CHECK(call)                                          \
+    do {                                                     \
+        CUresult result_ = (call);                           \
+        if (result_) failed("%s answered %d", name_of_call(#call), result_); \
+    } while (0)
+#define NEED(call)                                              \
+    do {                                                        \
+        CUresult result_ = (call);                              \
+        if (result_) not_asked("%s answered %d", name_of_call(#call), result_); \
+    } while (0)
+
+/* Public functions that the simulator's header does not declare. */
+typedef struct { unsigned char bytes[256]; } GreenResource; /* CUdevResource of cuda.h, with room to spare */
+CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address);
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, int type, unsigned long long flags);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size, CUstream stream);
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
+CUresult cuThreadExchangeStreamCaptureMode(int *mode);
+CUresult cuModuleLoadData(CUmodule *module, const void *image);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+                        unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra);
+CUresult cuDeviceGetDevResource(CUdevice device, GreenResource *resource, int type);
+CUresult cuDevSmResourceSplitByCount(GreenResource *result, unsigned *groups, const GreenResource *input, GreenResource *remaining,
+                                     unsigned flags, unsigned least);
+CUresult cuDevResourceGenerateDesc(void **description, GreenResource *resources, unsigned count);
+CUresult cuGreenCtxCreate(void **context, void *description, CUdevice device, unsigned flags);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, void *context, unsigned flags, int priority);
+
+/* Initialises the driver and makes the primary context of device 0 current. */
+void begin(void);
+/* Also those of the first `count` devices; not asked if there are fewer. */
+void begin_on(int count);
+extern CUcontext contexts[2]; /* primary contexts */
+void current(int device);
+int attribute_of_device(int attribute, int device);
+/* Not asked unless the two devices can reach each other's memory. */
+void need_peers(void);
+CUstream new_stream(void); /* non-blocking, in the current context */
+CUdeviceptr alloc(size_t size);
+
+/* ---- virtual memory management */
+enum { MIB = 1 << 20 };
+size_t granule(void); /* the minimum granularity; not asked if virtual memory management is missing */
+CUmemAllocationProp pinned_on(int device);
+CUmemAccessDesc access_of(int device);
+CUdeviceptr reserve(size_t size);
+CUmemGenericAllocationHandle create(size_t size, int device);
+void map(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle);
+void grant(CUdeviceptr address, size_t size, int device);
+/* A reservation of `count` granules, each mapped to a handle of its own and accessible from `device`. */
+CUdeviceptr mapped(unsigned count, int device);
+size_t free_memory(void);
+
+/* ---- bytes, checked on the host */
+void fill(CUdeviceptr address, unsigned char value, size_t size);
+/* Whether all bytes have this value, after all work of the context is done. */
+bool holds_only(CUdeviceptr address, unsigned char value, size_t size);
+
+/* ---- work that does not end by itself for a while */
+enum kind { HOST_FUNCTION, KERNEL, KINDS };
+extern const char *const kind_names[KINDS];
+struct blocked { volatile uint32_t started, released, ended; }; /* also read and written by the kernel */
+enum { BLOCK_MS = 300 };
+/* Submits work that ends when it is released, or BLOCK_MS later. Returns when it runs, or is late to begin. */
+struct blocked *block(enum kind kind, CUstream stream);
+void release(struct blocked *work);
+/* Whether kernels compute here: on the simulated GPU they do not. */
+bool kernels(void);
+/* A kernel that writes to an address that is not mapped. */
+CUfunction wild_kernel(void);
+/* Runs what follows once with each kind of blocked work that there is; `kind` is a name of the caller's. */
+#define WITH_EACH(kind) for (enum kind kind = HOST_FUNCTION; kind < KINDS; kind++) if (kind == KERNEL && !kernels()) {} else
+
+/* Whether a call that is made while `work` is blocked returns before that work has ended, with the time it took. */
+#define RETURNS_AT_ONCE(work, what, call)                                                                       \
+    do {                                                                                                        \
+        double before_ = now_us();                                                                              \
+        CHECK(call);                                                                                            \
+        claim(!(work)->ended, "%s %.0f us%s", what, now_us() - before_, (work)->ended ? " (waited)" : "");       \
+    } while (0)
+
+double now_us(void);
+
+#endif

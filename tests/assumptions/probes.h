@@ -1,0 +1,30 @@
+/* All probes, in the order in which they run. */
+#define PROBES(X)                                                                                             \
+    /* waits.c */                                                                                             \
+    X(free_waits) X(free_waits_for_unrelated_work) X(free_waits_for_peers) X(free_waits_for_green_contexts)    \
+    X(synchronise_covers_green_contexts)                                                                      \
+    X(alloc_does_not_wait) X(alloc_does_not_wait_for_peers)                                                   \
+    X(create_map_access_beside_blocked_work) X(unmap_beside_blocked_work)                                     \
+    X(questions_beside_blocked_work) X(event_query_beside_blocked_work)                                       \
+    X(host_function_runs_on_own_thread) X(host_function_may_not_call_cuda)                                    \
+    /* mapping.c */                                                                                           \
+    X(granularity) X(one_handle_at_two_addresses) X(one_set_access_over_many_mappings)                        \
+    X(unmap_over_many_mappings) X(unmap_over_a_hole_fails) X(set_access_over_a_hole_fails)                    \
+    X(release_while_mapped) X(retain_handle)                                                                  \
+    X(copy_of_alloc_between_devices) X(copy_of_vmm_between_devices) X(peer_copy_of_vmm_between_devices)        \
+    /* attributes.c */                                                                                        \
+    X(alignment_of_alloc) X(attributes_of_alloc) X(mapping_attributes_of_alloc)                                \
+    X(attributes_of_vmm) X(address_range_of_vmm)                                                              \
+    X(sync_memops_of_alloc) X(sync_memops_of_vmm) X(ipc_of_vmm_refused)                                       \
+    X(dmabuf_of_alloc) X(dmabuf_of_vmm)                                                                       \
+    /* captures.c */                                                                                          \
+    X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
+    X(synchronise_in_capture) X(stream_synchronise_in_capture) X(event_query_in_capture)                      \
+    X(event_record_in_capture) X(alloc_in_capture) X(free_in_capture) X(vmm_in_capture)                       \
+    X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \
+    X(synchronise_beside_capture) X(synchronise_other_device_beside_capture)                                  \
+    /* lifetimes.c */                                                                                         \
+    X(double_free) X(foreign_context_free) X(free_without_context) X(sticky_error)                            \
+    X(primary_context_reset_frees_alloc) X(primary_context_reset_frees_vmm)                                   \
+    /* prices.c */                                                                                            \
+    X(prices)
