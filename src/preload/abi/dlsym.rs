@@ -30,9 +30,9 @@ use std::ptr;
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::Entry;
+use crate::engine::Route;
 use crate::next::elf::{self, Object, Position};
 use crate::next::symbols;
-use journal::format::Route;
 
 /// A decision. If `go_on` is null, the caller gets `value`. A null `go_on` can also mean that there is no next function.
 /// Both architectures return the two words in registers.
