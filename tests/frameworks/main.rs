@@ -109,6 +109,14 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
     STRATEGIES.iter().map(one).collect()
 }
 
+/// `examples/pytorch_allocator.py` compares its totals itself.
+#[test]
+fn the_pytorch_example_runs() {
+    for strategy in STRATEGIES {
+        run("../../examples/pytorch_allocator.py", strategy, "4GiB", 0);
+    }
+}
+
 #[test]
 fn growing_tensors() {
     for told in under_every_strategy("growing.py", "24GiB", 5) {
