@@ -1,9 +1,8 @@
 //! The records of a journal that is still being written: each once, in the order of their times.
 //!
 //! A follower reads the slots that were taken since it looked last. It also reads again the slots that held no record
-//! then. A record that it finds waits until no earlier record can come. How early a record can be follows from the way
-//! in which the writer claims slots (`writer::Journal::claim`): it marks the slot as under way before it takes the time.
-//! So:
+//! then. A record that it finds waits until no earlier record can come. How early a record can be follows from
+//! `writer::Journal::claim`: the writer marks the slot as under way before it takes the time. So:
 //!
 //! - If a slot was not marked when a look began, its record is later than every record that was read before that look.
 //! - If a slot is marked, its record is later than the look that last found the slot unmarked. The slot holds back all
@@ -12,7 +11,7 @@
 //! A call that waits for the device may be under way for long. After `PATIENCE` its slot holds nothing back any more.
 //! Its record is handed out when it comes, and `late` counts it as out of order.
 //!
-//! A long file is read in portions. The order of the slots is not the order of the times: a thread has up to 64 slots in
+//! A long file is read in portions. The order of the slots is not the order of the times. A thread has up to 64 slots in
 //! reserve, and may use them after other threads have used later slots. So the next portion can hold records that are
 //! earlier than some that were read. At most the 64 latest records that were read of each thread are concerned.
 //! Therefore the `HELD` latest records wait, and only the others are handed out. This bounds the memory, too.
@@ -274,7 +273,8 @@ impl Follower {
             if self.read(index, 1)? == 0 || !self.take(index, index) {
                 self.marked.push(marked);
             } else if let Some(again) = self.marked.get_mut(was) {
-                // Still under way: what is known of its time is what the first look found.
+                // The slot is still marked. The older entry stays, because its `from` and `until` are those of the look
+                // that first found the slot marked.
                 *again = marked;
             }
         }

@@ -21,9 +21,9 @@
 //!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us, the question is
 //!    passed on as well. Otherwise our function is the answer.
 //!
-//! A `dlvsym` question skips rules 3 and 4 and is decided by rule 5, whatever its handle: our functions carry no version,
-//! so the normal search never finds them. If a layer in front of us asks `dlvsym` for the next `dlsym` or `dlvsym`, ours
-//! is the answer.
+//! Whatever its handle, a `dlvsym` question skips rules 3 and 4 and is decided by rule 5. Our functions carry no version,
+//! so the normal search would not find them. If a layer in front of us asks `dlvsym` for the next `dlsym` or `dlvsym`,
+//! ours is the answer.
 //!
 //! On this path nothing is locked, allocated, logged or thread-local, and nothing can panic. It runs in constructors, in
 //! signal handlers, in children of `vfork`, and under any lock that a caller holds.
