@@ -1,6 +1,8 @@
-//! Measures the cost of one pair: free a block, allocate another. All contenders hold their live blocks at the same
-//! time and take turns in short rounds, so other work of the machine slows all of them alike. A ratio is computed for
-//! each round, and the median is printed.
+//! Measures the cost of one pair: free a block, allocate another.
+//!
+//! The contenders take turns in short rounds, so other work of the machine slows all of them alike. Over the simulated
+//! GPU all contenders hold their live blocks the whole time. On a real GPU each round starts a process of its own. A
+//! ratio is computed for each round, and the median is printed.
 
 use comfy_table::Table;
 use serde_json::{Value, json};

@@ -128,7 +128,8 @@ fn paddle_auto_growth_by_hand() {
         ("free", 1, 3 * MIB),
         ("allocate", 3, 3 * MIB + MIB / 2),
     ]);
-    // One chunk of 4 MiB, in which 3 MiB and half a MiB are free on both sides of the second block.
+    // In the first chunk, half a MiB before the second block is free, and 3 MiB after it. So the third block does not
+    // fit, and a second chunk of 4 MiB is obtained.
     assert_eq!(one(&split, "paddle_auto_growth", &["--chunk", "4MiB"]), (8 * MIB, 2, 0));
     let chunks = csv(&[
         ("allocate", 1, 4 * MIB),

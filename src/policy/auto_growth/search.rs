@@ -180,7 +180,7 @@ impl Search<'_> {
         }
     }
 
-    /// Counts a request that got the best place, and the memory that grew by so many granules for it.
+    /// Counts a request that got the best place, and the granules by which memory grew for it.
     fn note_search(&mut self, new_granules: u32) {
         let grown = u64::from(new_granules) * u64::from(self.granules.units()) * UNIT;
         let reserved = self.arena.reserved();

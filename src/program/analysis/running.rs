@@ -31,8 +31,8 @@ pub fn file_id(path: &Path) -> Option<FileId> {
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// All processes whose descriptors this user may read. A journal that forked children inherited is listed once, under
-/// the process that writes it.
+/// All processes that write a journal now, as far as this user may read their descriptors. A journal that a forked child
+/// inherited is listed only under the process that writes it.
 pub fn all() -> Vec<Running> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries

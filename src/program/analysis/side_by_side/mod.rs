@@ -132,7 +132,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
         devices.extend(as_of(job, None, None));
     }
-    // The processes `ours` by their last measurement, with the reason `why`; limited to the device `uuid` if given.
+    // The devices of the processes `ours`, each as its process measured it last. `why` tells why no figures of now can be
+    // shown. If `uuid` is given, other devices are left out.
     let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
         let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
         let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
