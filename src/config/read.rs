@@ -11,9 +11,9 @@ use policy::Strategy;
 use quota::Scope;
 use quota::limits::Limits;
 
-use crate::parse::{boolean, duration_or_never, fraction, mebibytes, scope};
+use crate::parse::{boolean, duration_or_never, mebibytes, scope};
 use crate::settings::{Config, ConfigError, LogLevel};
-use crate::table::{self, Variable};
+use crate::table::{self, Part, VARIABLES, Variable};
 
 impl Config {
     /// Reads every variable through `lookup`. The config can always be used: a variable in error keeps its default.
@@ -24,17 +24,12 @@ impl Config {
         };
         let mut config = Config::default();
         reader.strategy(&mut config);
-        let settings = &mut config.settings;
-        reader.set(&table::FRACTION, fraction, &mut settings.fraction);
-        reader.set(&table::INITIAL, mebibytes, &mut settings.initial_bytes);
-        reader.set(&table::REALLOCATE, mebibytes, &mut settings.reallocate_bytes);
-        reader.set(&table::CHUNK, mebibytes, &mut settings.chunk_bytes);
-        reader.set(&table::FREE_IDLE_CHUNK, boolean, &mut settings.free_idle_chunk);
-        reader.set(
-            &table::FREE_WHEN_NO_CACHE_HIT,
-            boolean,
-            &mut settings.free_when_no_cache_hit,
-        );
+        for variable in VARIABLES {
+            if let Part::Policy(store) = variable.part {
+                let store = |text: &str| store(text, &mut config.settings);
+                reader.parsed(variable.name, (variable.accepted)(), store);
+            }
+        }
         reader.set(&table::JOURNAL_MAX, parse_size, &mut config.journal_max);
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
@@ -81,7 +76,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         &mut self,
         variable: &'static str,
         accepted: &'static str,
-        parse: impl Fn(&str) -> Option<T>,
+        parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
         let value = self.text(variable)?;
         let parsed = parse(&value);

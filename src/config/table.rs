@@ -2,19 +2,22 @@
 //!
 //! Everything that is said of a variable is made from its entry here: what an error message accepts, the list in
 //! `vramshim run --help`, the output of `vramshim variables`, docs/variables.md, and which variables a journal's header
-//! keeps. To add a variable, add an entry and read it in `read.rs`.
+//! keeps. To add a setting of a policy, add an entry. To add another variable, add an entry and read it in `read.rs`.
 
 use std::sync::LazyLock;
 
 use policy::Strategy;
 
+use crate::parse::{boolean, fraction, mebibytes};
+
 /// Which part acts on a variable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Part {
     /// `libvramshim.so`, in the job.
     Library,
-    /// A strategy, in the job and in `vramshim replay`.
-    Policy,
+    /// A strategy, in the job and in `vramshim replay`. The function stores a value; it answers `None` if the value cannot
+    /// be used.
+    Policy(StoreSetting),
     /// The program `vramshim`.
     Program,
 }
@@ -23,11 +26,13 @@ impl Part {
     pub const fn name(self) -> &'static str {
         match self {
             Part::Library => "library",
-            Part::Policy => "policy",
+            Part::Policy(_) => "policy",
             Part::Program => "program",
         }
     }
 }
+
+type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
 
 /// One environment variable, in words.
 #[derive(Clone, Copy, Debug)]
@@ -169,7 +174,10 @@ variables! {
         default: "0.92",
         accepted: || "a number above 0, up to 1",
         meaning: "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.fraction = fraction(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     INITIAL = Variable {
@@ -177,7 +185,10 @@ variables! {
         default: "0",
         accepted: || MEBIBYTES,
         meaning: "`naive_best_fit`: size of the first reservation. `0` takes the share.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.initial_bytes = mebibytes(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     REALLOCATE = Variable {
@@ -185,7 +196,10 @@ variables! {
         default: "0",
         accepted: || MEBIBYTES,
         meaning: "`naive_best_fit`: size of later reservations. `0` takes the share.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.reallocate_bytes = mebibytes(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     CHUNK = Variable {
@@ -194,7 +208,10 @@ variables! {
         accepted: || MEBIBYTES,
         meaning: "`auto_growth`: size of a granule, rounded up to a power of two, at most 1/16 of the device's memory; `0` \
                   is the driver's smallest granule. If there is no virtual memory management, this is the smallest chunk.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.chunk_bytes = mebibytes(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     FREE_IDLE_CHUNK = Variable {
@@ -202,7 +219,10 @@ variables! {
         default: "false",
         accepted: || BOOLEAN,
         meaning: "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.free_idle_chunk = boolean(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     FREE_WHEN_NO_CACHE_HIT = Variable {
@@ -210,7 +230,10 @@ variables! {
         default: "false",
         accepted: || BOOLEAN,
         meaning: "`auto_growth` in chunks only: give idle chunks back before growing.",
-        part: Part::Policy,
+        part: Part::Policy(|text, settings| {
+            settings.free_when_no_cache_hit = boolean(text)?;
+            Some(())
+        }),
         in_journal: true,
     };
     LIBRARY = Variable {

@@ -58,8 +58,8 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    // Rust programs start with SIGPIPE ignored. With the default action `vramshim inspect
-    // head` ends quietly, and a job that `run` starts finds the signal in its usual state.
+    // Rust programs start with SIGPIPE ignored. With the default action `vramshim inspect | head` ends quietly, and a job
+    // that `run` starts finds the signal in its usual state.
     // SAFETY: no other thread runs yet, and the default action needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let done = match Arguments::parse().command {

@@ -7,6 +7,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, HOST_DEVICE, check};
+use journal::format::Event;
 
 /// A device's primary context, if it is active.
 fn active_primary_context(device: i32) -> Option<CUcontext> {
@@ -40,7 +41,8 @@ impl Engine {
         belongs_to_it: impl Fn(&Allocation) -> bool,
     ) -> Holdings {
         let state = self.state;
-        state.records.write(records::context_destroyed(api, device, context));
+        let destroyed = Event::ContextDestroyed { context };
+        state.records.write(destroyed.encode(api, device));
         self.sharing.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
