@@ -245,7 +245,7 @@ fn threads_that_look_at_once_give_back_once() {
     living.end();
 }
 
-/// A process that takes two seats, or takes one while another of its threads reads the account, still counts as alive.
+/// A process that holds two seats takes neither for that of a dead process. Another process does not either.
 #[test]
 fn a_process_never_takes_itself_for_dead() {
     let host = Host::new("4GiB");

@@ -143,8 +143,9 @@ fn training() {
     assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
-/// Runs the job under every strategy over a quota layer of 4 GiB in both forms, and returns what it printed. The job
-/// compares PyTorch's count with the library's account and the simulator's table. The layer's book is compared here.
+/// Runs the job under every strategy over a quota layer of 4 GiB, preloaded and in the driver's place. Returns what each
+/// run printed. The job compares PyTorch's count with the library's account and the simulator's table. This function
+/// compares the layer's book with them.
 fn over_a_quota_layer(job: &str) -> Vec<String> {
     let layers: [(Form, Habits); 2] = [
         (

@@ -65,7 +65,8 @@ fn free(address: u64, size: u64) -> Event {
     }
 }
 
-/// Writes a journal with two blocks in a segment, one direct allocation and one failure. The block of 1 MiB stays live.
+/// Writes a journal with two blocks of 1 MiB in a segment, one direct allocation and one failure. The second block stays
+/// live.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
     journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);

@@ -84,8 +84,8 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// Examines the clean free blocks. If `stream` is given, it examines the blocks that were freed on that stream too.
-    /// They can be used as they are. But a block can then be composed only after a synchronisation.
+    /// Examines the clean free blocks. If `stream` is given, also examines the dirty blocks that were freed on it: a
+    /// request of that stream may use them as they are. A composed block then needs a synchronisation first.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
         let freed = arena
             .freed_on(stream, region, SHORTEST_EXAMINED_UNITS)
@@ -253,8 +253,8 @@ impl<'a> Survey<'a> {
         for (pieces, is_first) in [(&self.first_pieces, true), (&self.last_pieces, false)] {
             for piece in pieces.iter() {
                 let rest = (whole_units + piece.units).checked_sub(units);
-                // If the rest is a granule or more, fewer granules are cheaper. Without granules it is a free block as
-                // it is.
+                // If the rest is a granule or more, a block with fewer granules is cheaper. A piece without granules is
+                // a part of one free block, which `consider_within` considers.
                 if let Some(rest) = rest.filter(|&rest| rest < self.granule_units && granules > 0) {
                     let cost = base + self.piece_worth(piece.units) - self.piece_worth(rest);
                     self.consider_one_piece(piece, is_first, granules, cost, cheapest);
@@ -269,7 +269,9 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Considers a piece and granules. If the hole beside the piece is large enough, the piece stays where it is.
+    /// Considers a block composed of `piece` and `granules` whole granules. If the hole beside the piece has room for the
+    /// missing granules, they are mapped there, and the piece keeps its address. Otherwise the piece and the granules
+    /// are mapped in another hole.
     fn consider_one_piece(&self, piece: &Piece, is_first: bool, granules: u32, cost: f64, cheapest: &mut Cheapest) {
         let missing = granules.saturating_sub(piece.whole_granules);
         let in_place = piece.hole_granules >= missing;

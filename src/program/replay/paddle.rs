@@ -311,7 +311,7 @@ mod tests {
         allocator.free(first, None);
         allocator.free(second, None);
         assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
-        // the rest of 8 MiB is too small for 8 MiB with a descriptor, and that is above the largest chunk
+        // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own
         let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
         assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
         allocator.free(alone, None);

@@ -7,7 +7,8 @@ use super::play::{Outcome, strategies};
 
 /// A strategy is worth setting only if it saves at least 1 / WORTH_IT of what is reserved now.
 const WORTH_IT: u64 = 100;
-/// Two peaks that differ by less than 1 / EQUAL count as equal; then the number of driver calls decides.
+/// A peak counts as equal to the least peak if it exceeds that by at most 1 / EQUAL. Among equal peaks the number of
+/// driver calls decides.
 const EQUAL: u64 = 200;
 /// passthrough always reserves least, but it costs a driver call for each request: each free waits for the device, and
 /// each allocation waits for the driver's locks. A small peak is therefore no reason to recommend it. It is recommended

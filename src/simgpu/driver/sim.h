@@ -129,7 +129,8 @@ struct Context *primary_of(int device);
 bool device_valid(int device);
 int physical_of(int device);
 static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
-/* Every API function begins with this: it checks cuInit, applies SIMGPU_FAULTS, and takes the lock. */
+/* An API function that needs cuInit begins with this. It fails if cuInit was not called or if SIMGPU_FAULTS says so;
+ * otherwise it holds the lock until the function returns. */
 #define ENTER(function)                                                        \
     CUresult refused_ = sim_enter(function);                                   \
     if (refused_) return refused_;                                             \

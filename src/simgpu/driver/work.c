@@ -1,6 +1,6 @@
 /* With SIMGPU_DELAYED=1 work is done later than it is submitted, as on a device. Each stream has a queue. Its
- * operations are performed, oldest first, when a call waits for them and no sooner. So a too early reuse of memory is
- * noticed: the old work really writes to it afterwards, and simgpu_hazard reports it before.
+ * operations are performed, oldest first, when a call waits for them, when a query polls, or when the queue is full. So
+ * a too early reuse of memory is noticed: simgpu_hazard reports it, and the old work writes to the memory afterwards.
  *
  * An operation comes after the operations before it in its queue, and after the operation that its stream was told to
  * wait for. On the legacy default stream it comes after all earlier work of the context's blocking streams, and their
@@ -189,7 +189,8 @@ void work_wait_all(void)
     for (struct Queue *q = queues; q; q = q->next) run(q, last);
 }
 
-/* Whether operations up to `number` are pending. If so, performs one of them after the answer is found. */
+/* Whether operations up to `number` are pending. If so, the first operation of the queue is performed before the
+ * return, so a job that asks again and again sees the work end. */
 bool work_pending(struct Queue *q, uint64_t number)
 {
     if (!q || !pending(q, number)) return false;

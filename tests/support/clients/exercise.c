@@ -233,8 +233,8 @@ static void release(struct worker *w, struct item *i)
     i->live = false;
 }
 
-/* Checks a call that must fail and change nothing. Out of memory is accepted too, because a test may fill the
- * device. */
+/* Checks that a call failed with `wanted`. Out of memory is accepted too, because a test may fill the device. The
+ * checkpoints show whether the call changed anything. */
 static void refused(CUresult result, CUresult wanted)
 {
     if (result != CUDA_ERROR_OUT_OF_MEMORY) EXPECT(result, wanted);

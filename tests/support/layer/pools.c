@@ -1,5 +1,5 @@
 /* Stream-ordered memory. The requested bytes are charged, and not the bytes that the driver's pool has reserved.
- * LAYER_POOLS=0 switches it off. */
+ * With LAYER_POOLS=0 the layer answers that it does not support stream-ordered memory. */
 #include "layer.h"
 
 /* During a capture the request becomes a node of a graph and takes no memory yet. */

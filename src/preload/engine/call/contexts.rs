@@ -117,7 +117,7 @@ impl Call {
         Ok(())
     }
 
-    /// A primary context was reset, or released. A released one lives on while other users retain it.
+    /// The job resets or releases a primary context. A released context lives on while other users retain it.
     pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let before = active_primary_context(device);
         ask()?;
@@ -131,7 +131,8 @@ impl Call {
             engine.context_gone(context, holdings);
             engine.stream_ordered.device_gone(engine.state, device, api);
             engine.refresh_graphs(device, api);
-            // This comes last, because it asks the driver's pools that are known, and those of the device are gone.
+            // `measure_last` asks the driver's pools that the library knows. So it comes after `device_gone`, which makes
+            // the library forget the pools of this device.
             engine.measure_last(device);
         }
         Ok(())

@@ -13,7 +13,8 @@ use base::cuda::MAX_DEVICES;
 use journal::format::{Event, MemInfo};
 use quota::DeviceQuota;
 
-/// The process's figure in NVML can be compared with the ledger only if no thread obtained or returned memory meanwhile.
+/// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
+/// obtained or returned memory meanwhile.
 const ATTEMPTS: u32 = 4;
 
 fn device_name(ordinal: i32) -> String {

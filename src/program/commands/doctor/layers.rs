@@ -45,7 +45,8 @@ pub fn project(path: &Path) -> Option<&'static str> {
     known(path).map(|(project, _)| project).or(folder)
 }
 
-/// A text that tells which functions a library hooks; empty if it hooks none of CUDA or NVML.
+/// A text that tells how many functions of CUDA and NVML a library hooks, and whether it hooks `dlsym`. Empty if it hooks
+/// none of them.
 fn hooks(elf: &Binary) -> String {
     let mut hooks = Vec::new();
     if elf.exports("dlsym") {

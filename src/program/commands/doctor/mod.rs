@@ -59,11 +59,11 @@ pub struct Doctor {
     #[command(flatten)]
     options: JobOptions,
 
-    /// Print JSON: every finding, what the driver answered, what the command did
+    /// Print JSON: every finding, what the driver answered, what COMMAND did
     #[arg(long)]
     json: bool,
 
-    /// How long the command may run, such as 30s or 2min
+    /// How long COMMAND may run, such as 30s or 2min
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     moment: Duration,
 
@@ -71,7 +71,7 @@ pub struct Doctor {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     timeout: Duration,
 
-    /// Show the command's output on standard error
+    /// Show the output of COMMAND on standard error
     #[arg(long)]
     show_output: bool,
 
