@@ -39,7 +39,7 @@ use crate::launch::options::JobOptions;
 use crate::render::format;
 pub use probe::{COMMAND as PROBE, Probe};
 
-// Each paragraph is one line; clap breaks it to the width of the terminal.
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings

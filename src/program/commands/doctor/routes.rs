@@ -117,7 +117,7 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// A text about the runtime that the process used; `None` if its mapped files were not seen.
+/// A text about the runtime that the process used; `None` if the files that the process mapped do not show it.
 fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
     let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
     if ways.runtime_calls > 0 || !seen.runtimes.is_empty() {
