@@ -32,15 +32,15 @@ under the library (minus managed memory that lies in host memory); other process
 this order. Each name gets at most the bytes that there is evidence for:
   reserved      from the journal: requested bytes, the policy's rounding, free memory
                 inside segments, and the driver's pools
-  context       what NVML reported beyond the ledger when the process first used the
-                device (basis: nvml); or the smallest use of the whole device beyond the
-                ledger, if no other process is known to have been there and it is at
-                most 1 GiB (basis: device); or the context of another process (basis: alike)
-  rounding      of the driver, to pages of 2 MiB: at most the rest of the pages that
-                the ledger's memory covers in part
-  module code   growth since then: at most the GPU code in the files that the
-                process has mapped; 0 if its context is not known
-  unknown       the rest; negative if the ledger has more than the driver
+  context       basis nvml: what NVML reported beyond the ledger when the process
+                first used the device; basis device: the smallest use of the device
+                beyond the ledger, up to 1 GiB, if no other process is known to have
+                used the device before; basis alike: the context of another process
+  rounding      of the driver, to pages of 2 MiB: at most the uncovered bytes of the
+                pages that the ledger's memory covers in part
+  module code   loaded after the context was measured: at most the GPU code in the
+                files that the process has mapped; 0 if its context is not known
+  unknown       the remaining bytes; negative if the ledger has more than the driver
 
 A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
 compared with the last measurement in its journal. Devices are identified by UUID.
