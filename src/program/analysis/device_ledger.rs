@@ -105,8 +105,8 @@ pub struct Free {
 }
 
 impl Free {
-    /// The share of the free bytes that lies outside the largest free range. 0 means one range; many small ranges give
-    /// a value close to 1.
+    /// The share of the free bytes that lies outside the largest free range. With one range the share is 0; with many
+    /// small ranges it is close to 1.
     pub fn fragmentation(self) -> f64 {
         if self.bytes == 0 {
             0.0

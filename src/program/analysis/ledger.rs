@@ -72,7 +72,8 @@ pub struct Ledger {
     pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
     pub apis: BTreeMap<u16, ApiTotals>,
-    /// Requests for device memory by size. Key n holds the sizes from 2^n to below 2^(n+1); key 0 also holds size 0.
+    /// Requests for device memory by size. Key 0 has the sizes 0 and 1, key 1 the sizes 2 and 3, key 2 the sizes 4 to
+    /// 7.
     pub sizes: BTreeMap<u32, SizeTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,

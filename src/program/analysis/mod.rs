@@ -1,8 +1,8 @@
 //! Rebuilds the ledger of a job from its journal, and compares the ledger with the driver and NVML.
 //!
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
-//! ranges inside segments, `slack` bounds what the driver's pages add, `measurements` keeps what NVML and the next
-//! layer reported, `names` has the names of numbers in records. `running` finds the processes that write journals now,
+//! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
+//! layer reported. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
 //! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device

@@ -18,8 +18,8 @@
 //!    than the ledger; the bound is the managed memory in the ledger.
 //! 5. **unknown**: the remaining bytes; negative if the ledger has more bytes than the driver.
 //!
-//! The used bytes of a device are a sum: reserved, context, rounding, module code and managed of each process under the
-//! library, then other processes, then unknown. Free memory that a policy keeps is part of reserved and is shown as
+//! The used bytes of a device are the sum of all these parts for each process under the library, of the bytes of other
+//! processes, and of the device's unknown bytes. Free memory that a policy keeps is part of reserved and is shown as
 //! free inside.
 
 use super::device_ledger::DeviceLedger;

@@ -10,9 +10,9 @@
 //! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk has the size
 //! `FLAGS_initial_gpu_memory_in_mb`, a later chunk `FLAGS_reallocate_gpu_memory_in_mb`, but at least the size of the
 //! request. If a flag is 0, the size is the share `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory.
-//! A request gets the head of the best fitting free block. Free blocks are joined only within a chunk. The larger of
-//! both sizes at first use is a bound: a larger request gets a segment of its own, which is given back at the free.
-//! Chunks are never given back. If the device has less free memory than a chunk, that memory cannot be used.
+//! A request gets the head of the best fitting free block. Free blocks are joined only within a chunk. A request above
+//! the larger of both sizes at first use gets a segment of its own, which is given back at the free. Chunks are never
+//! given back. If the device has less free memory than a chunk, that memory cannot be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -90,8 +90,8 @@ fn play_until(
     })
 }
 
-/// The size of the smallest device on which the strategy of `outcome` serves every request, exact to 1 MiB or to 0.1%,
-/// if that is more. `outcome` is the result on a device of `device_memory` bytes.
+/// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
+/// or 0.1%, whichever is more. `outcome` is the result on a device of `device_memory` bytes.
 pub fn smallest_device(
     trace: &Trace,
     outcome: &Outcome,
@@ -109,9 +109,9 @@ pub fn smallest_device(
         return None;
     }
     // A device of `least` MiB is too small. `enough` is a first guess, which the loop below doubles until all requests
-    // fit. After a success the guess is what the strategy reserved, but at most twice the live bytes, because some
-    // strategies reserve a share of a large device. After a failure the guess is 1 MiB more than the device, but at
-    // least the live bytes.
+    // fit. After a success the guess is what the strategy reserved, but at most twice the live bytes: some strategies
+    // reserve a share of the device. After a failure the guess is 1 MiB more than the device, but at least the live
+    // bytes.
     let (mut least, mut enough) = match outcome.failed {
         0 => (
             live.saturating_sub(1),

@@ -10,9 +10,9 @@ const WORTH_IT: u64 = 100;
 /// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL. Among strategies with equal peaks
 /// the number of driver calls decides.
 const EQUAL: u64 = 200;
-/// The most driver calls of passthrough, as a multiple of the calls of PyTorch's allocator, with which passthrough is
-/// recommended. passthrough always reserves least, but makes a driver call for each request, and these calls wait for
-/// the device or for the driver's locks.
+/// passthrough is recommended only if it makes at most this many driver calls for each call of PyTorch's allocator.
+/// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the
+/// driver's locks.
 const PASSTHROUGH_CALLS: f64 = 1.5;
 
 #[derive(Debug, PartialEq)]

@@ -7,8 +7,8 @@
 //! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
 //! than 1 MiB remains.
 //!
-//! With expandable segments each pool has one segment, which grows at its end by pages of 2 MiB (small) or 20 MiB
-//! (large), and blocks are always split. If the driver has no memory, cached memory is given back and the driver is
+//! With expandable segments each pool has one segment, and blocks are always split. The segment grows at its end by
+//! pages of 2 MiB (small) or 20 MiB (large). If the driver has no memory, cached memory is given back and the driver is
 //! asked once more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -137,8 +137,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
         let alone = measurements.first().is_some_and(|first| {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
-            // A layer that reports only a part of the device hides what other processes hold, so its figures are no
-            // evidence.
+            // If the next layer reports only a part of the device, its figures do not show what other processes hold.
             first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
                 && !rest.any(|(_, other)| other.since_ns() < then)
                 && !others

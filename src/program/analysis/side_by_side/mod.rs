@@ -168,8 +168,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     devices
 }
 
-/// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. If the ledgers
-/// changed in all `TRIES` attempts, the result is the last attempt and false.
+/// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. After `TRIES`
+/// attempts with changes, returns the figures of the last attempt and false.
 fn read_while_unchanged(
     read: impl Fn() -> Vec<(u32, Job)>,
     ask: impl Fn() -> Answer,

@@ -112,7 +112,7 @@ pub fn recommendation(
     }
 }
 
-/// A text with the cost of `best`, if that strategy calls the driver at least about twice as often as the present
+/// A text with the driver calls and waits of `best`; empty if `best` makes at most twice as many calls as the present
 /// strategy.
 fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     if best.driver_calls / 2 <= now.driver_calls {

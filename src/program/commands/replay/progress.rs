@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Fewer requests (requests of the trace times strategies) are played before a progress bar would be seen.
 const WORTH_A_BAR_REQUESTS: u64 = 1_000_000;
-/// How often a trace is usually played for one strategy: once for the table, and nine times in the search for the
-/// smallest device to 0.1%.
+/// How often a trace is usually played for one strategy: once for the table, and nine times to find the smallest
+/// device.
 const PLAYS: u64 = 10;
 
 /// Smaller files are read before a progress display would be seen.

@@ -1,5 +1,5 @@
-//! The rows of the two tables of `top`: one row for each device of each process, and one row for each device with the
-//! sums of its processes.
+//! The rows of the two tables of `top`. The table of processes has a row for each device of a process. The table of
+//! devices has the sums of all processes.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ pub struct Screen {
     sort: Column,
     reversed: bool,
     pub paused: bool,
-    /// The process of the chosen row, and the number of this row among the rows of the process.
+    /// The chosen row: its process, and its index among the rows of that process.
     chosen: Option<(FileId, usize)>,
     opened: Option<FileId>,
     scroll: u16,
@@ -89,7 +89,7 @@ impl Screen {
         self.open(machine);
     }
 
-    /// Makes the page of the opened process. If `machine` no longer has that process, none is opened from now on.
+    /// Makes the page of the opened process. If `machine` no longer has that process, the screen returns to the tables.
     fn open(&mut self, machine: &Machine) {
         self.text.clear();
         let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
