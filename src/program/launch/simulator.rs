@@ -85,9 +85,9 @@ impl Simulator {
     }
 }
 
-/// Makes a file in memory that holds the state of the simulated GPU, and returns its path. The path goes through this
-/// process's descriptor, which the job keeps because this process becomes the job. The kernel removes the file when no
-/// process uses it any more.
+/// Makes a file in memory that holds the state of the simulated GPU, and returns its path. The path is that of a
+/// descriptor of this process (`/proc/PID/fd/N`). It stays valid for the job, because this process becomes the job. The
+/// kernel removes the file when no process uses it.
 fn shared_state() -> Result<String, Failure> {
     let failure = || {
         Failure::failed(format!(

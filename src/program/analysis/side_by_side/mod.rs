@@ -142,8 +142,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             .collect()
     };
     let readings = match answer {
-        // If all processes `ours` have ended meanwhile, their journals are shown above, and NVML's figures are not
-        // needed.
+        // If all processes `ours` have ended meanwhile, `devices` already has their last measurements, and NVML's
+        // figures are not needed.
         Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
         Ok(_) => return devices,
         Err(why) => {
