@@ -1,7 +1,8 @@
 //! The environment variables: one table of them, and the environment read into one `Config`.
 //!
-//! `table` has an entry for each variable, `read` turns the environment into a `Config` (`settings`), `parse` reads single
-//! values. The library goes on with defaults if a value cannot be used; `vramshim run` reads the same and refuses.
+//! `table` has an entry for each variable, `read` turns the environment into a `Config` (`settings`), `parse` reads
+//! single values. If a value cannot be used, the library takes the variable's default, and `vramshim run` refuses to
+//! start the job.
 
 mod parse;
 mod read;

@@ -27,7 +27,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     duration_or_never(text.trim()).flatten()
 }
 
-/// A duration of at least a millisecond; the inner `None` is 0, for never.
+/// A duration of at least a millisecond, with a unit. `Some(None)` stands for the value 0, which means never.
 pub(crate) fn duration_or_never(text: &str) -> Option<Option<Duration>> {
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..unit_at].trim().parse().ok().filter(|number| *number >= 0.0)?;
@@ -41,7 +41,7 @@ pub(crate) fn duration_or_never(text: &str) -> Option<Option<Duration>> {
     };
     match milliseconds {
         0.0 => Some(None),
-        // a year, so that no sum of times overflows
+        // Less than a year, so that no sum of times overflows.
         1.0..31_536_000_000.0 => Some(Some(Duration::from_micros((milliseconds * 1e3) as u64))),
         _ => None,
     }

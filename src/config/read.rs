@@ -1,7 +1,7 @@
 //! Reads the variables of the environment into a `Config`.
 //!
-//! A bad value never stops a job. The variable keeps its default, and the caller gets an error that names the variable,
-//! the value and what is accepted.
+//! If a value cannot be used, the variable keeps its default. The caller gets an error that names the variable, the
+//! value and what is accepted.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +16,8 @@ use crate::settings::{Config, ConfigError, LogLevel};
 use crate::table::{self, Part, VARIABLES, Variable};
 
 impl Config {
-    /// Reads every variable through `lookup`. The config can always be used: a variable in error keeps its default.
+    /// Reads every variable through `lookup`. Also returns an error for each value that cannot be used; the config then
+    /// has the variable's default.
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<ConfigError>) {
         let mut reader = Reader {
             lookup,
@@ -39,7 +40,7 @@ impl Config {
         (config, reader.errors)
     }
 
-    /// The same for a caller that refuses to go on if a variable is in error.
+    /// Reads every variable through `lookup`. If any value cannot be used, there is no config, only the errors.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Vec<ConfigError>> {
         match Self::read(lookup) {
             (config, errors) if errors.is_empty() => Ok(config),
@@ -54,7 +55,7 @@ struct Reader<L> {
 }
 
 impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
-    /// The value of a variable that is set and not empty.
+    /// The trimmed value of a variable; `None` if the variable is not set or empty.
     fn text(&self, variable: &str) -> Option<String> {
         let value = (self.lookup)(variable)?.to_string_lossy().into_owned();
         (!value.trim().is_empty()).then(|| value.trim().to_owned())
@@ -90,7 +91,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         parsed
     }
 
-    /// The limits, for which processes they hold, and the folder of the shared accounts.
+    /// Reads the limits, their scope (each process alone or a group), and the folder of the shared accounts.
     fn quota(&mut self, config: &mut Config) {
         let quota = &mut config.quota;
         let mut of_process_only = false;
@@ -109,7 +110,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
             self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);
             if bytes > 0 {
                 (quota.limits, quota.from) = (Limits::every(bytes), table::PADDLES_LIMIT.name);
-                // Paddle counts each process by itself.
+                // Paddle applies its limit to each process alone.
                 of_process_only = true;
             }
         }
@@ -127,7 +128,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         }
     }
 
-    /// The limits that a virtualisation layer was given: one for every device, and those of single devices.
+    /// The limits in the variables of a virtualisation layer: the limit of every device, and limits of single devices.
     fn inherited_limits(&mut self) -> Limits {
         let mut limits = Limits::default();
         let accepted = (table::INHERITED_LIMIT.accepted)();

@@ -1,4 +1,4 @@
-//! What the environment asks of the library: `Config`, its defaults, and the error for a value that cannot be used.
+//! `Config`, which has the library's settings, with its defaults; and the error for a value that cannot be used.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -33,11 +33,11 @@ impl LogLevel {
     }
 }
 
-/// What the variables ask of the library.
+/// The settings of the library, as the environment variables give them.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub strategy: Strategy,
-    /// Whether a variable chose the strategy. If none did, nothing changes for the job, and the library does not
+    /// Whether a variable chose the strategy. If no variable did, requests are passed through, and the library does not
     /// announce itself.
     pub strategy_chosen: bool,
     pub settings: Settings,

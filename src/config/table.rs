@@ -1,8 +1,8 @@
 //! The table of all environment variables that the library and the program read.
 //!
-//! Everything that is said of a variable is made from its entry here: what an error message accepts, the list in
-//! `vramshim run --help`, the output of `vramshim variables`, docs/variables.md, and which variables a journal's header
-//! keeps. To add a setting of a policy, add an entry. To add another variable, add an entry and read it in `read.rs`.
+//! Error messages, `vramshim run --help`, `vramshim variables` and docs/variables.md are made from the entries. An
+//! entry also says whether a journal's header keeps the variable. To add a setting of a policy, add an entry. To add
+//! another variable, add an entry and read the variable in `read.rs`.
 
 use std::sync::LazyLock;
 
@@ -10,13 +10,13 @@ use policy::Strategy;
 
 use crate::parse::{boolean, fraction, mebibytes};
 
-/// Which part acts on a variable.
+/// The part of vramshim that acts on a variable.
 #[derive(Clone, Copy, Debug)]
 pub enum Part {
     /// `libvramshim.so`, in the job.
     Library,
-    /// A strategy, in the job and in `vramshim replay`. The function stores a value; it answers `None` if the value cannot
-    /// be used.
+    /// A strategy, in the job and in `vramshim replay`. The function parses and stores the value; `None` means that the
+    /// value cannot be used.
     Policy(StoreSetting),
     /// The program `vramshim`.
     Program,
@@ -38,11 +38,11 @@ type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
     pub name: &'static str,
-    /// What holds if the variable is not set.
+    /// The value, or a description of what happens, if the variable is not set.
     pub default: &'static str,
-    /// What the variable accepts. It is a function, because the list of strategies is made when it is first needed.
+    /// What the variable accepts. A function returns the text, because the list of strategies is made at its first use.
     pub accepted: fn() -> &'static str,
-    /// One or two plain sentences.
+    /// What the variable does, in one or two plain sentences.
     pub meaning: &'static str,
     pub part: Part,
     /// Whether a journal's header keeps the value, because it explains the job.
@@ -58,11 +58,11 @@ const LIMIT_FORMS: &str = "a size or share (8GiB, 50%), or a list by device numb
 static PADDLES_STRATEGIES: LazyLock<String> =
     LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
-/// Makes a constant of each entry, for the code that reads the variable, and the table of all of them.
+/// Makes a constant of each entry, for the code that reads the variable, and `VARIABLES` of all entries.
 macro_rules! variables {
     ($($constant:ident = $entry:expr;)*) => {
         $(pub const $constant: Variable = $entry;)*
-        /// Every variable, in the order in which they are listed.
+        /// Every variable, in the order of help texts and pages.
         pub const VARIABLES: &[Variable] = &[$($constant),*];
     };
 }
@@ -262,7 +262,7 @@ variables! {
     };
 }
 
-/// `INHERITED_LIMIT` for one device, by the device's number.
+/// The variables that hold `INHERITED_LIMIT` for one device; the index is the device's number.
 pub const INHERITED_LIMITS: [&str; 16] = [
     "CUDA_DEVICE_MEMORY_LIMIT_0",
     "CUDA_DEVICE_MEMORY_LIMIT_1",
@@ -282,8 +282,8 @@ pub const INHERITED_LIMITS: [&str; 16] = [
     "CUDA_DEVICE_MEMORY_LIMIT_15",
 ];
 
-/// Variables of launchers and frameworks. The library does not act on them, but a journal's header keeps them, because
-/// they tell which process of a job this is and how its framework allocates.
+/// Variables of launchers and frameworks. The library does not act on them. A journal's header keeps them, because they
+/// show which process of a job wrote the journal and how the framework allocates.
 const FRAMEWORK_VARIABLES: &[&str] = &[
     "RANK",
     "LOCAL_RANK",

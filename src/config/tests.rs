@@ -115,7 +115,7 @@ fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
         }
     );
     for variable in VARIABLES {
-        // The others have no value that stands for their default, or no field of the config.
+        // A variable that is skipped has no value that stands for its default, or no field of the config.
         if variable.default == "none" || variable.default.contains([' ', '<']) {
             continue;
         }

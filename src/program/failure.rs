@@ -1,4 +1,4 @@
-//! How the program ends if it does not end with exit code 0: an exit code and a message for standard error.
+//! The end of a run of the program with another exit code than 0, with a message for standard error.
 
 use std::{fmt, io};
 
@@ -15,17 +15,17 @@ impl Failure {
         }
     }
 
-    /// Something went wrong.
+    /// Exit code 1: the program tried and failed.
     pub fn failed(message: impl fmt::Display) -> Self {
         Self::new(1, message)
     }
 
-    /// The program did not try: the arguments or a setting cannot be used.
+    /// Exit code 2: the program did not try, because an argument or a setting cannot be used.
     pub fn refused(message: impl fmt::Display) -> Self {
         Self::new(2, message)
     }
 
-    /// The command did its work and printed its answer. The exit code tells the answer to scripts.
+    /// The command succeeded and printed its answer. For scripts the exit code repeats the answer.
     pub const fn answer(code: u8) -> Self {
         Self {
             code,

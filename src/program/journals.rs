@@ -1,4 +1,4 @@
-//! The journals that a command's arguments name: found in folders, and read with a progress bar if they are long.
+//! Finds the journals that a command's arguments name, and reads long journals with a progress bar.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,7 +9,8 @@ use journal::format::EXTENSION;
 use crate::analysis::job::{Job, LoadError};
 use crate::render::progress;
 
-/// The journals that `paths` name, each once. A message is added to `problems` for each path that cannot be read.
+/// The journals that `paths` name, each once. Adds a message to `problems` for each folder that has no journals or
+/// cannot be read.
 pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
     let mut journals = BTreeSet::new();
     for path in paths {
@@ -41,7 +42,7 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Reads a journal. A progress bar on standard error shows how far a long one is read.
+/// Reads a journal. For a long journal a progress bar is shown on standard error.
 pub fn load(path: &Path) -> Result<Job, LoadError> {
     let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     if size < progress::WORTH_A_BAR_BYTES {

@@ -1,8 +1,8 @@
 //! The program `vramshim`: starts jobs under the library and reads the journals that the library wrote.
 //!
-//! `commands` is the command line, with a module for each subcommand. The commands use `launch` (starts jobs),
-//! `journals` (finds and reads journals), `analysis` (what journals and devices say), `replay` (what other strategies
-//! would have reserved) and `render` (how answers look). None of these uses `commands`.
+//! `commands` is the command line, with a module for each subcommand. `launch` starts jobs, `journals` finds and reads
+//! journals, and `analysis` rebuilds ledgers and compares them with devices. `replay` plays requests through other
+//! strategies, and `render` formats results.
 
 pub mod analysis;
 mod commands;

@@ -1,6 +1,5 @@
-//! Measures how much GPU code a process has mapped: the `.nv_fatbin` sections of the mapped files. The driver loads
-//! only the code that is used, and only for one GPU architecture. The result is therefore an upper bound for the bytes
-//! of module code.
+//! Measures how much GPU code a process has mapped: the `.nv_fatbin` sections of the mapped files. That is an upper
+//! bound for the module code in GPU memory, because the driver loads only used code of one GPU architecture.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,7 +9,7 @@ use object::{Object, ObjectSection, ReadCache};
 
 const SECTION: &str = ".nv_fatbin";
 
-/// Bytes of GPU code in the files that a running process has mapped; 0 if the files cannot be read.
+/// Bytes of GPU code in the files that a running process has mapped. A file that cannot be read counts as 0 bytes.
 pub fn mapped_by(pid: u32) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let files: BTreeSet<&str> = maps

@@ -1,7 +1,6 @@
 //! The ledger of one device, or of the host, rebuilt from the events of a journal.
 //!
-//! It counts the live allocations by class and the memory that was reserved for them. `ledger` applies the events; this
-//! file does not read records.
+//! A `DeviceLedger` counts allocations and bytes by class. `ledger` reads the records and calls these functions.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
 use super::space::Space;
 
-/// A number of bytes now, and its highest value so far.
+/// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub current: u64,
@@ -29,7 +28,7 @@ impl Level {
         self.current = self.current.saturating_sub(bytes);
     }
 
-    /// Follows a quantity that was `before` bytes and is `now` bytes.
+    /// Applies the change of one summand from `before` to `now` bytes.
     pub(super) fn change(&mut self, before: u64, now: u64) {
         self.add(now.saturating_sub(before));
         self.subtract(before.saturating_sub(now));
@@ -41,7 +40,7 @@ pub struct Totals {
     pub requested: Level,
     pub allocated: Level,
     pub reserved: Level,
-    /// Allocations made so far; `live` of them have not been freed.
+    /// Allocations made so far, including freed ones.
     pub count: u64,
     pub live: u64,
     /// Requested bytes of all allocations made so far.
@@ -76,25 +75,25 @@ impl Totals {
 pub struct DeviceLedger {
     /// The sum of all classes that occupy memory of this device.
     pub all: Totals,
-    /// By class number.
+    /// The totals of each class, by class number.
     pub classes: BTreeMap<u8, Totals>,
     /// The free ranges inside a policy's segments.
     pub space: Space,
-    /// How many bytes the driver's pages can occupy beyond the bytes that were obtained.
+    /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: Slack,
     /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
-    /// The free bytes inside segments at the time of peak reserved. If the peak was reached several times, the smallest
-    /// of them.
+    /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
     pub at_peak: Free,
     pub segments_obtained: u64,
     pub segments_returned: u64,
-    /// How often a policy moved memory to another address by mapping, and how many bytes. Each move is also counted as
-    /// a segment returned and a segment obtained.
+    /// How often a policy moved memory to another address by mapping. The returned and obtained segments of a move are
+    /// counted as well.
     pub remaps: u64,
     pub remapped: u64,
     pub failures: u64,
-    /// The last state of the driver's pools, by class number: bytes reserved, and bytes used by graphs.
+    /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
+    /// graphs).
     pub(super) pools: BTreeMap<u8, (u64, u64)>,
 }
 
@@ -106,8 +105,8 @@ pub struct Free {
 }
 
 impl Free {
-    /// The share of the free bytes that lies outside the largest free range: 0 if there is only one range, close to 1
-    /// if there are many small ones.
+    /// The share of the free bytes that lies outside the largest free range. With one range the share is 0; with many
+    /// small ranges it is close to 1.
     pub fn fragmentation(self) -> f64 {
         if self.bytes == 0 {
             0.0
@@ -137,7 +136,7 @@ impl DeviceLedger {
         }
     }
 
-    /// Accounts for driver pages when an allocation of its own is obtained from the next layer (`comes`) or given back.
+    /// Updates `slack` when memory for one allocation was obtained from the next layer (`comes` is true) or given back.
     pub(super) fn obtained(&mut self, live: &Live, comes: bool) {
         let counts = live.reserved > 0 && Class::from_number(live.class).is_some_and(Class::is_device_memory);
         let (slack, bytes) = (&mut self.slack, live.reserved);
@@ -147,12 +146,14 @@ impl DeviceLedger {
             NameSpace::Object => slack.remove_object(bytes),
             NameSpace::Address if comes => slack.add(live.address, bytes),
             NameSpace::Address => slack.remove(live.address, bytes),
-            // Physical memory (VMM) is obtained in whole granules, so no page is covered in part.
+            // Physical memory (VMM) comes in whole granules, so no page is covered in part. The other kinds are no
+            // device memory.
             _ => {}
         }
     }
 
-    /// Changes the totals of a class and, if the class is memory of this device, the totals of the device.
+    /// Applies `change` to the totals of a class and, if the class occupies memory of this device, to the totals of the
+    /// device.
     pub(super) fn each(&mut self, device: i16, class: u8, change: impl Fn(&mut Totals)) {
         change(self.classes.entry(class).or_default());
         let counts = Class::from_number(class).is_some_and(|class| {
@@ -167,7 +168,7 @@ impl DeviceLedger {
         }
     }
 
-    /// Updates `at_peak`. Called after every event of this device, with the peak of reserved before the event.
+    /// Updates `at_peak` after an event of this device. `peak_before` is the peak of reserved before the event.
     pub(super) fn note_peak(&mut self, peak_before: u64) {
         let reserved = self.all.reserved;
         let free = self.free();
@@ -189,15 +190,15 @@ pub struct Live {
     pub class: u8,
     pub device: i16,
     pub tid: u32,
-    /// The stream's number as in the record; 0 if the request names no stream.
+    /// The stream's number in the record; 0 if the request names no stream.
     pub stream: u8,
     pub time_ns: u64,
     /// Whether the allocation lies in a policy's segment.
     pub(super) in_segment: bool,
 }
 
-/// Kinds of handles. A value of one kind may equal a value of another kind and mean something else, so each kind has a
-/// key space of its own. The library's ledger does the same.
+/// The kind of an allocation's handle. Handles of different kinds may have equal values, so the ledger's keys contain
+/// the kind. The library's ledger does the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NameSpace {
     Address,

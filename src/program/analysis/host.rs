@@ -1,7 +1,7 @@
 //! Tells whether a process uses the GPUs of this machine or a simulated GPU (`vramshim run --sim`).
 //!
-//! The environment of the process shows which. A simulated NVML must be loaded with that environment; with any other it
-//! would report a different simulated GPU.
+//! The variables of the process tell the two apart. A simulated NVML must be loaded with the same variables; otherwise
+//! it would report a different simulated GPU.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,7 +15,7 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
 #[derive(Clone, Debug)]
 pub enum Host {
-    /// The GPUs of this machine. NVML is loaded with this program's own environment.
+    /// The GPUs of this machine. NVML is loaded with this program's environment.
     Machine,
     Simulated(Simulated),
     /// A simulated GPU that this program cannot query, and the reason.
@@ -26,7 +26,7 @@ pub enum Host {
 pub struct Simulated {
     /// Device and inode of the file that holds the state of the simulated GPU.
     state: (u64, u64),
-    /// The folder that relative paths in the variables start from.
+    /// The working directory of the process: relative paths in `variables` start here.
     pub folder: PathBuf,
     pub variables: Vec<(OsString, OsString)>,
 }
@@ -49,7 +49,7 @@ impl Host {
         simulated(pid, variables).unwrap_or_else(Host::Closed)
     }
 
-    /// Whether both are the same set of devices.
+    /// Whether both have the same set of devices.
     pub fn is(&self, other: &Host) -> bool {
         match (self, other) {
             (Host::Machine, Host::Machine) => true,

@@ -1,4 +1,4 @@
-//! One journal, read to its end: what the job was, how it ended, and the ledger of its memory.
+//! A job as its journal describes it: the command, how the process ended, and the ledger of its memory.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub struct Job {
     pub path: PathBuf,
     pub header: Header,
     pub state: State,
-    /// From start to exit. For a running process it ends now; for a killed process it ends with the last event.
+    /// The time from start to exit; to now if the process runs, and to the last event if the process was killed.
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,
@@ -34,7 +34,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The process has created the file but not finished the header. This is no error.
+    /// Whether the process has created the file but not finished the header. The journal is then not damaged.
     pub fn is_too_early(&self) -> bool {
         matches!(
             self,
@@ -45,7 +45,7 @@ impl LoadError {
         )
     }
 
-    /// The file does not exist, or no longer exists.
+    /// Whether the file does not exist, or no longer exists.
     pub fn is_missing(&self) -> bool {
         matches!(
             self,
@@ -68,7 +68,7 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Job {
-    /// Reads a journal. `progress` is called from time to time with the bytes read and the bytes in total.
+    /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let mut ledger = Ledger::default();
@@ -89,7 +89,7 @@ impl Job {
         Ok(Job::of(&journal, ledger, unfinished))
     }
 
-    /// A job from the header of `journal` as it was last read, with the ledger of its events.
+    /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
     pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
@@ -104,7 +104,7 @@ impl Job {
         job
     }
 
-    /// Updates the job from the journal's header.
+    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
@@ -117,7 +117,7 @@ impl Job {
         };
     }
 
-    /// Every device that the job saw or used, in order of its number: its entry in the journal's header and its ledger.
+    /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
     pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
         let known = |ordinal: i16| {
             self.header

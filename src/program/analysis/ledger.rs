@@ -1,7 +1,7 @@
-//! Rebuilds the library's ledger from the events of one journal: which allocations are live, and current and peak bytes
-//! of each device, API and size.
+//! Rebuilds the library's ledger from the events of one journal: which allocations are live, and the bytes of each
+//! device, API and size.
 //!
-//! The rules are those of the library's ledger, so a complete journal gives the totals that the library had at its end.
+//! The library's ledger follows the same rules, so a complete journal gives the totals that the library had at its end.
 //! An event that contradicts earlier events (a free of an unknown address, two blocks that overlap) is counted as an
 //! anomaly.
 
@@ -32,7 +32,7 @@ pub struct SizeTotals {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Failure {
     pub count: u64,
-    /// Calls among `count` that our limit refused.
+    /// The calls in `count` that our limit refused.
     pub by_limit: u64,
     pub last_size: u64,
     pub last_device: i16,
@@ -72,8 +72,8 @@ pub struct Ledger {
     pub devices: BTreeMap<i16, DeviceLedger>,
     /// By `Api` number.
     pub apis: BTreeMap<u16, ApiTotals>,
-    /// Requests for device memory by size. The key is the exponent of the largest power of two that is not above the
-    /// size; 0 for 0 and 1 bytes.
+    /// Requests for device memory by size. Key 0 has the sizes 0 and 1, key 1 the sizes 2 and 3, key 2 the sizes 4 to
+    /// 7.
     pub sizes: BTreeMap<u32, SizeTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
@@ -83,7 +83,7 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn apply(&mut self, record: &Record) {
-        // A measurement reports memory but is no call of the job, so it is not counted as an event.
+        // A measurement is no call of the job, so it does not count as an event.
         self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
         self.last_ns = self.last_ns.max(record.time_ns);
         let device = device_of(record);
@@ -178,7 +178,7 @@ impl Ledger {
             sizes.live += 1;
             sizes.live_bytes = sizes.live_bytes.saturating_add(live.size);
         }
-        // An overlapping block was not taken from the free ranges, so its free must not put it back there.
+        // A block that overlaps another was not taken from the free ranges, so freeing the block must not change them.
         self.live.insert(
             key,
             Live {
@@ -201,7 +201,8 @@ impl Ledger {
         device.each(live.device, live.class, |totals| totals.subtract(live));
         device.obtained(live, false);
         if live.in_segment {
-            // This fails only if the segment was returned before the block, which happens if a context is destroyed.
+            // `release` fails only if the segment was returned before the block, which happens if a context is
+            // destroyed.
             let _ = device.space.release(live.address, live.allocated);
         }
         if let Some(sizes) = self.size_class(live) {
@@ -216,8 +217,8 @@ impl Ledger {
         counts.then(|| self.sizes.entry(live.size.checked_ilog2().unwrap_or(0)).or_default())
     }
 
-    /// Whether another live allocation overlaps this one. Only requested bytes are compared, because a policy may not
-    /// occupy the bytes that rounding adds.
+    /// Whether `live` overlaps another live allocation. Only requested bytes are compared, because a policy may leave
+    /// the bytes that rounding adds to another block.
     fn overlaps_another(&self, live: &Live) -> bool {
         let key = |address| (NameSpace::Address, address);
         let before = self.live.range(key(0)..key(live.address)).next_back();
@@ -243,7 +244,7 @@ impl Ledger {
     fn segment_obtained(&mut self, device: i16, address: u64, size: u64, moved: bool) {
         let ledger = self.device(device);
         ledger.segments_obtained += 1;
-        // A move also has one `SegmentFree` or several, so it is counted only here, where the memory arrives.
+        // A move has one `SegmentAlloc` and one or more `SegmentFree`, so moves are counted here.
         if moved {
             ledger.remaps += 1;
             ledger.remapped = ledger.remapped.saturating_add(size);
@@ -257,7 +258,7 @@ impl Ledger {
     fn segment_returned(&mut self, device: i16, address: u64, size: u64) {
         let ledger = self.device(device);
         ledger.segments_returned += 1;
-        // Only the bytes that a segment still covered are subtracted.
+        // Bytes of the range that no segment covered are not subtracted.
         let removed = ledger.space.remove_segment(address, size);
         ledger.slack.remove(address, removed);
         ledger.each(device, Class::Linear.number(), |totals| {
@@ -279,7 +280,7 @@ impl Ledger {
     }
 }
 
-/// The ledger that a record belongs to. Host memory has its own, whatever device was current.
+/// The device whose ledger a record belongs to. Host memory has its own ledger, whatever device was current.
 fn device_of(record: &Record) -> i16 {
     let class = match record.event {
         Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class,

@@ -1,5 +1,5 @@
-//! What the next layer and NVML reported about a device while the job ran (`Event::Measured`), and what follows from it
-//! for the bytes that the process holds outside its ledger.
+//! What the next layer and NVML reported about a device while the job ran (`Event::Measured`). The reports show how
+//! many bytes the process holds outside its ledger.
 
 use journal::format::{Event, Record};
 
@@ -7,11 +7,11 @@ use journal::format::{Event, Record};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurement {
     pub time_ns: u64,
-    /// Total and free bytes as the next layer answers `cuMemGetInfo`; `None` if it could not be asked.
+    /// The answer of the next layer to `cuMemGetInfo`: total and free bytes. `None` if there was no answer.
     pub driver: Option<(u64, u64)>,
     /// The bytes of this process according to NVML; `None` if NVML did not report them.
     pub nvml: Option<u64>,
-    /// The bytes that the ledger had reserved at the same moment.
+    /// The reserved bytes of the ledger at the same moment.
     pub reserved: u64,
 }
 
@@ -40,12 +40,12 @@ impl Measurement {
     }
 
     /// Used bytes of the device that are not in this process's ledger, whichever process holds them. Negative if the
-    /// ledger has more than is used.
+    /// ledger has more bytes than the device has in use.
     pub fn outside(&self) -> Option<i64> {
         Some(minus(self.used()?, self.reserved))
     }
 
-    /// Bytes that the process holds outside its ledger.
+    /// Bytes that the process holds outside its ledger, according to NVML.
     pub fn excess(&self) -> Option<i64> {
         self.nvml.map(|used| minus(used, self.reserved))
     }
@@ -63,13 +63,13 @@ pub struct Balance {
     pub allocated: u64,
     pub reserved: u64,
     pub free_inside: u64,
-    /// The most bytes that the driver's pages can occupy beyond the bytes that were obtained.
+    /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
     pub slack: u64,
-    /// The managed memory in `reserved`; it may lie in host memory.
+    /// The part of `reserved` that is managed memory, which may lie in host memory.
     pub managed: u64,
 }
 
-/// What is kept of all measurements of one device.
+/// A summary of all measurements of one device.
 #[derive(Default)]
 pub struct Measurements {
     first: Option<Measurement>,
@@ -88,7 +88,7 @@ impl Measurements {
         if let Some(excess) = measured.excess() {
             self.context_excess = Some(match self.context_excess {
                 None => excess,
-                // A context was destroyed since: the remaining contexts hold no more than either figure.
+                // A context was destroyed in between. Both figures are upper bounds for the remaining contexts.
                 Some(context_excess) if self.context_destroyed => context_excess.min(excess),
                 Some(context_excess) => context_excess,
             });
@@ -112,16 +112,16 @@ impl Measurements {
         self.last.as_ref()
     }
 
-    /// The bytes of the process's contexts according to NVML: what the process held outside its ledger when it first
-    /// used the device. If a context was destroyed since, the smaller of that and `excess`, the present figure.
+    /// The size of the process's contexts: the bytes that NVML reported beyond the ledger when the process first used
+    /// the device. After a context was destroyed, a smaller later figure replaces it. `excess` is the present figure.
     pub fn measured_context(&self, excess: Option<i64>) -> Option<u64> {
         let after = excess.filter(|_| self.context_destroyed);
         let least = self.context_excess?.min(after.unwrap_or(i64::MAX));
         Some(u64::try_from(least).unwrap_or(0))
     }
 
-    /// The smallest number of bytes that were ever used on the device outside the ledger. The contexts of this process
-    /// are always part of it, and so is the memory of other processes.
+    /// The smallest `outside` of all measurements. It contains the contexts of this process and the memory of other
+    /// processes.
     pub fn least_outside(&self) -> Option<u64> {
         self.least_outside.map(|least| u64::try_from(least).unwrap_or(0))
     }

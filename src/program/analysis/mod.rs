@@ -1,11 +1,13 @@
-//! What journals mean: the ledger of a job rebuilt from its events, and that ledger compared with the driver and NVML.
+//! Rebuilds the ledger of a job from its journal, and compares the ledger with the driver and NVML.
 //!
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
-//! ranges inside segments, `slack` bounds what the driver's pages add, `measurements` keeps what NVML and the next
-//! layer reported, `names` has the names of numbers in records.
-//! `running` finds the processes that write journals now, and `watch` follows the journal of one. `reconciliation`
-//! explains the differences between ledger and NVML; `side_by_side` does so for whole devices with all their processes.
-//! It uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code` (GPU code that a process has mapped).
+//! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
+//! layer reported. `names` has the names of numbers in records. `running` finds the processes that write journals now,
+//! and `watch` follows one such journal.
+//!
+//! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device
+//! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
+//! (GPU code that a process has mapped).
 
 mod device_code;
 pub mod device_ledger;

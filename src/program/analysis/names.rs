@@ -1,6 +1,6 @@
 //! Names for the numbers in a journal: CUDA's result codes, the API of a call, the class of an allocation, a device.
 //!
-//! The result codes are those that allocation calls return. The runtime uses the same numbers for them as the driver.
+//! The list has the result codes that allocation calls return. For these codes driver and runtime use the same numbers.
 
 use base::api::{Api, Class};
 use base::uuid::uuid_text;

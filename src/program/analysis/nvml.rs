@@ -1,7 +1,7 @@
 //! What NVML, the driver's management library, says about devices and the processes on them.
 //!
-//! NVML is asked in a child process that runs this program again. For a simulated GPU the child needs the library path
-//! and settings of the job, and the loader reads those only from the environment at the start of a process.
+//! A child process, which runs this program again, asks NVML. For a simulated GPU the child needs the job's environment
+//! from its start, because the loader reads `LD_LIBRARY_PATH` only then.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ pub const SUBCOMMAND: &str = "ask-nvml";
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reading {
     pub total: u64,
-    /// Without the bytes in `reserved`, which the driver keeps for itself.
+    /// Used bytes without those in `reserved`, which the driver keeps for itself.
     pub used: u64,
     pub free: u64,
     pub reserved: u64,
@@ -36,10 +36,10 @@ pub struct Listed {
     pub used: Option<u64>,
 }
 
-/// One answer for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
+/// A reading or an error for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
 pub type Answer = Result<Vec<Result<Reading, String>>, String>;
 
-/// Asks NVML about these devices of a host.
+/// Starts the child, which asks NVML about these devices of a host.
 pub fn ask(host: &Host, uuids: &[String]) -> Answer {
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
@@ -65,7 +65,7 @@ pub fn ask(host: &Host, uuids: &[String]) -> Answer {
         .map_err(|_| format!("NVML brought its process down ({})", output.status))?
 }
 
-/// Asks NVML in this process; the child calls this.
+/// Asks NVML in this process. The child runs this function.
 pub fn answer(uuids: &[String]) -> Answer {
     let nvml = Nvml::builder()
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
@@ -101,7 +101,7 @@ fn device(nvml: &Nvml, uuid: &str) -> Result<Reading, String> {
     })
 }
 
-/// Lists each process once. One that computes and draws is in both of NVML's lists, with the same bytes.
+/// Lists each process once. A process that computes and draws is in both of NVML's lists, with the same bytes.
 fn processes(device: &Device) -> Result<Vec<Listed>, String> {
     let computing = device
         .running_compute_processes()

@@ -1,39 +1,40 @@
-//! Compares ledger, driver and NVML, and gives each byte of difference a name. No name gets more bytes than there is
-//! evidence for.
+//! Compares ledger, driver and NVML, and gives each byte of difference a name. Evidence bounds the bytes of each name,
+//! except of *unknown*.
 //!
-//! The *excess* of a process is NVML's figure for the process minus the bytes that its ledger has reserved. The excess
-//! is explained in this order. Each step takes at most what its evidence allows and leaves the rest to the next step:
+//! The *excess* of a process is NVML's figure for the process minus the reserved bytes of its ledger. The names take
+//! their bytes of the excess in this order, and each name leaves the remaining bytes to the next one:
 //!
-//! 1. **context**: what the driver holds for the contexts of the process. The evidence is the excess at the first
-//!    measurement of the device (`Event::Measured`), which is taken right after the context is created. If a context was
-//!    destroyed since, a smaller excess measured later replaces it. If NVML gave no figure then, the evidence is the
-//!    smallest number of bytes ever used on the device outside the ledger. That holds only if no other process is known
-//!    to have been on the device by then, and only up to `PLAUSIBLE_CONTEXT`. If another process was there, its context
-//!    serves as the evidence, because contexts of one driver on one device are alike.
-//! 2. **rounding**: the driver obtains physical memory in pages. The evidence is the rest of the pages that the
-//!    ledger's memory covers in part (`slack`).
-//! 3. **module code**: growth since the context was measured. The evidence is the GPU code in the files that the
-//!    process has mapped (`device_code`). It is 0 if the context is not known, because growth is then not visible.
-//! 4. **managed** (negative): if NVML reports less than the ledger has, managed memory that lies in host memory.
-//! 5. **unknown**: the rest; negative if the ledger has more than the driver.
+//! 1. **context**: what the driver holds for the contexts of the process. The evidence is the first excess that was
+//!    measured (`Event::Measured`), right after the context was created. After a context was destroyed, a smaller
+//!    excess measured later replaces the first. Without a figure of NVML, the evidence is the smallest number of bytes
+//!    that were used on the device outside the ledger. This evidence counts only up to `PLAUSIBLE_CONTEXT`, and only if
+//!    no other process is known to have used the device before the first measurement. Otherwise the context of another
+//!    process serves as evidence, because contexts of one driver on one device have nearly the same size.
+//! 2. **rounding**: the driver obtains physical memory in pages. The evidence is the uncovered bytes of the pages that
+//!    the ledger's memory covers in part (`slack`).
+//! 3. **module code**: GPU code that was loaded after the context was measured. The evidence is the GPU code in the
+//!    files that the process has mapped (`device_code`). If the context is not known, module code gets 0 bytes.
+//! 4. **managed** (negative): managed memory that lies in host memory. The evidence is that NVML reports fewer bytes
+//!    than the ledger; the bound is the managed memory in the ledger.
+//! 5. **unknown**: the remaining bytes; negative if the ledger has more bytes than the driver.
 //!
-//! The first three are upper bounds, so *unknown* holds only what nothing explains. The used bytes of a device are the
-//! sum of reserved, context, rounding, module code and managed of each process under the library, of other processes,
-//! and of unknown. Free memory that a policy keeps is part of reserved and shown there as free inside.
+//! The used bytes of a device are the sum of all these parts for each process under the library, of the bytes of other
+//! processes, and of the device's unknown bytes. Free memory that a policy keeps is part of reserved and is shown as
+//! free inside.
 
 use super::device_ledger::DeviceLedger;
 use super::measurements::{Balance, Measurement, Measurements};
 
-/// The largest context that is believed if only the driver's figure for the whole device is known. Contexts of current
-/// GPUs take 0.2 to 0.7 GiB.
+/// The largest plausible size of a context, if only the driver's figure for the whole device is known. Contexts of
+/// current GPUs take 0.2 to 0.7 GiB.
 pub const PLAUSIBLE_CONTEXT: u64 = 1 << 30;
 
-/// Where the size of a context is known from.
+/// The source of the size of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// NVML's figure for the process at the first measurement.
     Nvml,
-    /// The smallest figure of the driver for the device, while no other process was known to use it.
+    /// The smallest figure of the driver for the device, if no other process is known to have used the device before.
     Device,
     /// The context of another process on the same device.
     Alike,
@@ -57,8 +58,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// The context of a process from its own measurements and its present excess. `alone` tells that no other process
-    /// is known to have used the device when it was first measured.
+    /// The context of a process, from its own measurements and its present excess. `alone` says that no other process
+    /// is known to have used the device before the first measurement.
     pub fn of(measurements: &Measurements, alone: bool, excess: Option<i64>) -> Option<Self> {
         if let Some(bytes) = measurements.measured_context(excess) {
             let basis = Basis::Nvml;
@@ -72,7 +73,8 @@ impl Context {
     /// How many bytes of an excess the context explains.
     fn within(self, excess: i64) -> u64 {
         match self.basis {
-            // The context was measured. If the excess is smaller now, something else is missing, and that must show.
+            // NVML measured the context. If the excess is smaller now, other bytes are missing, and `unknown` must show
+            // them.
             Basis::Nvml => self.bytes,
             _ => self.bytes.min(u64::try_from(excess).unwrap_or(0)),
         }
@@ -91,7 +93,7 @@ pub struct Differences {
 }
 
 impl Differences {
-    /// Explains an excess. `code` returns the upper bound for module code; it is called only if needed.
+    /// Divides an excess into its parts. `code` returns the upper bound for module code and is called only if needed.
     pub fn explain(excess: i64, balance: &Balance, context: Option<Context>, code: impl FnOnce() -> u64) -> Self {
         let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
         let (known, context) = (context.is_some(), context.map_or(0, |context| context.within(excess)));
@@ -115,20 +117,20 @@ impl Differences {
     }
 }
 
-/// One device as of the last measurement in a journal.
+/// One device at the time of the last measurement in a journal.
 pub struct AsOf {
     pub measured: Measurement,
     pub balance: Balance,
     pub context: Option<Context>,
     pub differences: Differences,
-    /// Used bytes of other processes. `None` if NVML did not report this process's bytes; those of other processes are
-    /// then part of `unknown`.
+    /// Used bytes of other processes. `None` if NVML did not report this process's bytes; the bytes of other processes
+    /// are then part of `unknown`.
     pub other_processes: Option<u64>,
 }
 
 impl AsOf {
-    /// `None` if the journal has no measurement. A journal knows of no other processes, so none are assumed to be on
-    /// the device.
+    /// `None` if the journal has no measurement. A journal does not record other processes, so the process counts as
+    /// alone on the device.
     pub fn of(ledger: &DeviceLedger, code: impl FnOnce() -> u64) -> Option<Self> {
         let (measured, balance) = *ledger.measurements.last()?;
         let context = Context::of(&ledger.measurements, true, measured.excess());
@@ -178,7 +180,7 @@ mod tests {
         (context + rounding + module_code) as i64 + managed + unknown
     }
 
-    /// The parts in MiB; their sum is checked.
+    /// Explains an excess, checks the sum of the parts, and returns the parts in MiB.
     fn explain(excess_mib: i64, balance: Balance, context: Option<Context>, code: u64) -> [i64; 5] {
         let excess = excess_mib * MIB as i64;
         let named = Differences::explain(excess, &balance, context, || code);
@@ -209,7 +211,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_shown() {
-        // A measured context stays as it is, so the rest is negative. A concluded one is made smaller.
+        // A context that NVML measured stays as it is, so unknown is negative. A context of another basis is made
+        // smaller.
         assert_eq!(
             explain(250, balance(0, 0), context(300, Basis::Nvml), MIB),
             [300, 0, 0, 0, -50]

@@ -1,9 +1,9 @@
-//! Finds the processes of this machine that write a journal now. A process keeps its journal open, so /proc shows it.
+//! Finds the processes of this machine that write a journal now. A process keeps its journal open, so /proc shows the
+//! file.
 //!
-//! The journal is opened through the descriptor (`/proc/PID/fd/N`). That works whatever mount namespace the process is
-//! in, and even if the file has been removed. A forked child inherits its parent's descriptor but does not write to
-//! that journal. The journal's header names the writer by its process id, as counted in its own pid namespace, and by
-//! its start time.
+//! The journal is opened through the descriptor (`/proc/PID/fd/N`), which works across mount namespaces, and even if
+//! the file has been removed. A forked child inherits its parent's descriptor but does not write to that journal. The
+//! journal's header names the writer by its start time and by its process id in its own pid namespace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -25,7 +25,7 @@ pub struct Running {
 /// Device and inode, which identify a file.
 pub type FileId = (u64, u64);
 
-/// The file that a path leads to; `None` if there is none or if it is no regular file.
+/// Identifies the file at `path`; `None` if no regular file is there.
 pub fn file_id(path: &Path) -> Option<FileId> {
     let metadata = fs::metadata(path).ok()?;
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
@@ -75,7 +75,7 @@ pub fn of(pid: u32) -> Result<PathBuf, String> {
     })
 }
 
-/// The journals that a process has open, each by the path of its descriptor.
+/// The journals that a process has open, each with the path of its descriptor (`/proc/PID/fd/N`).
 fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
     let mut found = Vec::new();
     for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
@@ -91,7 +91,8 @@ fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
     Ok(found)
 }
 
-/// Whether the target of a descriptor's link is a journal; ` (deleted)` follows the name of a removed file.
+/// Whether the target of a descriptor's link is a journal. The kernel appends ` (deleted)` to the name of a removed
+/// file.
 fn is_journal(target: &[u8]) -> bool {
     let name = target.strip_suffix(b" (deleted)").unwrap_or(target);
     let stem = name.strip_suffix(EXTENSION.as_bytes());
@@ -152,7 +153,7 @@ mod tests {
         let message = of(other.id()).unwrap_err();
         other.kill().and_then(|()| other.wait()).unwrap();
         assert!(message.contains("vramshim run"), "{message}");
-        // Above the largest process id there can be.
+        // The kernel never gives a process id this large.
         let message = of(1 << 30).unwrap_err();
         assert!(message.contains("no such process"), "{message}");
     }

@@ -1,7 +1,8 @@
 //! Bounds how much memory the driver takes beyond the bytes that were obtained from it.
 //!
-//! The driver hands out physical memory in pages of 2 MiB, while the ledger counts the obtained bytes. The difference
-//! is at most the uncovered rest of the pages that are covered in part. The addresses tell which pages those are.
+//! The driver hands out physical memory in pages of 2 MiB, and the ledger counts the obtained bytes. The difference is
+//! at most the uncovered bytes of pages that are covered in part. The addresses of the memory show which pages are
+//! covered in part.
 
 use std::collections::HashMap;
 
@@ -33,7 +34,7 @@ impl Slack {
         }
     }
 
-    /// Notes memory that has no known address (an array). Its last page is taken to be shared with nothing else.
+    /// Notes memory without a known address (an array). The bound assumes that no other memory lies on its last page.
     pub fn add_object(&mut self, length: u64) {
         self.bytes = self.bytes.saturating_add(left_of(length % PAGE));
     }

@@ -1,13 +1,11 @@
 //! The free ranges ("gaps") inside the segments that a policy holds, and the largest of them.
 //!
-//! A segment is given back whole, or, if the policy maps memory itself, in any pieces: a part of a segment, or several
-//! segments at once. Segments that touch form one range of addresses, and a block or a gap may cross from one into the
-//! next. That is right for mapped memory. Two chunks that the driver happened to place side by side are also treated as
-//! one range, although no policy joins them. The journal does not tell the two cases apart, and a gap across two chunks
-//! is then shown too large.
+//! A policy that maps granules may give back any range: a part of a segment, or several segments at once. Its blocks
+//! and gaps may cross from one segment into the next, so segments that touch are treated as one range. Chunks are
+//! treated in the same way, because a journal does not distinguish them from mapped segments. A gap across two chunks
+//! that happen to touch is therefore shown too large, because no policy joins chunks.
 //!
-//! The lengths of the gaps are kept in a second tree. The largest gap is therefore known after every event, at the cost
-//! of a few tree operations.
+//! The lengths of the gaps are kept in a second tree, so the largest gap is known after every event.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +13,9 @@ use std::collections::BTreeMap;
 pub struct Space {
     /// Segments as they were obtained, without the pieces that were given back: start -> length.
     segments: Ranges,
-    /// The same bytes, with adjacent segments joined.
+    /// The bytes of `segments`, with adjacent segments joined.
     joined: Ranges,
-    /// The free ranges in them, with adjacent ones joined.
+    /// The free ranges inside `joined`, with adjacent free ranges joined.
     gaps: Ranges,
     /// How many gaps have each length.
     lengths: BTreeMap<u64, u64>,
@@ -37,7 +35,7 @@ impl Space {
         self.lengths.last_key_value().map_or(0, |(&length, _)| length)
     }
 
-    /// The number of segments held. A segment whose middle was given back counts as two.
+    /// The number of segments. A segment whose middle was given back counts as two.
     pub fn segments(&self) -> usize {
         self.segments.0.len()
     }
@@ -47,8 +45,8 @@ impl Space {
         self.joined.around(address).is_some()
     }
 
-    /// Adds a segment that is entirely free. Returns how many of its bytes are new; fewer than `length` if some were
-    /// held already.
+    /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
+    /// bytes.
     pub fn add_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
         let mut added = 0;
@@ -67,7 +65,7 @@ impl Space {
         added
     }
 
-    /// Removes any range of memory, and the blocks in it. Returns how many bytes of the range were held.
+    /// Removes a range of addresses, and the blocks in it. Returns how many bytes of the range lay in segments.
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
         for (gap, gap_end) in self.gaps.overlapping(start, end) {
@@ -109,7 +107,7 @@ impl Space {
         Ok(())
     }
 
-    /// Adds a gap and joins it with the gaps it touches. Gaps never overlap.
+    /// Adds a gap and joins it with the gaps that it touches.
     fn add_gap(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -155,7 +153,7 @@ impl Ranges {
         }
     }
 
-    /// Inserts a range and joins it with the ranges it touches.
+    /// Inserts a range and joins it with the ranges that it touches.
     fn insert_joined(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if let Some((before, before_end)) = self.last_below(start)
@@ -208,7 +206,7 @@ impl Ranges {
             .collect()
     }
 
-    /// Removes `start..end`, also from the middle of ranges. Returns how many bytes were there.
+    /// Removes the addresses `start..end` from all ranges. Returns how many of these addresses lay in a range.
     fn cut(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0;
         for (range, range_end) in self.overlapping(start, end) {

@@ -1,4 +1,4 @@
-//! Follows the journal of one running process: its ledger as of the last look, and the rates since the look before.
+//! Follows the journal of one running process: the ledger as last read, and the rates of calls between two updates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,18 +14,18 @@ pub struct Watched {
     pub pid: u32,
     pub job: Job,
     follower: Follower,
-    /// `None` until the journal has been read to its end, at the start and after a restart.
+    /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
     caught_up: Option<CaughtUp>,
     ended: Option<Instant>,
-    /// The counters at the last call of `count`, by device.
+    /// The counters of each device at the last call of `count`.
     counters: BTreeMap<i16, Counters>,
     counted_at: Option<Instant>,
     pub rates: BTreeMap<i16, Rates>,
 }
 
-/// The state of the reader when the journal had first been read to its end.
+/// The reader's counts when the journal had first been read to its end.
 struct CaughtUp {
-    /// Events that had come out of order by then, and anomalies.
+    /// The number of events that had come out of order.
     late: u64,
     anomalies: u64,
 }
@@ -47,11 +47,11 @@ pub struct Rates {
 }
 
 impl Watched {
-    /// `pid` is the process id in this program's namespace. If it is `None`, the id in the journal's header is used.
+    /// `pid` is the process id in this program's pid namespace; `None` takes the id from the journal's header.
     pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
         let journal = Journal::open(journal)?;
         let mut job = Job::of(&journal, Ledger::default(), 0);
-        // A journal that was opened through a descriptor is shown by its real path.
+        // If `journal` is the path of a descriptor, the job shows the path of the file.
         job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
         Ok(Watched {
             pid: pid.unwrap_or(job.header.pid),
@@ -65,7 +65,7 @@ impl Watched {
         })
     }
 
-    /// Reads on, at most one portion of a long journal. Returns true if there is nothing more to read for now.
+    /// Continues to read, at most one portion of a long journal. Returns true if the present end has been reached.
     pub fn follow(&mut self) -> Result<bool, OpenError> {
         let mut done = self.follower.follow()?;
         if done && self.state() != State::Running {
@@ -96,7 +96,7 @@ impl Watched {
         Ok(done)
     }
 
-    /// Counts records that are still being written as unfinished, because the journal will not be read again.
+    /// Ends the reading. Records that are still being written then count as unfinished.
     pub fn finish(&mut self) {
         self.follower.finish();
         self.apply();
@@ -110,14 +110,15 @@ impl Watched {
         self.job.refresh(self.follower.journal());
     }
 
-    /// Whether an event came so late that earlier events were misread: it caused new anomalies.
+    /// Whether events were applied in a wrong order: since the end was first reached, events came out of order and new
+    /// anomalies appeared.
     fn has_misread(&self) -> bool {
         self.caught_up
             .as_ref()
             .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)
     }
 
-    /// Computes the rates since the last call.
+    /// Computes `rates` for the time since the last call of `count`.
     pub fn count(&mut self, now: Instant) {
         if !self.is_read() {
             return;
@@ -162,7 +163,7 @@ impl Watched {
         self.follower.progress()
     }
 
-    /// How long ago the process was first seen to have ended; `None` if it runs.
+    /// The time since a call of this function first found the process ended; `None` if the process runs.
     pub fn ended_for(&mut self, now: Instant) -> Option<Duration> {
         (self.state() != State::Running).then(|| now - *self.ended.get_or_insert(now))
     }

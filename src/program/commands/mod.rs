@@ -28,7 +28,7 @@ const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds
 const LONG_ABOUT: &str = "Keeps a ledger of a CUDA job's GPU memory. The library stands between the job and the driver and records \
 every allocation with the API that made it, and for each device how much is requested, allocated and reserved.";
 
-// Each paragraph is one line; clap breaks it to the width of the terminal.
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used). `run` becomes the job, so its exit \
 code is the job's; 127 means that the command was not found, 126 that it cannot be executed. `doctor` exits with 0 if it found nothing \
@@ -58,9 +58,9 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    // Rust programs start with SIGPIPE ignored. With the default action `vramshim inspect | head` ends quietly, and a job
-    // that `run` starts finds the signal in its usual state.
-    // SAFETY: no other thread runs yet, and the default action needs no handler.
+    // Rust programs start with SIGPIPE ignored. The default action lets `vramshim inspect | head` end quietly, and a
+    // job that `run` starts inherits the usual state. SAFETY: no other thread runs yet, and the default action needs no
+    // handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let done = match Arguments::parse().command {
         Command::Run(run) => run.start(),

@@ -1,7 +1,7 @@
 //! `vramshim run`: checks the settings, preloads the library, and becomes the job.
 //!
-//! The program replaces itself with the command. Exit code, signals, terminal and process id are therefore the job's
-//! own, and no process of ours waits for it.
+//! The program replaces itself with the command. The job therefore has this process's id and terminal, receives signals
+//! directly, and gives the exit code itself.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -64,8 +64,8 @@ impl Run {
     }
 }
 
-/// Replaces this program by the command; returns only if that fails. It calls `execvp` itself, because `exec` of the
-/// standard library clears the signal mask, which the job must inherit.
+/// Replaces this program by the command; returns only if that fails. `exec` of the standard library is not used,
+/// because it clears the signal mask, which the job must inherit.
 fn become_command(command: &[OsString]) -> Failure {
     let arguments: Result<Vec<CString>, _> = command
         .iter()

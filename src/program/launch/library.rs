@@ -1,4 +1,4 @@
-//! Finds the library, and makes the value of `LD_PRELOAD` with which a job loads it.
+//! Finds the library, and makes the value of `LD_PRELOAD` for a job.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -49,7 +49,7 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
         })
 }
 
-/// The folder of this program. The library and the simulated GPU are searched from there.
+/// The folder of this program. The search for the library and the simulated GPU starts there.
 pub fn own_folder() -> PathBuf {
     std::env::current_exe()
         .ok()
@@ -57,7 +57,7 @@ pub fn own_folder() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// The value of `LD_PRELOAD` with `libraries` in front of the present value.
+/// A value for `LD_PRELOAD`: `libraries`, then the present entries.
 pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
     let mut items: Vec<Vec<u8>> = Vec::new();
     for library in libraries {

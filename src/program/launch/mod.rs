@@ -1,4 +1,4 @@
-//! How a job is started: the options that `run` and `doctor` share, the library that is preloaded, the simulated GPU.
+//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the simulated GPU.
 
 pub mod library;
 pub mod options;

@@ -40,7 +40,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "SIZE")]
     sim: Option<String>,
 
-    /// Number of simulated GPUs, each with that memory
+    /// Number of simulated GPUs, each with the memory of --sim
     #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
     sim_devices: u32,
 
@@ -75,7 +75,7 @@ impl JobOptions {
         )
     }
 
-    /// The variables that are set for the job.
+    /// All variables that `run` sets for the job, including `LD_PRELOAD`.
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
         let mut preloads = vec![find_library(self.library.as_deref())?];
@@ -87,11 +87,11 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// The variables that the options stand for.
+    /// The variables for the options, without `--library` and `--sim`.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
-            // As a variable, an empty value would count as not set.
+            // An empty variable counts as not set, so the option would have no effect.
             if strategy.is_empty() {
                 return Err(Failure::refused(
                     "--strategy \"\": give a name, or leave the option out",

@@ -1,4 +1,4 @@
-//! Finds the simulated GPU, and makes the variables with which a job uses it.
+//! Finds the simulated GPU, and makes the variables for a job that uses the simulated GPU.
 //!
 //! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime and cuBLAS are
 //! preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
@@ -50,7 +50,7 @@ impl Simulator {
         Ok(Simulator { folder })
     }
 
-    /// The stand-ins in the folder, in a fixed order.
+    /// The stand-ins for the runtime and cuBLAS in the folder, sorted by name.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let is_stand_in = |name: &str| {
             STAND_INS.iter().any(|start| {
@@ -85,8 +85,9 @@ impl Simulator {
     }
 }
 
-/// Makes a file in memory that holds the state of the simulated GPU. All processes of the job open it through this
-/// process's descriptor; this process's id becomes the job's. The file is removed when the last of them ends.
+/// Makes a file in memory that holds the state of the simulated GPU, and returns its path. The path is that of a
+/// descriptor of this process (`/proc/PID/fd/N`). It stays valid for the job, because this process becomes the job. The
+/// kernel removes the file when no process uses it.
 fn shared_state() -> Result<String, Failure> {
     let failure = || {
         Failure::failed(format!(

@@ -1,4 +1,4 @@
-//! Sizes, counts, times and text from files, formatted for people.
+//! Formats sizes, counts, times and text from files for people.
 
 use std::io::{self, IsTerminal};
 
@@ -7,13 +7,13 @@ use journal::reader::State;
 
 pub use base::units::size;
 
-/// Whether text on standard output may be coloured and set off with escape sequences.
+/// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set.
 pub fn styled() -> bool {
     let refused = std::env::var_os(table::NO_COLOR.name).is_some_and(|value| !value.is_empty());
     io::stdout().is_terminal() && !refused
 }
 
-/// `text`, set off with escape sequences if `bold` is true.
+/// `text`, printed bold by escape sequences if `bold` is true.
 pub fn strong(text: &str, bold: bool) -> String {
     if bold {
         format!("\x1b[1m{text}\x1b[0m")
@@ -22,7 +22,7 @@ pub fn strong(text: &str, bold: bool) -> String {
     }
 }
 
-/// How a process ended, or that it runs.
+/// A text that says how a process ended, or that the process runs.
 pub fn ended(state: State) -> String {
     match state {
         State::Running => "running".into(),
@@ -31,7 +31,7 @@ pub fn ended(state: State) -> String {
     }
 }
 
-/// A difference of bytes; negative ones have a minus sign.
+/// A size that may be negative.
 pub fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", size(bytes.unsigned_abs()))
@@ -50,7 +50,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A number of repetitions.
+/// A text such as "twice" or "3 times".
 pub fn times(number: u64) -> String {
     match number {
         1 => "once".into(),
@@ -84,8 +84,8 @@ pub fn time(ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The date (year, month, day) that lies `days` after 1970-01-01. Years are counted from March, so that the leap day is
-/// the last day of a year.
+/// The date (year, month, day) that lies `days` after 1970-01-01. The computation starts years in March, so that the
+/// leap day is the last day of a year.
 fn civil(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let since_march_0 = days + 719_468;
@@ -103,7 +103,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Text from a file, with control characters replaced and cut to `most` characters.
+/// Text from a file, with control characters replaced, and cut to `most` characters.
 pub fn printable(text: &str, most: usize) -> String {
     let mut short: String = text
         .chars()

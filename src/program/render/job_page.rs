@@ -1,5 +1,5 @@
-//! The page that `inspect` and `top` show of one job: its header, each device, and the most important entries of each
-//! list.
+//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, sizes,
+//! failures, live allocations).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use crate::render::format::{self, count, duration, ended, percent, printable, si
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
 
-/// Variables that tell which process of the job this is.
+/// Environment variables that show which process of a job wrote the journal.
 const RANKS: &[&str] = &[
     "RANK",
     "LOCAL_RANK",
@@ -31,7 +31,7 @@ const RANKS: &[&str] = &[
 pub struct JobPage {
     /// Number of entries to show of each list.
     pub top: usize,
-    /// Whether headings may be set off with escape sequences.
+    /// Whether headings are printed bold.
     pub bold: bool,
 }
 
@@ -117,7 +117,7 @@ impl JobPage {
         Ok(())
     }
 
-    /// The comparison of ledger, driver and NVML at the last measurement, if there is one.
+    /// Writes the comparison of ledger, driver and NVML at the last measurement; nothing if there was no measurement.
     fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
         let Some(as_of) = AsOf::of(ledger, || 0) else {
             return Ok(());
@@ -267,7 +267,8 @@ impl JobPage {
         self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
     }
 
-    /// Writes a table under a heading that tells how many entries are shown. Writes nothing if there are no entries.
+    /// Writes a table under a heading. The heading says how many of the `total` entries are shown. Without rows, writes
+    /// nothing.
     fn list(
         &self,
         out: &mut impl Write,
@@ -330,7 +331,8 @@ fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
     Ok(())
 }
 
-/// Requested, allocated and reserved bytes, now and at their peaks, of all classes together and of each class.
+/// Writes a table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
+/// class.
 fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
     let row = |name: String, totals: &Totals| {
         let mut row = vec![name];

@@ -1,4 +1,4 @@
-//! How results look, as text and as JSON. These parts serve more than one command.
+//! The parts of text and JSON output that more than one command uses.
 
 pub mod format;
 pub mod job_page;

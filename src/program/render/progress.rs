@@ -2,11 +2,11 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Journals shorter than this are read before a progress bar would be seen.
+/// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
 
-/// A bar on standard error for reading `total` bytes of what is called `name`. It is hidden unless standard error is a
-/// terminal.
+/// A progress bar on standard error for reading `total` bytes. `name` is shown beside the bar. Without a terminal the
+/// bar is hidden.
 pub fn reading(total: u64, name: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("reading {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}") {

@@ -1,5 +1,5 @@
-//! The reconciliation of one process: rows of a table for people, objects of JSON for programs. `inspect` and
-//! `reconcile` show the same.
+//! The reconciliation of one process in `inspect` and `reconcile`: rows of a table for people, JSON objects for
+//! programs.
 
 use serde_json::{Value, json};
 
@@ -7,15 +7,15 @@ use crate::analysis::measurements::{Balance, minus};
 use crate::analysis::reconciliation::{Basis, Context, Differences};
 use crate::render::format::{difference, size};
 
-/// The titles of the table.
+/// The titles of the table's columns.
 pub const PARTS: [&str; 4] = ["who", "what", "bytes", "known from"];
 
 pub fn others_row(other_processes: Option<u64>) -> Option<Vec<String>> {
     Some(row("others", "other processes", size(other_processes?), "nvml"))
 }
 
-/// The rows of one process: what its ledger has, and the parts of the difference. Parts of 0 bytes are left out, except
-/// requested and unknown.
+/// The rows of one process: the bytes of the ledger, and the parts of the difference to NVML. A row with 0 bytes is
+/// left out, unless it is requested or unknown.
 pub fn process_rows(
     balance: &Balance,
     differences: &Differences,
@@ -61,7 +61,7 @@ pub fn row(who: &str, what: &str, bytes: String, known: &str) -> Vec<String> {
     vec![who.into(), what.into(), bytes, known.into()]
 }
 
-/// What ledger, NVML and driver report about one process.
+/// The figures of ledger, NVML and driver for one process.
 pub fn process_json(
     balance: &Balance,
     nvml: Option<u64>,

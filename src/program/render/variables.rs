@@ -25,7 +25,7 @@ pub fn text() -> String {
     VARIABLES.iter().map(paragraph).collect::<Vec<_>>().join("\n")
 }
 
-/// The part of the table that the help of `vramshim run` lists: names, defaults and meanings.
+/// The list in the help of `vramshim run`: names, defaults and meanings.
 pub fn help() -> String {
     let mut text = String::from("Environment variables (`vramshim variables` adds the accepted values):\n");
     for variable in VARIABLES {
@@ -39,7 +39,7 @@ pub fn help() -> String {
     text
 }
 
-/// The table as docs/variables.md holds it.
+/// The table in docs/variables.md.
 pub fn markdown() -> String {
     let mut text = String::from("| variable | read by | default | accepted | meaning |\n|---|---|---|---|---|\n");
     for variable in VARIABLES {
@@ -63,7 +63,7 @@ pub fn markdown() -> String {
     text
 }
 
-/// A default that is a value is set as code; one that is a description is not.
+/// A default as Markdown: a value is set as code, a description as plain text.
 fn code(default: &str) -> String {
     match default == "none" || default.contains(' ') {
         true => default.to_owned(),

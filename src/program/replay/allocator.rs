@@ -1,10 +1,10 @@
-//! The trait of what can serve the requests of a trace: a policy, a model of a framework's allocator, or the driver.
+//! The trait `Allocator`: a policy, a model of a framework's allocator, or the driver.
 
 use base::cuda::DriverError;
 
 /// Serves the requests of a trace.
 pub trait Allocator {
-    /// A handle for `size` bytes. `stream` is the stream that the trace names, if it names one.
+    /// Returns a handle for `size` bytes. `stream` is the stream of the request; `None` if the trace names no stream.
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError>;
     fn free(&mut self, handle: u64, stream: Option<u64>);
     fn synchronisations(&self) -> Option<u64> {

@@ -1,5 +1,5 @@
-//! The model device of a replay. It counts calls and bytes, and places segments so far apart that a policy cannot join
-//! two of them by accident.
+//! The model device of a replay: counts calls and bytes. Its segments lie far apart, so that a policy never joins two
+//! segments by accident.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub struct ModelDevice {
     segments: RefCell<HashMap<u64, u64>>,
 }
 
-/// The distance between two segments; larger than any rounding of a policy.
+/// The least distance between two segments, which is larger than any rounding of a policy.
 const GAP: u64 = 1 << 32;
 /// The granularity of current GPUs in bytes.
 const GRANULARITY: u64 = 2 << 20;
@@ -49,7 +49,7 @@ impl ModelDevice {
         self.calls.set(self.calls.get() + 1);
     }
 
-    /// Takes `bytes` of the device, for a model that maps memory itself and does not ask for segments.
+    /// Takes `bytes` of the device without making a segment, for a model that maps memory itself.
     pub fn take(&self, bytes: u64) -> Result<(), DriverError> {
         self.called();
         if bytes > self.total - self.held.get() {
@@ -65,7 +65,7 @@ impl ModelDevice {
         self.held.set(self.held.get() - bytes);
     }
 
-    /// A new address that is far from all others.
+    /// Returns an unused address for `bytes`, far from all earlier addresses.
     pub fn place(&self, bytes: u64) -> u64 {
         let address = self.next.get();
         self.next

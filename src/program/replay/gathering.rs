@@ -1,39 +1,40 @@
-//! The requests of a trace, collected from any format. Each free is matched with its allocation, and the live bytes are
-//! counted.
+//! Collects the requests of a trace of any format. Matches each free with its allocation, and counts the live bytes.
 
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// `id` names the allocation until it is freed. `size` is in bytes. `stream` is the stream that the memory is used
-    /// on, if the trace names it.
+    /// `id` names the allocation. `size` is in bytes. `stream` is the stream that uses the memory; `None` if the trace
+    /// names no stream.
     Allocate { id: u64, size: u64, stream: Option<u64> },
-    /// `stream` is the only stream whose work may have used the memory; `None` if that is not known.
+    /// `stream` is the only stream whose work used the memory; `None` if several streams may have used it.
     Free { id: u64, stream: Option<u64> },
 }
 
-/// The kind of trace, and what the trace tells about the job.
+/// The kind of a trace, and what the trace says about the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A journal: the requests that reached the driver, the strategy in force, and the environment (name, value).
+    /// A journal, which has the requests that reached the library, the job's strategy, and its environment (name,
+    /// value).
     Journal {
         strategy: String,
         environment: Vec<(String, String)>,
     },
-    /// RMM's log: the requests of a program to its allocator.
+    /// RMM's log, which has the requests of a program to its allocator.
     Log,
-    /// PyTorch's snapshot: the requests of a program to PyTorch's allocator.
+    /// PyTorch's snapshot, which has the requests of a program to PyTorch's allocator. `expandable`: expandable
+    /// segments were on.
     Snapshot { expandable: bool },
 }
 
-/// Collects requests. Allocations are known by address while they are live.
+/// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
     /// Live allocations by address: id, size and stream.
     live: HashMap<u64, (u64, u64, Option<u64>)>,
     next: u64,
-    /// `u128`, because a file may claim any sizes.
+    /// The live bytes. `u128`, because the sizes in a file may be arbitrarily large.
     bytes: u128,
     pub(super) peak: u128,
     pub(super) unmatched: u64,
@@ -49,7 +50,7 @@ impl Gathering {
         }
         self.next += 1;
         self.live.insert(address, (self.next, size, stream));
-        // A request for 0 bytes needs no memory from any allocator, and neither does its free.
+        // A request for 0 bytes takes no memory, so neither the request nor its free is played.
         if size > 0 {
             self.requests.push(Request::Allocate {
                 id: self.next,
@@ -61,7 +62,7 @@ impl Gathering {
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// Frees a block that was used only on the stream it was allocated for.
+    /// Frees a block that only the stream of its allocation has used.
     pub(super) fn free_used_alone(&mut self, address: u64) {
         let stream = self.live.get(&address).and_then(|&(_, _, stream)| stream);
         self.free(address, stream);
@@ -79,8 +80,8 @@ impl Gathering {
     }
 }
 
-/// The device whose requests are played: `wanted`, or the device with the most. A note names the devices that are left
-/// out.
+/// The device whose requests are played: `wanted`, or else the device with the largest value of `most`. A note names
+/// the other devices.
 pub(super) fn choose_device<T>(
     what: &str,
     devices: &BTreeMap<i16, T>,

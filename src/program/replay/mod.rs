@@ -1,9 +1,9 @@
 //! Plays a recorded sequence of requests through strategies, offline.
 //!
-//! `trace` reads the sequence from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; they
-//! collect the requests in `gathering`. `play` plays them on the model `device` through an `allocator`: one of our
-//! policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two). `recommendation` decides which result is
-//! worth acting upon.
+//! `trace` reads the requests from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; all three
+//! collect them in `gathering`. `play` plays the requests on the model `device` through an `allocator`: one of our
+//! policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two allocators). `recommendation` decides
+//! which strategy is worth setting.
 
 mod allocator;
 pub mod device;

@@ -1,18 +1,18 @@
-//! Models of Paddle's two allocators (`paddle/phi/core/memory/allocation/`), with one allocator for all streams. They
-//! share no code with our policies, which may do better under the same names.
+//! Models of Paddle's two allocators (`paddle/phi/core/memory/allocation/`). One model serves all streams. The models
+//! share no code with our policies `auto_growth` and `naive_best_fit`, which may do better.
 //!
-//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): best fit by (size, address) over blocks of multiples of 256
-//! bytes. A block is always split, the request gets its tail, and free blocks are joined only within a chunk. A chunk
-//! has the size of the request, or `FLAGS_auto_growth_chunk_size_in_mb` if that is larger. On out of memory idle chunks
-//! are given back and the same chunk is requested once more. `FLAGS_free_idle_chunk` and `FLAGS_free_when_no_cache_hit`
-//! are off, which is their default.
+//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): sizes are multiples of 256 bytes. A request gets the tail of
+//! the best fitting free block (by size, then address). Free blocks are joined only within a chunk. A chunk has the
+//! size of the request, or `FLAGS_auto_growth_chunk_size_in_mb` if the flag is larger. If the device has no memory,
+//! idle chunks are given back and the chunk is requested once more. `FLAGS_free_idle_chunk` and
+//! `FLAGS_free_when_no_cache_hit` are off, as by default.
 //!
-//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk has `FLAGS_initial_gpu_memory_in_mb`, later
-//! chunks have `FLAGS_reallocate_gpu_memory_in_mb`, but at least the size of the request. If a flag is 0, the chunk is
-//! the share `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory. Best fit, the request gets the head
-//! of the block, and free blocks are joined only within a chunk. A request above the larger of the two sizes, as they
-//! were at first use, is served by the driver alone and given back when it is freed. Chunks are never given back. If
-//! less than a chunk is left on the device, that rest cannot be used.
+//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk has the size
+//! `FLAGS_initial_gpu_memory_in_mb`, a later chunk `FLAGS_reallocate_gpu_memory_in_mb`, but at least the size of the
+//! request. If a flag is 0, the size is the share `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory.
+//! A request gets the head of the best fitting free block. Free blocks are joined only within a chunk. A request above
+//! the larger of both sizes at first use gets a segment of its own, which is given back at the free. Chunks are never
+//! given back. If the device has less free memory than a chunk, that memory cannot be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ use super::device::ModelDevice;
 
 /// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;
-/// Bytes that naive_best_fit adds to each request for a descriptor (`MemoryBlock::Desc`). On a GPU the descriptor lies
-/// in host memory, but its space in front of the block is still set aside.
+/// Bytes that naive_best_fit adds to each request for a descriptor (`MemoryBlock::Desc`). Paddle sets these bytes aside
+/// on a GPU, too, although the descriptor lies in host memory there.
 const DESCRIPTOR: u64 = 64;
 /// The share of the available memory that naive_best_fit does not use.
 const UNUSED_SHARE: f64 = 0.05;
@@ -51,9 +51,9 @@ struct Block {
 #[derive(Default)]
 struct Blocks {
     by_address: BTreeMap<u64, Block>,
-    /// (size, address)
+    /// The free blocks: (size, address).
     free: BTreeSet<(u64, u64)>,
-    /// First address -> bytes.
+    /// The chunks: first address -> bytes.
     chunks: BTreeMap<u64, u64>,
 }
 
@@ -85,7 +85,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// Takes `size` bytes from the best fitting free block.
+    /// Takes `size` bytes from one end of the best fitting free block. Returns their address.
     fn take(&mut self, size: u64, end: End) -> Option<u64> {
         let (_, found) = self.free.range((size, 0)..).next().copied()?;
         let block = self.remove_free(found)?;
@@ -193,7 +193,7 @@ pub struct NaiveBestFit<'a> {
     device: &'a ModelDevice,
     flags: Flags,
     blocks: Blocks,
-    /// The size of the largest chunk; known after the first request.
+    /// The largest request that is served from a chunk; known after the first request.
     largest: Option<u64>,
     alone: BTreeSet<u64>,
 }
@@ -209,7 +209,8 @@ impl<'a> NaiveBestFit<'a> {
         }
     }
 
-    /// The size that a chunk has now by this flag. It is an error if that is more than 95% of the available memory.
+    /// The size of a new chunk for the value of a flag. Out of memory, if that is more than 95% of the available
+    /// memory.
     fn chunk(&self, flag: u64) -> Result<u64, DriverError> {
         let free = self.device.available()?.free;
         let usable = free - (free as f64 * UNUSED_SHARE) as u64;
@@ -286,7 +287,8 @@ mod tests {
         assert_eq!((device.calls(), device.peak()), (2, 3 * MIB));
         allocator.free(other, None);
         allocator.free(first, None);
-        // 1024 bytes free behind the second, MIB - 1280 in front of it, 2 MiB in the other chunk
+        // Free: 1024 bytes behind the second block, MIB - 1280 bytes in front of the second block, 2 MiB in the other
+        // chunk.
         assert_eq!(allocator.allocate(1025, Some(0)), Ok(chunk + MIB - 1280 - 1280));
         assert_eq!(allocator.allocate(512, Some(0)), Ok(first + 512));
         assert_eq!(allocator.allocate(MIB, Some(0)), Ok(other + MIB));
@@ -311,7 +313,7 @@ mod tests {
         allocator.free(first, None);
         allocator.free(second, None);
         assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
-        // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own
+        // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own.
         let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
         assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
         allocator.free(alone, None);
@@ -331,7 +333,7 @@ mod tests {
             .expect("in the rest of the first chunk");
         assert_eq!(device.calls(), 5);
         assert_eq!((device.calls(), device.peak()), (5, 23 * MIB + 256));
-        // 5 MiB less 1536 bytes of the first chunk are left, and nothing else
+        // The only free bytes are 5 MiB less 1536 bytes in the first chunk.
         allocator
             .allocate(5 * MIB - 64, Some(0))
             .expect("a later chunk as large as the request");
@@ -355,7 +357,8 @@ mod tests {
         allocator
             .allocate(6 * MIB - 64, Some(0))
             .expect("the whole first chunk");
-        // 4 MiB are left, of which 5% are left alone: no chunk of 4 MiB, though 1 MiB was asked for
+        // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
+        // for.
         assert!(allocator.allocate(MIB, Some(0)).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Plays a trace through one strategy, and searches for the smallest device on which the strategy serves all of it.
+//! Plays a trace through one strategy, and searches for the smallest device on which the strategy serves every request.
 
 use std::collections::HashMap;
 
@@ -20,14 +20,14 @@ pub struct Outcome {
     pub peak_reserved: u64,
     /// Calls that reached the driver for device memory.
     pub driver_calls: u64,
-    /// How often the job waited for the device before memory could be reused or mapped elsewhere. `None` if the
-    /// strategy's waits are not counted, because the driver makes them.
+    /// How often the strategy waited for the device before it reused or moved memory. `None` if the strategy's waits
+    /// cannot be counted: in models, and if the driver serves every request.
     pub synchronisations: Option<u64>,
     /// Requests that failed because the device had no memory.
     pub failed: u64,
 }
 
-/// Models of allocators that are not the library's own.
+/// The names of the models of frameworks' allocators.
 const MODELS: &[&str] = &[
     "torch",
     "torch_expandable",
@@ -50,7 +50,7 @@ pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64, 
     play_until(trace, name, settings, device_memory, u64::MAX, tick)
 }
 
-/// As `play`, but ends as soon as `enough_failed` requests have failed.
+/// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
 fn play_until(
     trace: &Trace,
     name: &str,
@@ -90,8 +90,8 @@ fn play_until(
     })
 }
 
-/// The smallest device, in whole MiB, on which the strategy of `outcome` serves every request. It is exact to 1 MiB or
-/// 0.1%, whichever is more. `outcome` is the result on a device of `device_memory` bytes.
+/// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
+/// or 0.1%, whichever is more. `outcome` is the result on a device of `device_memory` bytes.
 pub fn smallest_device(
     trace: &Trace,
     outcome: &Outcome,
@@ -108,9 +108,10 @@ pub fn smallest_device(
     if live >= MOST {
         return None;
     }
-    // `least` is too small, and `enough` is a first guess. The guess is what the strategy reserved, or more than the
-    // device on which it failed. A strategy that reserves a share of the device takes too much of a large one, so the
-    // guess is at most twice the live bytes. The loop below makes it larger if that fails.
+    // A device of `least` MiB is too small. `enough` is a first guess, which the loop below doubles until all requests
+    // fit. After a success the guess is what the strategy reserved, but at most twice the live bytes: some strategies
+    // reserve a share of the device. After a failure the guess is 1 MiB more than the device, but at least the live
+    // bytes.
     let (mut least, mut enough) = match outcome.failed {
         0 => (
             live.saturating_sub(1),
@@ -161,8 +162,8 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our policies. Requests that name a stream are played as requests of `vramshim_torch_alloc`, others as
-/// `cuMemAlloc`.
+/// One of our policies. A request with a stream is played as a call of `vramshim_torch_alloc`, a request without a
+/// stream as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
@@ -183,7 +184,7 @@ impl Allocator for PolicyAllocator<'_> {
     }
 }
 
-/// The driver serves every request.
+/// Gives every request to the model device, as passthrough does.
 struct DriverAllocator<'a> {
     device: &'a ModelDevice,
 }
@@ -194,7 +195,7 @@ impl Allocator for DriverAllocator<'_> {
     }
 
     fn free(&mut self, handle: u64, _stream: Option<u64>) {
-        // A segment of the model's own is always taken back.
+        // Cannot fail, because the handle is a segment of the model device.
         let _ = self.device.free(handle);
     }
 }

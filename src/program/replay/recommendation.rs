@@ -5,25 +5,25 @@ use policy::{Settings, Strategy};
 use super::gathering::Source;
 use super::play::{Outcome, strategies};
 
-/// A strategy is worth setting only if it saves at least 1 / WORTH_IT of what is reserved now.
+/// A strategy is worth setting only if it saves at least 1 / WORTH_IT of the bytes that the job reserves now.
 const WORTH_IT: u64 = 100;
-/// A peak counts as equal to the least peak if it exceeds that by at most 1 / EQUAL. Among equal peaks the number of
-/// driver calls decides.
+/// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL. Among strategies with equal peaks
+/// the number of driver calls decides.
 const EQUAL: u64 = 200;
-/// passthrough always reserves least, but it costs a driver call for each request: each free waits for the device, and
-/// each allocation waits for the driver's locks. A small peak is therefore no reason to recommend it. It is recommended
-/// only if a caching allocator would have made about as many driver calls; this is the largest accepted ratio.
+/// passthrough is recommended only if it makes at most this many driver calls for each call of PyTorch's allocator.
+/// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the
+/// driver's locks.
 const PASSTHROUGH_CALLS: f64 = 1.5;
 
 #[derive(Debug, PartialEq)]
 pub enum Advice<'a> {
-    /// `best` reserves `bytes` less than what runs now.
+    /// `best` reserves `bytes` less than the present strategy.
     Saves { best: &'a Outcome, bytes: u64 },
-    /// `best` serves every request on this device; what runs now does not.
+    /// `best` serves every request on this device; the present strategy does not.
     Fits { best: &'a Outcome },
-    /// What runs now is as good as any played strategy, or no strategy that can be set was played.
+    /// No played strategy that can be set saves enough. `best` is the best of these strategies, if there is one.
     Nothing { best: Option<&'a Outcome> },
-    /// Neither what runs now nor any strategy that can be set serves every request on this device.
+    /// Neither the present strategy nor any strategy that can be set serves every request on this device.
     NoneFits,
 }
 
@@ -39,11 +39,12 @@ pub fn runs_now(source: &Source) -> &'static str {
     }
 }
 
-/// The setting that selects this strategy; `None` if there is none, or if these requests would not reach the strategy.
+/// The setting that selects this strategy. `None` if no setting does, or if `source` does not show that the strategy
+/// would get the same requests.
 pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<String> {
     if name == "torch_expandable" {
-        // A journal holds the requests of PyTorch's segments, if the job used PyTorch. It does not show how PyTorch
-        // would have asked with another setting.
+        // A journal has PyTorch's requests for segments, not for tensors. It does not show which segments PyTorch would
+        // request with another setting.
         let asked_of_torch = !matches!(source, Source::Journal { .. });
         return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
     }
@@ -53,14 +54,15 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         .map(|size| (size.name, (size.bytes)(settings)))
         .filter(|&(_, bytes)| bytes > 0)
     {
-        // The flags are in whole MiB, so other sizes can be played but not set.
+        // The flags are in whole MiB. Other sizes can be played but not set.
         if !bytes.is_multiple_of(1 << 20) {
             return None;
         }
         text += &format!(" {flag}={}", bytes >> 20);
     }
     if matches!(source, Source::Snapshot { .. }) {
-        // With PyTorch's cache, the library would see only its segments and not these requests.
+        // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
+        // snapshot.
         text += " PYTORCH_NO_CUDA_MEMORY_CACHING=1";
     }
     Some(text)
@@ -80,8 +82,8 @@ pub fn advise<'a>(
             .filter(|outcome| outcome.name != now.name && settable(outcome.name))
             .filter(|outcome| outcome.name != Strategy::Passthrough.name() || few_calls(outcome.driver_calls))
     };
-    // The peak of a strategy that reserves up front says nothing about a saving. It is recommended only if nothing else
-    // fits.
+    // The peak of a strategy that reserves up front says nothing about a saving, so the strategy is recommended only if
+    // no other fits.
     let reserves_up_front = |name: &str| Strategy::parse(name).is_some_and(Strategy::reserves_up_front);
     let growing = candidates().filter(|outcome| !reserves_up_front(outcome.name));
     let best = best_of(growing.filter(|outcome| outcome.failed == 0));

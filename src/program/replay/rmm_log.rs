@@ -28,7 +28,7 @@ fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
     }
 }
 
-/// A reader that keeps the last byte. A complete log ends with the end of a line.
+/// A reader that remembers the last byte, which is the end of a line if the log is complete.
 struct LastByteReader<R> {
     source: R,
     last: u8,
@@ -42,7 +42,7 @@ impl<R: Read> Read for LastByteReader<R> {
     }
 }
 
-/// Collects the requests of a log. If the log ends too early, a note tells so and the requests before are kept.
+/// Collects the requests of a log. If the log was cut short, the complete lines are kept and a note says so.
 pub(super) fn gather(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
     let source = LastByteReader { source, last: b'\n' };
     let mut reader = csv::ReaderBuilder::new()
@@ -118,7 +118,7 @@ impl Columns {
             })
         };
         match field(self.action, "Action")? {
-            // printf writes a null pointer as "(nil)"; it stands for no memory.
+            // printf writes a null pointer as "(nil)": such a row has no memory.
             "allocate" | "free" if field(self.pointer, "Pointer")? == "(nil)" => {}
             "allocate" => gathering.allocate(
                 number(self.pointer, "Pointer")?,
@@ -126,7 +126,7 @@ impl Columns {
                 Some(number(self.stream, "Stream")?),
             ),
             "free" => gathering.free_used_alone(number(self.pointer, "Pointer")?),
-            // RMM also logs allocations that failed; their memory was never live.
+            // RMM also logs allocations that failed. These requests got no memory and are left out.
             "allocate failure" => {}
             other => return Err(format!("action {other:?} is neither allocate nor free")),
         }

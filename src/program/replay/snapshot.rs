@@ -1,5 +1,5 @@
-//! Reads PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of plain values): the recorded history
-//! of one device. Memory that was allocated before the recording is live from the start.
+//! Reads the history of one device from PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of
+//! plain values). Memory that was allocated before the recording began counts as allocated at its start.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -9,9 +9,9 @@ use deser_pickle::DeserializerConfig;
 
 use super::gathering::{Gathering, Source, choose_device};
 
-/// The largest number of values that may be read through references. PyTorch writes equal call stacks once and refers
-/// to them, and the reader reads a stack again at every reference. A million events with stacks of a hundred frames
-/// take a fifth of this number.
+/// The most values that may be read through references. PyTorch writes equal call stacks once and then refers to them,
+/// and the reader reads the stack again at every reference. A million events with stacks of a hundred frames take a
+/// fifth of this number.
 const MOST_REPEATED: usize = 1 << 32;
 
 const WANTED: &str = "give what torch.cuda.memory._dump_snapshot wrote";
@@ -25,7 +25,7 @@ struct Snapshot {
     allocator_settings: Settings,
 }
 
-/// Which fields are present depends on the action.
+/// One event of a device. The action decides which other fields are present.
 #[derive(Default, Deserialize)]
 #[deser(default)]
 struct Event {
@@ -79,8 +79,8 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
 
-    // An address whose first event is a free was live when the recording began. So was an active block that no event
-    // names.
+    // Memory was live when the recording began if the first event of its address is a free, or if an active block has
+    // no event.
     let mut before = BTreeMap::new();
     let mut seen = HashSet::new();
     for event in events {

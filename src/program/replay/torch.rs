@@ -1,12 +1,15 @@
 //! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), by default and with expandable
 //! segments.
 //!
-//! Requests are rounded to 512 bytes. Requests up to 1 MiB come from segments of 2 MiB, requests below 10 MiB from
-//! segments of 20 MiB. A larger request gets its own segment, rounded to 2 MiB. Best fit by (size, address) among the
-//! free blocks of the request's stream and kind; a large block is split only if more than 1 MiB is left over. With
-//! expandable segments there is one segment for each stream and kind. It grows at its end by pages of 2 or 20 MiB, and
-//! blocks are always split. If the driver has no memory, all cached memory is given back and the driver is asked once
-//! more.
+//! Sizes are rounded up to multiples of 512 bytes. Small requests (up to 1 MiB) come from segments of 2 MiB, large
+//! requests below 10 MiB from segments of 20 MiB. A request of 10 MiB or more makes a segment of its size, rounded up
+//! to a multiple of 2 MiB. Each stream has one pool of free blocks for small and one for large requests. A request
+//! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
+//! than 1 MiB remains.
+//!
+//! With expandable segments each pool has one segment, and blocks are always split. The segment grows at its end by
+//! pages of 2 MiB (small) or 20 MiB (large). If the driver has no memory, cached memory is given back and the driver is
+//! asked once more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,7 +25,7 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 const OWN_SEGMENT_FROM: u64 = 10 << 20;
 
-/// The free blocks of one stream and kind.
+/// Names a pool of free blocks: the stream, and whether the pool serves small requests.
 type PoolName = (u64, bool);
 
 #[derive(Clone, Copy)]
@@ -39,7 +42,7 @@ pub struct CachingAllocator<'a> {
     /// All blocks by address.
     blocks: BTreeMap<u64, Block>,
     free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
-    /// Sizes of segments by first address. For an expandable segment it is the size mapped so far.
+    /// Sizes of segments by first address. An expandable segment has the size that is mapped so far.
     segments: HashMap<u64, u64>,
     expanding: HashMap<PoolName, u64>,
 }
@@ -93,7 +96,7 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Maps pages at the end of the pool's segment until it has a free block of `size` bytes.
+    /// Maps pages at the end of the pool's segment, so that a free block of at least `size` bytes is there.
     fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
         let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
         let start = *self.expanding.entry(pool).or_insert_with(|| self.device.place(1 << 44));
@@ -122,8 +125,8 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Gives back cached memory: segments that are entirely free, or the free pages at the end of an expandable
-    /// segment.
+    /// Gives cached memory back to the device: segments that are entirely free, or free pages at the end of expandable
+    /// segments.
     fn give_back_cache(&mut self) {
         let segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
         for (start, size) in segments {

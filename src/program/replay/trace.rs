@@ -20,10 +20,10 @@ pub struct Trace {
     pub requests: Vec<Request>,
     /// The largest number of live bytes.
     pub peak_live: u64,
-    /// The number of frees without an allocation, which are left out, and of addresses that were allocated again
-    /// without a free in between.
+    /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
+    /// frees are not played.
     pub unmatched: u64,
-    /// Notes about what the figures do not cover.
+    /// Notes for the user about requests that the figures leave out.
     pub notes: Vec<String>,
 }
 
@@ -35,8 +35,9 @@ pub struct TraceError {
 }
 
 impl Trace {
-    /// Reads a trace. The file's name tells the kind (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal or a
-    /// snapshot, it takes the requests of `device`, or of the device with the most.
+    /// Reads a trace. The file's name decides the format: a journal (`.vraj`), a snapshot (`.pickle`, `.pkl`), or else
+    /// RMM's log. Of a journal or snapshot, takes the requests of `device`; without it, of the device that was used
+    /// most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
@@ -87,7 +88,7 @@ impl Trace {
 
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let journal = Journal::open(path).map_err(|problem| {
-        // The error will be shown behind the name of the file, so the name is removed here.
+        // `TraceError` shows the name of the file, so the name is removed here.
         let problem = problem.to_string();
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()

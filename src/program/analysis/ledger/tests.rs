@@ -22,7 +22,7 @@ fn alloc(class: Class, address: u64, size: u64) -> Event {
     Event::Alloc(allocation(class, address, size))
 }
 
-/// As `alloc`, with memory that the call itself obtained.
+/// An allocation whose memory the call itself obtained from the next layer, as without a policy.
 fn direct(class: Class, address: u64, size: u64) -> Event {
     let allocation = allocation(class, address, size);
     Event::Alloc(Allocation {
@@ -332,7 +332,7 @@ fn sizes_fall_into_powers_of_two() {
     assert_eq!(ledger.sizes[&11].count, 1);
 }
 
-/// Records as any bytes in a file may give them: most of a known kind and class, with sizes that meet.
+/// Records of random bytes. Most have a known kind and class, and small numbers, so that ranges touch and overlap.
 fn any_record() -> impl Strategy<Value = Record> {
     let number = prop_oneof![0u64..64, Just(u64::MAX), Just(1 << 63), any::<u64>()];
     (

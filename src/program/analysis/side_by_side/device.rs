@@ -14,11 +14,11 @@ pub struct Device {
     pub at: Option<u64>,
     pub nvml: Option<Reading>,
     pub processes: Vec<Process>,
-    /// `None` if these bytes cannot be told apart from `unknown`.
+    /// Used bytes of processes without the library; `None` if these bytes are part of `unknown`.
     pub other_processes: Option<u64>,
-    /// Bytes that nothing explains, including those of the processes.
+    /// Bytes that nothing explains, including the unknown bytes of `processes`.
     pub unknown: i64,
-    /// Whether there was a figure to compare the ledger with.
+    /// Whether NVML or the driver gave a figure to compare the ledger with.
     pub compared: bool,
     pub notes: Vec<String>,
 }
@@ -38,7 +38,7 @@ pub struct Process {
     pub job: String,
     pub balance: Balance,
     pub nvml_used: Option<u64>,
-    /// Total and free bytes as the next layer last answered.
+    /// The last answer of the next layer: total and free bytes.
     pub driver: Option<(u64, u64)>,
     pub context: Option<Context>,
     pub differences: Differences,

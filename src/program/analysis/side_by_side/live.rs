@@ -1,4 +1,4 @@
-//! Explains one device as it is now: NVML's figures for the device and for each process, compared with the ledgers of
+//! Explains the memory of one device now: compares NVML's figures for the device and its processes with the ledgers of
 //! the processes under the library.
 
 use base::identity;
@@ -30,7 +30,7 @@ impl Member<'_> {
             .map(|used| minus(used, self.process.balance.reserved))
     }
 
-    /// The time from which on the process may have held memory on the device, on the clock of the journals.
+    /// The earliest time at which the process may have held memory on the device, on the clock of the journals.
     fn since_ns(&self) -> u64 {
         let first = self.measurements().and_then(Measurements::first);
         let after = first.map_or(0, |first| first.time_ns);
@@ -75,7 +75,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         let process = &mut member.process;
         process.nvml_used = match listed.iter().find(|one| one.pid == process.pid) {
             Some(one) => one.used,
-            // NVML does not list a process that has no context; such a process holds nothing.
+            // NVML does not list a process without a context, and a process without a context holds no memory.
             None if reading.processes.is_ok() && process.balance.reserved == 0 => Some(0),
             None => None,
         };
@@ -101,8 +101,8 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
 fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec<Listed> {
     let is_member = |pid| members.iter().any(|member| member.process.pid == pid);
     let mut others: Vec<Listed> = listed.iter().filter(|one| !is_member(one.pid)).copied().collect();
-    // NVML may report process ids of another pid namespace. The processes under the library are then listed by ids that
-    // do not exist here, and those entries must not count as other processes.
+    // NVML may report process ids of another pid namespace. Then it lists even the processes under the library by ids
+    // that do not exist here. Entries with such ids must not count as other processes.
     let missing = members
         .iter()
         .any(|member| !listed.iter().any(|one| one.pid == member.process.pid) && member.process.nvml_used.is_none());
@@ -137,7 +137,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
         let alone = measurements.first().is_some_and(|first| {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
-            // A layer that reports only a part of the device does not show what other processes hold.
+            // If the next layer reports only a part of the device, its figures do not show what other processes hold.
             first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
                 && !rest.any(|(_, other)| other.since_ns() < then)
                 && !others
@@ -171,7 +171,7 @@ fn explain(reading: &Reading, members: &mut [Member], others: &[Listed], notes: 
         left = left.saturating_sub_unsigned(member.process.nvml_used.unwrap_or(0));
         unknown = unknown.saturating_add(member.process.differences.unknown);
     }
-    // If NVML does not report the bytes of a process, its part is explained from the bytes of the device that are left.
+    // The bytes of the device that remain are the excess of the processes whose bytes NVML does not report.
     let unreported = |member: &&mut Member| member.process.nvml_used.is_none();
     for member in members.iter() {
         if member.process.nvml_used.is_none() {
@@ -196,7 +196,7 @@ fn started_ns(pid: u32) -> Option<u64> {
     let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })
         .ok()
         .filter(|&ticks| ticks > 0)?;
-    // The end of the start tick. A process cannot hold device memory within its first tick.
+    // The time at the end of the tick in which the process started: a process cannot hold device memory earlier.
     let since_boot = (u128::from(ticks) + 1) * 1_000_000_000 / u128::from(a_second);
     // /proc counts from boot including suspended time; CLOCK_MONOTONIC leaves suspended time out.
     let asleep = now_ns(libc::CLOCK_BOOTTIME)?.saturating_sub(now_ns(libc::CLOCK_MONOTONIC)?);

@@ -1,8 +1,8 @@
-//! Compares journals with the devices that they name.
+//! Compares the ledgers in journals with the devices that the processes use.
 //!
-//! Every running process is compared with what NVML reports now, together with all other processes under the library on
-//! its devices. A journal of a process that has ended is compared with its own last measurement. `reconciliation` does
-//! the arithmetic.
+//! The ledger of a running process is compared with what NVML reports now, together with all other processes under the
+//! library on the same devices. The ledger of a process that has ended is compared with its own last measurement.
+//! `reconciliation` does the arithmetic.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ mod live;
 use device::incomplete;
 pub use device::{Device, Process};
 
-/// How often NVML is asked again because a ledger changed meanwhile.
+/// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;
 
 /// A journal to compare, and the id of its process if that is known.
@@ -45,8 +45,8 @@ struct Found {
     uuids: Vec<String>,
 }
 
-/// Compares all targets once. Returns the devices, whether any process still runs, and the journals that could not be
-/// read.
+/// Compares all targets once. Returns the devices, whether any process still runs, and an error for each journal that
+/// cannot be read.
 pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
@@ -116,7 +116,8 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     devices
 }
 
-/// The devices that the processes `ours` use on one host, with every process on them.
+/// Compares the devices that the processes `ours` use on one host. `members` also has the other processes under the
+/// library there.
 fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) -> Vec<Device> {
     let mut uuids: Vec<String> = ours.iter().flat_map(|found| found.uuids.clone()).collect();
     uuids.sort();
@@ -132,8 +133,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
         devices.extend(as_of(job, None, None));
     }
-    // The devices of the processes `ours`, each as its process measured it last. `why` tells why no figures of now can be
-    // shown. If `uuid` is given, other devices are left out.
+    // The devices of the processes `ours`, with the last measurement of each process. `why` says why NVML's present
+    // figures are missing. If `uuid` is given, only this device is returned.
     let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
         let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
         let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
@@ -141,7 +142,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             .collect()
     };
     let readings = match answer {
-        // If all processes have ended meanwhile, there is no device to show as of now.
+        // If all processes `ours` have ended meanwhile, `devices` already has their last measurements, and NVML's
+        // figures are not needed.
         Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
         Ok(_) => return devices,
         Err(why) => {
@@ -167,7 +169,7 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
 }
 
 /// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. After `TRIES`
-/// attempts it returns the last ones and false.
+/// attempts with changes, returns the figures of the last attempt and false.
 fn read_while_unchanged(
     read: impl Fn() -> Vec<(u32, Job)>,
     ask: impl Fn() -> Answer,
@@ -183,8 +185,8 @@ fn read_while_unchanged(
     }
 }
 
-/// Which processes run, and the reserved bytes of each of their ledgers. A change in it shows that memory came or went;
-/// what a policy hands out of reserved memory does not matter.
+/// For each ledger: process, whether the process runs, device, and reserved bytes. A change shows that memory was
+/// obtained or given back. Blocks that a policy hands out of reserved memory change nothing here.
 fn reserved_bytes(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
         let runs = job.state == State::Running;
@@ -194,8 +196,8 @@ fn reserved_bytes(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     jobs.iter().flat_map(each).collect()
 }
 
-/// The devices of one journal as of its last measurement. `why` tells why a process that still runs is not compared
-/// with NVML as of now.
+/// The devices of one journal at the time of its last measurement. `why` says why a running process is not compared
+/// with what NVML reports now.
 fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
     let empty = DeviceLedger::default();
     let mut devices = Vec::new();

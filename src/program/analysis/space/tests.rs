@@ -62,7 +62,7 @@ fn the_impossible_is_refused_or_left_out() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Frees the block at this place, or makes one there.
+    /// Start and length. Frees the block that begins at start, or makes a block there.
     Block(u64, u64),
     Add(u64, u64),
     Remove(u64, u64),
@@ -80,7 +80,7 @@ proptest! {
     #[test]
     fn agrees_with_a_bitmap(steps in prop::collection::vec(any_step(), 1..120)) {
         let mut space = Space::default();
-        // Which places are held, and which of those a block uses.
+        // For each address: whether it lies in a segment, and whether it lies in a block.
         let (mut held, mut used) = ([false; 96], [false; 96]);
         let mut blocks: Vec<(u64, u64)> = Vec::new();
         let range = |start: u64, length: u64| start as usize..(start + length) as usize;
@@ -96,7 +96,7 @@ proptest! {
                     prop_assert_eq!(space.remove_segment(start, length), there);
                     held[range(start, length)].fill(false);
                     used[range(start, length)].fill(false);
-                    // A block that lost bytes is forgotten, because later blocks may take the same place.
+                    // A block that lost bytes is freed and forgotten, because later blocks may take the same addresses.
                     for &(s, len) in &blocks {
                         if s < start + length && start < s + len {
                             for place in range(s, len) {

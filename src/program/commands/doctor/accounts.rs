@@ -1,4 +1,4 @@
-//! Checks limits and shared accounts: which limit each device will have, and whether the accounts' folder can be used.
+//! Checks the limit of each device, and whether the folder of the shared accounts can be used.
 
 use std::path::Path;
 
@@ -81,7 +81,7 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
     }
 }
 
-/// The number and the UUID by which limits name a device.
+/// The number and the UUID by which a limit names the device.
 fn names(device: &Device) -> (Option<u32>, String) {
     let uuid = device.uuid.as_deref().and_then(parse_uuid);
     (
@@ -137,7 +137,7 @@ fn account(findings: &mut Findings, file: &Path) {
         findings.ok(ACCOUNTS, text).at(place);
         return;
     }
-    // The figures may have changed between the two reads, so both are read again.
+    // A process may have changed the account between the two reads, so both figures are read again.
     let (again, held) = (account.account().used(), together(&account.holders()));
     if again == held || again != used {
         findings.ok(ACCOUNTS, text).at(place);

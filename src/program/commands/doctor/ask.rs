@@ -1,4 +1,4 @@
-//! Asks a question in a child process of this program (`probe`), with a time limit.
+//! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub struct Answer {
 }
 
 pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> Command {
-    // This file itself, even if another file has its name by now.
+    // The running program, even if another file has its name by now.
     let mut command = Command::new("/proc/self/exe");
     command.arg(COMMAND).arg(what.name());
     environment.apply(&mut command, preloads);
@@ -44,7 +44,7 @@ pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: D
         })
     });
     let end = group.wait(limit, |_| {})?;
-    // After this no process holds the other ends of the pipes, so reading them ends.
+    // Now no process holds the other ends of the pipes, so the threads that read the pipes end.
     group.end();
     Ok(Answer {
         end,
@@ -55,7 +55,7 @@ pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: D
     })
 }
 
-/// Sends the lines of a pipe as they arrive.
+/// Starts a thread that sends the lines of a pipe as they arrive.
 pub fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (send, lines) = mpsc::channel();
     thread::spawn(move || {

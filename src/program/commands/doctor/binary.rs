@@ -1,4 +1,4 @@
-//! Reads what an ELF file says about itself: the machine it is made for, the libraries it needs, the names it exports.
+//! Reads from an ELF file the machine that it is made for, the libraries that it needs, and the names that it exports.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub enum Kind {
     Elf32 {
         machine: u16,
     },
-    /// A script; the text is the rest of its `#!` line.
+    /// A script, with the text behind `#!` in the first line.
     Script(String),
     Other,
 }
@@ -30,7 +30,7 @@ pub struct Binary {
     pub is_program: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
-    /// The exported names that matter here: `dlsym`, and names that begin like functions of CUDA or NVML.
+    /// The exported names that begin like functions of the loader, CUDA, NVML, the simulated GPU or the library.
     pub exports: Vec<String>,
     /// The latest version of glibc that the file needs.
     pub glibc: Option<(u32, u32)>,
@@ -103,7 +103,8 @@ fn parse<'data, R: ReadRef<'data>>(data: R, size: u64) -> Option<Binary> {
             }
         }
     }
-    // A static position-independent program has the ELF type of a library, but no name (`soname`), and an entry point.
+    // A static position-independent program has the ELF type of a library. It differs from a library: it has an entry
+    // point and no name (`soname`).
     let kind = header.e_type.get(endian);
     let entry = header.e_entry.get(endian);
     binary.is_program =
@@ -159,7 +160,7 @@ pub fn machine_name(machine: u16) -> String {
     }
 }
 
-/// The ELF machine number of this program. Jobs on this machine need the same.
+/// The ELF machine number of this program, which the library and the job must have, too.
 pub const OUR_MACHINE: u16 = if cfg!(target_arch = "aarch64") {
     object::elf::EM_AARCH64
 } else {

@@ -1,4 +1,4 @@
-//! Checks what bypassed the library during the trial of a command.
+//! Checks which memory and which processes bypassed the library during the trial of a command.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +14,13 @@ use crate::analysis::names;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::render::format::{self, count, size};
 
-/// Device memory beyond ledger and context that is still usual, because code and the driver's buffers take some.
+/// Device memory beyond ledger and context that is no sign of a bypass, because code and the driver's buffers take
+/// some.
 const USUAL_BEYOND_CONTEXT_BYTES: u64 = 256 << 20;
-/// The same if the size of a context is not known.
+/// Device memory beyond the ledger that is no sign of a bypass, if the size of a context is not known.
 const USUAL_BEYOND_LEDGER_BYTES: u64 = 1 << 30;
 
-/// How much larger one context may be than another.
+/// By how much the contexts of two processes on one device may differ.
 const CONTEXT_VARIATION_BYTES: u64 = 32 << 20;
 
 pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
@@ -50,7 +51,7 @@ pub fn process(number: u32, command: &str) -> String {
     format!("process {number}: {}", format::printable(command, 80))
 }
 
-/// Checks the drivers and layers that the processes had mapped.
+/// Adds findings about drivers and layers that the processes had mapped.
 fn in_the_process(findings: &mut Findings, trial: &Trial) {
     let mut layers: BTreeMap<&String, u32> = BTreeMap::new();
     for (number, seen) in &trial.seen {
@@ -118,7 +119,7 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
     }
 }
 
-/// The size of a context according to NVML, measured on a context of the probe.
+/// The size of a context on the device according to NVML, measured on the context of the probe.
 fn context_bytes(driver: Option<&Driver>, uuid: &str) -> Option<u64> {
     let device = driver?
         .devices
@@ -160,7 +161,7 @@ fn unknown_frees(findings: &mut Findings, job: &Job) {
     }
     let failed = job.ledger.failures.iter().filter(|((api, result), _)| {
         let name = api_name(*api);
-        // When a process ends, the driver may shut down before the process frees its memory. That is usual.
+        // When a process ends, the driver often shuts down before the process frees its memory. That is no bypass.
         (name.contains("Free") || name.contains("Unregister")) && !matches!(*result, SUCCESS | DEINITIALISED)
     });
     for ((api, result), failure) in failed {

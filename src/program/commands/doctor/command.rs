@@ -1,4 +1,4 @@
-//! Checks the command: whether the loader can preload the library into it.
+//! Checks whether the loader can preload the library into the command.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::report::Findings;
 
 const CHECK: &str = "command";
-/// The longest chain of scripts whose `#!` lines name scripts again.
+/// The most scripts that are followed from `#!` line to `#!` line.
 const MOST_SCRIPTS: usize = 4;
 
 /// Returns true if the command can be run on this machine.
@@ -81,7 +81,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
     true
 }
 
-/// Finds the command as a shell does.
+/// Finds the file of a command as a shell does; `None` if no such file can be executed.
 fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| {
         path.metadata()
@@ -96,7 +96,7 @@ fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
         .find(|path| runs(path))
 }
 
-/// The loader ignores `LD_PRELOAD` for programs that gain rights.
+/// Checks for setuid, setgid and file capabilities. The loader ignores `LD_PRELOAD` for a program that gains rights.
 fn privileged(findings: &mut Findings, path: &Path) {
     let Ok(about) = path.metadata() else { return };
     // SAFETY: getuid and getgid have no preconditions.
@@ -129,7 +129,7 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: both names are C strings; without a buffer the call only returns the length of the value.
+    // SAFETY: both names are C strings; without a buffer the call writes nothing and returns the length of the value.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 

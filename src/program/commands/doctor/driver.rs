@@ -1,5 +1,5 @@
-//! Checks the driver: whether it is installed and works, what its devices are, and whether `auto_growth` can map memory
-//! on them.
+//! Checks whether the driver is installed and works, which devices it has, and whether `auto_growth` can map memory on
+//! them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
 
-/// Asks the driver through the same preloaded layers as the job. If that fails, asks it without them.
+/// Asks the driver through the preloaded layers of the job. If the driver fails, asks it without layers, to find the
+/// cause.
 pub fn check(
     findings: &mut Findings,
     environment: &Environment,
@@ -75,7 +76,7 @@ pub fn check(
     Some(driver)
 }
 
-/// The last state of its knowledge that the child wrote.
+/// The last state that the child wrote.
 fn last_state(answer: &Answer) -> Driver {
     let lines = answer.lines.iter().rev();
     lines
@@ -145,8 +146,8 @@ fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
     }
     let what = if simulated { "the simulated driver" } else { "a driver" };
     findings.ok(CHECK, format!("{what} {version}")).at(&path);
-    // The simulated driver has none of the marks of NVIDIA's driver. A layer in front of it also exports the mark of
-    // the simulated one.
+    // The simulated driver alone is not compared with NVIDIA's. A layer that loads the simulated driver exports
+    // `simgpu_truth`, too, and must be reported as a layer.
     if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
         genuine(findings, Path::new(&path), elf, &driver.behind);
     }
@@ -199,7 +200,7 @@ fn not_loaded(findings: &mut Findings, error: &str) {
     findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice);
 }
 
-/// Explains the codes with which `cuInit` fails.
+/// Adds a problem that explains the code with which `cuInit` failed.
 fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
     let nodes = |name: &str| Path::new("/dev").join(name).exists();
     let advice = match code {
@@ -244,13 +245,13 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
         .at(path);
 }
 
-/// No driver of NVIDIA's has been smaller than this.
+/// Every `libcuda.so.1` of NVIDIA has been larger than this.
 const SMALLEST_DRIVER_BYTES: u64 = 4 << 20;
 
-/// Notes signs that the file loaded as the driver is not NVIDIA's.
+/// Adds a note if signs show that the file loaded as `libcuda.so.1` is not NVIDIA's driver.
 fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // Under Windows (WSL) the driver's library is small and loads another one.
+    // Under Windows (WSL) NVIDIA's `libcuda.so.1` is small and loads another library.
     if real.starts_with("/usr/lib/wsl") {
         return;
     }

@@ -1,4 +1,4 @@
-//! The environment that the job would have: that of this program, changed by the options.
+//! The environment that the job would have: this program's environment, changed by the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -8,11 +8,11 @@ use std::process::Command;
 use crate::launch::options::Variables;
 
 pub struct Environment {
-    /// The variables that differ from this program's environment.
+    /// The variables that the options set; they win over this program's environment.
     own: Variables,
     /// The library, if it was found.
     pub library: Option<PathBuf>,
-    /// The files that the simulated GPU preloads.
+    /// The stand-ins of the simulated GPU, which are preloaded.
     stand_ins: Vec<PathBuf>,
 }
 
@@ -30,7 +30,7 @@ impl Environment {
         own.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
     }
 
-    /// The value of a variable that is set and not empty.
+    /// The trimmed value of a variable; `None` if the variable is not set or empty.
     pub fn text(&self, name: &str) -> Option<String> {
         let value = self.get(name)?.to_string_lossy().trim().to_owned();
         (!value.is_empty()).then_some(value)
@@ -49,8 +49,8 @@ impl Environment {
         self.library.as_ref().is_some_and(same)
     }
 
-    /// The entries of the job's `LD_PRELOAD`: as they are if they name the library already, else as `vramshim run`
-    /// makes them.
+    /// The entries of the job's `LD_PRELOAD`, each once. If the variable already names the library, its entries come
+    /// first. Otherwise the library, then the stand-ins, come first, as under `vramshim run`.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let given = self.given();
         let mut preloads = Vec::new();
@@ -72,7 +72,7 @@ impl Environment {
         self.stand_ins.iter().any(|stand_in| stand_in == path)
     }
 
-    /// Sets this environment for a command, with `preloads` preloaded.
+    /// Gives a command this environment, with `preloads` as `LD_PRELOAD`.
     pub fn apply(&self, command: &mut Command, preloads: &[PathBuf]) {
         command.envs(self.own.iter().map(|(name, value)| (name, value)));
         let paths: Vec<&[u8]> = preloads.iter().map(|path| path.as_os_str().as_bytes()).collect();

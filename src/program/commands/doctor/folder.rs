@@ -1,4 +1,4 @@
-//! Checks the folder for journals: does there what the library does when it makes a journal.
+//! Checks whether journals can be written: makes a file in their folder as the library makes a journal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -77,8 +77,8 @@ pub struct Trial {
     pub no_locks: Option<io::Error>,
 }
 
-/// Tests a folder. If it does not exist, tests whether it can be made in the nearest existing folder above it. If the
-/// test fails, it adds the problem and returns `None`.
+/// Tests the folder `wanted` or, if it does not exist, the nearest existing folder above it. Returns the tested folder
+/// with the result. If files cannot be made there, adds a problem and returns `None`.
 pub fn try_nearest<'a>(
     findings: &mut Findings,
     check: &'static str,
@@ -98,7 +98,8 @@ pub fn try_nearest<'a>(
     None
 }
 
-/// Makes a folder with a file, allocates blocks, locks the file and maps it; then removes everything.
+/// Makes a temporary folder with a file, allocates the file's blocks, maps and locks the file. If the filesystem
+/// allocates no blocks, the file is not mapped.
 fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
     let inside = tempfile::Builder::new().prefix(".vramshim-doctor-").tempdir_in(folder);
     let inside = inside.map_err(|error| ("make a folder", error))?;
@@ -164,7 +165,8 @@ fn map(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of the filesystem, by its `statfs` number, if it is one that matters here.
+/// The name of a filesystem in memory, on a network or in user space, from its `statfs` number; `None` for other
+/// filesystems.
 fn kind_of(folder: &Path) -> Option<&'static str> {
     let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: statfs is plain data, and the call writes it.

@@ -1,5 +1,5 @@
-//! Checks other libraries between the job and the driver: which are preloaded, which project each comes from, and in
-//! which order they are.
+//! Checks the other preloaded libraries: which functions each one hooks, which project it comes from, and whether it
+//! stands before the library.
 
 use std::path::{Path, PathBuf};
 
@@ -40,19 +40,20 @@ fn known(path: &Path) -> Option<(&'static str, &'static str)> {
 
 /// The project that a library with this path comes from, if it is known.
 pub fn project(path: &Path) -> Option<&'static str> {
-    // HAMi mounts its library in this folder under the driver's name.
+    // HAMi mounts its library in this folder, with the file name of the driver.
     let folder = path.starts_with("/usr/local/vgpu").then_some("HAMi-core");
     known(path).map(|(project, _)| project).or(folder)
 }
 
-/// A text that tells how many functions of CUDA and NVML a library hooks, and whether it hooks `dlsym`. Empty if it hooks
-/// none of them.
+/// A text with the numbers of CUDA and NVML functions that a library exports, and `dlsym` if it exports that. Empty if
+/// it exports none of these.
 fn hooks(elf: &Binary) -> String {
     let mut hooks = Vec::new();
     if elf.exports("dlsym") {
         hooks.push("dlsym".to_owned());
     }
-    // In CUDA's names a capital letter follows the prefix, which distinguishes them from a library's own functions.
+    // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
+    // count.
     for (start, what) in [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")] {
         match elf.count(start) {
             0 => {}
@@ -115,10 +116,10 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
     }
 }
 
-/// Adds a finding about a preloaded library. Returns true if it answers `dlsym` itself.
+/// Adds a finding about a preloaded library. Returns true if that library exports `dlsym`.
 fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
     let shown = path.display();
-    // The loader searches for a name without a slash.
+    // The loader searches its folders for a name without a slash, so the second `Err` below is no warning.
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
@@ -189,7 +190,7 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
     elf.exports("dlsym")
 }
 
-/// Checks the library's place among the libraries that answer `dlsym`.
+/// Adds a finding about the libraries that answer `dlsym` before the library does.
 fn place(findings: &mut Findings, in_front: &[PathBuf]) {
     match in_front.first() {
         None => {

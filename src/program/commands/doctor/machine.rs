@@ -1,4 +1,4 @@
-//! Checks limits of the process and the machine that affect a job or the library.
+//! Checks resource limits (`ulimit`) that affect a job or the library, and whether /proc is mounted.
 
 use super::report::Findings;
 use crate::render::format::size;

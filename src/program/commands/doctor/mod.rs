@@ -1,8 +1,8 @@
 //! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
-//! Each check is a file and adds its findings to the list (`report`). Child processes do what may crash or hang:
-//! `probe` runs in them, `ask` and `processes` start and end them. `trial` runs a command for a limited time; `routes`
-//! and `bypass` report what that showed.
+//! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
+//! processes: `probe` runs in a child, `ask` and `processes` start and end children. `trial` runs the user's command
+//! for a limited time; `routes` and `bypass` report what the trial showed.
 
 mod accounts;
 mod ask;
@@ -39,7 +39,7 @@ use crate::launch::options::JobOptions;
 use crate::render::format;
 pub use probe::{COMMAND as PROBE, Probe};
 
-// Each paragraph is one line; clap breaks it to the width of the terminal.
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings

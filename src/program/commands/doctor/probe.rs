@@ -1,7 +1,7 @@
-//! Asks the driver in a child process, because a driver or a layer may crash or hang when it is loaded. After every
-//! step the child writes what it knows so far. The last line then tells in which step it crashed.
+//! Asks the driver in a child process, because a driver or a layer may crash or hang when it is loaded. Before every
+//! step the child writes a line with that step and what it knows. If the child crashes, its last line shows the step.
 //!
-//! The functions are found through `dlopen` and `dlsym`, as a job finds them.
+//! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
 mod library;
 mod nvml;
@@ -53,14 +53,14 @@ impl What {
 /// What the driver has answered so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Driver {
-    /// The function that was called last.
+    /// The step that began last: a function, or a device.
     pub doing: String,
     pub done: bool,
     pub load_error: Option<String>,
-    /// The file that was loaded as `libcuda.so.1`, and the file in which `cuInit` lies.
+    /// `path` is the file that was loaded as `libcuda.so.1`, `answers` the file that contains `cuInit`.
     pub path: Option<String>,
     pub answers: Option<String>,
-    /// Other files of that name that are mapped as well: drivers behind a layer.
+    /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
     /// The result of `cuInit`.
@@ -81,14 +81,14 @@ pub struct Device {
     pub context_bytes: Option<u64>,
     /// `CU_COMPUTEMODE_*`
     pub compute_mode: i32,
-    /// What the device reports as supported.
+    /// Whether the device reports virtual memory management, sharing by file descriptor, and memory pools.
     pub vmm: bool,
     pub descriptors: bool,
     pub pools: bool,
     pub granularity: Option<u64>,
     /// Whether a mapped granule can be mapped at a second address.
     pub mapped_twice: bool,
-    /// The function and result with which making a context, or a granule, failed.
+    /// Function and result, if a context (`context_error`) or a granule (`granule_error`) could not be made.
     pub context_error: Option<(String, i32)>,
     pub granule_error: Option<(String, i32)>,
 }
@@ -109,7 +109,7 @@ impl Probe {
 
 fn tell(what: &impl Serialize) {
     let mut out = std::io::stdout().lock();
-    // This fails only if the parent no longer reads.
+    // Writing fails only if the parent no longer reads.
     let _ = serde_json::to_writer(&mut out, what);
     let _ = out.write_all(b"\n").and_then(|()| out.flush());
 }
@@ -260,8 +260,8 @@ struct Access {
     rights: c_int,
 }
 
-/// Creates and maps a granule as `auto_growth` does, and frees it. Returns its size, and whether it could be mapped
-/// twice.
+/// Creates and maps a granule as `auto_growth` does, and frees it. Returns the size of the granule, and whether it
+/// could be mapped at a second address.
 fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'static str, i32)> {
     let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
     let location = Location { kind: 1, id: ordinal };
@@ -316,7 +316,7 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'stat
 /// The time between two readings of `watch_memory`.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Writes a line with the bytes of all processes repeatedly, until this process is ended.
+/// Writes a line with the bytes of all processes every `MEMORY_INTERVAL`, until this process is killed.
 fn watch_memory() -> Result<(), Failure> {
     let nvml = Nvml::open().ok_or_else(|| Failure::failed("libnvidia-ml.so.1 cannot be used"))?;
     let uuids = nvml.uuids();

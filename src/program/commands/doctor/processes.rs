@@ -1,5 +1,5 @@
-//! Starts and ends child processes. Each child leads a process group and has a time limit. It is ended together with
-//! all processes that it started, also if this program is told to end.
+//! Starts and ends child processes. Each child leads a process group and has a time limit. A child is ended together
+//! with all processes that it started, also when a signal ends this program.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a child may take to end after it was asked to.
+/// How long processes may take to end after SIGTERM, before they are killed.
 const TIME_TO_END: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a new child is watched at short intervals.
+/// How long a new child is watched every `PAUSE`.
 const CLOSE_WATCH: Duration = Duration::from_millis(500);
 
-/// The signal that told this program to end; 0 if there was none.
+/// The signal that asked this program to end; 0 if no signal came.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn interrupted_by(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
-/// From here on, signals that would end this program are only noted, and orphans of its children become its own
-/// children.
+/// From this call on, signals that would end this program are only noted, and orphaned descendants become children of
+/// this program.
 pub fn take_charge() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores a number in an atomic. A signal that was ignored stays ignored (`nohup`,
@@ -39,7 +39,7 @@ pub fn take_charge() {
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// The signal that told this program to end, if there was one.
+/// The signal that asked this program to end, if one came.
 pub fn interrupted() -> Option<i32> {
     Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
 }
@@ -54,13 +54,13 @@ pub fn end_by(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// How a child ended, or why it was not waited for.
+/// How a child ended, or why waiting for the child stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     By(ExitStatus),
     /// Its time limit was over.
     TooLong,
-    /// This program was told to end.
+    /// A signal asked this program to end.
     Interrupted,
 }
 
@@ -73,8 +73,8 @@ pub struct Group {
 impl Group {
     pub fn start(command: &mut Command) -> io::Result<Group> {
         command.process_group(0);
-        // SAFETY: the closure makes one system call, which is allowed between fork and exec. With it the kernel kills
-        // the child if this program is killed.
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec. The call makes the kernel
+        // kill the child when this program is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -106,8 +106,8 @@ impl Group {
             }
             let looked = Instant::now();
             meanwhile(self);
-            // Short-lived processes are seen only at short intervals. Later, watching may take at most a fifth of the
-            // time.
+            // At first the pauses are short, so that short-lived processes are seen. Later `meanwhile` takes at most a
+            // fifth of the time.
             let pause = match begun.elapsed() < CLOSE_WATCH {
                 true => PAUSE,
                 false => PAUSE.max(looked.elapsed() * 4),
@@ -149,7 +149,7 @@ impl Group {
         }
     }
 
-    /// The living processes of the child's family; ended ones are reaped.
+    /// The living processes of `family`. Orphans that have ended are reaped.
     fn alive(&mut self) -> Vec<u32> {
         let leader = self.child.id();
         let mut alive = Vec::new();
@@ -168,7 +168,7 @@ impl Group {
         alive
     }
 
-    /// The child, its descendants, and orphans that became our children; each with its parent.
+    /// Process and parent of the child, of its descendants, and of orphans that became children of this program.
     pub fn family(&self) -> Vec<(u32, u32)> {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -194,7 +194,7 @@ impl Group {
     }
 }
 
-/// The children that this program started itself.
+/// The ids of all children that `Group::start` started.
 fn leaders() -> MutexGuard<'static, Vec<u32>> {
     static LEADERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     LEADERS.lock().unwrap_or_else(PoisonError::into_inner)

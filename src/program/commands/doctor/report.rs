@@ -1,4 +1,4 @@
-//! The findings: what was found, how severe it is, and how it is shown as a table or as JSON.
+//! The findings of all checks, and their report as a table or as JSON.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use crate::render::format::{printable, styled};
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
 const MOST_CHARACTERS: usize = 1000;
 
-/// How severe a finding is; the order is from harmless to severe.
+/// The severity of a finding, in order from harmless to severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -42,7 +42,7 @@ impl Severity {
         }
     }
 
-    /// The exit code for this severity. 1 and 2 stand for the program's own failures and refusals.
+    /// The exit code if this is the worst severity. Codes 1 and 2 stand for the program's own failures and refusals.
     pub fn exit_code(self) -> u8 {
         match self {
             Severity::Ok | Severity::Note => 0,
@@ -58,7 +58,7 @@ pub struct Finding {
     pub check: &'static str,
     pub severity: Severity,
     pub found: String,
-    /// A file, a variable or a process; empty if `found` names it.
+    /// The file, variable or process that the finding is about; empty if `found` names it.
     #[serde(rename = "where")]
     pub place: String,
     /// What to do; empty if no action is needed.
@@ -126,7 +126,7 @@ impl Finding {
     }
 }
 
-/// Writes a row for each finding: severity, check, and what was found; what to do is below it.
+/// Writes a row for each finding, with severity, check and description, and the verdict below.
 pub fn table(findings: &Findings) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let styled = styled();
@@ -184,7 +184,7 @@ fn verdict(findings: &Findings) -> String {
     }
 }
 
-/// The report as JSON: the findings, the worst severity, and the figures they were made from.
+/// The report as JSON: the findings, the worst severity, and the figures behind the findings.
 #[derive(Serialize)]
 pub struct Page<'a, D: Serialize, T: Serialize> {
     pub findings: &'a [Finding],

@@ -1,4 +1,4 @@
-//! Reports the trial of a command: how it ended, and on which ways its calls reached the library.
+//! Reports the trial of a command: how the command ended, and by which routes its calls reached the library.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -16,9 +16,9 @@ use crate::analysis::job::Job;
 use crate::analysis::names::api_name;
 use crate::render::format::{self, count};
 
-/// The most processes that are reported one by one; the others are only in the JSON.
+/// The most processes that get a row of their own. The JSON lists all processes.
 const MOST_PROCESSES: usize = 8;
-/// `Api` numbers from here on are not CUDA's.
+/// `Api` numbers from this one on stand for functions that are not part of CUDA.
 const FIRST_OTHER_API: u16 = 300;
 
 fn route_name(route: Route) -> &'static str {
@@ -35,9 +35,9 @@ struct Ways {
     runtime_calls: u64,
     driver_calls: u64,
     plugged_calls: u64,
-    /// APIs that were called without a look-up: the process is bound to the exported symbols.
+    /// APIs whose functions were called but never looked up: the loader bound the process to the exported symbols.
     direct: Vec<String>,
-    /// How many functions each kind of look-up handed out.
+    /// How many functions each kind of look-up (such as `dlsym`) handed out, if any.
     handed_out: Vec<(Route, u64)>,
 }
 
@@ -117,7 +117,7 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// Which runtime the process had loaded, as far as that could be seen.
+/// A text about the runtime that the process used; `None` if the files that the process mapped do not show it.
 fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
     let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
     if ways.runtime_calls > 0 || !seen.runtimes.is_empty() {

@@ -74,8 +74,8 @@ impl Job<'_> {
         value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }
 
-    /// Adds a finding about a framework setting with which memory bypasses the strategy: it is recorded, but not served
-    /// by it.
+    /// Adds a finding about a framework setting with which memory is recorded but comes from `by` instead of the
+    /// strategy.
     fn bypasses(&self, findings: &mut Findings, variable: &str, setting: &str, by: &str, instead: &str) {
         let (severity, advice) = match self.strategy {
             Strategy::Passthrough => (Severity::Note, "It is recorded nevertheless.".to_owned()),
@@ -234,7 +234,7 @@ impl Job<'_> {
     }
 }
 
-/// Checks for variables that are named like ours and that nothing reads, most likely because of a typing error.
+/// Notes variables that begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
 pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
     let unknown = names
         .filter_map(|name| name.into_string().ok())
@@ -252,7 +252,7 @@ pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString
     }
 }
 
-/// Warns if naive_best_fit would reserve nearly all free memory of a device that other processes use.
+/// Warns if the strategy would reserve a share of a device's free memory while others hold over a tenth of the device.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
     if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;

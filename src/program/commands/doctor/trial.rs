@@ -1,5 +1,5 @@
-//! Runs the command for a limited time under the library, with a folder of its own for journals. Meanwhile it watches
-//! from outside which files its processes map, and which bytes NVML reports for them.
+//! Runs the command for a limited time under the library, with journals in a temporary folder. Meanwhile it notes which
+//! files the command's processes map, and how many bytes NVML reports for each process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -21,14 +21,14 @@ use crate::analysis::job::Job;
 
 /// How many bytes are kept of the end of the command's output.
 const KEPT_BYTES: usize = 4 << 10;
-/// The largest size of a journal in this folder, which is removed at the end.
+/// The largest size of a journal in the temporary folder.
 const JOURNAL_MAX: &str = "1GiB";
 
-/// What was seen of one process of the command.
+/// What the trial saw of one process of the command.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub command: String,
-    /// Whether the process had mapped the library, and whether it ever had mapped a driver without the library.
+    /// `library`: the process had mapped the library. `bare`: at some time it had mapped a driver but not the library.
     pub library: bool,
     pub bare: bool,
     pub drivers: BTreeSet<String>,
@@ -36,7 +36,7 @@ pub struct Seen {
     pub copied: Option<String>,
     pub runtimes: BTreeSet<String>,
     pub layers: BTreeSet<String>,
-    /// The most bytes that NVML reported for it, by device.
+    /// The most bytes that NVML reported for the process, by the device's UUID.
     pub holds: BTreeMap<String, u64>,
 }
 
@@ -47,7 +47,7 @@ pub struct Trial {
     pub jobs: Vec<Job>,
     /// Messages about journals that cannot be read.
     pub unreadable: Vec<String>,
-    /// The last line of its standard error, or else of its standard output.
+    /// The last line of the command's standard error, or of its standard output if standard error is empty.
     pub last_line_written: Option<String>,
 }
 
@@ -104,7 +104,7 @@ pub fn run(
     }))
 }
 
-/// Keeps the end of what comes through a pipe. If `show` is true, all of it is also written to standard error.
+/// Starts a thread that keeps the last bytes of a pipe. If `show` is true, it writes all bytes to standard error.
 fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut tail = VecDeque::new();
@@ -129,7 +129,7 @@ fn last_line(text: &[u8]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Notes what the process has mapped now.
+/// Notes the files that the process has mapped now, and its command line.
 fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
     let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
         return;
@@ -184,11 +184,11 @@ impl Memory {
     fn watch(environment: &Environment) -> Option<Memory> {
         let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
         let lines = ask::listen(group.child().stdout.take()?);
-        // Its standard error is not read; the output is small enough not to fill the pipe.
+        // The child's standard error is not read. It stays too short to fill the pipe.
         Some(Memory { group, lines })
     }
 
-    /// Adds the figures to the processes of the command.
+    /// Ends the child, and adds its figures to the processes of the command.
     fn note(mut self, seen: &mut BTreeMap<u32, Seen>) {
         self.group.end();
         for line in self.lines.iter() {
@@ -212,7 +212,7 @@ fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
         }
         match Job::load(&path, |_, _| {}) {
             Ok(job) => jobs.push(job),
-            // The process was just starting when it was ended.
+            // The process was ended before it had written the header.
             Err(error) if error.is_too_early() => {}
             Err(error) => unreadable.push(error.to_string()),
         }

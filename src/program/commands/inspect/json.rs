@@ -1,4 +1,4 @@
-//! Jobs as JSON, for programs: every figure, sizes in bytes, times in nanoseconds, nothing rounded.
+//! Jobs as JSON: every figure, sizes in bytes, times in nanoseconds, nothing rounded.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ use crate::render::format;
 use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
-    // One job at a time, so that the JSON of several long journals is never in memory together.
+    // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
     for (place, job) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
@@ -228,7 +228,7 @@ fn describe_live(live: &Live, end_ns: u64) -> Value {
         // Text, because many JSON readers lose digits of numbers above 2^53.
         "address": format!("{:#x}", live.address),
         "thread": live.tid,
-        // 1 is the default stream; others are numbered in the order of their first use.
+        // Stream 1 is the default stream; other streams are numbered in the order of their first use.
         "stream": (live.stream > 0).then_some(live.stream),
         "time_ns": live.time_ns,
         "age_ns": end_ns.saturating_sub(live.time_ns),

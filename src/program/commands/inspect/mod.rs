@@ -49,7 +49,7 @@ pub struct Inspect {
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
 
-    /// Show every process in full; by default several are shown as a table
+    /// Show every process in full; by default several processes are shown as a table
     #[arg(long)]
     all: bool,
 }
@@ -66,7 +66,7 @@ impl Inspect {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        // A journal whose header is not written yet is only noted; it is an error if there is no other journal.
+        // A journal whose header is not written yet is an error only if no other journal can be read.
         if jobs.is_empty() {
             problems.append(&mut early);
         }

@@ -32,15 +32,15 @@ under the library (minus managed memory that lies in host memory); other process
 this order. Each name gets at most the bytes that there is evidence for:
   reserved      from the journal: requested bytes, the policy's rounding, free memory
                 inside segments, and the driver's pools
-  context       what NVML reported beyond the ledger when the process first used the
-                device (basis: nvml); or the smallest use of the whole device beyond the
-                ledger, if no other process is known to have been there and it is at
-                most 1 GiB (basis: device); or the context of another process (basis: alike)
-  rounding      of the driver, to pages of 2 MiB: at most the rest of the pages that
-                the ledger's memory covers in part
-  module code   growth since then: at most the GPU code in the files that the
-                process has mapped; 0 if its context is not known
-  unknown       the rest; negative if the ledger has more than the driver
+  context       basis nvml: what NVML reported beyond the ledger when the process
+                first used the device; basis device: the smallest use of the device
+                beyond the ledger, up to 1 GiB, if no other process is known to have
+                used the device before; basis alike: the context of another process
+  rounding      of the driver, to pages of 2 MiB: at most the uncovered bytes of the
+                pages that the ledger's memory covers in part
+  module code   loaded after the context was measured: at most the GPU code in the
+                files that the process has mapped; 0 if its context is not known
+  unknown       the remaining bytes; negative if the ledger has more than the driver
 
 A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
 compared with the last measurement in its journal. Devices are identified by UUID.
@@ -57,8 +57,8 @@ pub struct Reconcile {
     #[arg(required = true, value_name = "PID|FOLDER|FILE")]
     what: Vec<PathBuf>,
 
-    /// Largest unexplained difference that is accepted. Some always remains: code that the driver generates, or loads
-    /// from elsewhere
+    /// Largest unexplained difference that is accepted. A small difference always remains: code that the driver
+    /// generates, or loads from other files
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     bound: String,
 
@@ -89,7 +89,8 @@ impl Reconcile {
         let interval = interval.transpose()?;
         // Signals are blocked before the first round, so that Ctrl-C does not end a round halfway.
         let interruptions = interval.is_some().then(Interruptions::hold);
-        // Each process is looked up only once, because its journal can be read after its end.
+        // The journal of a process id is searched only once, so that later rounds can read the journal of a process
+        // that has ended.
         let processes = self.processes()?;
         loop {
             let targets = self.targets(&processes)?;
@@ -110,7 +111,7 @@ impl Reconcile {
         }
     }
 
-    /// The targets for the arguments that are process ids.
+    /// The targets for the arguments that are process ids; fails if such a process writes no journal.
     fn processes(&self) -> Result<Vec<Target>, Failure> {
         let ids = self.what.iter().filter_map(|what| id(what));
         let target = |pid| {
@@ -126,7 +127,7 @@ impl Reconcile {
         }
     }
 
-    /// `processes`, and the journals that the other arguments name now.
+    /// `processes`, and the journals that files and folders among the arguments name now.
     fn targets(&self, processes: &[Target]) -> Result<Vec<Target>, Failure> {
         let paths: Vec<PathBuf> = self.what.iter().filter(|what| id(what).is_none()).cloned().collect();
         let mut problems = Vec::new();
@@ -154,14 +155,14 @@ impl Reconcile {
     }
 }
 
-/// The process id that an argument is, if it is one.
+/// The argument as a process id; `None` if it contains other characters than digits.
 fn id(what: &std::path::Path) -> Option<u32> {
     let text = what.to_str()?;
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Compares everything once. Also returns whether any process still runs.
+/// Compares all targets once. Returns the sorted devices, and whether any process still runs.
 fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
     let (mut devices, running, problems) = side_by_side::look(targets, &load);
     devices.sort_by(|one, other| (&one.uuid, one.at).cmp(&(&other.uuid, other.at)));
@@ -176,7 +177,7 @@ fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
     Ok((devices, running))
 }
 
-/// What the child process runs; see `analysis::nvml`.
+/// The hidden subcommand that a child process runs; see `analysis::nvml`.
 #[derive(Args)]
 pub struct AskNvml {
     uuids: Vec<String>,

@@ -1,4 +1,4 @@
-//! The result of one comparison of the devices.
+//! The devices of one comparison, and the bound for their unknown bytes.
 
 use crate::analysis::side_by_side::Device;
 

@@ -1,4 +1,5 @@
-//! The reconciliation as text: a table for each device that tells who holds how many bytes, and how that is known.
+//! The reconciliation as text: a table for each device, which shows the bytes of each process and the evidence for
+//! them.
 
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};

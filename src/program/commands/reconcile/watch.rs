@@ -1,5 +1,5 @@
-//! Ends `--watch` between two rounds. The signals that end the program are blocked, and the wait between rounds notices
-//! them. No signal handler is needed, and a round in progress is printed to its end.
+//! Ends `--watch` between two rounds. The signals that end the program are blocked, and only the wait between two
+//! rounds accepts them. A round in progress is therefore printed to its end.
 
 use std::mem::MaybeUninit;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The text of the recommendation below the table.
+//! The text of the recommendation that `replay` prints below the table.
 
 use policy::{Settings, Strategy};
 
@@ -10,14 +10,14 @@ use crate::replay::{Outcome, Source, Trace};
 pub struct Recommendation {
     pub strategy: Option<&'static str>,
     pub setting: Option<String>,
-    /// Bytes saved.
+    /// The bytes that the recommended strategy saves.
     pub saves: u64,
     /// The strategy that the job most likely runs now.
     pub compared_with: &'static str,
     pub why: String,
 }
 
-/// `play` plays a further strategy that the comparison needs.
+/// Builds the recommendation from the played strategies. `play` plays a strategy that is missing in `rows`.
 pub fn recommendation(
     trace: &Trace,
     rows: &[Row],
@@ -73,8 +73,8 @@ pub fn recommendation(
             )
         }),
         Advice::Fits { best } => {
-            // If requests failed, the peaks belong to different runs. The smallest sufficient devices can be compared
-            // instead.
+            // Requests failed under the present strategy, so its peak is too small to compare. The smallest devices are
+            // compared instead.
             let (needs, needed) = (smallest(best.name), now.smallest);
             let saves = needed
                 .zip(needs)
@@ -112,7 +112,8 @@ pub fn recommendation(
     }
 }
 
-/// The cost of the recommended strategy if it calls the driver more than twice as often as the present one.
+/// A text with the driver calls and waits of `best`; empty if `best` makes at most twice as many calls as the present
+/// strategy.
 fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     if best.driver_calls / 2 <= now.driver_calls {
         return String::new();
@@ -134,7 +135,7 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     )
 }
 
-/// What a user has to know before setting the strategy.
+/// What a user must know before setting the strategy.
 fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",

@@ -42,7 +42,7 @@ pub struct Replay {
     #[arg(long, value_name = "NUMBER")]
     device: Option<i16>,
 
-    /// Granule of auto_growth (rounded up to a power of two, at most 1/16 of the device's memory) and smallest chunk of
+    /// Granule of auto_growth, rounded up to a power of two, at most 1/16 of the device's memory; smallest chunk of
     /// paddle_auto_growth [default: the setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
@@ -52,8 +52,8 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE")]
     initial: Option<String>,
 
-    /// Later reservations of the same two strategies; 0 takes a share of the free memory [default: the setting of the
-    /// journal's job, else 0]
+    /// Later reservations of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the free memory [default: the
+    /// setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     reallocate: Option<String>,
 
@@ -86,7 +86,7 @@ now: the journal's strategy, or PyTorch's allocator for logs and snapshots.
 
 Exit codes: 0 done, 1 the trace cannot be read, 2 an option cannot be used.";
 
-/// The settings that a journal's job ran with; Paddle's defaults for other traces.
+/// The settings that a journal's job ran with; the default settings for other traces.
 fn settings_of(source: &Source) -> Settings {
     let Source::Journal { environment, .. } = source else {
         return Settings::default();
@@ -95,7 +95,7 @@ fn settings_of(source: &Source) -> Settings {
         let found = environment.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| OsString::from(value))
     };
-    // The job could not use a bad value either and took the default.
+    // Errors are ignored: if a value cannot be used, the job also ran with the default.
     Config::read(lookup).0.settings
 }
 
@@ -147,11 +147,11 @@ impl Replay {
         .map_err(Failure::unwritten)
     }
 
-    /// The strategies that were asked for, each once.
+    /// The strategies that `--strategy` names, each once.
     fn names(&self) -> Result<Vec<&'static str>, Failure> {
         let mut names = Vec::new();
         for name in self.strategy.iter().map(|name| name.trim()) {
-            // The library's own strategies may be spelt in every way that the library accepts.
+            // A strategy of the library may be spelt in every way that the library accepts.
             let wanted = Strategy::parse(name).map_or(name, |strategy| strategy.name());
             let mut chosen = replay::strategies()
                 .filter(|known| name == "all" || *known == wanted)

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
-/// If requests times strategies are fewer than this, playing ends before a progress bar would be seen.
+/// Fewer requests (requests of the trace times strategies) are played before a progress bar would be seen.
 const WORTH_A_BAR_REQUESTS: u64 = 1_000_000;
-/// How often a trace is usually played for one strategy: once for the table, and nine times in the search for the
-/// smallest device to 0.1%.
+/// How often a trace is usually played for one strategy: once for the table, and nine times to find the smallest
+/// device.
 const PLAYS: u64 = 10;
 
 /// Smaller files are read before a progress display would be seen.
 const LONG_FILE_BYTES: u64 = 8 << 20;
 
-/// Shows that a long file is being read, until the result is dropped.
+/// Shows that a long file is being read, until the returned bar is dropped.
 pub fn reading(path: &Path) -> Option<ProgressBar> {
     let length = std::fs::metadata(path).ok()?.len();
     (length >= LONG_FILE_BYTES).then(|| {
@@ -67,7 +67,7 @@ impl Progress {
 
     pub fn tick(&self, requests: u64) {
         if let Some(bar) = &self.bar {
-            // The number of plays is an estimate. If a strategy is played more often, the bar waits at the end of its
+            // `PLAYS` is an estimate. If a strategy is played more often, the bar waits at the end of the strategy's
             // part.
             bar.set_position((bar.position() + requests).min(self.end.get()));
         }

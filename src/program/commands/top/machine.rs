@@ -1,5 +1,4 @@
-//! The processes that `top` shows. It finds new processes, follows their journals, and forgets processes that have
-//! ended.
+//! The processes that `top` shows: finds new processes, follows their journals, and forgets processes that have ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -23,14 +22,14 @@ pub struct Machine {
     pids: Vec<u32>,
     paths: Vec<PathBuf>,
     watched: BTreeMap<FileId, Watched>,
-    /// Journals that are not read again: their process has ended, or they cannot be read.
+    /// Journals that are not read again, because their process has ended or reading failed.
     passed_over: HashSet<(PathBuf, FileId)>,
     problems: BTreeSet<String>,
     search_again: Instant,
 }
 
 impl Machine {
-    /// Fails if an argument names a process or path that does not exist.
+    /// Fails if a process in `only` writes no journal, or if a path in `only` cannot be read.
     pub fn new(only: &[OsString]) -> Result<Machine, String> {
         let mut machine = Machine {
             pids: Vec::new(),
@@ -73,7 +72,7 @@ impl Machine {
         !self.pids.is_empty() || !self.paths.is_empty()
     }
 
-    /// What to tell a user if there is no process to show.
+    /// The text for the user if there is no process to show.
     pub fn nothing_to_show(&self) -> String {
         let whose = if self.is_restricted() {
             "of those asked for "
@@ -105,7 +104,7 @@ impl Machine {
         both.fold((0, 0), |(done, all), (more, of)| (done + more, all + of))
     }
 
-    /// Searches for processes, unless the last search was so recent that searching would take too much of the time.
+    /// Searches for processes, unless the last search was too recent (`SEARCH_SHARE`).
     pub fn discover(&mut self) {
         let begin = Instant::now();
         if begin < self.search_again {
@@ -149,7 +148,7 @@ impl Machine {
         match Watched::open(path, pid) {
             Ok(watched) if watched.state() == State::Running => drop(self.watched.insert(id, watched)),
             Ok(_) => drop(self.passed_over.insert(name)),
-            // The process is just starting, or it has ended already.
+            // The process is starting, or it has ended already.
             Err(OpenError {
                 problem: Problem::NotReady | Problem::NotAFile,
                 ..
@@ -162,7 +161,8 @@ impl Machine {
         }
     }
 
-    /// Reads on in every journal for about `time`. Returns true if there is nothing more to read for now.
+    /// Continues to read every journal, for about `time`. Returns true if the present ends of all journals have been
+    /// reached.
     pub fn follow(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut behind: Vec<FileId> = self.watched.keys().copied().collect();
@@ -192,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// Ends the reading: no journal is read again, and processes that have ended are left out.
+    /// Ends the reading of all journals, and removes processes that have ended.
     pub fn finish(&mut self) {
         self.watched.values_mut().for_each(Watched::finish);
         self.watched.retain(|_, watched| watched.state() == State::Running);

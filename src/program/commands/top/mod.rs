@@ -1,7 +1,8 @@
 //! `vramshim top`: shows all devices, and all processes under the library, of this machine.
 //!
-//! `machine` keeps the processes and their ledgers up to date, and `rows` makes the tables' rows of them. `json` and
-//! the table in this file print them once; `screen` draws them again and again, and `terminal` runs it.
+//! `machine` keeps the processes and their ledgers up to date, and `rows` makes the rows of the tables from them. For
+//! `--once`, `json` or this file prints the tables. Otherwise `terminal` runs the `screen`, which draws the tables at
+//! each update.
 
 mod json;
 mod machine;
@@ -38,7 +39,7 @@ device differently are added up. Rates are per second since the last update; uti
 
 Exit codes: 0 done, 1 if an argument names nothing that can be read, 2 wrong usage or no terminal.";
 
-/// How long `--once` goes on reading journals that their processes go on writing.
+/// How long `--once` continues to read after the size that the journals had at the start.
 const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
@@ -96,7 +97,7 @@ impl Top {
     }
 }
 
-/// Reads every journal to its present end.
+/// Reads every journal to its present end, or for `CATCH_UP_TIME` beyond the end that it had at the start.
 fn read_all(machine: &mut Machine) {
     machine.discover();
     let mut bar: Option<indicatif::ProgressBar> = None;

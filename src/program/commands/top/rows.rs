@@ -1,5 +1,5 @@
-//! The rows of both tables: one for each process and device, and one for each device with the sums of all its
-//! processes.
+//! The rows of the two tables of `top`. The table of processes has a row for each device of a process. The table of
+//! devices has the sums of all processes.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ fn state(watched: &Watched) -> String {
     }
 }
 
-/// A column of the table of processes; the table can be sorted by each.
+/// A column of the table of processes. The table can be sorted by each column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Pid,
@@ -117,7 +117,7 @@ impl Column {
         Column::State,
     ];
 
-    /// The columns that are left out if the screen is too narrow, the first of these first.
+    /// The columns that are left out, one after another in this order, while the screen is too narrow.
     pub const EXPENDABLE: [Column; 13] = [
         Column::FreeInside,
         Column::Strategy,
@@ -240,7 +240,7 @@ impl Row {
     }
 }
 
-/// A device, with the sums of all running processes that use it. The processes may number it differently.
+/// A device, with the sums of all running processes that use it. Processes may have different numbers for the device.
 pub struct DeviceRow {
     pub uuid: Option<String>,
     pub name: Option<String>,
@@ -261,7 +261,8 @@ enum DeviceId {
 pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     let mut devices: BTreeMap<DeviceId, DeviceRow> = BTreeMap::new();
     for (_, watched) in machine.processes() {
-        // The memory of an ended process is free again, and a ledger that is only half read would be misleading.
+        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
+        // end.
         if watched.state() != State::Running || !watched.is_read() {
             continue;
         }

@@ -1,5 +1,5 @@
-//! Draws the screen: the devices, and below them the table of processes or one opened process. It also keeps what was
-//! chosen with the keys.
+//! Draws the screen of `top`: the devices and the table of processes, or one opened process. Also keeps what the user
+//! chose with the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -15,7 +15,7 @@ use crate::render::job_page::JobPage;
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
-/// The most lines that the table of devices takes, with its titles.
+/// The most lines that the table of devices takes, including the titles.
 const DEVICE_LINES: u16 = 9;
 
 const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
@@ -26,7 +26,7 @@ pub struct Screen {
     sort: Column,
     reversed: bool,
     pub paused: bool,
-    /// The chosen process, and which of its rows.
+    /// The chosen row: its process, and its index among the rows of that process.
     chosen: Option<(FileId, usize)>,
     opened: Option<FileId>,
     scroll: u16,
@@ -35,7 +35,7 @@ pub struct Screen {
     colours: bool,
     rows: Vec<Row>,
     devices: Vec<DeviceRow>,
-    /// The page of the opened process.
+    /// The lines of the opened process's page.
     text: Vec<String>,
     note: String,
     state: TableState,
@@ -89,7 +89,7 @@ impl Screen {
         self.open(machine);
     }
 
-    /// Makes the page of the opened process, if there is one and it still runs.
+    /// Makes the page of the opened process. If `machine` no longer has that process, the screen returns to the tables.
     fn open(&mut self, machine: &Machine) {
         self.text.clear();
         let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
@@ -111,7 +111,8 @@ impl Screen {
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
 
-    /// The index of the chosen row. If the chosen process has ended, the row that took its place is chosen.
+    /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
+    /// index.
     fn place(&self) -> usize {
         let of_process = |id| {
             let rows = self.rows.iter().enumerate();
@@ -184,7 +185,7 @@ impl Screen {
 
     pub fn draw(&mut self, frame: &mut Frame) {
         let devices = match (self.opened, self.devices.len()) {
-            // The page of an opened process shows its devices.
+            // The page of an opened process has the devices of the process.
             (Some(_), _) | (None, 0) => 0,
             (None, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
         };
@@ -237,7 +238,7 @@ impl Screen {
         let titles = DeviceRow::TITLES.map(str::to_owned).to_vec();
         let shown = usize::from(DEVICE_LINES - 1);
         let mut texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
-        // Columns are left out in this order if the screen is too narrow; the UUID is the first.
+        // The columns that are left out while the screen is too narrow, by index; the UUID goes first.
         let mut kept: Vec<usize> = (0..titles.len()).collect();
         for expendable in [1, 2, 7, 3, 6] {
             if total_width(&titles, &texts, &kept) <= usize::from(area.width) {

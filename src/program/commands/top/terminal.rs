@@ -1,4 +1,4 @@
-//! Runs the screen: draws it, reads keys and signals, and restores the terminal at the end, also after a panic or a
+//! Runs the screen of `top`: draws, reads keys and signals, and restores the terminal at the end, also after a panic or
 //! signal.
 
 use std::io::{self, Stdout};
@@ -21,7 +21,7 @@ use crate::failure::Failure;
 
 /// The longest time between a signal and the reaction to it.
 const LISTEN: Duration = Duration::from_millis(50);
-/// How long journals are read before keys are read again.
+/// The longest time for which journals are read between two readings of keys.
 const READ: Duration = Duration::from_millis(50);
 /// The signals that end the program.
 const ENDING: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// Draws and reacts until the user quits or a signal arrives. Returns the signal.
+/// Draws and handles keys until the user quits (`None`) or a signal ends the program.
 fn show(
     terminal: &mut Screens,
     mut machine: Machine,
@@ -99,7 +99,7 @@ fn show(
 ) -> io::Result<Option<i32>> {
     let mut screen = Screen::new();
     let mut next = Instant::now();
-    // Whether there is more to read from journals at once.
+    // Whether journals have bytes that are not read yet.
     let mut behind = false;
     let mut changed = true;
     loop {

@@ -28,7 +28,7 @@ impl Library {
         unsafe { libc::dlsym(self.0, name.as_ptr()) }
     }
 
-    /// The function of this name.
+    /// The function of this name; `None` if the library has no such function.
     ///
     /// # Safety
     /// `F` must be the type of a pointer to that function.
