@@ -1,4 +1,4 @@
-//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under it.
+//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under the library.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn start_lines(finished: &Finished) -> Vec<String> {
     assert_eq!(
         said.len(),
         lines.len(),
-        "a start line that has not glog's form: {lines:?}"
+        "a start line does not have glog's form: {lines:?}"
     );
     said
 }
@@ -330,7 +330,7 @@ fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(
         lines.any(|line| line.unwrap().starts_with("step 20")),
-        "it did not get to its end"
+        "the job did not get to step 20"
     );
     let jobs = inspect(&folder.path().join("vramshim-training"));
     assert_eq!((jobs.len(), &jobs[0]["ended"]), (1, &"running".into()));
