@@ -320,7 +320,7 @@ fn run_passes_on_how_the_job_ended() {
     }
 }
 
-/// If no folder is given, the journal is in a folder with the job's name. It can be read while the job runs.
+/// If no folder is given, the journal is in a folder with the job's name. The journal can be read while the job runs.
 #[test]
 fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     use std::io::{BufRead, BufReader};

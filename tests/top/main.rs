@@ -143,8 +143,8 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
             }
             let answer = job.answer();
             while !watched.follow().expect("a journal") {}
-            // Events of several threads may enter the ledger in another order than the journal, so peaks are compared
-            // with a reading of the whole journal and not with the ledger.
+            // Peaks are not compared with the job's ledger, because events of several threads may enter the ledger in
+            // another order than the journal. The output of `inspect` has the journal's order.
             let inspected = inspect(&job.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.as_array().unwrap() {
