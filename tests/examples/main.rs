@@ -21,7 +21,7 @@ fn stats_says_that_the_library_is_missing() {
     assert!(said.contains("not loaded"), "{said}");
 }
 
-/// An example that needs more than a C compiler is at least a program without a syntax error.
+/// Checks the syntax only, because the example needs PyTorch. `tests/frameworks` runs the example.
 #[test]
 fn the_python_example_compiles() {
     let path = support::root().join("examples/pytorch_allocator.py");

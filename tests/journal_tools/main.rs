@@ -97,7 +97,8 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         journal.write(event.encode(api, 0));
     }
     journal.ended(0);
-    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
+    // This process holds a lock on the file, as a running job does. The copy has no lock, like the journal of an ended
+    // job.
     let path = journal.path().to_owned();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact, memory that
-//! the ledger does not have, and wrong arguments.
+//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact; memory that
+//! the ledger does not have; and wrong arguments.
 
 mod gone;
 mod holder;

@@ -1,4 +1,4 @@
-//! The table of environment variables: what the program prints of it, and what docs/variables.md holds.
+//! The table of environment variables: the program prints it in several forms, and docs/variables.md holds one of them.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 /* Shared by the test clients: three ways to reach the driver, a count of the client's own allocations, and a
- * checkpoint. A checkpoint prints this count beside the simulator's table and the library's account.
+ * checkpoint. A checkpoint prints this count beside the simulator's table and the library's ledger.
  *
  *   (nothing)   linked to libcuda.so.1
  *   -DDLOPEN    every function through dlopen and dlsym

@@ -186,8 +186,8 @@ static size_t mixed_size(void)
     }
 }
 
-/* Prints how many bytes of the device are used, by each source that tells it. To cuMemGetInfo, the library's free
- * blocks are free memory. */
+/* Prints the used bytes of the device as each source reports them. cuMemGetInfo counts the library's free blocks as
+ * free. */
 static void books(void)
 {
     struct { unsigned long long total, free, used; } memory;

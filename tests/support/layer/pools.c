@@ -18,7 +18,7 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
     CUresult result = below(request);
     int where = device;
     if (result == CUDA_SUCCESS) driver()->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *out);
-    /* The device of the stream or of the pool, which need not be the current one. */
+    /* The memory is on the device of the stream or of the pool, which need not be the current device. */
     if (where != device && !book_charge(where, size)) {
         driver()->cuMemFreeAsync(*out, NULL);
         result = CUDA_ERROR_OUT_OF_MEMORY;
