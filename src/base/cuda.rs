@@ -19,8 +19,8 @@ pub const STREAM_LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`: a handle that stands for another stream in each thread.
 pub const STREAM_PER_THREAD: usize = 2;
 
-/// A result code of the CUDA driver (`CUresult`) other than success. It is an integer, because a newer driver may return
-/// codes that are not listed here.
+/// A result code of the CUDA driver (`CUresult`) other than success. It is an integer, because a newer driver may
+/// return codes that are not listed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError(pub i32);
 

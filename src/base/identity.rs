@@ -9,8 +9,8 @@ pub fn start_ticks(process: &str) -> Option<u64> {
     start_ticks_in(&stat)
 }
 
-/// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so fields
-/// are counted from the last closing parenthesis.
+/// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so
+/// fields are counted from the last closing parenthesis.
 fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let field = stat
