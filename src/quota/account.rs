@@ -161,7 +161,8 @@ impl Account {
     }
 
     fn took_effect(&self, seat: usize, number: u64) -> bool {
-        // The word must be read before `acknowledged`: a process that replaces the word acknowledges the operation first.
+        // The word must be read before `acknowledged`: a process that replaces the word acknowledges the operation
+        // first.
         Word(self.word.load(SeqCst)).names(seat, number) || self.seats[seat].acknowledged.load(SeqCst) >= number
     }
 
@@ -175,7 +176,8 @@ impl Account {
         )
     }
 
-    /// Adds `bytes` that the process already has, whatever the limit. Fails only if the account would exceed `MAX_BYTES`.
+    /// Adds `bytes` that the process already has, whatever the limit. Fails only if the account would exceed
+    /// `MAX_BYTES`.
     pub fn add(&self, handle: &mut SeatHandle, bytes: u64) -> Result<(), Refused> {
         self.take(handle, bytes, MAX_BYTES)
     }
@@ -194,8 +196,8 @@ impl Account {
         }
     }
 
-    /// Does one operation, which adds `change` to the bytes that the seat holds. `becomes` computes the used bytes after
-    /// the operation from those before it; `None` refuses the operation.
+    /// Does one operation, which adds `change` to the bytes that the seat holds. `becomes` computes the used bytes
+    /// after the operation from those before it; `None` refuses the operation.
     fn operate(
         &self,
         handle: &mut SeatHandle,

@@ -2,8 +2,8 @@
 //!
 //! One byte of the file stands for each seat. A process has a seat as long as it holds the record lock on that byte.
 //! The kernel drops the lock when the process ends, however it ends. Record locks work across pid namespaces, and a
-//! forked child inherits none. So if a process can lock a seat that another process took, the other process is dead. The
-//! process with the lock may then give back what the dead process held, and take the seat.
+//! forked child inherits none. So if a process can lock a seat that another process took, the other process is dead.
+//! The process with the lock may then give back what the dead process held, and take the seat.
 //!
 //! Two properties of record locks need care. First, a process loses its locks when it closes *any* descriptor of the
 //! file. So a process opens each file once and never closes it. Second, the kernel grants a process a lock that the
@@ -124,8 +124,8 @@ impl SharedAccount {
         Self::open_existing(&Self::path(folder, uuid), uuid).ok()
     }
 
-    /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error says
-    /// why the file cannot be used.
+    /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error
+    /// says why the file cannot be used.
     pub fn open_path(path: &Path) -> Result<SharedAccount, String> {
         let name = path.file_stem().and_then(|stem| stem.to_str());
         let uuid = name
@@ -258,8 +258,8 @@ impl SharedAccount {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the memory stays mapped as long as `self` is in use. Any bytes are a valid `Layout`, and the fields that
-        // change are atomic.
+        // SAFETY: the memory stays mapped as long as `self` is in use. Any bytes are a valid `Layout`, and the fields
+        // that change are atomic.
         unsafe { &*self.layout }
     }
 

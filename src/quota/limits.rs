@@ -135,7 +135,8 @@ impl Name<'_> {
     pub fn means(&self, number: Option<u32>, uuid: &str) -> bool {
         match self {
             Name::Number(name) => Some(*name) == number,
-            // The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins with `GPU-` for a MIG instance too.
+            // The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins with `GPU-` for a MIG instance
+            // too.
             Name::Uuid(name) => uuid
                 .get(4..name.len())
                 .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
