@@ -39,7 +39,7 @@ static CUresult check_access(struct Context *context, struct route route, const 
 static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)
 {
     ENTER_WORKING("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {
@@ -103,7 +103,7 @@ static struct side side_of(int type, const void *host, CUdeviceptr device, CUarr
 static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered)
 {
     ENTER_WORKING("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
@@ -146,7 +146,7 @@ API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { 
 static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
 {
     ENTER_WORKING("cuMemset");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {

@@ -244,7 +244,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     ENTER_WORKING("cuGraphLaunch");
     REQUIRE(exec);
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
