@@ -39,6 +39,11 @@ fn captures_fork_join_break_and_are_made_again() {
 }
 
 #[test]
+fn a_launched_graph_does_the_captured_work() {
+    plays("graphs");
+}
+
+#[test]
 fn a_dmabuf_stays_with_the_memory_that_it_was_made_of() {
     plays("dmabuf");
 }

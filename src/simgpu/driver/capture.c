@@ -103,12 +103,14 @@ CUresult stream_capture(CUstream stream, int type, struct Graph **graph)
     return CUDA_SUCCESS;
 }
 
-CUresult stream_submit(CUstream stream, int type, bool *captured)
+CUresult stream_submit(CUstream stream, int type, const struct Work *work, bool *captured)
 {
     struct Graph *graph;
     CUresult result = stream_capture(stream, type, &graph);
     *captured = graph;
-    if (graph && !graph_add(graph, type)) result = capture_failed(stream);
+    struct Node *node = graph ? graph_add(graph, type) : NULL;
+    if (graph && !node) result = capture_failed(stream);
+    if (node && work) graph_work(node, work);
     return result;
 }
 

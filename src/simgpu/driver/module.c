@@ -77,7 +77,7 @@ static CUresult launch(struct Kernel *k, CUstream stream)
     (void)context;
     if (!k) return CUDA_ERROR_INVALID_HANDLE;
     CHECK_STREAM(stream);
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL, NULL);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }

@@ -7,9 +7,9 @@ static CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value
     ENTER("cuStreamWriteValue");
     CHECK_STREAM(stream);
     REQUIRE(address);
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET);
     struct Work work = {.kind = WORK_FILL, .to.base = (char *)address, .element = size, .width = size, .height = 1, .depth = 1};
     memcpy(work.value, &value, size);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
     work_submit(stream, work);
     return CUDA_SUCCESS;
 }

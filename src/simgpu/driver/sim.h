@@ -222,12 +222,13 @@ CUresult capture_refuses(CUstream stream);
 CUresult legacy_captured(CUstream stream);
 /* For work on a stream: the graph that it becomes a node of, or NULL if the stream does not capture. */
 CUresult stream_capture(CUstream stream, int node_type, struct Graph **graph);
-/* Adds a plain node if the stream captures. */
-CUresult stream_submit(CUstream stream, int node_type, bool *captured);
-#define SUBMIT_TO_CAPTURE(stream, node_type)                                   \
+/* Adds a node if the stream captures. Its work is done when the graph is launched. */
+struct Work;
+CUresult stream_submit(CUstream stream, int node_type, const struct Work *work, bool *captured);
+#define SUBMIT_TO_CAPTURE(stream, node_type, work)                             \
     do {                                                                       \
         bool captured_;                                                        \
-        CUresult result_ = stream_submit(stream, node_type, &captured_);       \
+        CUresult result_ = stream_submit(stream, node_type, work, &captured_); \
         if (result_ || captured_) return result_;                              \
     } while (0)
 CUresult capture_failed(CUstream stream); /* the node is not the one of the recaptured graph: 918 */
@@ -254,6 +255,7 @@ bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools 
 /* ---- graph.c */
 struct Graph *graph_new(void);
 struct Node *graph_add(struct Graph *graph, int type);
+void graph_work(struct Node *node, const struct Work *work);
 void graph_begin_recapture(struct Graph *graph);
 bool graph_end_recapture(struct Graph *graph); /* whether all nodes were recaptured */
 CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
@@ -280,6 +282,7 @@ struct Work {
     size_t width, height, depth; /* bytes, rows, slices */
     unsigned char value[8];
     size_t element;
+    bool peer;   /* a copy by the devices of both sides */
     void *owned; /* memory that holds `from`, freed after the work */
     void (*function)(void *);
     void (*callback)(CUstream, CUresult, void *);

@@ -161,8 +161,9 @@ PTSZ(cuStreamSetAttribute);
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
     STREAM_CALL("cuLaunchHostFunc");
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_HOST);
-    work_submit(stream, (struct Work){.kind = WORK_HOST, .function = function, .data = data});
+    struct Work work = {.kind = WORK_HOST, .function = function, .data = data};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_HOST, &work);
+    work_submit(stream, work);
     return CUDA_SUCCESS;
 }
 API CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*function)(void *), void *data) { return cuLaunchHostFunc(of_thread(stream), function, data); }

@@ -4,6 +4,7 @@
  *   simulator devices     a blocked device blocks no other, and no lock is held while a call waits
  *   simulator peers       whether a free waits for a peer; prints "waits" or "returns" (SIMGPU_FREE_WAITS_FOR_PEERS)
  *   simulator captures    forks and joins, crossing dependencies, recapture, captures for graphics
+ *   simulator graphs      a launched graph does the captured work, and faults if its memory is gone
  *   simulator dmabuf      a dma-buf writes to the memory that it was made of, wherever that is mapped now
  *   simulator faults      an illegal copy is answered by every later call, until the context is reset
  *   simulator green       streams of a destroyed green context
@@ -299,6 +300,34 @@ static void dmabuf(void)
     THAT(simgpu_dmabuf_write(fd, 5, "\3", 1) == 0);
 }
 
+static void graphs(void)
+{
+    CUgraphExec exec, other;
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr start, address = alloc();
+    CHECK(cuMemAddressReserve(&start, GRANULE, 0, 0, 0));
+    map(start, create());
+    begin_on(stream);
+    work(stream, address);
+    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
+    CHECK(cuMemcpyDtoDAsync_v2(address + 8, address, 8, stream));
+    CHECK(cuGraphInstantiateWithFlags(&exec, end(stream, CUDA_SUCCESS), 0));
+    begin_on(stream);
+    CHECK(cuMemsetD8Async(start, 1, GRANULE, stream));
+    CHECK(cuGraphInstantiateWithFlags(&other, end(stream, CUDA_SUCCESS), 0));
+    THAT(byte_at(address) == 0 && !flag);
+    CHECK(cuGraphLaunch(exec, stream));
+    THAT(simgpu_hazard(address, 16) > 0);
+    EXPECT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    flag = 1;
+    CHECK(cuStreamSynchronize(stream));
+    THAT(byte_at(address) == 1);
+    CHECK(cuGraphLaunch(other, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemUnmap(start, GRANULE));
+    EXPECT(cuGraphLaunch(other, stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 static void faults(void)
 {
     CUdeviceptr here = alloc(), there, other;
@@ -388,7 +417,7 @@ static void latch(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"collective", collective}, {"devices", devices}, {"peers", peers},   {"captures", captures}, {"dmabuf", dmabuf},
+        {"collective", collective}, {"devices", devices}, {"peers", peers},   {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
         {"faults", faults},         {"green", green},     {"growth", growth}, {"latch", latch},
     };
     begin();
