@@ -1,5 +1,5 @@
-//! The benchmark program. `scripts/bench` builds it and everything that it measures, and passes the paths. It measures
-//! the cost of an allocate+free pair and the memory that each strategy reserves, and prints tables or JSON.
+//! The benchmark program, which `scripts/bench` builds and starts. This program measures the cost of an allocate+free
+//! pair and the memory that each strategy reserves. It prints tables or JSON.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use cost::{Cost, Plan};
 use fragmentation::Fragmentation;
 use text::Progress;
 
-/// The options of this program. `scripts/bench --help` explains those meant for users.
+/// The options of this program. `scripts/bench --help` explains the options for users.
 #[derive(Parser)]
 #[command(name = "scripts/bench", disable_help_flag = true)]
 struct Options {
@@ -101,7 +101,8 @@ fn main() -> ExitCode {
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
     progress.clear();
-    // No contender is written to from here on, so SIGPIPE may end this program if the reader of stdout goes away.
+    // The contenders have ended, so no write to them can raise SIGPIPE. From here on SIGPIPE ends this program if the
+    // reader of stdout is gone.
     // SAFETY: this program has one thread here, and the default action of a signal needs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 

@@ -1,5 +1,5 @@
-//! The allocators that are measured, called contenders. Each contender is one process of `pair.c`, which holds its live
-//! blocks and waits until it is asked for a round.
+//! The contenders: the allocators that are measured. Each contender runs in processes of `pair.c`. Such a process
+//! allocates its live blocks, then runs one round for each line on its stdin.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// More than a million blocks of the mean size, 512 KiB, need.
+/// Enough for a million live blocks, whose mean size is 512 KiB.
 const SIMULATED_MEMORY: &str = "1TiB";
 
 /// Variables that are removed from the environment, because they would change the result.
@@ -43,24 +43,24 @@ impl Device {
     }
 }
 
-/// The folders of what `scripts/bench` built.
+/// The folders with the files that `scripts/bench` built, and one for temporary files.
 pub struct Places {
     /// Holds `vramshim`, `libvramshim.so` and the libraries of this crate.
     pub release: PathBuf,
     /// Holds `pair`, `torch.so` and `rmm.so`.
     pub programs: PathBuf,
     pub simgpu: PathBuf,
-    /// Takes the journals and the stderr of each process.
+    /// For the journals and the stderr of each process.
     pub scratch: PathBuf,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `pair` under the library, with the strategy of the same name and a journal.
+    /// `pair` under the library, with a journal. The contender has the name of its strategy.
     Library,
-    /// The driver's functions without the library. Holds the name that `pair` has for them.
+    /// The driver's functions without the library. The text is the argument CONTENDER of `pair`.
     Driver(&'static str),
-    /// A library that `pair` loads and that calls the CUDA runtime.
+    /// A library that `pair` loads and that calls the CUDA runtime. The text is its file name.
     Runtime(&'static str),
     /// mimalloc, which allocates host memory.
     Host,
@@ -117,8 +117,9 @@ pub const CONTENDERS: [Contender; 8] = [
 ];
 
 impl Contender {
-    /// Whether the contender is measured on this device if no names are given. `async` and `rmm` are left out on the
-    /// simulator, because the speed of its stream-ordered pools says nothing about a real driver's.
+    /// Whether the contender is measured on this device if the user names no contenders. `async` is left out on the
+    /// simulated GPU, because the speed of simulated stream-ordered pools says nothing about a driver's. `rmm` is left
+    /// out there because its library carries a CUDA runtime of its own.
     pub fn belongs(&self, device: Device) -> bool {
         match self.name {
             "async" | "rmm" => device == Device::Gpu,
@@ -156,7 +157,7 @@ impl Contender {
             // The other allocators keep idle memory, so mimalloc must not return any to the system.
             command.env("MIMALLOC_PURGE_DELAY", "-1");
         }
-        // `vramshim run --sim` sets up the simulator itself.
+        // For the library, `vramshim run --sim` sets these variables.
         if device == Device::Simulated && self.kind != Kind::Library {
             let mut path = places.simgpu.clone().into_os_string();
             if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
@@ -185,7 +186,7 @@ fn stand_in_runtimes(simgpu: &Path) -> OsString {
     paths.join(":".as_ref())
 }
 
-/// A round of one thread ends when it reaches either limit.
+/// The limits of a round. Each thread stops at the limit that it reaches first.
 #[derive(Clone, Copy)]
 pub struct Round {
     pub milliseconds: u64,
@@ -199,7 +200,7 @@ pub struct Load {
     pub round: Round,
 }
 
-/// Nanoseconds for each pair: the time of the round divided by the pairs of all threads.
+/// Nanoseconds a pair: the wall time, or the processor time of all threads, divided by the pairs of all threads.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub wall: f64,
@@ -251,7 +252,7 @@ impl Running {
             Some(input) => input.write_all(b"go\n").and_then(|()| input.flush()),
             None => return Err("ended".to_owned()),
         };
-        // If the process has ended, its last line gives the reason, which says more than the failed write.
+        // The answer is read even if the write failed: a process that ended gives the reason in its last line.
         let line = self.line()?;
         asked.map_err(|error| error.to_string())?;
         let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -279,7 +280,7 @@ impl Running {
         }
     }
 
-    /// Adds the last line that the process wrote to stderr.
+    /// `why`, followed by the last line that the process wrote to stderr.
     fn with_complaint(&self, why: String) -> String {
         let said = fs::read_to_string(self.folder.join("stderr")).unwrap_or_default();
         match said.lines().rev().find(|line| !line.trim().is_empty()) {
@@ -291,7 +292,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process ends at the end of its input. It may have ended before.
+        // A process that still runs ends when its input is closed.
         self.input = None;
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);

@@ -1,6 +1,8 @@
-//! Measures the cost of one pair: free a block, allocate another. All contenders hold their live blocks at the same
-//! time and take turns in short rounds, so other work of the machine slows all of them alike. A ratio is computed for
-//! each round, and the median is printed.
+//! Measures the cost of one pair: free a block, allocate another.
+//!
+//! The contenders take turns in short rounds, so that other work on the machine slows each of them by about the same
+//! factor. On the simulated GPU all contenders hold their live blocks the whole time. On a real GPU each round starts a
+//! new process. The ratio of two contenders is computed for each round; the median of these ratios is printed.
 
 use comfy_table::Table;
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ pub struct Plan {
     pub round: Round,
 }
 
-/// One sample for each round, or the reason why there is none.
+/// One sample for each round, or the reason why a round failed.
 type Rounds = Result<Vec<Sample>, String>;
 
 /// Chooses one of the two times of a sample.
@@ -33,7 +35,7 @@ pub struct Cost {
     device: Device,
     live: Vec<u64>,
     contenders: Vec<Contender>,
-    /// Indexed by number of live blocks, contender, and number of threads.
+    /// The three indices are those of `live`, `contenders` and `THREADS`.
     measured: Vec<Vec<[Rounds; THREADS.len()]>>,
 }
 
@@ -68,12 +70,12 @@ pub fn measure(plan: &Plan, device: Device, contenders: Vec<Contender>, places: 
     }
 }
 
-/// The order of the contenders in a round. It rotates, so that each of them comes first equally often.
+/// The order of the measurements in a round. Each round begins one further, so that no measurement is always first.
 fn rotated(count: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |index| (index + round) % count)
 }
 
-/// Keeps all processes alive at the same time; one of them works at a time.
+/// Keeps the processes of all measurements alive, but only one process works at a time.
 fn take_turns(
     cells: &[(&Contender, Load)],
     device: Device,
@@ -157,7 +159,7 @@ fn median(mut numbers: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// The median of the ratios of all rounds.
+/// The median, over all rounds, of `above` / `below`.
 fn ratio(above: &Rounds, below: &Rounds, clock: Clock) -> Option<f64> {
     let (Ok(above), Ok(below)) = (above, below) else {
         return None;
@@ -186,12 +188,12 @@ impl Cost {
         Some(self.pair(live, contender, clock)? / self.pair(base, contender, clock)?)
     }
 
-    /// The throughput of two threads divided by that of one thread.
+    /// The throughput of two threads divided by the throughput of one thread.
     fn two_threads(&self, live: usize, contender: usize) -> Option<f64> {
         ratio(self.rounds(live, contender, 0), self.rounds(live, contender, 1), WALL)
     }
 
-    /// The median share of a round for which a lone thread had a processor.
+    /// The median share of its time for which the thread of a one-thread round had a processor.
     fn processor_share(&self) -> Option<f64> {
         let alone = self
             .measured
@@ -218,7 +220,8 @@ impl Cost {
             times,
             Self::two_threads,
         );
-        // This says nothing about two threads: they also give up the processor while they wait for each other.
+        // The share comes from rounds with one thread. Two threads also give up the processor while they wait for each
+        // other.
         if let Some(share) = self.processor_share().filter(|&share| share < UNDISTURBED) {
             println!(
                 "\nOther work kept this machine busy: a thread had a processor for {:.0} % of its time. The times above\n\

@@ -1,5 +1,5 @@
 //! The memory that each strategy would have reserved for recorded requests. Runs `vramshim replay` on every trace and
-//! prints one row for each.
+//! prints one row for each trace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -110,7 +110,7 @@ fn waste_against_torch(replay: &Value) -> Option<f64> {
 struct Summary {
     traces: usize,
     mean_utilisation: f64,
-    /// Traces with waste of at most 1% of the reserved bytes, or of at most a tenth of the share that torch wastes.
+    /// Traces in which `auto_growth` wastes at most 1 % of its reserved bytes, or at most a tenth of torch's share.
     hardly_any_waste: usize,
     /// Traces for which `auto_growth` reserves more than torch.
     worse_than_torch: usize,

@@ -1,4 +1,5 @@
-//! mimalloc as a contender of `pair.c`. It allocates host memory and is known to be fast, so it is the lower bound.
+//! mimalloc as a contender of `pair.c`. mimalloc allocates host memory and is known to be fast, so its cost is the
+//! lower bound.
 
 use std::ffi::{c_char, c_int, c_ulonglong, c_void};
 use std::ptr;
@@ -18,7 +19,7 @@ extern "C" fn pair_start() -> *const c_char {
 unsafe extern "C" fn pair_allocate(address: *mut c_ulonglong, size: usize) -> c_int {
     // SAFETY: mi_malloc accepts any size.
     let block = unsafe { mi_malloc(size) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that `address` can be written to.
     unsafe { *address = block as c_ulonglong };
     if block.is_null() { OUT_OF_MEMORY } else { 0 }
 }
@@ -27,7 +28,7 @@ unsafe extern "C" fn pair_allocate(address: *mut c_ulonglong, size: usize) -> c_
 /// `address` is from `pair_allocate` and is passed to this function once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pair_release(address: c_ulonglong, _size: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the block is from `mi_malloc` and is freed once.
     unsafe { mi_free(address as *mut c_void) };
     0
 }

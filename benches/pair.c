@@ -1,17 +1,17 @@
-/* The loop that scripts/bench times, the same for every allocator. It allocates LIVE blocks and then runs pairs: free a
- * random block, allocate a block of random size in its place.
+/* The program that scripts/bench times, the same for every allocator. It allocates LIVE blocks and then runs pairs. A
+ * pair frees a random block and allocates a block of random size in its place.
  *
  *   pair CONTENDER LIVE THREADS MILLISECONDS PAIRS
  *
  *   CONTENDER  driver  cuMemAlloc_v2 and cuMemFree_v2 of the library that is loaded as libcuda.so.1
  *              async   cuMemAllocAsync and cuMemFreeAsync, a stream for each thread
  *              FILE.so pair_allocate, pair_release and pair_start of that library (pair.h)
- *   LIVE       live blocks, split evenly among the threads; no thread frees another's
+ *   LIVE       live blocks, split evenly among the threads; a thread frees its own only
  *
  * Prints "ready" when the blocks are allocated and were replaced about twice. Then each line on stdin asks for one
  * round of at most MILLISECONDS and PAIRS for each thread. The answer is a line "PAIRS NANOSECONDS PROCESSOR": the
- * pairs of all threads, the time from begin to end, and the sum of the threads' processor time in nanoseconds. If the
- * allocator fails, the line "refused WHY" takes the place of either line. */
+ * pairs of all threads, the wall time, and the sum of the threads' processor time in nanoseconds. If the allocator
+ * fails, the program prints "refused WHY" instead and exits with 1. */
 #include "cuda_api.h"
 #include "pair.h"
 #include <dlfcn.h>
@@ -33,8 +33,8 @@ enum {
     MAX_THREADS = 64,
     BATCH = 32,              /* pairs between two readings of the clock */
     SETUP_SECONDS = 60,      /* limit for allocating the live blocks */
-    TURNOVER_SECONDS = 3,    /* limit for replacing each of them about twice */
-    STUCK_SECONDS = 120,     /* a process that hangs for longer ends itself */
+    TURNOVER_SECONDS = 3,    /* limit for replacing each block about twice */
+    STUCK_SECONDS = 120,     /* a process whose round takes longer ends itself */
 };
 
 static int (*allocate)(unsigned long long *, size_t);
@@ -98,7 +98,7 @@ static void open_driver(bool async)
     free_async = symbol(library, "cuMemFreeAsync");
     allocate = async_allocate;
     release = async_release;
-    /* Frameworks set the release threshold to the maximum too, so that the pool keeps its memory. */
+    /* With the largest release threshold the pool keeps its memory. Frameworks set the same value. */
     CUresult (*get_pool)(CUmemoryPool *, CUdevice) = symbol(library, "cuDeviceGetDefaultMemPool");
     CUresult (*set)(CUmemoryPool, int, void *) = symbol(library, "cuMemPoolSetAttribute");
     CUmemoryPool pool;
@@ -164,7 +164,7 @@ static uint64_t next(struct worker *worker)
     return worker->random = x;
 }
 
-/* A number below `limit` of 32 random bits. */
+/* A number below `limit`, made from 32 random bits. */
 static size_t below(uint32_t bits, size_t limit) { return (size_t)(((uint64_t)bits * limit) >> 32); }
 
 static void obtain(struct worker *worker, size_t place, size_t beside, uint32_t bits)
@@ -211,7 +211,7 @@ static void *work(void *argument)
     pthread_barrier_wait(&barrier);
     for (;;) {
         pthread_barrier_wait(&barrier); /* the round begins */
-        /* Warms the caches again, without timing. Other processes ran since the last round. */
+        /* Not timed: these pairs warm the caches, which other processes used since the last round. */
         run_pairs(worker, most_pairs / 10, most_nanoseconds / 10);
         pthread_barrier_wait(&barrier);
         uint64_t begin = read_clock(CLOCK_THREAD_CPUTIME_ID);

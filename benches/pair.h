@@ -1,5 +1,5 @@
-/* The functions that a library must export to be a contender of pair.c. If a function returns a result other than 0,
- * the run ends; the library writes the meaning to stderr. */
+/* The functions that a library must export to be a contender of pair.c. A result of pair_allocate or pair_release other
+ * than 0 is an error and ends the run. The library may explain the error on stderr. */
 #ifndef PAIR_H
 #define PAIR_H
 

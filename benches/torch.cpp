@@ -1,5 +1,5 @@
-// PyTorch's caching allocator as a contender of pair.c. It is called from C++, as PyTorch's own code does, without
-// Python and without tensors.
+// PyTorch's caching allocator as a contender of pair.c, called as PyTorch's C++ code calls it: without Python and
+// without tensors.
 #include "pair.h"
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cstdint>

@@ -1,9 +1,9 @@
-/* The work that scripts/weigh counts instructions of: a number of live blocks, then pairs of "free a random block,
- * allocate another of random size in its place". The same numbers every time.
+/* The program whose instructions scripts/weigh counts. It allocates LIVE blocks, then runs PAIRS pairs. A pair frees a
+ * random block and allocates a block of random size in its place. The random numbers are the same in every run.
  *
  *   weigh LIVE PAIRS
  *
- * The driver is whatever answers to libcuda.so.1. Exits with 1 if a call fails. */
+ * The driver is the library that is loaded as libcuda.so.1. Exits with 1 if a call fails. */
 #include "cuda_api.h"
 #include <dlfcn.h>
 #include <stdint.h>

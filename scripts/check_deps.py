@@ -1,6 +1,6 @@
-"""Checks dependencies against deny.toml where cargo-deny is not installed. scripts/check-deps calls it.
+"""Checks dependencies against deny.toml if cargo-deny is not installed. scripts/check-deps calls this program.
 
-It reads what crates declare: "cargo metadata" of every target that deny.toml names. It reads no licence text.
+The program reads what crates declare, from "cargo metadata" for every target in deny.toml. It reads no licence text.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections import defaultdict
 
-# What this program understands of deny.toml. It refuses everything else, so that no rule is skipped in silence.
+# The entries of deny.toml that this program understands. It refuses all others, so that no rule is skipped in silence.
 UNDERSTOOD = {
     "graph": {"targets", "all-features"},
     "licenses": {"version", "allow", "confidence-threshold"},

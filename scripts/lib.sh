@@ -28,7 +28,7 @@ need() {
     command -v "$1" > /dev/null || fail "$1 is not installed; $2"
 }
 
-# Prints the path of the python with the cached frameworks. Prints nothing and fails if they are not set up.
+# Prints the path of the python with the cached frameworks. Prints nothing and fails if the frameworks are not set up.
 framework_python() {
     [[ -x $frameworks/bin/python && -e $frameworks/.vramshim-complete ]] && echo "$frameworks/bin/python"
 }

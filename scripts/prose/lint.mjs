@@ -7,7 +7,8 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
 const MAX_WORDS = 30;
-// Stands for a code span or an address in the text that is checked. It is no letter, so it is no word.
+// Stands for a code span or an address in the text that is checked. The character is no letter, so it does not count as
+// a word.
 const OPAQUE = "\uE000";
 
 const [modules, list, ...rest] = process.argv.slice(2);
@@ -107,8 +108,8 @@ function report(context, node, prose, index, message) {
   context.report(node, new context.RuleError(message, { padding: context.locator.at(offset) }));
 }
 
-// The text of a node without markup. For each character of it, offsets has the place in the source, and shown has what
-// a report shows for it.
+// The text of a node without markup. For each character of `text`, `offsets` has its position in the source, and
+// `shown` has what a report prints for it.
 function flatten(context, node) {
   const source = context.getSource();
   const prose = { text: "", offsets: [], shown: [] };
@@ -122,7 +123,7 @@ function flatten(context, node) {
   const walk = (child) => {
     const [start, end] = child.range;
     if (child.type === "Str") {
-      // The text of a quotation has the marks of its later lines in it.
+      // The text of a quotation contains the `>` of its later lines.
       add(source.slice(start, end).replace(/\n[ \t]*>[> \t]*/g, (mark) => "\n".padEnd(mark.length)), start);
     } else if (child.type === "Code" || (child.type === "Link" && isAddress(source.slice(start, end)))) {
       add(OPAQUE, start, source.slice(start, end));
@@ -218,7 +219,7 @@ function commentBlocks(source, rust) {
       skipTo(at + 1);
     }
   }
-  // Lines in columns and indented lines are tables, code or drawings.
+  // Lines in columns and indented lines are tables, code or drawings, not sentences.
   for (const block of blocks) block.text = block.text.replace(/^(?: {4}|.*[^\s.:?!] {2,}\S).*$/gm, "");
   return blocks;
 }

@@ -1,5 +1,5 @@
-//! What all crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, and the
-//! identity of a process. This crate imports no other crate of the project.
+//! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
+//! and the identity of a process. This crate imports no other crate of the project.
 
 pub mod api;
 pub mod cuda;

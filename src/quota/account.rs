@@ -97,8 +97,7 @@ pub struct Seat {
     /// 1 if a process has the seat, or had it and died; else 0.
     pub taken: AtomicU64,
     /// The process as it knows itself: process id in its own pid namespace, the inode number of that namespace, and
-    /// start
-    /// time in clock ticks.
+    /// start time in clock ticks.
     pub pid: AtomicU64,
     pub namespace: AtomicU64,
     pub start_ticks: AtomicU64,

@@ -255,7 +255,8 @@ impl SharedAccount {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping is never removed; any bytes are a valid `Layout`, and the fields that change are atomic.
+        // SAFETY: the mapping stays as long as `self` is in use. Any bytes are a valid `Layout`, and the fields that change
+        // are atomic.
         unsafe { &*self.layout }
     }
 
@@ -398,8 +399,8 @@ impl FolderLock {
         let name = c_path(&folder)?;
         let fd = files::open(&name, libc::O_RDONLY | libc::O_DIRECTORY).map_err(describe)?;
         let lock = FolderLock(fd);
-        // The lock is held for a few file operations. If its process was stopped meanwhile, this one gives up after 2
-        // s.
+        // A process holds the lock only for a few file operations. If the holder is stopped meanwhile, the calling
+        // process gives up after 2 s.
         for _ in 0..2000 {
             // SAFETY: flock takes numbers only.
             if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {

@@ -1,5 +1,5 @@
 //! Processes that share one account on a device. Memory that one process holds counts against the limit of all. Memory
-//! of a dead process is available to the others, and every process is told the same figures.
+//! of a dead process is available to the others, and all processes read the same figures.
 
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH};
 const GIB: u64 = 1024 * MIB;
 const OUT_OF_MEMORY: i32 = 2;
 
-/// The account of the host's one device, opened to read. This process has no seat in it.
+/// Opens the account of the host's one device, without a seat.
 fn look(host: &Host) -> SharedAccount {
     SharedAccount::open_path(&host.account_file()).expect("an account")
 }
@@ -80,7 +80,7 @@ fn memory_of_a_killed_process_is_available_to_the_others() {
 #[test]
 fn a_stopped_process_blocks_no_other() {
     let host = Host::new("8GiB");
-    // Each process has a simulated host of its own, because the state of a shared one is behind a lock.
+    // Each process has a simulated host of its own. A shared host has a lock, which the stopped process could hold.
     let start = || Member::start(host.member("4GiB").without("SIMGPU_STATE"));
     let mut members: Vec<Member> = (0..4).map(|_| start()).collect();
     for round in 0..30 {
@@ -153,7 +153,7 @@ fn all_are_told_the_same_and_it_is_true() {
     }
 }
 
-/// The free bytes in a policy's segments, which only this process can use.
+/// The free bytes in the segments of the process that printed `told`. Only that process can use these bytes.
 fn free_inside(told: &Value) -> u64 {
     let rows = told["account"]["totals"].as_array().unwrap();
     let of = |row: &Value, kind: &str| row[kind]["current"].as_u64().unwrap();
@@ -218,8 +218,8 @@ fn many_processes_start_at_once() {
     assert_eq!(used(&account), 0);
 }
 
-/// Record locks exclude other processes, but not other threads of the same process. The bytes of a dead process are
-/// still given back once only, and no living process is taken for dead.
+/// Threads of one process reap an account at the same time. Record locks exclude other processes, but no threads of the
+/// same process. Still, the bytes of a dead process are given back only once, and no living process is taken for dead.
 #[test]
 fn threads_that_look_at_once_give_back_once() {
     const THREADS: usize = 8;
@@ -245,7 +245,7 @@ fn threads_that_look_at_once_give_back_once() {
     living.end();
 }
 
-/// A process that takes two seats, or takes one while another of its threads reads the account, still counts as alive.
+/// A process holds two seats. Neither this process nor another takes one of them for the seat of a dead process.
 #[test]
 fn a_process_never_takes_itself_for_dead() {
     let host = Host::new("4GiB");
@@ -258,7 +258,7 @@ fn a_process_never_takes_itself_for_dead() {
     }
     account.reap();
     assert_eq!(account.account().used(), 21 * MIB);
-    // Another process takes it for alive too, because the locks are still held.
+    // To another process both seats are alive too, because this process still holds their locks.
     assert_eq!(other.information()["nvml"]["used"], 21 * MIB);
     other.end();
 }
@@ -282,7 +282,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let account = look(&host);
-    // This process runs without the library, so it reports the simulator's own figure for all processes.
+    // The process `truth` runs without the library, so it reports the simulated GPU's own figure for all processes.
     let mut truth = Member::start(host.job().alone());
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut kills, mut most, mut random) = (0, 0, 1u64);
@@ -320,7 +320,7 @@ fn a_storm_of_killed_processes_leaves_nothing_behind() {
     assert!(account.holders().is_empty());
 }
 
-/// A fault in an account's file: what the library says about it, and how to make it.
+/// A fault of an account's file: words of the library's message about the fault, and a function that makes the fault.
 type Trap = (&'static str, fn(&Path));
 
 #[test]

@@ -1,7 +1,7 @@
 //! A client in Rust that uses cudarc's safe API. It allocates on two devices and copies bytes to the device and back.
-//! At every checkpoint it prints its own count beside the simulator's table and the library's account.
+//! At every checkpoint the client prints its own count beside the simulator's table and the library's ledger.
 //!
-//! It must not depend on the library's crate: that would link the hooks into the client itself.
+//! The client must not depend on the library's crate, because that would link the hooks into the client itself.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -12,7 +12,8 @@ type Tell = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 
 /// The JSON that the function of this name returns, or `null` if no library in this process exports it.
 fn told(name: &CStr) -> String {
-    // SAFETY: both functions have the signature of `Tell` (shim.h, cuda_api.h) and write at most what they are given.
+    // SAFETY: both functions have the signature of `Tell` (shim.h, cuda_api.h) and write at most as many bytes as their
+    // second argument says.
     unsafe {
         let mut function = libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr());
         if function.is_null() {

@@ -1,5 +1,5 @@
 //! Runs every client under every strategy. At every checkpoint three counts agree byte for byte: the client's own, the
-//! simulator's table, and the library's account. Afterwards the journal shows the same numbers.
+//! simulator's table, and the library's ledger. Afterwards the journal shows the same numbers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
 
-/// Checks every checkpoint of a job that ended, its journal, and the list of allocations that it did not free.
+/// Checks a finished job: its checkpoints, its journal, and the list of allocations that it did not free.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
     let finished = finished.ok();
     let lines = finished.json();
@@ -63,7 +63,7 @@ fn a_client_through_get_proc_address_agrees() {
     exercise("proc", &["-DPROC"], &[1]);
 }
 
-/// A request that the next layer refuses changes no total, whichever class it is of.
+/// A request that the next layer refuses changes no total of any class.
 #[test]
 fn failures_of_the_next_layer_leave_the_account_right() {
     let path = client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
@@ -99,7 +99,7 @@ fn a_full_device_leaves_the_account_right() {
         );
         let failed = told["failed"].as_array().unwrap();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
-        assert!(full > 6, "{strategy:?}: the device was not full for {full} APIs only");
+        assert!(full > 6, "{strategy:?}: the device was full for only {full} APIs");
     }
 }
 
@@ -115,8 +115,8 @@ fn runtime(number: u32) {
             .find_map(|line| serde_json::from_value(line["calls"].clone()).ok())
             .unwrap_or_else(|| panic!("{context}: {}", finished.stderr));
         let job = check(finished, strategy, &context);
-        // One call of the client is one record under the runtime's name. The driver calls that the runtime makes for it
-        // are not recorded as well.
+        // A runtime call of the client makes one record, under the name of the runtime function. The driver calls
+        // inside the runtime make no records.
         let told: BTreeMap<String, u64> = job["apis"]
             .as_array()
             .unwrap()

@@ -7,13 +7,13 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Item, UseTree};
 
-/// One source file; paths are relative to `src`, with `/`.
+/// What the tests know about one source file.
 pub struct File {
-    /// The files that it names in a `use` or in a path.
+    /// The files that this file names in a `use` or in a path. Their paths are relative to `src`.
     pub imports: BTreeSet<String>,
 }
 
-/// Crate name as sources write it -> folder, for every crate in `src`.
+/// The folder of every crate in `src`, by the name that sources use for the crate.
 pub fn crate_folders(root: &Path) -> BTreeMap<String, PathBuf> {
     let folders = std::fs::read_dir(root.join("src")).expect("src");
     let folders = folders.flatten().map(|entry| entry.path());
@@ -23,10 +23,10 @@ pub fn crate_folders(root: &Path) -> BTreeMap<String, PathBuf> {
         .collect()
 }
 
-/// Module path (empty for the crate's root) -> file.
+/// The file of each module, by the module's path. The path of the crate's root is empty.
 type Modules = BTreeMap<Vec<String>, PathBuf>;
 
-/// Every file of the crates, but for tests.
+/// Every file of the crates, except modules under `cfg(test)`. The keys are paths relative to `src`.
 pub fn files_of(crates: &BTreeMap<String, PathBuf>) -> BTreeMap<String, File> {
     let modules: BTreeMap<&str, Modules> = crates
         .iter()
@@ -73,7 +73,7 @@ fn modules_of(folder: &Path) -> Modules {
     modules
 }
 
-/// Follows `mod name;` from a file whose children lie in `folder`.
+/// Adds the file `path` and every file that it reaches through `mod name;`. The modules below `path` lie in `folder`.
 fn collect(path: &Path, folder: &Path, module: &mut Vec<String>, modules: &mut Modules) {
     modules.insert(module.clone(), path.to_owned());
     for item in parse(path).items {
@@ -96,13 +96,13 @@ struct Reader<'a> {
     crates: &'a BTreeMap<String, PathBuf>,
     modules: &'a BTreeMap<&'a str, Modules>,
     own: &'a str,
-    /// The module that is being read; longer inside `mod name { ... }`.
+    /// The path of the module that is being read, which may be a `mod name { ... }`.
     module: Vec<String>,
     found: BTreeSet<String>,
 }
 
 impl Reader<'_> {
-    /// Notes the file that defines the longest module at the head of a path.
+    /// Adds to `found` the file of the longest module with which `path` begins.
     fn note(&mut self, path: &[String]) {
         let Some(first) = path.first() else { return };
         let (name, mut module, rest) = match first.as_str() {
@@ -168,7 +168,7 @@ impl Reader<'_> {
         path.pop();
     }
 
-    /// Paths in the arguments of a macro, which `syn` leaves as tokens.
+    /// Notes the paths in the arguments of a macro, which `syn` leaves as tokens.
     fn note_tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let is_colon = |at: usize| matches!(tokens.get(at), Some(TokenTree::Punct(mark)) if mark.as_char() == ':');
@@ -207,7 +207,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        // A re-export makes a name known here; the file does not need it itself.
+        // A re-export offers a name to other files; the file itself does not need the name.
         if matches!(item.vis, syn::Visibility::Inherited) {
             self.note_tree(&item.tree, &mut Vec::new());
         }

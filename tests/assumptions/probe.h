@@ -26,9 +26,9 @@ struct probe {
     const struct probe probe_##name = {#name, weight, assumption, source, run_##name};   \
     static void run_##name(void)
 
-/* ---- what a probe says; without any failed claim its assumption holds */
+/* ---- what a probe says. Its assumption holds if no claim of the probe fails. */
 #define FORMATS(text, values) __attribute__((format(printf, text, values)))
-/* Notes what was seen; the assumption does not hold if `seen_as_assumed` is false. Returns it. */
+/* Notes what was seen. If `seen_as_assumed` is false, the claim fails. Returns `seen_as_assumed`. */
 FORMATS(2, 3) bool claim(bool seen_as_assumed, const char *format, ...);
 FORMATS(1, 2) void figure(const char *format, ...);
 /* The question cannot be put to this driver. Ends the probe. */
@@ -37,7 +37,7 @@ FORMATS(1, 2) _Noreturn void not_asked(const char *format, ...);
 FORMATS(1, 2) _Noreturn void failed(const char *format, ...);
 
 /* ---- the driver */
-/* A function by its exported name; without it the probe ends as not asked. */
+/* The driver's function of this exported name. If the driver has none, the probe ends as not asked. */
 void *driver_function(const char *name);
 #define cu(name) ((__typeof__(&name))driver_function(#name))
 const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */

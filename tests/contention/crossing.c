@@ -1,12 +1,14 @@
-/* Several contexts have segments in the same pages of 2 MiB, and threads use these pages at the same time: they make
- * subpools and borrow slabs, ask about addresses, obtain segments and give them back. A deadlock shows as a hang.
+/* Several contexts have segments in the same pages of 2 MiB, and threads use these pages at the same time. Some threads
+ * make subpools and borrow slabs, some ask about addresses, and some obtain segments and give them back. If there is a
+ * deadlock, the program hangs.
  *
  *   crossing STEPS */
 #include "client.h"
 #include <pthread.h>
 
 enum { BLOCKS = 600, CONTEXTS = 4 };
-static const size_t SEGMENT = (1 << 20) + 8192; /* larger than a chunk, so it takes a segment of its own, and no multiple of a page */
+/* Larger than a chunk, so a block of this size takes a segment of its own; and no multiple of a page. */
+static const size_t SEGMENT = (1 << 20) + 8192;
 
 static CUcontext contexts[CONTEXTS];
 static int steps;

@@ -1,4 +1,5 @@
-//! Many threads that allocate in one context at the same time. Some of them get subpools, and nothing else changes.
+//! Many threads that allocate in one context at the same time. Some of the threads get subpools, and every byte is
+//! still counted.
 
 use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
 

@@ -1,4 +1,5 @@
-/* Threads that all free the same blocks. This is an error of the job, and CUDA reports it to all threads but one.
+/* Several threads free the same blocks, which is an error of the job. For each block one thread succeeds, and CUDA
+ * reports an error to the others.
  *
  *   rivals THREADS BLOCKS
  *

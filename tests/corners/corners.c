@@ -38,8 +38,8 @@ static void *allocates_late(void *unused)
 {
     CUdeviceptr address;
     CHECK(cuCtxSetCurrent(dying));
-    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* the destruction has begun, and takes some time */
-    (void)cuMemAlloc_v2(&address, MIB); /* whether it succeeds depends on timing */
+    while (simgpu_calls("cuCtxDestroy") == 0) continue; /* waits until the destruction, which takes time, begins */
+    (void)cuMemAlloc_v2(&address, MIB); /* whether this call succeeds depends on timing */
     return unused;
 }
 
@@ -55,7 +55,8 @@ static void in_a_dying_context(void)
     CHECK(cuCtxDestroy_v2(dying));
     CHECK(cuCtxCreate_v2(&next, 0, 0));
     for (int i = 0; i < 3000 && next != dying; i++) {
-        CHECK(cuCtxPopCurrent_v2(&next)); /* creates contexts until one has the same handle, and keeps one on the stack */
+        /* Creates contexts until one has the handle of `dying`. Only the newest is on the stack. */
+        CHECK(cuCtxPopCurrent_v2(&next));
         CHECK(cuCtxCreate_v2(&next, 0, 0));
     }
     THAT(next == dying);

@@ -7,7 +7,7 @@ fn scene(name: &str) -> Job {
     Job::new(path).env("SIMGPU_DELAYED", "1").args([name])
 }
 
-/// With the handle of a granule a job could map or share the other blocks of that granule as well.
+/// A job gets no handle for a block: with the handle of a granule it could map or share other blocks in the granule.
 #[test]
 fn a_block_has_no_physical_memory_of_its_own() {
     for strategy in STRATEGIES {
@@ -21,7 +21,7 @@ fn a_block_has_no_physical_memory_of_its_own() {
 fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
     for strategy in STRATEGIES {
         let job = scene("dying").env("SIMGPU_LATENCY", "cuCtxDestroy=300ms");
-        // Without the thread cache malloc reuses the freed context's memory at once, so the next one has the same
+        // Without its thread cache, malloc reuses the freed context's memory at once, so the next context has the same
         // handle.
         let job = job.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
         let checkpoint = job.strategy(strategy).run().ok().json().remove(0);
@@ -31,7 +31,7 @@ fn no_pool_is_made_in_a_context_that_is_being_destroyed() {
     }
 }
 
-/// Otherwise other processes would find the device full until the request has failed.
+/// If the policy took memory before it fails, other processes would find the device full until then.
 #[test]
 fn a_request_larger_than_the_device_takes_nothing() {
     for strategy in STRATEGIES {

@@ -1,4 +1,4 @@
-/* A driver that only prints that it was called. Built as libcuda.so.1 and under other names. */
+/* A driver that prints a line for each allocation and each free. Built as libcuda.so.1 and under other names. */
 #include <stddef.h>
 #include <unistd.h>
 

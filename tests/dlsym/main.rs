@@ -1,4 +1,4 @@
-//! Tests of the exported `dlsym` and `dlvsym`. Each compiles small programs and libraries and runs them as processes
+//! Tests of the exported `dlsym` and `dlvsym`. Each test compiles small programs and libraries, and runs the programs
 //! under the library.
 
 use std::path::PathBuf;

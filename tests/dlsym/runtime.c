@@ -1,4 +1,4 @@
-/* A runtime with a version node, as the real ones have. It returns its own number. */
+/* A runtime whose symbols have a version, as those of libcudart have. cudaMalloc returns NUMBER as the address. */
 #include <stddef.h>
 
 int cudaMalloc(void **out, size_t size) {

@@ -1,4 +1,4 @@
-/* A layer before or after the library that wraps one function of the runtime. */
+/* A layer that wraps cudaMalloc. It is preloaded before or after the library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 int cudaMalloc(void **out, size_t size) {
     static int depth;
     if (++depth > 1)
-        abort(); /* the next function called this one again */
+        abort(); /* the next cudaMalloc called this function again */
 #ifdef BY_HANDLE
     void *handle = dlopen("libcudart.so.98", RTLD_NOW);
 #else

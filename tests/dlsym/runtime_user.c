@@ -1,4 +1,4 @@
-/* A library linked with one runtime. */
+/* A library that is linked with one runtime and calls its cudaMalloc. */
 #include <stddef.h>
 
 int cudaMalloc(void **out, size_t size);

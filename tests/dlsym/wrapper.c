@@ -1,4 +1,5 @@
-/* Wraps `greet`: prints its own name and calls the next `greet`. Compiled once for each library of the chain. */
+/* Wraps `greet`: prints WHO and calls the next `greet`. Compiled once for the program and once for each of its
+ * libraries. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

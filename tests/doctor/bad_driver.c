@@ -1,5 +1,5 @@
 /* A libcuda.so.1 that fails in one way: -DHANGS, -DCRASHES, -DLEAVES (ends the process) or -DANSWERS=CODE. With
- * -DDLSYM_VERSION it is a layer that stands before the driver. */
+ * -DDLSYM_VERSION this library is a layer before the driver. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Allocates device memory in ways that a preloaded library does not see, and then rests for a long time.
+/* Uses device memory, in most scenes past a preloaded library. Then waits until it is killed.
  *
- *   tables   finds the driver's functions in its ELF tables
- *   mixed    the same for one of two blocks; frees it through the function that dlsym finds
+ *   tables   allocates through an address from the driver's ELF tables
+ *   mixed    allocates a second block as `tables` does, and frees it with the cuMemFree that dlsym finds
  *   twice    loads a second copy of the driver with dlmopen
  *   stranger frees an address that was never allocated
  *   child    starts another program without LD_PRELOAD, which allocates with cuMemAlloc
@@ -25,7 +25,7 @@ static void *in_tables(const char *name)
         if (entry->d_tag == DT_SYMTAB) symbols = (const void *)entry->d_un.d_ptr;
         if (entry->d_tag == DT_STRTAB) strings = (const void *)entry->d_un.d_ptr;
     }
-    /* Every linker puts the strings behind the symbols, so they end the table. */
+    /* Linkers put the strings behind the symbols, so the table of symbols ends where the strings begin. */
     for (const ElfW(Sym) *symbol = symbols; (const char *)symbol < strings; symbol++)
         if (symbol->st_shndx && strcmp(strings + symbol->st_name, name) == 0) return (void *)(map->l_addr + symbol->st_value);
     THAT(!"in the tables");

@@ -26,7 +26,11 @@ fn a_library_that_cannot_be_preloaded_is_a_problem() {
     let other = client("support/clients/count_sync.c", "nothing.so", &["-shared", "-fPIC"]);
     let report = with(&other);
     report.has("library", "problem", "another library");
-    assert_eq!(report.page["trial"], Value::Null, "no command without the library");
+    assert_eq!(
+        report.page["trial"],
+        Value::Null,
+        "the command was tried without the library"
+    );
 }
 
 #[test]
@@ -215,7 +219,8 @@ fn an_interrupted_doctor_leaves_no_process_behind() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         use std::os::unix::process::{CommandExt, ExitStatusExt};
-        // A script starts its background jobs with SIGINT ignored, and the doctor leaves an ignored signal ignored.
+        // The doctor leaves an ignored signal ignored, and SIGINT is ignored if a script runs this test in the
+        // background.
         let heed = move || {
             // SAFETY: `signal` is async-signal-safe, so it may be called between fork and exec.
             unsafe { libc::signal(signal, libc::SIG_DFL) };

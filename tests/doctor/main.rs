@@ -1,5 +1,5 @@
-//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks what it finds, which severity it gives to
-//! each finding, and that it leaves no process and no file behind.
+//! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks the findings, their severities, and that
+//! the doctor leaves no process and no file behind.
 
 mod command;
 mod report;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use support::layer::{FORMS, Form};
 use support::{Job, client, left_out, library, program};
 
-/// `vramshim doctor --json`, with the simulated driver where the dynamic loader finds it.
+/// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
 fn doctor(arguments: &[&str]) -> Job {
     Job::new(program()).alone().args(["doctor", "--json"]).args(arguments)
 }
@@ -32,7 +32,7 @@ fn bad_driver(how: &str) -> PathBuf {
     );
     let folder = built.with_file_name(format!("{name}-folder"));
     std::fs::create_dir_all(&folder).expect("a folder");
-    // Another test process may build the same driver at the same time.
+    // Renamed into place, because another test process may build the same driver at the same time.
     let fresh = folder.join(format!("fresh-{}", std::process::id()));
     std::fs::copy(built, &fresh).expect("a copy");
     std::fs::rename(fresh, folder.join("libcuda.so.1")).expect("a driver");
@@ -145,7 +145,7 @@ fn a_driver_that_fails_is_explained() {
     }
 }
 
-/// The report tells a layer that crashes from a driver that crashes.
+/// The report says whether the driver crashes or a layer before it.
 #[test]
 fn a_preloaded_library_that_breaks_the_driver_is_named() {
     let layer = client(
@@ -203,7 +203,7 @@ fn a_layer_is_noticed_in_both_forms() {
             Form::Preloaded => report.has("preload", "note", "liblayer.so is preloaded and exports dlsym"),
             Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
         };
-        // The layer's figure, because that is what the job can use.
+        // The report has the layer's figure, because the job can use that much.
         assert_eq!(
             report.page["driver"]["devices"][0]["free_memory"],
             1u64 << 30,
@@ -363,7 +363,7 @@ fn limits_and_accounts_are_looked_at() {
     assert_eq!(
         std::fs::read_dir(accounts.path()).unwrap().count(),
         0,
-        "something was left there"
+        "the doctor left a file in the folder of accounts"
     );
     Report::run(limited("8GiB", accounts.path())).has("limit", "note", "more than there is");
     Report::run(limited("1GiB", "/dev/null".as_ref())).has("accounts", "problem", "not a folder");

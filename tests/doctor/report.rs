@@ -47,7 +47,7 @@ impl Report {
         found.unwrap_or_else(|| panic!("no {check} with {words:?}: {:#}", self.page["findings"]))
     }
 
-    /// The finding exists with this severity, and a warning or problem comes with advice.
+    /// Checks that this finding has this severity, and that a warning or problem has advice.
     pub fn has(&self, check: &str, severity: &str, words: &str) -> &Report {
         let finding = self.find(check, words);
         assert_eq!(finding["severity"], severity, "{finding}");
@@ -64,7 +64,8 @@ impl Report {
         self
     }
 
-    /// Every warning is about a free that failed: the client frees invalid pointers on purpose.
+    /// Checks that there are warnings, and that all are about frees that failed. The client frees invalid pointers on
+    /// purpose.
     pub fn only_frees_that_failed(&self) {
         let findings = self.page["findings"].as_array().unwrap().iter();
         let bad: Vec<_> = findings

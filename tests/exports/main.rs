@@ -1,5 +1,5 @@
-//! The symbols of the two files that are installed: what the library exports and needs, that the program exports
-//! nothing of the kind, and that `shim.h` declares what the library exports.
+//! The symbols of the two installed files. The library exports exactly the listed names and needs only libc, libgcc and
+//! the loader. The program exports none of these names. `shim.h` declares every exported `vramshim_` function.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,7 +35,8 @@ fn golden() -> BTreeSet<String> {
     GOLDEN.lines().map(str::to_owned).collect()
 }
 
-/// An extra name takes the place of a function of the job. A missing name is a CUDA call that the library does not see.
+/// An extra exported name could replace a function of the job. A CUDA call whose name is missing would pass the library
+/// by.
 #[test]
 fn the_exported_symbols_are_the_golden_list() {
     let (golden, exported) = (golden(), exported(&library()));
@@ -48,8 +49,8 @@ fn the_exported_symbols_are_the_golden_list() {
 }
 
 /// If the program were linked with the library's crate, the dynamic loader would find the program's `dlsym`, `_exit`
-/// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The same filter finds every name of
-/// the golden list in the library, so an empty result says something.
+/// and `cuMemAlloc_v2` before libc's and the driver's, in every run of `vramshim`. The test first checks that the
+/// filter finds every name of the golden list in the library.
 #[test]
 fn the_program_exports_nothing_that_the_library_does() {
     let golden = golden();
@@ -85,8 +86,8 @@ fn nothing_is_needed_beyond_libc_libgcc_and_the_loader() {
     assert!(needed.is_empty(), "needs {needed:?}");
 }
 
-/// The library must load on every system on which the tool chain's programs run. The limit is 2.34, because the symbols
-/// of libdl and libpthread moved into libc with that version.
+/// The library needs no glibc newer than 2.34, so that it loads on older systems. The limit is 2.34, because with that
+/// version the symbols of libdl and libpthread moved into libc.
 #[test]
 fn no_symbol_of_a_newer_glibc_is_needed() {
     let table = tool("objdump", &["-T"], &library());
@@ -123,7 +124,7 @@ fn shim_h_declares_what_is_exported() {
     assert!(declared.len() > 4, "{declared:?}");
 }
 
-/// Every field of `struct vramshim_stats`, read by a C program. Each field has another value, so none can be mistaken.
+/// A C program reads every field of `struct vramshim_stats`. All values differ, so no field can be taken for another.
 #[test]
 fn the_structure_of_shim_h_is_the_librarys() {
     let path = client("support/clients/behaviour.c", "behaviour", &["libcuda.so.1"]);
@@ -138,13 +139,13 @@ fn the_structure_of_shim_h_is_the_librarys() {
         .collect();
     let expected: [u64; 10] = [
         1000 + 3000,                    // requested
-        (16 << 20) + 1000 + 3000,       // its peak
+        (16 << 20) + 1000 + 3000,       // requested, peak
         1024 + 3072,                    // allocated
-        (16 << 20) + 1024 + 3072,       // its peak
+        (16 << 20) + 1024 + 3072,       // allocated, peak
         8 << 20,                        // reserved
-        24 << 20,                       // its peak: a chunk of 16 MiB came and went
+        24 << 20,                       // reserved, peak: a chunk of 16 MiB came and went
         (8 << 20) - 1024 - 3072,        // free inside
-        (8 << 20) - 1024 - 2048 - 3072, // the largest free block: the hole lies between the two
+        (8 << 20) - 1024 - 2048 - 3072, // largest free block: 2048 more bytes are free between the live blocks
         2,                              // live
         1,                              // failures
     ];

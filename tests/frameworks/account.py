@@ -1,6 +1,6 @@
-"""Shared by the jobs of this folder: compares a job's own count with the library's account and the simulator's table.
+"""Compares a job's own count with the library's ledger and the simulator's table. The jobs of this folder share it.
 
-On a real GPU there is no table, and without the library there is no account. A missing one is not compared.
+On a real GPU there is no table, and without the library there is no ledger. What is missing is not compared.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def _driver():
 
 
 def account():
-    """The library's account by (device, class). None without the library."""
+    """The totals of the library's ledger by device and class. None without the library."""
     function = _function("vramshim_account")
     return None if function is None else _text(function)
 
@@ -60,7 +60,7 @@ def _sums(totals, bytes_of):
 
 
 def _as_asked(there, reserved):
-    """auto_growth serves linear memory from granules that it maps, so mapped memory beyond the job's own is linear."""
+    """Counts the memory that auto_growth mapped as linear memory. Memory that the job itself mapped stays as it is."""
     for device, kind in list(there):
         if kind in ("vmm", "address_range"):
             own = reserved.get((device, kind), 0)
@@ -71,9 +71,9 @@ def _as_asked(there, reserved):
 
 
 def checkpoint(own, where):
-    """Compares `own`, requested bytes by (device, class), with the account, and the account's reserved bytes with the table.
+    """Compares `own`, the requested bytes by (device, class), with the ledger, and its reserved bytes with the table.
 
-    Only the classes named in `own` are compared with it, because libraries that the job uses hold memory of their own.
+    Classes that are not in `own` are not compared with the ledger, because libraries in the job hold memory too.
     """
     held = account()
     if held is None:
@@ -81,7 +81,7 @@ def checkpoint(own, where):
     requested = _sums(held["totals"], lambda t: t["requested"]["current"])
     for key, value in own.items():
         if requested.get(key, 0) != value:
-            sys.exit(f"{where}: {key}: the job counts {value} bytes, the account {requested.get(key, 0)}")
+            sys.exit(f"{where}: {key}: the job counts {value} bytes, the ledger {requested.get(key, 0)}")
     real = truth()
     if real is not None:
         reserved = _sums(held["totals"], lambda t: t["reserved"]["current"])
@@ -89,7 +89,7 @@ def checkpoint(own, where):
         if held["strategy"] == "auto_growth":
             there = _as_asked(there, reserved)
         if reserved != there:
-            sys.exit(f"{where}: reserved: the account says {reserved}, the driver holds {there}")
+            sys.exit(f"{where}: reserved: the ledger says {reserved}, the driver holds {there}")
     print(f"agreed: {where}: {sorted(own.items())}", flush=True)
     book = layer()
     if book is not None and real is not None:

@@ -13,7 +13,7 @@ torch_checkpoint("grown", "vmm")
 books = account()
 if books is not None:
     classes = {t["class"] for t in books["totals"]}
-    assert {"vmm", "address_range"} <= classes, f"expandable segments went past the account: {classes}"
+    assert {"vmm", "address_range"} <= classes, f"expandable segments went past the library: {classes}"
 del kept[::2]
 torch.cuda.empty_cache()
 torch_checkpoint("half freed", "vmm")

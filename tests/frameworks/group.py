@@ -89,7 +89,7 @@ def main(limit, moments):
             VRAMSHIM_MEMORY_LIMIT=str(limit),
             VRAMSHIM_ACCOUNTS=accounts,
             SIMGPU_CONTEXT_BYTES=str(CONTEXT),
-            # With its default size naive_best_fit would leave no memory for the other processes.
+            # With these variables unset, naive_best_fit would leave no memory for the other processes.
             FLAGS_initial_gpu_memory_in_mb="256",
             FLAGS_reallocate_gpu_memory_in_mb="64",
         )

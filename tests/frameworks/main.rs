@@ -1,5 +1,5 @@
-//! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks how the real CUDA runtime
-//! looks its functions up. Needs what scripts/setup-frameworks fetches.
+//! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks that the real CUDA runtime
+//! looks up the driver's functions through the library. Needs the environment that scripts/setup-frameworks creates.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -98,8 +98,8 @@ fn start_lines(finished: &Finished) -> usize {
         .count()
 }
 
-/// Runs the job under every strategy. Only one of its processes uses CUDA. Returns the output of `inspect` for each
-/// run.
+/// Runs the job under every strategy. Checks that one process of the job uses CUDA. Returns the output of `inspect` for
+/// each run.
 fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec<Value> {
     let one = |strategy: &&str| {
         let finished = run(job, strategy, memory, least_agreements);
@@ -107,6 +107,14 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
         finished.inspect()
     };
     STRATEGIES.iter().map(one).collect()
+}
+
+/// The example compares its totals itself.
+#[test]
+fn the_pytorch_example_runs() {
+    for strategy in STRATEGIES {
+        run("../../examples/pytorch_allocator.py", strategy, "4GiB", 0);
+    }
 }
 
 #[test]
@@ -135,8 +143,9 @@ fn training() {
     assert!(seen[0].len() >= 8 && seen.iter().all(|one| *one == seen[0]), "{seen:?}");
 }
 
-/// Runs the job under every strategy over a quota layer of 4 GiB in both forms, and returns what it printed. The job
-/// compares PyTorch's count with the library's account and the simulator's table. The layer's book is compared here.
+/// Runs the job under every strategy over a quota layer of 4 GiB, preloaded and in the driver's place. Returns what each
+/// run printed. The job compares PyTorch's count with the library's ledger and the simulator's table. This function
+/// compares the layer's book with both.
 fn over_a_quota_layer(job: &str) -> Vec<String> {
     let layers: [(Form, Habits); 2] = [
         (

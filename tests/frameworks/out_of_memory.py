@@ -23,7 +23,7 @@ torch_checkpoint("after recovery")
 books = account()
 if books is not None:
     failures = sum(t["failures"] for t in books["totals"] if t["device"] == 0)
-    assert failures > 0, "the account knows of no failure"
+    assert failures > 0, "the ledger knows of no failure"
 del large, held
 torch.cuda.empty_cache()
 torch_checkpoint("emptied")

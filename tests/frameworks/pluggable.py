@@ -1,4 +1,4 @@
-"""Training with the library's allocator for PyTorch: every tensor is a request, with its stream."""
+"""Training with the library's allocator for PyTorch, which gets a request, with its stream, for every tensor."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ torch.cuda.memory.change_current_allocator(allocator)
 record = ctypes.CDLL(library).vramshim_torch_record_stream
 allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
 
-from account import checkpoint  # noqa: E402  (the allocator comes before the first use of CUDA)
+from account import checkpoint  # noqa: E402  (the allocator must be set before CUDA is used)
 
 torch.manual_seed(7)
 shim = ctypes.CDLL(None)

@@ -45,7 +45,7 @@ def main():
     tensors.put("done")
     process.join(100)
     assert process.exitcode == 0, process.exitcode
-    # PyTorch always shares the memory of a whole cudaMalloc, so all of it counts here.
+    # PyTorch shares whole cudaMallocs, so the child has imported all memory that this process reserved.
     if account() is not None:
         assert imported == torch.cuda.memory_reserved(), (imported, torch.cuda.memory_reserved())
     print("shared", flush=True)

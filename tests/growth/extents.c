@@ -1,8 +1,8 @@
 /* Tests of the simulator alone: a device of 1 GiB on which each request needs one piece (SIMGPU_CONTIGUOUS). Exits with
  * 1 if the simulator does not behave as documented.
  *
- *   extents kinds        every class of memory finds the holes that exist, and leaves them as they were
- *   extents paging       the same on a device with pages
+ *   extents kinds        requests of every class fit into gaps between blocks only, and free their gap again
+ *   extents paging       the same requests, on a device that places memory in pages
  *   extents processes    the memory of a killed process is free again at its place */
 #include "client.h"
 #include <signal.h>
@@ -43,7 +43,7 @@ static void refuse(size_t mib)
     EXPECT(cuMemAlloc_v2(&address, mib * MIB), CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-/* Each function allocates and frees memory of one class, and returns the result of the request. */
+/* Each function below allocates and frees memory of one class, and returns the result of the request. */
 
 static CUresult linear(size_t size)
 {
@@ -135,8 +135,8 @@ static void kinds(CUresult longer_than_a_hole)
     }
 }
 
-/* A pool takes its memory in one piece. If another request needs memory, the pool gives up the end of what it took
- * last. */
+/* A pool takes the memory for a request in one piece. If another request needs memory, the pool gives up the end of the
+ * piece that it took last. */
 static void pool(void)
 {
     CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};

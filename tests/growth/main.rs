@@ -27,7 +27,7 @@ fn scene(strategy: Strategy, arguments: &[&str]) -> Job {
     Job::new(path).strategy(strategy).args(arguments)
 }
 
-/// The checkpoints of the job, after a check that each of them agrees.
+/// Returns the checkpoints of the job. Checks that each checkpoint agrees.
 fn checkpoints(finished: &Finished, strategy: Strategy) -> Vec<Value> {
     let found = finished.json();
     for (number, checkpoint) in found.iter().enumerate() {
@@ -50,8 +50,8 @@ enum Placement {
     Pieces,
 }
 
-/// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB. Returns what
-/// `inspect --json` says about the device afterwards.
+/// On a device of 5 GiB the job allocates 1, 2 and 1 GiB, frees the 2 GiB, and asks for 3 GiB, for which it gets
+/// `answer`. Returns what `inspect --json` says about the device.
 fn textbook(strategy: Strategy, placement: Placement, answer: &str) -> Value {
     let context = format!("{strategy:?} over {placement:?}");
     let pieces = match placement {
@@ -88,8 +88,8 @@ fn auto_growth_puts_scattered_memory_side_by_side() {
     }
 }
 
-/// The control of the test above. Without granules the same number of bytes is free, but not in one piece. This holds
-/// if the policy keeps the memory and if it gave the memory back.
+/// Without granules 3 GiB are free, but not in one piece, whether the policy keeps the freed memory or gives it back.
+/// This is the control of `auto_growth_puts_scattered_memory_side_by_side`.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
     let table = [
@@ -109,8 +109,8 @@ fn scattered_memory_that_stays_where_it_is_runs_out() {
     }
 }
 
-/// Only two halves of granules are free, on a device that has no other memory. Returns the job's answer to a request of
-/// that size, and what `inspect --json` says about the device.
+/// Two halves of granules are free on a device without other free memory, and the job asks for a whole granule. Returns
+/// the last word of the answer, and what `inspect --json` says about the device.
 fn halves(job: Job) -> (String, Value) {
     let finished = job.sim("6MiB", 1).run().ok();
     let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
@@ -135,7 +135,8 @@ fn auto_growth_maps_free_halves_of_granules_side_by_side() {
     assert!(device["remapped_bytes"].as_u64() >= Some(2 * MIB), "{device}");
 }
 
-/// The control of the test above. The only failure over such a layer is out of memory.
+/// The control of `auto_growth_maps_free_halves_of_granules_side_by_side`. The request fails with out of memory and no
+/// other error.
 #[test]
 fn halves_of_granules_are_not_joined_over_a_layer_that_maps_no_granule_twice() {
     for form in FORMS {
@@ -163,7 +164,7 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
     }
 }
 
-/// A policy that keeps everything in one segment cannot join free blocks, even if the device could.
+/// A policy that keeps everything in one segment cannot join free blocks, even on a device that places memory in pages.
 #[test]
 fn pages_of_the_device_do_not_help_a_policy_that_keeps_freed_memory() {
     for strategy in [NAIVE_BEST_FIT_OF_ALL, ONE_LARGE_CHUNK_WITHOUT_VMM] {
@@ -179,7 +180,7 @@ fn memory_that_was_given_back_serves_a_large_request() {
     }
 }
 
-/// The tests above rely on this behaviour of the simulator.
+/// The other tests of this file rely on this behaviour of the simulator.
 #[test]
 fn the_simulator_finds_pieces_and_takes_them_back() {
     let path = client("growth/extents.c", "extents", &["libcuda.so.1"]);

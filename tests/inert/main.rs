@@ -43,7 +43,8 @@ fn outcome(finished: &Finished) -> (Option<i32>, &str, &str, Vec<String>) {
     )
 }
 
-/// Checks that a program prints the same with the library as without. The strategy would print a start line.
+/// Checks that a program prints the same with the library as without. A strategy is set, so that a library that starts
+/// would print its start line.
 fn unchanged(program: &str, arguments: &[&str]) {
     if !in_path(program) {
         return left_out(&format!("{program} is not installed"));

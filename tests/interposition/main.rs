@@ -1,6 +1,6 @@
-//! One test for each fault that other interposing libraries have had: odd arguments, unknown pointers, memory charged
-//! to the wrong device, wrong results of look-ups, blocks that do not look like allocations, blocks reused too early,
-//! and full disks.
+//! One test for each fault that other interposing libraries have had. Among them are odd arguments, unknown pointers,
+//! memory charged to the wrong device and wrong results of look-ups. Others are blocks that do not look like
+//! allocations, blocks reused too early, and full disks.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-/* A library that uses the runtime that it was linked with. A program may load one for each of two runtimes. */
+/* A library that calls the runtime with which it was linked. The test builds one such library for each of two
+ * runtimes. */
 #include <stddef.h>
 
 int cudaMalloc(void **, size_t), cudaFree(void *), cudaPeekAtLastError(void), cudaRuntimeGetVersion(int *);

@@ -1,5 +1,5 @@
-/* Shares memory with another process and uses memory that another process shared. It reads commands from stdin, one a
- * line, and answers each with a line. If the command is a CUDA call, the answer begins with its result.
+/* Shares memory with another process and uses memory that another process shared. The program reads commands from
+ * stdin, one a line, and answers each with a line. If the command is a CUDA call, the answer begins with its result.
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
  *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
@@ -41,7 +41,8 @@ static const char *check(const struct block *b, unsigned seed)
     return i == b->size ? "right" : "wrong";
 }
 
-/* Prints the first address and the size of a block. Complains if cuMemGetAddressRange and three attributes disagree. */
+/* Prints the first address and the size of a block. Prints "they differ" if cuMemGetAddressRange and the pointer
+ * attributes disagree. */
 static void range(const struct block *b, size_t offset)
 {
     CUdeviceptr base = 0, start = 0, again = 0;
@@ -71,7 +72,7 @@ int main(void)
     CHECK(cuInit(0));
     for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cuCtxSetCurrent(contexts[0]));
-    CUstream user, captured; /* `use` gives the first pending work; the second captures */
+    CUstream user, captured; /* the command `use` gives work to `user`; `capture` captures `captured` */
     CHECK(cuStreamCreate(&user, 1));
     CHECK(cuStreamCreate(&captured, 1));
     char line[512], command[32], name[160], more[160];

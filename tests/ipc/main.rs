@@ -1,5 +1,5 @@
-//! Processes that share blocks of a policy through CUDA IPC. Both see the same bytes. If the memory cannot be shared,
-//! the job gets a clear error.
+//! Two processes share blocks of a policy through CUDA IPC, and both see the same bytes. If the memory cannot be
+//! shared, the job gets a clear error.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
@@ -60,7 +60,7 @@ impl Process {
         rest.trim().to_owned()
     }
 
-    /// The bytes of this class in the library's account.
+    /// The requested bytes of this class in the library's ledger.
     fn held(&mut self, class: &str) -> u64 {
         let line: Value = serde_json::from_str(&self.tell("checkpoint")).expect("a checkpoint");
         let rows = line["account"]["totals"].as_array().expect("an account");
@@ -250,7 +250,7 @@ fn a_freed_block_can_no_longer_be_opened() {
         owner.well("alloc shared 100000");
         let handle = owner.well("get shared");
         owner.well("free shared");
-        // This block has the address of the freed one, but its owner never shared it.
+        // This block has the address of the freed block, but its owner never shared it.
         owner.well("alloc secret 100000");
         owner.well("fill secret 5");
         assert_eq!(
@@ -296,7 +296,8 @@ fn a_handle_of_an_ended_process_is_refused() {
         let (mut owner, mut user) = pair(strategy);
         owner.well("alloc shared 100000");
         let handle = owner.well("get shared");
-        // A forked child of the exporter inherits its descriptors. The importer must not take it for the exporter.
+        // A forked child of the exporter inherits its descriptors. The importer must not take the child for the
+        // exporter.
         owner.well(&format!("fill shared {}", 1));
         assert_ne!(owner.tell("fork"), "-1");
         owner.kill();

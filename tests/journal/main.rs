@@ -169,7 +169,7 @@ fn it_shows_how_functions_were_looked_up() {
     }
 }
 
-/// The entry of the second process. Without a role it does nothing.
+/// The second process runs this test. Without a role the test does nothing.
 #[test]
 fn in_a_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -389,7 +389,7 @@ fn a_forked_child_leaves_its_parents_journal_alone() {
             assert_eq!(
                 journal.state(),
                 State::Running,
-                "the child's going must not drop the parent's lock"
+                "the end of the child dropped the parent's lock"
             );
             assert_eq!(found, (1..=50_000).collect::<Vec<_>>());
         } else {
@@ -400,7 +400,7 @@ fn a_forked_child_leaves_its_parents_journal_alone() {
             assert_eq!(
                 records.next().unwrap().unwrap().tid,
                 journal.header().pid,
-                "not the parent's thread id"
+                "the child's record has the parent's thread id"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! Several threads write one journal at the same time. No event is missing, the order of each thread and of time is
-//! kept, even after a kill, and slots that a thread has reserved but not used are not counted.
+//! Several threads write one journal at the same time. Even after a kill no event is missing, and the events are in the
+//! order of time and of each thread. Slots that a thread has reserved but not used are not counted.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -46,7 +46,7 @@ fn what_was_committed_is_there_after_sigkill() {
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        // The kill may cut the last line short. Such a line is not a valid number.
+        // A line that is no number is left out.
         let mut highest: HashMap<u64, u64> = HashMap::from([(first >> 32, first & 0xffff_ffff)]);
         for number in told.filter_map(|text| text.parse::<u64>().ok()) {
             highest.insert(number >> 32, number & 0xffff_ffff);
@@ -59,7 +59,7 @@ fn what_was_committed_is_there_after_sigkill() {
         let (found, unfinished) = numbers(&journal);
         assert!(
             unfinished <= THREADS,
-            "{unfinished} unfinished: slots kept in hand are none of them"
+            "{unfinished} unfinished slots: slots that are only reserved must not count"
         );
         let mut count: HashMap<u64, u64> = HashMap::new();
         for number in found {
@@ -131,7 +131,7 @@ fn threads_in_turns_take_slots_in_batches_and_keep_the_order() {
     assert_eq!(unfinished, 1, "the open claim, and no slot that was only reserved");
     let slots = slots(&journal);
     let steps = slots.windows(2).filter(|pair| pair[1] != pair[0] + 1).count();
-    assert!(steps as u64 > TURNS, "slots of one batch are not shared");
+    assert!(steps as u64 > TURNS, "two threads shared a batch of slots");
     let used = 3 * TURNS + 1;
     assert!((used..=used + 2 * 64).contains(&(slots.iter().max().unwrap() + 1)));
 }

@@ -65,7 +65,8 @@ fn free(address: u64, size: u64) -> Event {
     }
 }
 
-/// Writes a journal with two blocks in a segment, one direct allocation and one failure. The block of 1 MiB stays live.
+/// Writes a journal with two blocks of 1 MiB in a segment, one direct allocation and one failure. The second block stays
+/// live.
 fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let journal = create(folder, job);
     journal.device(0, 80 << 30, [0xab; 16], "Simulated GPU\x1b[31m", None);
@@ -96,7 +97,8 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
         journal.write(event.encode(api, 0));
     }
     journal.ended(0);
-    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
+    // This process holds a lock on the file, as a running job does. The copy has no lock, like the journal of an ended
+    // job.
     let path = journal.path().to_owned();
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();

@@ -3,7 +3,7 @@
 //! The job writes each event into a pipe after the call has returned. For each thread the journal must hold all of
 //! these events in their order, and at most one more: the event of the call that was running at the kill. A free that
 //! was running at the kill may be missing although another thread already got its memory. The journal then shows an
-//! unfinished slot, and this is the only reason for which it may show one.
+//! unfinished slot. Each thread has at most one unfinished slot.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -47,7 +47,7 @@ fn through_the_pipe(text: &str) -> ByThread {
 fn kill_at(moment: u64) -> usize {
     let strategy = STRATEGIES[moment as usize % STRATEGIES.len()];
     let threads = moment / 4 % 4 + 1;
-    // The kill comes within 30 ms, and early in most cases: at the start the file grows and threads begin.
+    // The kill comes within 30 ms, and early in most cases, because at the start the file grows and threads begin.
     let spread = RandomState::new().build_hasher().finish() % 1000;
     let after = Duration::from_micros(spread * spread * 30 / 1000);
     let context = format!("moment {moment}, {strategy:?}, {threads} threads, killed after {after:?}");

@@ -1,6 +1,6 @@
 //! Jobs over a quota layer (`tests/support/layer`) that stands between the library and the driver, in both forms and
-//! with the habits that such layers have. Every job runs under every strategy. At every checkpoint the layer's book,
-//! the library's account and the simulator's table agree to the byte.
+//! with the habits that existing layers have. Every job runs under every strategy. At every checkpoint the layer's
+//! book, the library's ledger and the simulator's table agree to the byte.
 
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
@@ -15,7 +15,7 @@ const WELL_BEHAVED: Habits = &[];
 const IN_ONE_PIECE: Habits = &[("LAYER_CONTIGUOUS", "1")];
 /// The layer refuses to map a granule that is mapped already.
 const MAPPED_ONCE: Habits = &[("LAYER_VMM", "once")];
-/// Virtual memory management is missing, or the device claims it and its calls fail.
+/// Virtual memory management is missing, or the device reports it and the calls fail.
 const WITHOUT_VMM: [Habits; 3] = [
     &[("LAYER_VMM", "0")],
     &[("LAYER_VMM", "broken")],
@@ -91,15 +91,15 @@ fn check(finished: &Finished, strategy: Strategy, context: &str) -> Value {
     job
 }
 
-/// The bytes of linear memory in the library's account.
+/// The bytes of linear memory in the library's ledger.
 fn linear(checkpoint: &Value, kind: &str) -> u64 {
     let rows = checkpoint["account"]["totals"].as_array().unwrap();
     let row = rows.iter().find(|row| row["class"] == "linear");
     row.map_or(0, |row| row[kind]["current"].as_u64().unwrap())
 }
 
-/// After a checkpoint the job asks for the free memory. The answer is what the layer would still give plus what is free
-/// inside the policy's segments.
+/// Checks the answers about free memory that follow a checkpoint. The free bytes are those that the layer would still
+/// give plus those that are free inside the policy's segments.
 fn assert_information_agrees(lines: &[Value], context: &str) {
     let mut compared = 0;
     for pair in lines.windows(2).filter(|pair| pair[1].get("information").is_some()) {
@@ -134,7 +134,7 @@ fn the_layers_limit_is_out_of_memory_and_no_other_error() {
         let has = |name: &str| habits.iter().any(|(habit, _)| *habit == name);
         let kinds = 5 - usize::from(has("LAYER_VMM") && habits != MAPPED_ONCE) - usize::from(has("LAYER_POOLS"));
         assert_eq!(served.len(), kinds, "{context}:\n{served:?}");
-        // Blocks of 48 MiB fill 1 GiB; the policy may use the rest itself.
+        // 1 GiB holds 21 blocks of 48 MiB. Rounding by the policy may cost one block.
         assert!(
             served.iter().all(|count| (20..=21).contains(count)),
             "{context}: {served:?}"
@@ -171,8 +171,8 @@ fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String,
     (said.expect("its end").to_owned(), job)
 }
 
-/// The layer must find each request in one piece, and the job asks for many small and some large blocks. The job never
-/// holds more than six tenths of the memory.
+/// The device needs one piece of memory for each request, and the job asks for many small and some large blocks. The
+/// job never holds more than six tenths of the memory.
 #[test]
 fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {
     for (form, seed) in over_both(&["1", "2", "3"]) {
@@ -188,7 +188,8 @@ fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {
     }
 }
 
-/// The control of the test above. Over a layer with pages the job runs without a policy too.
+/// The control of `mixed_sizes_over_memory_in_one_piece_need_a_policy`. If the device has pages, the job runs without a
+/// policy too.
 #[test]
 fn mixed_sizes_run_over_pages_under_every_strategy() {
     for (form, strategy) in over_both(&THREE) {
@@ -245,8 +246,8 @@ fn every_way_to_the_driver_leads_through_the_layer() {
     }
 }
 
-/// The other order: the layer is preloaded before the library, and its `dlsym` comes first. The library sees the calls
-/// that the layer forwards.
+/// The layer is preloaded before the library, so that the layer's `dlsym` comes first. The library sees the calls that
+/// the layer forwards.
 #[test]
 fn the_layer_may_come_before_the_library() {
     let scenes: [&[&str]; 2] = [&["book", "1", "250"], &["limit"]];
@@ -297,11 +298,12 @@ fn a_full_share_leaves_the_account_right() {
         let job = check(&job.args(["11", "3000", "1"]).run().ok(), strategy, &context);
         let failed = job["failed"].as_array().unwrap();
         let full = failed.iter().filter(|one| one["code"] == 2).count();
-        assert!(full > 4, "{context}: the share was not full for {full} APIs only");
+        assert!(full > 4, "{context}: the limit was reached for only {full} APIs");
     }
 }
 
-/// Free memory of a policy counts against the layer's limit. It goes back if another request needs it, or on request.
+/// Free memory of a policy counts against the layer's limit. The library gives it back if another request needs memory,
+/// or if the job calls `vramshim_trim`.
 #[test]
 fn free_memory_of_a_policy_blocks_no_other_request() {
     let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
@@ -317,8 +319,8 @@ fn free_memory_of_a_policy_blocks_no_other_request() {
     }
 }
 
-/// Under a limit of 5 GiB, over memory in one piece for each request, the job allocates 1, 2 and 1 GiB, frees the 2 GiB
-/// and asks for 3 GiB.
+/// The limit is 5 GiB, and the device needs one piece of memory for each request. The job allocates 1, 2 and 1 GiB,
+/// frees the 2 GiB and asks for 3 GiB.
 #[test]
 fn scattered_memory_is_put_side_by_side() {
     let path = client("support/clients/growth.c", "growth", &["-DDLOPEN"]);
@@ -335,7 +337,8 @@ fn scattered_memory_is_put_side_by_side() {
     }
 }
 
-/// The tests above rely on the layer: without the library its book is right and its habits do what their names say.
+/// Without the library the layer's book is right, and its habits do what their names say. The other tests of this file
+/// rely on this.
 #[test]
 fn the_layer_alone_keeps_its_book() {
     for (form, habits) in over_both(&HABITS) {

@@ -14,7 +14,7 @@ fn limited(scene: &str, limit: &str) -> Job {
     job.env("VRAMSHIM_MEMORY_LIMIT", limit).args([scene, "1", "250"])
 }
 
-/// The bytes of device 0 in the library's account, over all classes of device memory.
+/// The bytes of device 0 in the library's ledger, over all classes of device memory.
 fn held(checkpoint: &Value, kind: &str) -> u64 {
     let rows = checkpoint["account"]["totals"].as_array().unwrap().iter();
     let of_device =
@@ -113,12 +113,12 @@ fn a_reached_limit_leaves_the_account_right() {
         assert_journal_agrees(&job, checkpoints[checkpoints.len() - 1], strategy.name);
         assert!(
             job["failures"].as_u64().unwrap() > 10,
-            "{strategy:?}: the share was never full"
+            "{strategy:?}: the limit was never reached"
         );
     }
 }
 
-/// Starts a process with these variables and returns what it is told about the device.
+/// Starts a process with these variables and returns the answers that it gets about the device.
 fn told(host: &Host, variables: &[(&str, &str)]) -> Value {
     let job = variables
         .iter()
@@ -244,7 +244,8 @@ fn a_limit_holds_for_a_mig_instance_and_not_for_its_card() {
     }
 }
 
-/// The memory of contexts counts. If more than the limit is used, the free memory is 0, and no call fails.
+/// The memory of contexts counts. If more than the limit is used, the free memory is 0. Questions and frees still
+/// succeed.
 #[test]
 fn contexts_count_and_a_limit_below_what_is_used_reads_as_nothing_free() {
     let host = Host::new("4GiB");

@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::holder::{differences, look, only, reconcile};
 use support::{MIB, inspect, program};
 
-/// A call of the job and what came of it.
+/// The API of a call, and the event that the call made.
 pub type Step = (Api, Event);
 
-/// An allocation that was obtained by itself; all in bytes.
+/// An allocation that came from the next layer alone, not from a policy's segment. `size` is in bytes.
 pub fn direct(class: Class, address: u64, size: u64) -> Event {
     Event::Alloc(Allocation {
         class: class.into(),
@@ -26,7 +26,7 @@ pub fn direct(class: Class, address: u64, size: u64) -> Event {
     })
 }
 
-/// All in bytes; `nvml` is 0 if NVML says nothing.
+/// A measurement, with all figures in bytes. `nvml` is 0 if NVML reports nothing.
 pub fn measurement(total: u64, free: u64, nvml: u64, reserved: u64) -> Event {
     Event::Measured {
         mem_info: Some(MemInfo { total, free }),
@@ -66,7 +66,8 @@ fn gone(folder: &Path, records: &[Step], said: bool) -> PathBuf {
     if said {
         journal.ended(0);
     }
-    // This process holds a lock on the file, as a running job does. Nothing holds a lock on the copy.
+    // This process holds a lock on the file, as a running job does. The copy has no lock, like the journal of an ended
+    // job.
     let bytes = std::fs::read(journal.path()).unwrap();
     std::fs::remove_file(journal.path()).unwrap();
     let path = folder.join(format!("{said}-{}.vraj", records.len()));
@@ -116,8 +117,8 @@ fn an_ended_job_is_reconciled_with_its_last_measurement() {
 #[test]
 fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
     let folder = tempfile::tempdir().unwrap();
-    // The process is alone at first. Later memory is used that the ledger does not have: by another process or by this
-    // one, which cannot be known.
+    // At first the process is alone. Later 700 MiB are used that the ledger does not have, and no figure tells by which
+    // process.
     let path = gone(
         folder.path(),
         &[measured(300, 0, 0), alloc(1024, 64), measured(1064, 0, 64)],
@@ -131,7 +132,7 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
         (&device["other_processes"], &device["unknown"]),
         (&Value::Null, &(700 * MIB).into())
     );
-    // No context is that large, so another process was on the device.
+    // No context takes 2000 MiB, so another process was on the device.
     let path = gone(folder.path(), &[measured(2000, 0, 0), measured(2000, 0, 0)], true);
     let (page, code) = look(&[path.to_str().unwrap()]);
     let (_, process) = only(&page);
@@ -142,7 +143,7 @@ fn without_nvmls_figure_a_context_is_limited_to_a_plausible_size() {
 #[test]
 fn rounding_is_limited_to_the_rest_of_pages() {
     let folder = tempfile::tempdir().unwrap();
-    // A block of 1 MiB takes a page of 2 MiB. Another MiB is used that no page explains.
+    // A block of 1 MiB takes a page of 2 MiB. One more MiB is used, which no page explains.
     let records = [measured(300, 300, 0), alloc(1024, 1), measured(303, 303, 1)];
     let path = gone(folder.path(), &records, true);
     let (page, _) = look(&[path.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-/* Holds memory. It reads commands from stdin, one a line, and answers each with "done":
+/* Allocates and frees memory on command. Reads commands from stdin, one a line, and answers each with "done":
  *
  *   device N     makes the primary context of device N current
  *   context      creates another context of that device, which stays current
@@ -11,7 +11,7 @@
 static uint64_t blocks[64];
 static int count;
 
-/* A function of the driver, from its own table of symbols. dlsym would return a hook. */
+/* A function of the driver, from the driver's table of symbols. dlsym would return a hook. */
 static void *of_the_driver(const char *name)
 {
     struct link_map *map = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);

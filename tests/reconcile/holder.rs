@@ -54,7 +54,7 @@ impl Holder {
         self.folder.path().join("journals")
     }
 
-    /// Ends the client by the end of its input. The folder with its journal stays.
+    /// Closes the client's input, which ends the client. The folder with the journal stays.
     pub fn end(&mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().expect("an end").success());
@@ -114,7 +114,7 @@ fn named(process: &Value) -> i64 {
     names.iter().map(|name| number(&process["differences"][name])).sum()
 }
 
-/// Checks that the used bytes are the sum of the named differences and the unknown.
+/// Checks that the ledger's reserved bytes, the named differences and the unknown bytes add up to the used bytes.
 fn adds_up(device: &Value) {
     let processes = device["processes"].as_array().unwrap();
     for process in processes.iter().filter(|process| !process["nvml_used"].is_null()) {

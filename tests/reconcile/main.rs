@@ -1,5 +1,5 @@
-//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact, memory that
-//! the ledger does not have, and wrong arguments.
+//! Tests of `vramshim reconcile`: running jobs compared with the simulated NVML, whose figures are exact; memory that
+//! the ledger does not have; and wrong arguments.
 
 mod gone;
 mod holder;
@@ -202,7 +202,8 @@ fn bytes_that_nvml_does_not_report_are_not_invented() {
 
 #[test]
 fn without_nvml_it_says_so() {
-    // The first simulated GPU belongs to its process alone. The second does not say that it is simulated.
+    // The first job has a simulated GPU that no other process shares (no SIMGPU_STATE). The environment of the second job
+    // does not say that its GPU is simulated.
     let own = Job::new(client("reconcile/holder.c", "holder", &["libcuda.so.1"]));
     let (_folder, state) = host();
     let disguised = holder(&state)

@@ -1,6 +1,6 @@
 //! Stand-ins for jobs: each process writes a journal as the library does, with measurements at chosen moments, and
-//! really allocates memory of the simulated GPU. The tests check how `reconcile` finds the size of a context, and what
-//! it prints if it cannot.
+//! allocates memory of the simulated GPU. The tests check how `reconcile` finds the size of a context, and what it
+//! prints if it cannot.
 
 use std::ffi::{CString, c_int, c_void};
 use std::io::BufRead;
@@ -15,7 +15,7 @@ use crate::gone::{direct, measurement, options};
 use crate::holder::{Holder, differences, holder, host, look};
 use support::{Job, MIB, client, simulated};
 
-/// The process itself. It reads one command a line from stdin; sizes are in MiB:
+/// The stand-in process. Reads one command a line from stdin; sizes are in MiB:
 ///
 ///   measure NVML   writes a measurement with this figure of NVML, 0 for none
 ///   alloc SIZE     allocates memory and records it

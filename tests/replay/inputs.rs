@@ -1,4 +1,4 @@
-//! The inputs that `vramshim replay` can read, and its messages about files that it cannot.
+//! The inputs that `vramshim replay` can read, and its messages about files that it cannot read.
 
 use serde_json::Value;
 
@@ -43,7 +43,7 @@ fn a_snapshot_says_whether_segments_were_expandable() {
             (&advice["setting"], &advice["saves"]),
             (&setting.into(), &(18 * MIB).into())
         );
-        // The strategy of the snapshot is compared with but not shown, because `--strategy` does not name it.
+        // The strategy of the snapshot has no row, because `--strategy` does not name it.
         assert_eq!(page["strategies"].as_array().unwrap().len(), 2);
     }
     let output = snapshot(-5, false);
@@ -55,7 +55,7 @@ fn a_snapshot_says_whether_segments_were_expandable() {
     );
 }
 
-/// Python writes an object in full the first time, and then refers to it by a number.
+/// A pickle contains an object once, and later refers to the object by a number.
 #[test]
 fn a_snapshot_may_refer_to_the_same_object_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -190,7 +190,7 @@ fn files_that_are_no_trace_are_refused() {
         assert_eq!(
             (&page["requests"], &page["peak_live"]),
             (&1.into(), &1.into()),
-            "what there is"
+            "the rows before the fault are played"
         );
         let note = page["notes"][0].as_str().unwrap();
         assert!(

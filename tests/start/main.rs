@@ -1,4 +1,4 @@
-//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under it.
+//! Tests of how the library starts and what it prints then, and of processes that end, fork and exec under the library.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn start_lines(finished: &Finished) -> Vec<String> {
     assert_eq!(
         said.len(),
         lines.len(),
-        "a start line that has not glog's form: {lines:?}"
+        "a start line does not have glog's form: {lines:?}"
     );
     said
 }
@@ -320,7 +320,7 @@ fn run_passes_on_how_the_job_ended() {
     }
 }
 
-/// If no folder is given, the journal is in a folder with the job's name. It can be read while the job runs.
+/// If no folder is given, the journal is in a folder with the job's name. The journal can be read while the job runs.
 #[test]
 fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     use std::io::{BufRead, BufReader};
@@ -330,7 +330,7 @@ fn a_running_job_can_be_inspected_in_the_folder_with_its_name() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(
         lines.any(|line| line.unwrap().starts_with("step 20")),
-        "it did not get to its end"
+        "the job did not get to step 20"
     );
     let jobs = inspect(&folder.path().join("vramshim-training"));
     assert_eq!((jobs.len(), &jobs[0]["ended"]), (1, &"running".into()));

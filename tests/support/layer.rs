@@ -1,5 +1,5 @@
 //! Builds the quota layer of `tests/support/layer`, runs jobs over it in both forms, and compares its book with the
-//! library's account.
+//! library's ledger.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Job, root, scratch, simulated};
 
-/// The two ways in which such layers are put in front of a driver.
+/// The two ways in which quota layers are put in front of a driver.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// Preloaded after the library, with a `dlsym` of its own.
@@ -93,7 +93,7 @@ pub fn assert_book_is_true(checkpoint: &Value, context: &str) {
     }
 }
 
-/// Checks the layer's book against the library's account.
+/// Checks the layer's book against the library's ledger.
 pub fn assert_books_agree(checkpoint: &Value, context: &str) {
     let field = |name: &'static str| move |row: &Value| row[name]["current"].as_u64().unwrap();
     for (device, used) in (0..).zip(book(checkpoint)) {

@@ -1,5 +1,5 @@
 //! What the process tests share: the paths of the files under test, the C clients, and jobs that run under the library
-//! on a simulated GPU. `totals` compares what a job counted with the simulator's table and the library's account.
+//! on a simulated GPU. `totals` compares what a job counted with the simulator's table and the library's ledger.
 
 pub mod layer;
 pub mod member;

@@ -77,7 +77,7 @@ impl Member {
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer");
-        assert!(!line.is_empty(), "it ended: {:?}", self.child.wait());
+        assert!(!line.is_empty(), "the process ended: {:?}", self.child.wait());
         line.trim_end().to_owned()
     }
 
@@ -101,7 +101,7 @@ impl Member {
         self.child.wait().expect("its end");
     }
 
-    /// Ends the process by the end of its input and returns its stderr.
+    /// Closes the process's input, waits for its end, and returns its stderr.
     pub fn end(mut self) -> String {
         drop(self.child.stdin.take());
         let mut errors = String::new();

@@ -1,5 +1,5 @@
 //! Compares the three counts of a checkpoint: what the client counted itself, what the simulator's table holds, and
-//! what the library's account says. The journal is compared with the last checkpoint.
+//! what the library's ledger says. The journal is compared with the last checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,9 @@ pub fn reserved(checkpoint: &Value) -> Totals {
     truth
 }
 
-/// Checks one checkpoint of a client by device and class. The account's requested bytes equal the job's own count, and
-/// its reserved bytes equal the simulator's table. Under passthrough the simulator's requested bytes are the job's too.
+/// Checks one checkpoint of a client by device and class. The ledger's requested bytes equal the job's own count, and
+/// its reserved bytes equal the simulator's table. Under passthrough the simulator's requested bytes equal the job's
+/// count too.
 pub fn assert_agree(checkpoint: &Value, strategy: Strategy, context: &str) {
     let (own, truth, account) = (
         &checkpoint["own"],

@@ -21,7 +21,7 @@ pub enum Action {
     Free,
 }
 
-/// `id` is unique in its sequence. A free repeats the size.
+/// An allocation and its free have the same `id` and the same size; other events have other ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub action: Action,
@@ -152,7 +152,7 @@ pub fn rmm(seed: u64, largest: u64, events: usize) -> Vec<Event> {
 }
 
 /// Keeps a device full: allocates whenever there is room. Hundreds of blocks are live at any time, of every order of
-/// magnitude from 256 bytes to `largest`. The sequence above seldom fills a device with small blocks.
+/// magnitude from 256 bytes to `largest`. The sequence `rmm` seldom fills a device with small blocks.
 pub fn full(seed: u64, largest: u64, events: usize) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let limit = (64 * largest).min(LIVE_LIMIT);
@@ -244,8 +244,8 @@ pub fn inference_bursts(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Loads a model, runs it, drops it, and loads the next one. Most models are larger than the one before, so the free
-/// memory of the last one does not fit.
+/// Loads a model, runs it, drops it, and loads the next one. Most models are larger than the one before, so the next
+/// model does not fit into the memory that the last one freed.
 pub fn model_switching(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     for turn in 0..24 {
@@ -320,7 +320,8 @@ pub fn variable_lengths(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Allocates blocks of one size, frees every second one, asks for slightly larger blocks, and repeats. No hole fits.
+/// Allocates blocks of one size, frees every second one, asks for slightly larger blocks, and repeats. No freed block
+/// is large enough.
 pub fn comb(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut blocks = Vec::new();
@@ -337,7 +338,7 @@ pub fn comb(seed: u64) -> Vec<Event> {
     tape.finish()
 }
 
-/// Buffers that grow by half. Each is copied into the next, so both are live for a short time.
+/// Buffers that grow by half. Each buffer is copied into a larger one, so both are live for a short time.
 pub fn growing(seed: u64) -> Vec<Event> {
     let mut tape = Tape::new(seed);
     let mut buffers: Vec<Live> = (0..64).map(|_| tape.allocate(64 * KIB)).collect();

@@ -20,8 +20,8 @@ fn waited(finished: &Finished) -> u64 {
     count.parse().unwrap()
 }
 
-/// PyTorch allocates before the job has retained the primary context. Without a retain, the context and its memory
-/// would be destroyed after the call.
+/// PyTorch allocates before the job has retained the primary context. Without a retain by the library, the context and
+/// its memory would be destroyed after the call.
 #[test]
 fn the_first_tensor_outlives_the_call_that_made_it() {
     for (strategy, finished) in in_all("first") {

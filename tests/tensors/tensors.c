@@ -1,8 +1,8 @@
 /* Calls the allocator for PyTorch (vramshim_torch_*). Exits with 1 if a block is handed out that may still be in use.
  *
  *   tensors first       allocates before the job has a context; prints checkpoints
- *   tensors untold      uses blocks on other streams and never records it
- *   tensors told        records it; prints the number of reused blocks and of waits on the same stream
+ *   tensors untold      uses blocks on other streams without recording those streams
+ *   tensors told        records the other streams; prints how many blocks one stream reuses, and the number of waits
  *   tensors crossing    moves blocks that fill the device between two streams; prints the number of waits
  *   tensors namesake    a new stream has the handle of a destroyed one
  *   tensors captured    allocates and frees blocks during captures
@@ -52,8 +52,8 @@ static void first(void)
 
 /* ---- untold, told */
 
-/* Allocates a block for stream `own`, uses it on stream `user`, and frees it for `own`. The next owner's block must not
- * have this work pending. */
+/* Allocates a block for stream `own`, uses it on stream `user`, and frees it for `own`. The next block for `own` must
+ * not have this work pending. */
 static void used_elsewhere(CUstream own, CUstream user, bool tell)
 {
     CUdeviceptr tensor = obtain(MIB, own);

@@ -1,5 +1,5 @@
-//! Tests of `vramshim top` on running jobs. While the jobs rest, its figures equal those of the simulated device to the
-//! byte. The view leaves the terminal as it was, however it ends.
+//! Tests of `vramshim top` on running jobs. While the jobs wait for commands, the figures of `top` equal those of the
+//! simulated device to the byte. The interactive view leaves the terminal as it was, however the view ends.
 
 mod paced;
 mod terminal;
@@ -26,7 +26,7 @@ fn process(page: &Value, pid: u32) -> &Value {
     found.unwrap_or_else(|| panic!("process {pid} is missing: {page}"))
 }
 
-/// Checks the figures of `top` for a process against the job's count, the simulator's table and the library's account.
+/// Checks the figures of `top` for a process against the job's count, the simulator's table and the library's ledger.
 fn assert_true(told: &Value, answer: &Answer, context: &str) {
     let devices = told["devices"].as_array().unwrap();
     for stats in answer.stats.as_array().unwrap() {
@@ -36,7 +36,8 @@ fn assert_true(told: &Value, answer: &Answer, context: &str) {
             continue;
         };
         let figures = ["requested", "allocated", "reserved", "free_inside", "live", "failures"];
-        // Several threads may have subpools. The journal shows the pool as a whole, so the largest free block differs.
+        // With several threads the job may have subpools. The library then counts each slab by itself, but the journal
+        // shows the pool as a whole. So the largest free block is compared only for a job of one thread.
         let of_one_thread = (answer.threads == 1).then_some("largest_free_block");
         for figure in figures.into_iter().chain(of_one_thread) {
             assert_eq!(device[figure], stats[figure], "{context}: {figure} of device {number}");
@@ -125,8 +126,8 @@ fn several_processes_are_shown_to_the_byte_at_every_moment() {
     }
 }
 
-/// A reader that follows the journal while the job runs has the same figures at every rest, peaks included, as a reader
-/// that reads it whole.
+/// One reader follows the journal while the job runs. Whenever the job waits, a second reader reads the whole journal.
+/// Both have the same figures, peaks included.
 #[test]
 fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
     for (seed, strategy) in STRATEGIES.into_iter().enumerate() {
@@ -136,19 +137,19 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
         let mut watched = Watched::open(&journal, Some(job.pid())).expect("a journal");
         for moment in 0..6 {
             job.say(if moment == 3 { "+20000" } else { "1500" });
-            // Reads while the job runs; how far it gets is a matter of timing.
+            // Reads while the job runs. How far the reader gets is a matter of timing.
             for _ in 0..(moment + 1) * 20 {
                 watched.follow().expect("a journal");
             }
             let answer = job.answer();
             while !watched.follow().expect("a journal") {}
-            // Events of several threads may enter the ledger in another order than the journal, so peaks are compared
-            // with a reading of the whole journal and not with the ledger.
+            // Peaks are not compared with the job's ledger, because events of several threads may enter the ledger in
+            // another order than the journal. The output of `inspect` has the journal's order.
             let inspected = inspect(&job.folder.path().join("journals")).remove(0);
             let context = format!("{strategy:?}, moment {moment}");
             for stats in answer.stats.as_array().unwrap() {
                 let number = stats["device"].as_i64().unwrap() as i16;
-                let account = &watched.job.account.devices[&number];
+                let account = &watched.job.ledger.devices[&number];
                 let (all, free) = (&account.all, account.free());
                 let whole = inspected["devices"].as_array().unwrap();
                 let whole = whole
@@ -176,7 +177,7 @@ fn following_a_journal_gives_the_same_figures_as_reading_it_whole() {
                     assert_eq!(stats[figure], told, "{figure} of device {number}, {context}");
                 }
             }
-            assert_eq!(watched.job.account.anomalies.total(), 0, "{context}");
+            assert_eq!(watched.job.ledger.anomalies.total(), 0, "{context}");
             assert_eq!(watched.job.unfinished, 0, "{context}");
         }
     }
@@ -253,7 +254,7 @@ fn a_busy_process_is_listed() {
         let page = page([job.pid().to_string()]);
         let device = &process(&page, job.pid())["devices"][0];
         let (reserved, live) = (device["reserved"].as_u64().unwrap(), device["live"].as_u64().unwrap());
-        // At any moment each thread holds at most one block of its step and one of its row.
+        // Each thread holds at most the block of its one random step and the block of its running pair.
         assert!(live <= 6 && reserved <= 3 * 512 + (64 << 20), "{device}");
     }
     let answer = job.answer();

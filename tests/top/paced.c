@@ -1,6 +1,6 @@
-/* Runs commands, one a line, and rests in between with the memory that it holds.
+/* Runs commands, one a line, and keeps its memory while it waits for the next command.
  *
- *   paced SEED THREADS      reads lines from stdin, answers each with a checkpoint and a line of its own figures:
+ *   paced SEED THREADS      reads lines from stdin, answers each with a checkpoint and the line of figures below:
  *                             N      runs N random steps in each thread, all threads at the same time
  *                             fail   makes a request that cannot be served
  *                             child  forks a child that sleeps until it or this process is killed

@@ -1,4 +1,4 @@
-//! A job that runs a number of steps on command and rests in between (`tests/top/paced.c`).
+//! A job that runs a number of steps on command and waits in between (`tests/top/paced.c`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
@@ -16,7 +16,7 @@ pub struct Paced {
     pub folder: TempDir,
 }
 
-/// The figures of the job, the simulator and the library while the job rests.
+/// The figures of the job, the simulator and the library while the job waits.
 pub struct Answer {
     pub checkpoint: Value,
     /// The library's own figures, by device.

@@ -197,13 +197,21 @@ impl Terminal {
 
     pub fn assert_restored(&self) {
         let screen = self.screen.screen();
-        assert!(!screen.alternate_screen(), "the alternate screen is left");
-        assert!(!screen.hide_cursor(), "the cursor is shown");
-        assert_eq!(modes(&self.slave), self.before, "the modes are as before");
+        assert!(!screen.alternate_screen(), "the alternate screen is still shown");
+        assert!(!screen.hide_cursor(), "the cursor is still hidden");
+        assert_eq!(
+            modes(&self.slave),
+            self.before,
+            "the modes of the terminal were not restored"
+        );
     }
 
     pub fn assert_raw(&self) {
-        assert_ne!(modes(&self.slave), self.before, "the modes are changed");
+        assert_ne!(
+            modes(&self.slave),
+            self.before,
+            "the modes of the terminal were not changed"
+        );
     }
 }
 

@@ -10,7 +10,7 @@ const DOWN: &str = "\x1b[B";
 const RIGHT: &str = "\x1b[C";
 const LEFT: &str = "\x1b[D";
 
-/// A job at rest, and a view that shows this job alone.
+/// A job that waits for commands, and a view that shows this job alone.
 fn one(rows: u16, columns: u16) -> (Paced, Terminal) {
     let mut job = Paced::start(AUTO_GROWTH, 1, 1);
     job.tell("100");

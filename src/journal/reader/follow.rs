@@ -1,20 +1,20 @@
 //! The records of a journal that is still being written: each once, in the order of their times.
 //!
-//! A follower reads the slots that were taken since it looked last, and again those that held no record then. A record
-//! that it finds waits until no earlier one can come. How early a record can come follows from the way in which the
-//! writer claims slots (`writer::Journal::claim`): it marks the slot as under way before it takes the time. So:
+//! A follower reads the slots that were taken since it looked last. It also reads again the slots that held no record
+//! then. A record that it finds waits until no earlier record can come. How early a record can be follows from
+//! `writer::Journal::claim`: the writer marks the slot as under way before it takes the time. So:
 //!
-//! - A slot that was not marked when a look began gets a time that is later than every record read before that look.
-//! - A slot that is marked has a time between the last look that found it unmarked and the first that found it marked.
-//!   It holds back all records that are later than the former, until it is committed: mostly for less than a
-//!   microsecond.
+//! - If a slot was not marked when a look began, its record is later than every record that was read before that look.
+//! - If a slot is marked, its record is later than the look that last found the slot unmarked. The slot holds back all
+//!   records that are later than that look until it is committed: mostly for less than a microsecond.
 //!
-//! A call that waits for the device may be under way for long. After `PATIENCE` it holds nothing back any more. Its
-//! record is handed out when it comes, and `late` counts it as out of order.
+//! A call that waits for the device may be under way for long. After `PATIENCE` its slot holds nothing back any more.
+//! Its record is handed out when it comes, and `late` counts it as out of order.
 //!
-//! A long file is read in portions. A thread has at most 64 slots in reserve at any moment. So of all records read,
-//! only the 64 latest of each thread may be later than the first slot that was not read yet. The `HELD` latest records
-//! wait and the others are handed out; that bounds the memory, too.
+//! A long file is read in portions. The order of the slots is not the order of the times. A thread has up to 64 slots in
+//! reserve, and may use them after other threads have used later slots. So the next portion can hold records that are
+//! earlier than some that were read. At most the 64 latest records that were read of each thread are concerned.
+//! Therefore the `HELD` latest records wait, and only the others are handed out. This bounds the memory, too.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ const HELD: usize = 1 << 16;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often slots under way are read again before `follow` returns.
 const RETRIES: u32 = 4;
-/// The pause before each of these.
+/// The pause before each of these retries.
 const RETRY_PAUSE: Duration = Duration::from_micros(300);
 
 /// Reads a journal while its process writes it.
@@ -212,8 +212,8 @@ impl Follower {
 
     /// Reads the slots that held no record at the last look, and those that were taken since.
     fn look(&mut self) -> Result<(), OpenError> {
-        // The process goes on writing during the look. So only records that were read before it are certainly earlier
-        // than a record that comes later.
+        // The process goes on writing during the look. So a record that comes later is certainly later than the records
+        // that were read before the look, and only than those.
         let known = self.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
@@ -273,7 +273,8 @@ impl Follower {
             if self.read(index, 1)? == 0 || !self.take(index, index) {
                 self.marked.push(marked);
             } else if let Some(again) = self.marked.get_mut(was) {
-                // Still under way: what is known of its time is what the first look found.
+                // The slot is still marked. The older entry stays, because its `from` and `until` are those of the look
+                // that first found the slot marked.
                 *again = marked;
             }
         }

@@ -1,10 +1,12 @@
 //! The records of a whole journal in the order of their times.
 //!
-//! The slots of a file are nearly in that order: a thread may use a slot that it held in reserve late, but no record
-//! has a time from before its slot was taken. So the file is read twice, in blocks: once for the earliest time in each
-//! block, once for the records. The records of a block are sorted. Those that are not later than every time in the
-//! blocks behind are handed out; the few others wait in a heap. This is right for any times in the file; disorder only
-//! makes the heap grow.
+//! The slots of a file are nearly in the order of time. A thread may hold a slot in reserve, so a record can be later
+//! than the records in the slots behind it. But no record is from before its slot was taken.
+//!
+//! The file is read twice, in blocks of slots. The first reading finds the earliest time in each block. The second
+//! reading sorts the records of each block. A record is handed out if no record in the blocks behind it is earlier;
+//! the few others wait in a heap. This is right for any times in the file. If the times are in disorder, only the heap
+//! grows.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -7,7 +7,8 @@ use super::segments::Arena;
 use crate::blocks::{Id, Kind, NO_LIST, NONE, UNIT};
 
 impl Arena {
-    /// Splits a block so that `units` of it, from `address` on, become a separate block. It must be in no list.
+    /// Splits the block `id` so that `units` of it, from `address` on, become a block of their own, and returns that
+    /// one. The block `id` must be in no list.
     fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
         let skip = ((address - self.blocks.address(id)) / UNIT) as u32;
         debug_assert!(skip + units <= self.blocks.units(id) && units > 0);

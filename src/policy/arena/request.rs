@@ -19,7 +19,7 @@ pub enum Region {
 pub enum Cut {
     Head,
     Tail,
-    /// The part that begins so many units after the beginning of the block.
+    /// The part that begins this many units after the beginning of the block.
     At(u32),
 }
 

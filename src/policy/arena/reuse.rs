@@ -19,8 +19,8 @@ impl Arena {
         self.streams.iter().position(|&known| known == stream)
     }
 
-    /// What a block waits for that was freed on this stream. If the stream is unknown, or if too many streams were
-    /// seen, the block waits for the whole context.
+    /// What a block waits for if it is freed on this stream. A stream that is new is noted. If the stream is not known,
+    /// or if too many streams were noted, the block waits for the whole context.
     pub(super) fn wait_for(&mut self, stream: Option<u64>) -> WaitFor {
         let Some(stream) = stream else {
             return WaitFor::CONTEXT;
@@ -39,7 +39,7 @@ impl Arena {
         wait
     }
 
-    /// What the blocks wait for that were freed on this stream; `NOTHING` if it has freed none.
+    /// What blocks wait for if they were freed on this stream. It is `NOTHING` if no block was freed on it.
     fn wait_for_own(&self, stream: Option<u64>) -> WaitFor {
         let index = stream.and_then(|stream| self.index_of(stream));
         index.map_or(WaitFor::NOTHING, WaitFor::stream)

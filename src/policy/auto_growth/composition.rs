@@ -47,7 +47,7 @@ pub struct Composition {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Placement {
-    /// In a free block as it is, so many units after its beginning.
+    /// In a free block as it is. The number says how many units after the beginning of the free block.
     Within(Id, u32),
     Composed(Composition),
 }

@@ -32,8 +32,8 @@ const LARGEST_SCRAP_UNITS: u32 = (256 << 10) / UNIT as u32;
 /// utilisation of `full_16mib` falls from 0.934 to 0.903, and it makes a quarter fewer driver calls; 256 KiB gains
 /// nothing.
 const LARGEST_MEDIUM_UNITS: u32 = (1 << 20) / UNIT as u32;
-/// A request is also large if it is more than 1/128 of the reserved memory. Values of 32 and 512 change the utilisation
-/// of `growing` by 0.001, and no other.
+/// A request is also large if it is more than 1/128 of the reserved memory. With 1/32 or 1/512 the utilisation of
+/// `growing` changes by 0.001, and no other utilisation changes.
 const LARGE_RESERVED_DIVISOR: u64 = 128;
 
 /// A free block is taken for a large request if it is longer by at most 1/256 of the request. With 1/16 `decomfl` waits
@@ -51,8 +51,8 @@ const PLENTIFUL_FREE_DIVISOR: u64 = 3;
 /// 0.988; with 16000 it makes 54% more driver calls and stays the same.
 const SEARCHES_AFTER_GROWTH: u32 = 4000;
 
-/// That many after memory has grown by 1/50 of the reserved memory, and proportionally fewer after less. Values of 10
-/// and 500 make a difference of 0.001 at most.
+/// So many searches are allowed after memory has grown by 1/50 of the reserved memory, and proportionally fewer after
+/// less. With 1/10 or 1/500 a utilisation changes by 0.001 at most.
 const FULL_GROWTH_DIVISOR: u64 = 50;
 
 pub struct Search<'a> {
@@ -109,7 +109,8 @@ impl Search<'_> {
         self.arena.carve(free_block, self.request, end)
     }
 
-    /// Finds a place among the blocks that the request's stream may use now. Synchronises only if that is better.
+    /// Chooses the best place in the free memory that the request's stream may use now. If the best place is not a part
+    /// of one free block, or if there is none, `place` synchronises and chooses again.
     fn place_now(mut self, region: Region) -> Result<Block, DriverError> {
         let pieces = self.granules.can_alias();
         match self.choose(region, FreeGranules::AllButOneSmall, self.request.stream, pieces) {
@@ -180,7 +181,7 @@ impl Search<'_> {
         }
     }
 
-    /// Counts a request that got the best place, and the memory that grew by so many granules for it.
+    /// Counts a request that got the best place, and the granules by which memory grew for it.
     fn note_search(&mut self, new_granules: u32) {
         let grown = u64::from(new_granules) * u64::from(self.granules.units()) * UNIT;
         let reserved = self.arena.reserved();

@@ -7,6 +7,8 @@
 //! over. A whole granule is worth most. A longer piece is worth more for each byte than a shorter one. So few new
 //! pieces are made, short pieces are used up, and long pieces stay long. The cheapest placement is chosen.
 //!
+//! Lengths are counted in units (`UNIT`, 512 bytes).
+//!
 //! Worth and cost are numbers without a unit: a piece that is nearly as long as a granule is worth nearly 1.
 
 use std::cmp::Reverse;
@@ -82,8 +84,8 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but
-    /// composing any block then needs a synchronisation.
+    /// Examines the clean free blocks. If `stream` is given, also examines the dirty blocks that were freed on it: a
+    /// request of that stream may use them as they are. A composed block then needs a synchronisation first.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
         let freed = arena
             .freed_on(stream, region, SHORTEST_EXAMINED_UNITS)
@@ -188,7 +190,8 @@ impl<'a> Survey<'a> {
         self.piece_worth(first - start) + GRANULE_WORTH * whole + self.piece_worth(end - last)
     }
 
-    /// The cheapest placement for `units`. If `prefer_as_is`, a block is composed only if no free block is long enough.
+    /// The cheapest placement for a request of `units` times `UNIT` bytes. If `prefer_as_is` is set and a free block is
+    /// long enough, no block is composed.
     pub fn choose(&self, units: u32, prefer_as_is: bool) -> Option<Placement> {
         let mut cheapest = Cheapest {
             cost: f64::INFINITY,
@@ -230,7 +233,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Considers blocks of so many granules with no piece, one piece or two.
+    /// Considers composed blocks of `granules` whole granules with no piece, one piece or two.
     fn consider_composed(&self, units: u32, granules: u32, cheapest: &mut Cheapest) {
         let new = granules.saturating_sub(self.movable.granules);
         let base = GRANULE_WORTH * f64::from(granules) + NEW_GRANULE_COST * f64::from(new) + self.wait_cost;
@@ -250,8 +253,8 @@ impl<'a> Survey<'a> {
         for (pieces, is_first) in [(&self.first_pieces, true), (&self.last_pieces, false)] {
             for piece in pieces.iter() {
                 let rest = (whole_units + piece.units).checked_sub(units);
-                // If the rest is a granule or more, fewer granules are cheaper. Without granules it is a free block as
-                // it is.
+                // If the rest is a granule or more, a block with fewer granules is cheaper. A piece without granules is
+                // a part of one free block, which `consider_within` considers.
                 if let Some(rest) = rest.filter(|&rest| rest < self.granule_units && granules > 0) {
                     let cost = base + self.piece_worth(piece.units) - self.piece_worth(rest);
                     self.consider_one_piece(piece, is_first, granules, cost, cheapest);
@@ -266,7 +269,9 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Considers a piece and granules. If the hole beside the piece is large enough, the piece stays where it is.
+    /// Considers a block composed of `piece` and `granules` whole granules. If the hole beside the piece has room for the
+    /// missing granules, they are mapped there, and the piece keeps its address. Otherwise the piece and the granules
+    /// are mapped in another hole.
     fn consider_one_piece(&self, piece: &Piece, is_first: bool, granules: u32, cost: f64, cheapest: &mut Cheapest) {
         let missing = granules.saturating_sub(piece.whole_granules);
         let in_place = piece.hole_granules >= missing;

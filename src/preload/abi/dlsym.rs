@@ -5,20 +5,25 @@
 //! then sees the application's own return address, by which it answers `RTLD_NEXT` and `RTLD_DEFAULT`. After a call
 //! instead of a jump, it would take this library for the caller.
 //!
-//! A question is passed on if its name is not in our table, or if our own code asks. The others are decided like this:
+//! A question is passed on if its name is not in our table, or if our own code asks. For all others, the first rule that
+//! applies decides:
 //!
-//! - A caller behind us in load order that exports the name itself is a layer, or the driver. It asks for the function
-//!   behind its own, so the question is passed on: with our function it would call us, we would call it, and so on. A
-//!   layer in front of us gets our function, because we are its next layer.
-//! - For a handle, the next layer is asked whether the name exists there. If it does not, the question is passed on, so
-//!   that the failure and `dlerror` are the usual ones. If the answer lies in an object in front of us, that answer
-//!   stands. In all other cases the answer is our function.
-//! - For `RTLD_DEFAULT` and `RTLD_NEXT`, the normal search finds our function if the caller can reach it, so the question
-//!   is passed on. A caller behind us that asks for `RTLD_NEXT` would miss our function, and is given it. But if no other
-//!   object has the function, the answer is that it does not exist: a preloaded library must not make a program believe
-//!   that a CUDA runtime is there.
-//! - `dlvsym`: our functions carry no version, so the normal search does not find them. Whatever the handle, the next layer
-//!   is asked as above. A layer in front of us that asks for the next versioned `dlsym` is given ours.
+//! 1. The caller is behind us in load order and exports the name itself. It is a layer or the driver, and it looks for
+//!    the function behind its own. The question is passed on. If the answer were our function, the caller would call us,
+//!    and we would call the caller again, without end.
+//! 2. No object but ours has the function. The answer is that the function does not exist: a preloaded library must not
+//!    make a program believe that a CUDA runtime is there.
+//! 3. The handle is `RTLD_NEXT`, and the caller is behind us. The normal search would miss our function, so our function
+//!    is the answer.
+//! 4. The handle is `RTLD_NEXT` or `RTLD_DEFAULT`. The question is passed on: the normal search finds our function if the
+//!    caller can reach it.
+//! 5. The handle is that of an object. The next layer is asked for the name. If it finds nothing, the question is passed
+//!    on, so that the failure and `dlerror` are the usual ones. If it finds a function in front of us, the question is
+//!    passed on as well. Otherwise our function is the answer.
+//!
+//! Whatever its handle, a `dlvsym` question skips rules 3 and 4 and is decided by rule 5. Our functions carry no version,
+//! so the normal search would not find them. If a layer in front of us asks `dlvsym` for the next `dlsym` or `dlvsym`,
+//! ours is the answer.
 //!
 //! On this path nothing is locked, allocated, logged or thread-local, and nothing can panic. It runs in constructors, in
 //! signal handlers, in children of `vfork`, and under any lock that a caller holds.
@@ -30,9 +35,9 @@ use std::ptr;
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
 use super::Entry;
+use crate::engine::Route;
 use crate::next::elf::{self, Object, Position};
 use crate::next::symbols;
-use journal::format::Route;
 
 /// A decision. If `go_on` is null, the caller gets `value`. A null `go_on` can also mean that there is no next function.
 /// Both architectures return the two words in registers.

@@ -9,11 +9,10 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
-use journal::format::Route;
 
 /// Defines an exported function. `engine` runs if the library takes part in the call. It can use the closure `below`,
 /// which calls the next layer's function with the job's own arguments. Here result codes become `Result`s and back.

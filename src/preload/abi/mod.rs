@@ -14,11 +14,10 @@ mod variant;
 
 use std::ffi::c_void;
 
-use crate::engine;
+use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
 use crate::next::{self, Slot};
 use base::api::Api;
-use journal::format::Route;
 use variant::variant;
 
 /// One hooked function.

@@ -9,8 +9,8 @@ use std::ffi::{CStr, CString, c_char, c_void};
 
 use super::variant::variant;
 use super::{DRIVER, Entry};
+use crate::engine::Route;
 use crate::next::symbols;
-use journal::format::Route;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;

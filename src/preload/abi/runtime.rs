@@ -8,11 +8,10 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine;
+use crate::engine::{self, Route};
 use crate::next::c_name;
 use crate::next::symbols::RuntimeFunction;
 use base::api::Api;
-use journal::format::Route;
 
 /// `cudaErrorInsufficientDriver`: the error of a program that finds no usable runtime or driver.
 const NO_RUNTIME: i32 = 35;

@@ -5,7 +5,7 @@
 //!
 //! The rooms, from the top down. Each uses only those below it:
 //!
-//! - `start`: starts the engine, at the job's first call or for a forked child, and ends it; `enter`: how a hook enters
+//! - `enter`: how a hook enters the engine; `start`: how the engine starts and ends
 //! - `control`: what the library answers about itself (`shim.h`)
 //! - `call`: one file for each family of CUDA functions
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
@@ -46,7 +46,7 @@ pub use call::nvml;
 pub use control::{Limit, Stats};
 pub use enter::{enter, enter_if_limited, enter_running};
 pub use process::running;
-pub use routes::handed_out;
+pub use routes::{Route, handed_out};
 pub use scope::runtime;
 pub use start::process_ends;
 pub use state::allocation::Key;

@@ -9,7 +9,9 @@ use super::process;
 use super::state::records::Recorder;
 use base::api::Api;
 use base::api::FIRST_RUNTIME_API;
-use journal::format::{MAX_ROUTES, Route, RouteEntry};
+use journal::format::{MAX_ROUTES, RouteEntry};
+
+pub use journal::format::Route;
 
 static HANDED_OUT: [RouteEntry; MAX_ROUTES] = [const {
     RouteEntry {

@@ -12,7 +12,7 @@ use super::state::State;
 use super::state::records::Recorder;
 use super::{Engine, process, routes, scope};
 use base::process as this_process;
-use config::{Config, EXPLAINING_VARIABLES};
+use config::{Config, explaining_variables};
 use journal::writer::{Journal, Options};
 
 use crate::log;
@@ -72,7 +72,7 @@ fn journal(config: &Config) -> Option<Journal> {
         job,
         max_bytes: config.journal_max,
         command_line: this_process::command_line(),
-        environment: this_process::environment(EXPLAINING_VARIABLES),
+        environment: this_process::environment(&explaining_variables()),
     };
     match Journal::create(&options) {
         Ok(journal) => {

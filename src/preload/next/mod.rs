@@ -5,17 +5,6 @@
 //! not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because `dlsym` and
 //! `cuGetProcAddress` ask the next layer first.
 
-/// The C name of an identifier, made at compile time.
-macro_rules! c_name {
-    ($name:ident) => {
-        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => unreachable!(),
-        }
-    };
-}
-pub(crate) use c_name;
-
 mod contexts;
 pub mod elf;
 pub mod nvml;
@@ -28,3 +17,4 @@ pub use signatures::*;
 
 pub use base::cuda::*;
 pub use slot::Slot;
+pub(crate) use slot::c_name;

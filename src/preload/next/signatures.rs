@@ -27,7 +27,7 @@ macro_rules! forward {
         pub mod $slots {
             use super::Slot;
             $(
-                pub static $name: Slot = Slot::new(crate::next::c_name!($name));
+                pub static $name: Slot = Slot::new(crate::next::slot::c_name!($name));
             )+
         }
         $(

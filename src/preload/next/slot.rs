@@ -6,6 +6,17 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::symbols;
 
+/// The C name of an identifier, made at compile time.
+macro_rules! c_name {
+    ($name:ident) => {
+        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(name) => name,
+            Err(_) => unreachable!(),
+        }
+    };
+}
+pub(crate) use c_name;
+
 pub struct Slot {
     name: &'static CStr,
     address: AtomicPtr<c_void>,

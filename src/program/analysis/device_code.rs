@@ -1,5 +1,5 @@
-//! How much code for the GPU a process carries: the `.nv_fatbin` sections of the files that it has mapped. The driver
-//! loads what of it is used, for one kind of GPU, so this is the most that module code can be.
+//! Measures how much GPU code a process has mapped: the `.nv_fatbin` sections of the mapped files. That is an upper
+//! bound for the module code in GPU memory, because the driver loads only used code of one GPU architecture.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -9,7 +9,7 @@ use object::{Object, ObjectSection, ReadCache};
 
 const SECTION: &str = ".nv_fatbin";
 
-/// Bytes of GPU code in the files that a running process has mapped; 0 where they cannot be looked into.
+/// Bytes of GPU code in the files that a running process has mapped. A file that cannot be read counts as 0 bytes.
 pub fn mapped_by(pid: u32) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let files: BTreeSet<&str> = maps
@@ -24,7 +24,7 @@ pub fn mapped_by(pid: u32) -> u64 {
 }
 
 fn in_file(path: PathBuf) -> Option<u64> {
-    // Asked before opening: a device may be mapped, too.
+    // The check comes before the open, because opening a mapped device file may have side effects.
     if !std::fs::metadata(&path).ok()?.is_file() {
         return None;
     }

@@ -1,5 +1,7 @@
-//! Whose GPU a process has: the machine's, or a simulated one (`vramshim run --sim`), which its environment tells. The
-//! simulated NVML is to be asked with that environment, or it would tell of a GPU that nobody has.
+//! Tells whether a process uses the GPUs of this machine or a simulated GPU (`vramshim run --sim`).
+//!
+//! The variables of the process tell the two apart. A simulated NVML must be loaded with the same variables; otherwise
+//! it would report a different simulated GPU.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -13,18 +15,18 @@ const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
 #[derive(Clone, Debug)]
 pub enum Host {
-    /// This machine, asked as this program was started.
+    /// The GPUs of this machine. NVML is loaded with this program's environment.
     Machine,
     Simulated(Simulated),
-    /// A simulated GPU that only its process can ask, and why.
+    /// A simulated GPU that this program cannot query, and the reason.
     Closed(String),
 }
 
 #[derive(Clone, Debug)]
 pub struct Simulated {
-    /// Device and inode of the state that its processes share.
+    /// Device and inode of the file that holds the state of the simulated GPU.
     state: (u64, u64),
-    /// Where relative paths in the variables begin.
+    /// The working directory of the process: relative paths in `variables` start here.
     pub folder: PathBuf,
     pub variables: Vec<(OsString, OsString)>,
 }
@@ -47,7 +49,7 @@ impl Host {
         simulated(pid, variables).unwrap_or_else(Host::Closed)
     }
 
-    /// Whether both mean the same devices.
+    /// Whether both have the same set of devices.
     pub fn is(&self, other: &Host) -> bool {
         match (self, other) {
             (Host::Machine, Host::Machine) => true,
@@ -63,7 +65,7 @@ pub fn is_simulated(name: &OsStr) -> bool {
 
 fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, String> {
     let process = PathBuf::from(format!("/proc/{pid}"));
-    // What it names is loaded and run by us: nobody may have us run theirs.
+    // The variables name libraries that this program will load. It therefore accepts only processes of its own user.
     // SAFETY: geteuid has no preconditions.
     let own = unsafe { libc::geteuid() };
     let owner = fs::metadata(&process).map(|process| process.uid());

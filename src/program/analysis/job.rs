@@ -1,4 +1,4 @@
-//! One journal, read to its end: who the job was, how it ended, and the account of its memory.
+//! A job as its journal describes it: the command, how the process ended, and the ledger of its memory.
 
 use std::fmt;
 use std::io;
@@ -9,17 +9,18 @@ use base::cuda::HOST_DEVICE;
 use base::identity;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
 
-use super::account::{Account, DeviceAccount};
+use super::device_ledger::DeviceLedger;
+use super::ledger::Ledger;
 
 pub struct Job {
     pub path: PathBuf,
     pub header: Header,
     pub state: State,
-    /// From start to exit; to now for a running process; to the last event for a killed one.
+    /// The time from start to exit; to now if the process runs, and to the last event if the process was killed.
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,
-    pub account: Account,
+    pub ledger: Ledger,
 }
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// The file is no journal yet, which is nobody's mistake.
+    /// Whether the process has created the file but not finished the header. The journal is then not damaged.
     pub fn is_too_early(&self) -> bool {
         matches!(
             self,
@@ -44,7 +45,7 @@ impl LoadError {
         )
     }
 
-    /// There is no such file (any more).
+    /// Whether the file does not exist, or no longer exists.
     pub fn is_missing(&self) -> bool {
         matches!(
             self,
@@ -67,10 +68,10 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl Job {
-    /// Reads a journal; `progress` hears now and then how many bytes of how many are done.
+    /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        let mut account = Account::default();
+        let mut ledger = Ledger::default();
         let mut records = journal.records();
         while let Some(record) = records.next() {
             let position = records.position();
@@ -79,17 +80,17 @@ impl Job {
                 position,
                 error,
             })?;
-            account.apply(&record);
-            if account.events.is_multiple_of(1 << 16) {
+            ledger.apply(&record);
+            if ledger.events.is_multiple_of(1 << 16) {
                 progress(position, journal.size());
             }
         }
         let unfinished = records.unfinished();
-        Ok(Job::of(&journal, account, unfinished))
+        Ok(Job::of(&journal, ledger, unfinished))
     }
 
-    /// What the head of a journal says as it was read last, with an account of its events.
-    pub fn of(journal: &Journal, account: Account, unfinished: u64) -> Job {
+    /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
+    pub fn of(journal: &Journal, ledger: Ledger, unfinished: u64) -> Job {
         let mut job = Job {
             path: journal.path().to_owned(),
             header: journal.header().clone(),
@@ -97,13 +98,13 @@ impl Job {
             duration_ns: 0,
             lost: 0,
             unfinished,
-            account,
+            ledger,
         };
         job.refresh(journal);
         job
     }
 
-    /// Takes over what the head says by now.
+    /// Updates header, state, duration and lost events from the journal's header. The ledger stays.
     pub fn refresh(&mut self, journal: &Journal) {
         self.header = journal.header().clone();
         self.state = journal.state();
@@ -112,38 +113,38 @@ impl Job {
             State::Running if self.header.boot_id == identity::boot_id() => {
                 now_ns().saturating_sub(self.header.wall_start_ns)
             }
-            _ => journal.ended_ns().unwrap_or(0).max(self.account.last_ns),
+            _ => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
         };
     }
 
-    /// Every device the job saw or used, in order, with what the journal's head says about it.
-    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceAccount>)> {
+    /// Every device that the job saw or used, in order of numbers: number, entry in the journal's header, and ledger.
+    pub fn devices(&self) -> Vec<(i16, Option<&Device>, Option<&DeviceLedger>)> {
         let known = |ordinal: i16| {
             self.header
                 .devices
                 .iter()
                 .find(|device| device.ordinal == i32::from(ordinal))
         };
-        let told = self
+        let in_header = self
             .header
             .devices
             .iter()
             .filter_map(|device| i16::try_from(device.ordinal).ok());
-        let mut ordinals: Vec<i16> = self.account.devices.keys().copied().chain(told).collect();
+        let mut ordinals: Vec<i16> = self.ledger.devices.keys().copied().chain(in_header).collect();
         ordinals.retain(|&ordinal| ordinal != HOST_DEVICE);
         ordinals.sort_unstable();
         ordinals.dedup();
         ordinals
             .into_iter()
-            .map(|ordinal| (ordinal, known(ordinal), self.account.devices.get(&ordinal)))
+            .map(|ordinal| (ordinal, known(ordinal), self.ledger.devices.get(&ordinal)))
             .collect()
     }
 
-    pub fn host_memory(&self) -> Option<&DeviceAccount> {
-        self.account.devices.get(&HOST_DEVICE)
+    pub fn host_memory(&self) -> Option<&DeviceLedger> {
+        self.ledger.devices.get(&HOST_DEVICE)
     }
 
-    /// What a person would call it.
+    /// A name for the job that a person recognises.
     pub fn title(&self) -> String {
         let command = self.header.command_line.join(" ");
         match (self.header.job.as_str(), command.as_str()) {
@@ -152,22 +153,6 @@ impl Job {
             (job, _) => job.to_owned(),
         }
     }
-}
-
-/// A device's UUID as everybody writes it; none where the driver told none.
-pub fn uuid(bytes: &[u8; 16]) -> Option<String> {
-    if *bytes == [0; 16] {
-        return None;
-    }
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    ))
 }
 
 fn now_ns() -> u64 {

@@ -1,17 +1,21 @@
-//! What a journal means: its events replayed into an account of memory, and that beside what driver and NVML say.
+//! Rebuilds the ledger of a job from its journal, and compares the ledger with the driver and NVML.
 //!
-//! `job` reads a whole journal, `account` is the replay, `space` the free room inside segments, `slack` what the driver's
-//! pages hold beyond them, `measured` what others said meanwhile, `codes` the names of result codes. `running` finds the
-//! processes that write journals now, `watch` reads along with one of them. `reconciliation` explains the differences,
-//! `side_by_side` for the running processes of whole devices: `host` tells whose GPU theirs is, `nvml` asks about it,
-//! `device_code` looks for code in what they have mapped.
+//! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
+//! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
+//! layer reported. `names` has the names of numbers in records. `running` finds the processes that write journals now,
+//! and `watch` follows one such journal.
+//!
+//! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device
+//! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
+//! (GPU code that a process has mapped).
 
-pub mod account;
-pub mod codes;
 mod device_code;
+pub mod device_ledger;
 mod host;
 pub mod job;
-pub mod measured;
+pub mod ledger;
+pub mod measurements;
+pub mod names;
 pub mod nvml;
 pub mod reconciliation;
 pub mod running;

@@ -1,7 +1,7 @@
-//! What the driver's management library (NVML) says about devices and the processes on them.
+//! What NVML, the driver's management library, says about devices and the processes on them.
 //!
-//! It is asked in a child process, this program again: on a simulated GPU the library and its settings are the job's, not
-//! ours, and the loader takes those from the environment that a program starts with. Nothing of it stays here.
+//! A child process, which runs this program again, asks NVML. For a simulated GPU the child needs the job's environment
+//! from its start, because the loader reads `LD_LIBRARY_PATH` only then.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -14,35 +14,35 @@ use serde::{Deserialize, Serialize};
 
 use super::host::{Host, is_simulated};
 
-/// The hidden subcommand that answers.
+/// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "ask-nvml";
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Reading {
     pub total: u64,
-    /// Without what the driver keeps for itself (`reserved`).
+    /// Used bytes without those in `reserved`, which the driver keeps for itself.
     pub used: u64,
     pub free: u64,
     pub reserved: u64,
     pub mig: bool,
-    /// Everyone with a context on it; or why that is not told.
+    /// The processes that have a context on the device, or why NVML does not list them.
     pub processes: Result<Vec<Listed>, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     pub pid: u32,
-    /// `None`: not told.
+    /// `None` if NVML does not report the bytes.
     pub used: Option<u64>,
 }
 
-/// For each device, in the order of the UUIDs; or why NVML cannot be asked at all.
+/// A reading or an error for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
 pub type Answer = Result<Vec<Result<Reading, String>>, String>;
 
-/// Asks about these devices of a host.
+/// Starts the child, which asks NVML about these devices of a host.
 pub fn ask(host: &Host, uuids: &[String]) -> Answer {
     let mut command = Command::new("/proc/self/exe");
-    // What is preloaded here may answer in NVML's place.
+    // A preloaded library might answer the calls instead of NVML.
     command.arg(SUBCOMMAND).args(uuids).env_remove("LD_PRELOAD");
     match host {
         Host::Machine => {}
@@ -65,7 +65,7 @@ pub fn ask(host: &Host, uuids: &[String]) -> Answer {
         .map_err(|_| format!("NVML brought its process down ({})", output.status))?
 }
 
-/// The child's part.
+/// Asks NVML in this process. The child runs this function.
 pub fn answer(uuids: &[String]) -> Answer {
     let nvml = Nvml::builder()
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
@@ -78,7 +78,7 @@ pub fn answer(uuids: &[String]) -> Answer {
 }
 
 fn device(nvml: &Nvml, uuid: &str) -> Result<Reading, String> {
-    // CUDA gives an instance of a GPU the same bytes under another name.
+    // CUDA writes the UUID of a MIG instance as `GPU-...`; NVML writes the same bytes as `MIG-...`.
     let instance = || {
         uuid.strip_prefix("GPU-")
             .map(|rest| nvml.device_by_uuid(format!("MIG-{rest}")))
@@ -89,7 +89,7 @@ fn device(nvml: &Nvml, uuid: &str) -> Result<Reading, String> {
         .map_err(|error| format!("NVML does not know the device: {error}"))?;
     let memory = device.memory_info().map_err(|error| match error {
         NvmlError::FailedToLoadSymbol(_) => "NVML is older than driver 510".to_owned(),
-        error => format!("NVML does not tell the device's memory: {error}"),
+        error => format!("NVML does not report the device's memory: {error}"),
     })?;
     Ok(Reading {
         total: memory.total,
@@ -101,11 +101,11 @@ fn device(nvml: &Nvml, uuid: &str) -> Result<Reading, String> {
     })
 }
 
-/// A process may be there for computing and for graphics; its bytes are the same.
+/// Lists each process once. A process that computes and draws is in both of NVML's lists, with the same bytes.
 fn processes(device: &Device) -> Result<Vec<Listed>, String> {
     let computing = device
         .running_compute_processes()
-        .map_err(|error| format!("NVML does not tell the device's processes: {error}"))?;
+        .map_err(|error| format!("NVML does not report the device's processes: {error}"))?;
     let drawing = device.running_graphics_processes().unwrap_or_default();
     let mut listed: Vec<Listed> = Vec::new();
     for ProcessInfo {

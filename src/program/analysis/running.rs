@@ -1,8 +1,9 @@
-//! The processes of this machine that write a journal now, as the kernel tells: each holds its journal open.
+//! Finds the processes of this machine that write a journal now. A process keeps its journal open, so /proc shows the
+//! file.
 //!
-//! A journal is reached through the descriptor (`/proc/PID/fd/N`), so neither its folder nor the mount namespace of the
-//! process matters, nor whether the file still has a name. A forked child has its parent's descriptor without writing
-//! there: the journal's head names the writer, by the process id that it has in its own pid namespace and by its start.
+//! The journal is opened through the descriptor (`/proc/PID/fd/N`), which works across mount namespaces, and even if
+//! the file has been removed. A forked child inherits its parent's descriptor but does not write to that journal. The
+//! journal's header names the writer by its start time and by its process id in its own pid namespace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -15,36 +16,35 @@ use base::identity;
 use journal::format::EXTENSION;
 use journal::reader::Journal;
 
-/// A running process under the library, and where its journal can be opened (through /proc/PID/fd/N, so that mount
-/// namespaces do not matter).
+/// A running process that writes a journal, and the path through which the journal can be opened.
 pub struct Running {
     pub pid: u32,
     pub journal: PathBuf,
 }
 
-/// What tells a file from every other: device and inode.
+/// Device and inode, which identify a file.
 pub type FileId = (u64, u64);
 
-/// The file behind a path; none where it is gone or no plain file.
+/// Identifies the file at `path`; `None` if no regular file is there.
 pub fn file_id(path: &Path) -> Option<FileId> {
     let metadata = fs::metadata(path).ok()?;
     metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
 }
 
-/// All that this user may look at; a journal that a forked child inherited is told once, under the process that writes
-/// it.
+/// All processes that write a journal now, as far as this user may read their descriptors. A journal that a forked child
+/// inherited is listed only under the process that writes it.
 pub fn all() -> Vec<Running> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     pids.sort_unstable();
-    let mut told = HashSet::new();
+    let mut listed = HashSet::new();
     let mut running = Vec::new();
     for pid in pids {
         for (journal, id) in open_journals(pid).unwrap_or_default() {
-            if !told.contains(&id) && writes(pid, &journal) {
-                told.insert(id);
+            if !listed.contains(&id) && writes(pid, &journal) {
+                listed.insert(id);
                 running.push(Running { pid, journal });
             }
         }
@@ -52,34 +52,35 @@ pub fn all() -> Vec<Running> {
     running
 }
 
-/// The journal that this very process writes (not one inherited by fork), or a message that says what is missing and
-/// what to do.
+/// The journal that process `pid` itself writes, or a message that tells why there is none and what to do.
 pub fn of(pid: u32) -> Result<PathBuf, String> {
     let journals = open_journals(pid).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!("process {pid}: there is no such process on this machine"),
         io::ErrorKind::PermissionDenied => {
-            format!("process {pid}: not ours to look at; ask as its user, or as root")
+            format!(
+                "process {pid}: may not be examined by this user; run vramshim as the user of the process or as root"
+            )
         }
-        _ => format!("process {pid}: cannot be looked at: {error}"),
+        _ => format!("process {pid}: cannot be examined: {error}"),
     })?;
     let inherited = !journals.is_empty();
     let own = journals.into_iter().find(|(journal, _)| writes(pid, journal));
     own.map(|(journal, _)| journal).ok_or_else(|| {
         let why = match (is_under_the_library(pid), inherited) {
             (false, _) => "it does not run under the library: start it with `vramshim run`",
-            (true, true) => "it has its parent's open, and has not used CUDA itself yet",
-            (true, false) => "it has not used CUDA yet, or keeps none (VRAMSHIM_JOURNAL_MAX=0)",
+            (true, true) => "it only inherited its parent's journal and has not used CUDA itself yet",
+            (true, false) => "it has not used CUDA yet, or VRAMSHIM_JOURNAL_MAX=0 turned its journal off",
         };
         format!("process {pid} writes no journal: {why}")
     })
 }
 
-/// The journals that a process has open, by descriptor.
+/// The journals that a process has open, each with the path of its descriptor (`/proc/PID/fd/N`).
 fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
     let mut found = Vec::new();
     for descriptor in fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
         let path = descriptor.path();
-        // A descriptor may be closed, and its number used again, at any moment.
+        // The process may close a descriptor, or reuse its number, at any moment.
         let Ok(target) = fs::read_link(&path) else { continue };
         if is_journal(target.as_os_str().as_bytes())
             && let Some(id) = file_id(&path)
@@ -90,14 +91,15 @@ fn open_journals(pid: u32) -> io::Result<Vec<(PathBuf, FileId)>> {
     Ok(found)
 }
 
-/// Whether this is how the kernel tells of an open journal.
+/// Whether the target of a descriptor's link is a journal. The kernel appends ` (deleted)` to the name of a removed
+/// file.
 fn is_journal(target: &[u8]) -> bool {
     let name = target.strip_suffix(b" (deleted)").unwrap_or(target);
     let stem = name.strip_suffix(EXTENSION.as_bytes());
     stem.is_some_and(|stem| stem.ends_with(b"."))
 }
 
-/// Whether the journal's head names this process.
+/// Whether the journal's header names this process as the writer.
 fn writes(pid: u32, journal: &Path) -> bool {
     let Ok(journal) = Journal::open(journal) else {
         return false;
@@ -106,7 +108,7 @@ fn writes(pid: u32, journal: &Path) -> bool {
     Some(header.pid) == pid_of_its_own(pid) && Some(header.start_ticks) == identity::start_ticks(&pid.to_string())
 }
 
-/// The number that the process itself knows as its id: that in the innermost pid namespace.
+/// The id of the process in its own (innermost) pid namespace.
 fn pid_of_its_own(pid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     innermost(&String::from_utf8_lossy(&status)).or(Some(pid))
@@ -117,7 +119,7 @@ fn innermost(status: &str) -> Option<u32> {
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Whether our library is in the process, by its usual name.
+/// Whether the process has mapped a file named libvramshim.so.
 fn is_under_the_library(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| {
         let name = b"/libvramshim.so";
@@ -151,7 +153,7 @@ mod tests {
         let message = of(other.id()).unwrap_err();
         other.kill().and_then(|()| other.wait()).unwrap();
         assert!(message.contains("vramshim run"), "{message}");
-        // Above the largest process id there can be.
+        // The kernel never gives a process id this large.
         let message = of(1 << 30).unwrap_err();
         assert!(message.contains("no such process"), "{message}");
     }

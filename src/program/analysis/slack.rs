@@ -1,15 +1,17 @@
-//! How much more than was asked of it the driver can have taken: it hands out physical memory by pages of 2 MiB, and the
-//! ledger counts the bytes that were obtained. What pages hold beyond that is at most what is left of those that are
-//! covered in part. Which ones those are follows from the addresses.
+//! Bounds how much memory the driver takes beyond the bytes that were obtained from it.
+//!
+//! The driver hands out physical memory in pages of 2 MiB, and the ledger counts the obtained bytes. The difference is
+//! at most the uncovered bytes of pages that are covered in part. The addresses of the memory show which pages are
+//! covered in part.
 
 use std::collections::HashMap;
 
-/// The driver's large page.
+/// The size of the driver's large page in bytes.
 pub const PAGE: u64 = 2 << 20;
 
 #[derive(Default)]
 pub struct Slack {
-    /// Pages that are covered in part, and how many bytes of each.
+    /// The pages that are covered in part, with the covered bytes of each.
     pages: HashMap<u64, u64>,
     bytes: u64,
 }
@@ -19,7 +21,7 @@ impl Slack {
         self.bytes
     }
 
-    /// Memory was obtained at an address.
+    /// Notes that memory was obtained at `address`.
     pub fn add(&mut self, address: u64, length: u64) {
         for (page, part) in ends(address, length) {
             self.change(page, |covered| covered.saturating_add(part));
@@ -32,7 +34,7 @@ impl Slack {
         }
     }
 
-    /// Something that has no address (an array) may have a page's end to itself.
+    /// Notes memory without a known address (an array). The bound assumes that no other memory lies on its last page.
     pub fn add_object(&mut self, length: u64) {
         self.bytes = self.bytes.saturating_add(left_of(length % PAGE));
     }
@@ -53,7 +55,7 @@ impl Slack {
     }
 }
 
-/// What of a page nobody asked for; nothing of one that is not held at all.
+/// The uncovered bytes of a page; 0 if the page is not held at all.
 fn left_of(covered: u64) -> u64 {
     match covered {
         0 => 0,
@@ -61,7 +63,7 @@ fn left_of(covered: u64) -> u64 {
     }
 }
 
-/// The pages that a range covers in part, its first and its last at most, with how many bytes of each.
+/// The pages that a range covers in part (at most its first and its last), with the covered bytes of each.
 fn ends(address: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = address.saturating_add(length);
     let (first, last) = (address / PAGE, end / PAGE);
@@ -83,7 +85,7 @@ mod tests {
         assert_eq!(slack.bytes(), 0);
         slack.add(0x5000_0000, PAGE + 512);
         assert_eq!(slack.bytes(), PAGE - 512);
-        // On the same page there is no more of it than the page has.
+        // Both allocations lie on the same page.
         slack.add(0x5000_0000 + PAGE + 512, 1024);
         assert_eq!(slack.bytes(), PAGE - 1536);
         slack.remove(0x5000_0000, PAGE + 512);

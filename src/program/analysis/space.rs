@@ -1,31 +1,30 @@
-//! Free room inside the segments that a policy holds: what is left between the blocks, and the largest piece of it.
+//! The free ranges ("gaps") inside the segments that a policy holds, and the largest of them.
 //!
-//! A segment is given back whole, or, where a policy maps memory itself, in any pieces: parts of one, or several at
-//! once. Segments that touch are one range of addresses, and a block or a gap may reach from one into the next. That is
-//! right for mapped memory. Two chunks that the driver happened to put side by side are taken for one, too, although no
-//! policy joins them: the journal does not say which is which, and a gap across them is then shown larger than it is.
+//! A policy that maps granules may give back any range: a part of a segment, or several segments at once. Its blocks
+//! and gaps may cross from one segment into the next, so segments that touch are treated as one range. Chunks are
+//! treated in the same way, because a journal does not distinguish them from mapped segments. A gap across two chunks
+//! that happen to touch is therefore shown too large, because no policy joins chunks.
 //!
-//! Sizes of gaps are kept beside them, so that the largest is known at every moment of a replay for the price of a few
-//! tree steps an event.
+//! The lengths of the gaps are kept in a second tree, so the largest gap is known after every event.
 
 use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct Space {
-    /// Segments as they were obtained, less what was given back of each: start -> length.
+    /// Segments as they were obtained, without the pieces that were given back: start -> length.
     segments: Ranges,
-    /// The same, joined where they touch.
+    /// The bytes of `segments`, with adjacent segments joined.
     joined: Ranges,
-    /// What is free in them, joined where it touches.
+    /// The free ranges inside `joined`, with adjacent free ranges joined.
     gaps: Ranges,
     /// How many gaps have each length.
     lengths: BTreeMap<u64, u64>,
     free: u64,
 }
 
-/// The journal says something that cannot be: an overlap, or bytes outside of every segment.
+/// The journal contradicts itself: blocks overlap, or bytes lie outside every segment.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Impossible;
+pub struct Contradiction;
 
 impl Space {
     pub fn free(&self) -> u64 {
@@ -36,17 +35,18 @@ impl Space {
         self.lengths.last_key_value().map_or(0, |(&length, _)| length)
     }
 
-    /// Pieces that are held; one that was given back in its middle is two.
+    /// The number of segments. A segment whose middle was given back counts as two.
     pub fn segments(&self) -> usize {
         self.segments.0.len()
     }
 
-    /// Whether a segment holds this address.
+    /// Whether the address lies in a segment.
     pub fn holds(&self, address: u64) -> bool {
         self.joined.around(address).is_some()
     }
 
-    /// A segment comes, all of it free. How many bytes of it are new: fewer than `length` if some were there already.
+    /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
+    /// bytes.
     pub fn add_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
         let mut added = 0;
@@ -65,7 +65,7 @@ impl Space {
         added
     }
 
-    /// Any range of memory goes; what blocks were in it are forgotten with it. How many bytes of it were there.
+    /// Removes a range of addresses, and the blocks in it. Returns how many bytes of the range lay in segments.
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
         for (gap, gap_end) in self.gaps.overlapping(start, end) {
@@ -77,15 +77,15 @@ impl Space {
         self.joined.cut(start, end)
     }
 
-    /// A block is cut out of a gap.
-    pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Impossible> {
-        let end = start.checked_add(length).ok_or(Impossible)?;
+    /// Takes a block out of the gap that contains it.
+    pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        let end = start.checked_add(length).ok_or(Contradiction)?;
         if length == 0 {
             return Ok(());
         }
-        let (gap, gap_end) = self.gaps.around(start).ok_or(Impossible)?;
+        let (gap, gap_end) = self.gaps.around(start).ok_or(Contradiction)?;
         if end > gap_end {
-            return Err(Impossible);
+            return Err(Contradiction);
         }
         self.remove_gap(gap);
         self.add_gap(gap, start);
@@ -93,21 +93,21 @@ impl Space {
         Ok(())
     }
 
-    /// A block that was occupied becomes free and joins the gaps beside it.
-    pub fn release(&mut self, start: u64, length: u64) -> Result<(), Impossible> {
-        let end = start.checked_add(length).ok_or(Impossible)?;
+    /// Makes an occupied block free and joins it with the gaps beside it.
+    pub fn release(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
+        let end = start.checked_add(length).ok_or(Contradiction)?;
         if length == 0 {
             return Ok(());
         }
         let held = self.joined.around(start).is_some_and(|(_, range_end)| end <= range_end);
         if !held || self.gaps.first_overlapping(start, end).is_some() {
-            return Err(Impossible);
+            return Err(Contradiction);
         }
         self.add_gap(start, end);
         Ok(())
     }
 
-    /// A gap, joined with those it touches; gaps never overlap.
+    /// Adds a gap and joins it with the gaps that it touches.
     fn add_gap(&mut self, start: u64, end: u64) {
         if start >= end {
             return;
@@ -142,7 +142,7 @@ impl Space {
     }
 }
 
-/// Ranges that do not overlap: start -> length, none of them empty and none past the last address.
+/// Ranges that do not overlap: start -> length. No range is empty or reaches past the last address.
 #[derive(Default)]
 struct Ranges(BTreeMap<u64, u64>);
 
@@ -153,7 +153,7 @@ impl Ranges {
         }
     }
 
-    /// Inserts a range and makes it one with those that touch it.
+    /// Inserts a range and joins it with the ranges that it touches.
     fn insert_joined(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if let Some((before, before_end)) = self.last_below(start)
@@ -167,7 +167,7 @@ impl Ranges {
         self.insert(start, end);
     }
 
-    /// The range that begins below `address`, nearest to it.
+    /// The last range that begins below `address`.
     fn last_below(&self, address: u64) -> Option<(u64, u64)> {
         self.0
             .range(..address)
@@ -179,7 +179,7 @@ impl Ranges {
         self.0.get(&start).map(|length| start + length)
     }
 
-    /// The range that holds `address`.
+    /// The range that contains `address`.
     fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &length) = self.0.range(..=address).next_back()?;
         (address - start < length).then_some((start, start + length))
@@ -206,7 +206,7 @@ impl Ranges {
             .collect()
     }
 
-    /// Takes `start..end` out, parts of ranges too; how many bytes were there.
+    /// Removes the addresses `start..end` from all ranges. Returns how many of these addresses lay in a range.
     fn cut(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0;
         for (range, range_end) in self.overlapping(start, end) {

@@ -1,4 +1,4 @@
-//! One running process, read along with: its account as of the last look, and how fast it has moved since the one before.
+//! Follows the journal of one running process: the ledger as last read, and the rates of calls between two updates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 
 use journal::reader::{Follower, Journal, OpenError, State};
 
-use super::account::Account;
 use super::job::Job;
+use super::ledger::Ledger;
 
 pub struct Watched {
-    /// The process id as it is known here.
+    /// The process id in this program's pid namespace.
     pub pid: u32,
     pub job: Job,
     follower: Follower,
-    /// None while the journal is read for the first time, or once more.
+    /// `None` until the journal has been read to its end for the first time, and again after a restart of the reading.
     caught_up: Option<CaughtUp>,
     ended: Option<Instant>,
-    /// At the last refresh, by device.
+    /// The counters of each device at the last call of `count`.
     counters: BTreeMap<i16, Counters>,
     counted_at: Option<Instant>,
     pub rates: BTreeMap<i16, Rates>,
 }
 
-/// How the reading stood when the journal had been read to its end.
+/// The reader's counts when the journal had first been read to its end.
 struct CaughtUp {
-    /// Events that came out of order, and what could not be, by then.
+    /// The number of events that had come out of order.
     late: u64,
     anomalies: u64,
 }
@@ -37,21 +37,21 @@ struct Counters {
     bytes: u64,
 }
 
-/// For each second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     pub allocations: f64,
     pub frees: f64,
-    /// Asked for.
+    /// Requested bytes.
     pub bytes: f64,
 }
 
 impl Watched {
-    /// `pid`: the process as it is known here; without, as it knows itself.
+    /// `pid` is the process id in this program's pid namespace; `None` takes the id from the journal's header.
     pub fn open(journal: &Path, pid: Option<u32>) -> Result<Watched, OpenError> {
         let journal = Journal::open(journal)?;
-        let mut job = Job::of(&journal, Account::default(), 0);
-        // Where the file lies, if it was reached through a descriptor.
+        let mut job = Job::of(&journal, Ledger::default(), 0);
+        // If `journal` is the path of a descriptor, the job shows the path of the file.
         job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
         Ok(Watched {
             pid: pid.unwrap_or(job.header.pid),
@@ -65,20 +65,20 @@ impl Watched {
         })
     }
 
-    /// Reads on, one portion of a long journal at most. True when there is no more for now.
+    /// Continues to read, at most one portion of a long journal. Returns true if the present end has been reached.
     pub fn follow(&mut self) -> Result<bool, OpenError> {
         let mut done = self.follower.follow()?;
         if done && self.state() != State::Running {
-            // It may have written on between the look and its end.
+            // The process may have written more between the last read and its end.
             done = self.follower.follow()?;
             if done {
                 self.follower.finish();
             }
         }
         self.apply();
-        if done && self.is_confused() {
+        if done && self.has_misread() {
             self.follower.restart();
-            self.job.account = Account::default();
+            self.job.ledger = Ledger::default();
             self.caught_up = None;
             self.counted_at = None;
             return Ok(false);
@@ -86,9 +86,9 @@ impl Watched {
         if done && self.caught_up.is_none() {
             self.caught_up = Some(CaughtUp {
                 late: self.follower.late(),
-                // With something under way, they may come from that.
+                // Records that are still being written may be the cause of anomalies.
                 anomalies: match self.follower.unfinished() {
-                    0 => self.job.account.anomalies.total(),
+                    0 => self.job.ledger.anomalies.total(),
                     _ => 0,
                 },
             });
@@ -96,7 +96,7 @@ impl Watched {
         Ok(done)
     }
 
-    /// Takes what is under way for unfinished: nobody will look again.
+    /// Ends the reading. Records that are still being written then count as unfinished.
     pub fn finish(&mut self) {
         self.follower.finish();
         self.apply();
@@ -104,27 +104,28 @@ impl Watched {
 
     fn apply(&mut self) {
         for event in self.follower.by_ref() {
-            self.job.account.apply(&event);
+            self.job.ledger.apply(&event);
         }
         self.job.unfinished = self.follower.unfinished();
         self.job.refresh(self.follower.journal());
     }
 
-    /// Something came so late that what had come before it was misunderstood.
-    fn is_confused(&self) -> bool {
+    /// Whether events were applied in a wrong order: since the end was first reached, events came out of order and new
+    /// anomalies appeared.
+    fn has_misread(&self) -> bool {
         self.caught_up
             .as_ref()
-            .is_some_and(|then| self.follower.late() > then.late && self.job.account.anomalies.total() > then.anomalies)
+            .is_some_and(|then| self.follower.late() > then.late && self.job.ledger.anomalies.total() > then.anomalies)
     }
 
-    /// Takes the rates since the last call.
+    /// Computes `rates` for the time since the last call of `count`.
     pub fn count(&mut self, now: Instant) {
         if !self.is_read() {
             return;
         }
-        let counters: BTreeMap<i16, Counters> = (self.job.account.devices.iter())
-            .map(|(&device, account)| {
-                let all = &account.all;
+        let counters: BTreeMap<i16, Counters> = (self.job.ledger.devices.iter())
+            .map(|(&device, ledger)| {
+                let all = &ledger.all;
                 let counters = Counters {
                     allocations: all.count,
                     frees: all.count - all.live.min(all.count),
@@ -152,17 +153,17 @@ impl Watched {
         self.follower.journal().state()
     }
 
-    /// Whether the account is whole.
+    /// Whether the whole journal has been read, so that the ledger is complete.
     pub fn is_read(&self) -> bool {
         self.caught_up.is_some()
     }
 
-    /// Bytes of the journal read, of how many.
+    /// Bytes of the journal that were read, and its size.
     pub fn progress(&self) -> (u64, u64) {
         self.follower.progress()
     }
 
-    /// How long ago the end of the process was seen.
+    /// The time since a call of this function first found the process ended; `None` if the process runs.
     pub fn ended_for(&mut self, now: Instant) -> Option<Duration> {
         (self.state() != State::Running).then(|| now - *self.ended.get_or_insert(now))
     }

@@ -1,14 +1,15 @@
-//! The command line: what can be asked for, and how an answer or an error leaves the program.
+//! The command line: the list of subcommands, and how a result or an error ends the program.
+//!
+//! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `main`.
 
 mod doctor;
 mod inspect;
 mod reconcile;
 mod replay;
 mod run;
-mod simulator;
 mod top;
+mod variables;
 
-use std::fmt;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -24,14 +25,14 @@ struct Arguments {
 
 const ABOUT: &str = "Accounts for every byte of GPU memory that a CUDA job holds";
 
-const LONG_ABOUT: &str = "Keeps one account of a CUDA job's GPU memory by standing between the job and the driver: \
-every allocation under the API it was made through, and for each device how much is requested, allocated and reserved.";
+const LONG_ABOUT: &str = "Keeps a ledger of a CUDA job's GPU memory. The library stands between the job and the driver and records \
+every allocation with the API that made it, and for each device how much is requested, allocated and reserved.";
 
-// A paragraph is one line: it is broken to the width of the terminal.
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 refused (wrong usage or a setting that cannot be used). `run` becomes the job, so its exit \
-code is the job's; 127 the command was not found, 126 it cannot be executed. `doctor` tells what it found: 0 nothing worse \
-than a note, 3 warnings, 4 problems.";
+code is the job's; 127 means that the command was not found, 126 that it cannot be executed. `doctor` exits with 0 if it found nothing \
+worse than a note, with 3 for warnings, with 4 for problems.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -39,73 +40,27 @@ enum Command {
     Run(run::Run),
     /// Show what jobs did with GPU memory
     Inspect(inspect::Inspect),
-    /// Tell what would go wrong with a job here, before it is lost
+    /// Check what could go wrong with a job on this machine, before it starts
     Doctor(doctor::Doctor),
     #[command(name = doctor::PROBE, hide = true)]
     Probe(doctor::Probe),
-    /// Tell what other strategies would have reserved for the same requests
+    /// Compute what other strategies would have reserved for the same requests
     Replay(replay::Replay),
-    /// Put ledger, driver and NVML side by side and name every byte of difference
+    /// Compare ledger, driver and NVML and name every byte of difference
     Reconcile(reconcile::Reconcile),
-    /// Answers `reconcile` about devices, in a process of its own
+    /// Asks NVML for `reconcile`, in a child process
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
-    /// Show all devices and processes under the library as they are now
+    /// Show all devices and all processes under the library, continuously
     Top(top::Top),
-}
-
-/// Why the program ends without having done what was asked.
-pub struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    /// Something went wrong.
-    fn failed(message: impl fmt::Display) -> Self {
-        Self {
-            code: 1,
-            message: message.to_string(),
-        }
-    }
-
-    /// What was asked for was done, and this is its answer to scripts; there is nothing to say.
-    fn found(code: u8) -> Self {
-        Self {
-            code,
-            message: String::new(),
-        }
-    }
-
-    fn message(&self) -> &str {
-        &self.message
-    }
-
-    fn unwritten(error: std::io::Error) -> Self {
-        Self::failed(format!("cannot write to standard output: {error}"))
-    }
-
-    /// The answer, which is already written, is no.
-    const fn no() -> Self {
-        Self {
-            code: 1,
-            message: String::new(),
-        }
-    }
-
-    /// It was not even tried, because it cannot be right.
-    fn refused(message: impl fmt::Display) -> Self {
-        Self {
-            code: 2,
-            message: message.to_string(),
-        }
-    }
+    /// List the environment variables that the library and the program read
+    Variables(variables::Variables),
 }
 
 pub fn main() -> ExitCode {
-    // Rust ignores SIGPIPE from the start. With it, `vramshim inspect | head` ends as quietly as every other tool, and
-    // a job that `run` becomes finds the signal as it expects it.
-    // SAFETY: nothing else runs yet, and the default action needs no handler.
+    // Rust programs start with SIGPIPE ignored. The default action lets `vramshim inspect | head` end quietly, and a
+    // job that `run` starts inherits the usual state. SAFETY: no other thread runs yet, and the default action needs no
+    // handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let done = match Arguments::parse().command {
         Command::Run(run) => run.start(),
@@ -116,14 +71,15 @@ pub fn main() -> ExitCode {
         Command::Reconcile(reconcile) => reconcile.show(),
         Command::AskNvml(question) => question.answer(),
         Command::Top(top) => top.show(),
+        Command::Variables(variables) => variables.show(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure { code, message }) => {
-            for line in message.lines() {
+        Err(failure) => {
+            for line in failure.message().lines() {
                 eprintln!("vramshim: {line}");
             }
-            ExitCode::from(code)
+            ExitCode::from(failure.code())
         }
     }
 }

@@ -1,22 +1,43 @@
-//! Numbers and texts as people read them.
+//! Formats sizes, counts, times and text from files for people.
 
 use std::io::{self, IsTerminal};
 
-pub use crate::analysis::job::uuid;
+use config::table;
+use journal::reader::State;
+
 pub use base::units::size;
 
-/// Whether text on standard output may be set off with escape sequences.
-pub fn bold() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+/// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set.
+pub fn styled() -> bool {
+    let refused = std::env::var_os(table::NO_COLOR.name).is_some_and(|value| !value.is_empty());
+    io::stdout().is_terminal() && !refused
 }
 
-/// A difference of bytes, with its sign where that is a minus.
+/// `text`, printed bold by escape sequences if `bold` is true.
+pub fn strong(text: &str, bold: bool) -> String {
+    if bold {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A text that says how a process ended, or that the process runs.
+pub fn ended(state: State) -> String {
+    match state {
+        State::Running => "running".into(),
+        State::Exited(status) => format!("exit {status}"),
+        State::Killed => "killed".into(),
+    }
+}
+
+/// A size that may be negative.
 pub fn difference(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", size(bytes.unsigned_abs()))
 }
 
-/// A number with its thousands set apart.
+/// A number with commas between groups of three digits.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -29,7 +50,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// How often.
+/// A text such as "twice" or "3 times".
 pub fn times(number: u64) -> String {
     match number {
         1 => "once".into(),
@@ -54,7 +75,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// A point in time as RFC 3339 in UTC, whole seconds.
+/// A time, given in nanoseconds after 1970, as RFC 3339 in UTC with whole seconds.
 pub fn time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, of_day) = (seconds / 86400, seconds % 86400);
@@ -63,7 +84,8 @@ pub fn time(ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// The date that lies this many days after 1970-01-01. Years are counted from March, so that a leap day comes last.
+/// The date (year, month, day) that lies `days` after 1970-01-01. The computation starts years in March, so that the
+/// leap day is the last day of a year.
 fn civil(days: u64) -> (u64, u64, u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let since_march_0 = days + 719_468;
@@ -81,7 +103,7 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Text from a file, made safe for a terminal and cut to `most` characters.
+/// Text from a file, with control characters replaced, and cut to `most` characters.
 pub fn printable(text: &str, most: usize) -> String {
     let mut short: String = text
         .chars()

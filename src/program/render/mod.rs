@@ -1,3 +1,8 @@
-//! What the commands share about how an answer looks.
+//! The parts of text and JSON output that more than one command uses.
 
 pub mod format;
+pub mod job_page;
+pub mod progress;
+pub mod reconciliation;
+pub mod table;
+pub mod variables;

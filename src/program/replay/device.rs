@@ -1,4 +1,5 @@
-//! The device memory of a replay: it counts, and places segments apart so that none can be joined by accident.
+//! The model device of a replay: counts calls and bytes. Its segments lie far apart, so that a policy never joins two
+//! segments by accident.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,19 +9,19 @@ use policy::device_memory::{Available, DeviceMemory};
 
 pub struct ModelDevice {
     total: u64,
-    /// `None`: without virtual memory management.
+    /// The size of a granule; `None` if the device has no virtual memory management.
     granularity: Option<u64>,
     held: Cell<u64>,
     peak: Cell<u64>,
     calls: Cell<u64>,
     next: Cell<u64>,
-    /// Bytes by first address, or by handle.
+    /// Sizes of segments by first address, or by handle.
     segments: RefCell<HashMap<u64, u64>>,
 }
 
-/// Between two segments, as far apart as no policy rounds.
+/// The least distance between two segments, which is larger than any rounding of a policy.
 const GAP: u64 = 1 << 32;
-/// What current GPUs have.
+/// The granularity of current GPUs in bytes.
 const GRANULARITY: u64 = 2 << 20;
 
 impl ModelDevice {
@@ -48,7 +49,7 @@ impl ModelDevice {
         self.calls.set(self.calls.get() + 1);
     }
 
-    /// Takes `bytes` of the device (for a model that maps memory rather than asking for segments).
+    /// Takes `bytes` of the device without making a segment, for a model that maps memory itself.
     pub fn take(&self, bytes: u64) -> Result<(), DriverError> {
         self.called();
         if bytes > self.total - self.held.get() {
@@ -64,7 +65,7 @@ impl ModelDevice {
         self.held.set(self.held.get() - bytes);
     }
 
-    /// A fresh address with nothing near it.
+    /// Returns an unused address for `bytes`, far from all earlier addresses.
     pub fn place(&self, bytes: u64) -> u64 {
         let address = self.next.get();
         self.next

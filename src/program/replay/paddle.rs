@@ -1,35 +1,36 @@
-//! Models of what Paddle itself does with device memory (`paddle/phi/core/memory/allocation/`): its two strategies,
-//! with one allocator for all streams. They share nothing with our policies, which may do better under the same names.
+//! Models of Paddle's two allocators (`paddle/phi/core/memory/allocation/`). One model serves all streams. The models
+//! share no code with our policies `auto_growth` and `naive_best_fit`, which may do better.
 //!
-//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): best fit by (size, address) over blocks of 256-byte multiples,
-//! always split, the tail handed out, joined within a chunk only. A chunk is the request, or
-//! `FLAGS_auto_growth_chunk_size_in_mb` if that is more. On out of memory idle chunks go back and the same chunk is
-//! asked for once more. `FLAGS_free_idle_chunk` and `FLAGS_free_when_no_cache_hit` are off, as they are by default.
+//! `auto_growth` (`auto_growth_best_fit_allocator.cc`): sizes are multiples of 256 bytes. A request gets the tail of
+//! the best fitting free block (by size, then address). Free blocks are joined only within a chunk. A chunk has the
+//! size of the request, or `FLAGS_auto_growth_chunk_size_in_mb` if the flag is larger. If the device has no memory,
+//! idle chunks are given back and the chunk is requested once more. `FLAGS_free_idle_chunk` and
+//! `FLAGS_free_when_no_cache_hit` are off, as by default.
 //!
-//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk is `FLAGS_initial_gpu_memory_in_mb`, later
-//! ones `FLAGS_reallocate_gpu_memory_in_mb`, each at least the request; where a flag is 0,
-//! `FLAGS_fraction_of_gpu_memory_to_use` of what is available less 5%. Best fit, the head handed out, joined within a
-//! chunk. A request above the larger of the two sizes, as they were at first use, goes to the driver alone and back
-//! there when it is freed. Chunks are never given back, and a leftover of the device smaller than a chunk is out of
-//! reach.
+//! `naive_best_fit` (`buddy_allocator.cc`, `gpu_info.cc`): the first chunk has the size
+//! `FLAGS_initial_gpu_memory_in_mb`, a later chunk `FLAGS_reallocate_gpu_memory_in_mb`, but at least the size of the
+//! request. If a flag is 0, the size is the share `FLAGS_fraction_of_gpu_memory_to_use` of 95% of the available memory.
+//! A request gets the head of the best fitting free block. Free blocks are joined only within a chunk. A request above
+//! the larger of both sizes at first use gets a segment of its own, which is given back at the free. Chunks are never
+//! given back. If the device has less free memory than a chunk, that memory cannot be used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
-/// Every block is a multiple of this.
+/// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;
-/// Of each request to naive_best_fit: its descriptor (`MemoryBlock::Desc`). On a GPU it is kept in host memory, but its
-/// place in front of the block is still set aside.
+/// Bytes that naive_best_fit adds to each request for a descriptor (`MemoryBlock::Desc`). Paddle sets these bytes aside
+/// on a GPU, too, although the descriptor lies in host memory there.
 const DESCRIPTOR: u64 = 64;
-/// Share of the available memory that naive_best_fit leaves alone.
-const LEFT_ALONE: f64 = 0.05;
+/// The share of the available memory that naive_best_fit does not use.
+const UNUSED_SHARE: f64 = 0.05;
 
-/// Paddle's flags, in bytes; 0 where a flag is not set.
+/// Paddle's flags in bytes; 0 if a flag is not set.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
     pub fraction: f64,
@@ -41,18 +42,18 @@ pub struct Flags {
 #[derive(Clone, Copy)]
 struct Block {
     size: u64,
-    /// First address of its chunk.
+    /// First address of the block's chunk.
     chunk: u64,
     free: bool,
 }
 
-/// Chunks cut into blocks.
+/// Chunks that are divided into blocks.
 #[derive(Default)]
 struct Blocks {
     by_address: BTreeMap<u64, Block>,
-    /// (size, address)
+    /// The free blocks: (size, address).
     free: BTreeSet<(u64, u64)>,
-    /// First address -> bytes.
+    /// The chunks: first address -> bytes.
     chunks: BTreeMap<u64, u64>,
 }
 
@@ -84,7 +85,7 @@ impl Blocks {
         Some(block)
     }
 
-    /// `size` bytes of the best fitting free block.
+    /// Takes `size` bytes from one end of the best fitting free block. Returns their address.
     fn take(&mut self, size: u64, end: End) -> Option<u64> {
         let (_, found) = self.free.range((size, 0)..).next().copied()?;
         let block = self.remove_free(found)?;
@@ -137,7 +138,7 @@ impl Blocks {
             .filter(idle)
             .collect();
         for (start, _) in idle {
-            // A segment of the model's own is always taken back.
+            // The model device always accepts its own segments.
             let _ = device.free(start);
             self.chunks.remove(&start);
             self.remove_free(start);
@@ -145,7 +146,7 @@ impl Blocks {
     }
 }
 
-/// `size` and `more` bytes in whole granules.
+/// `size + more` bytes, rounded up to whole granules.
 fn granules(size: u64, more: u64) -> Result<u64, DriverError> {
     let size = size.max(1).checked_add(more);
     size.and_then(|size| size.checked_next_multiple_of(GRANULE))
@@ -192,7 +193,7 @@ pub struct NaiveBestFit<'a> {
     device: &'a ModelDevice,
     flags: Flags,
     blocks: Blocks,
-    /// The largest chunk, known from the first request on.
+    /// The largest request that is served from a chunk; known after the first request.
     largest: Option<u64>,
     alone: BTreeSet<u64>,
 }
@@ -208,10 +209,11 @@ impl<'a> NaiveBestFit<'a> {
         }
     }
 
-    /// What a chunk is now, by this flag; an error where that is more than what is available less 5%.
+    /// The size of a new chunk for the value of a flag. Out of memory, if that is more than 95% of the available
+    /// memory.
     fn chunk(&self, flag: u64) -> Result<u64, DriverError> {
         let free = self.device.available()?.free;
-        let usable = free - (free as f64 * LEFT_ALONE) as u64;
+        let usable = free - (free as f64 * UNUSED_SHARE) as u64;
         let chunk = match flag {
             0 => (usable as f64 * self.flags.fraction) as u64,
             bytes => bytes,
@@ -285,7 +287,8 @@ mod tests {
         assert_eq!((device.calls(), device.peak()), (2, 3 * MIB));
         allocator.free(other, None);
         allocator.free(first, None);
-        // 1024 bytes free behind the second, MIB - 1280 in front of it, 2 MiB in the other chunk
+        // Free: 1024 bytes behind the second block, MIB - 1280 bytes in front of the second block, 2 MiB in the other
+        // chunk.
         assert_eq!(allocator.allocate(1025, Some(0)), Ok(chunk + MIB - 1280 - 1280));
         assert_eq!(allocator.allocate(512, Some(0)), Ok(first + 512));
         assert_eq!(allocator.allocate(MIB, Some(0)), Ok(other + MIB));
@@ -310,7 +313,7 @@ mod tests {
         allocator.free(first, None);
         allocator.free(second, None);
         assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
-        // the rest of 8 MiB is too small for 8 MiB with a descriptor, and that is above the largest chunk
+        // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own.
         let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
         assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
         allocator.free(alone, None);
@@ -330,7 +333,7 @@ mod tests {
             .expect("in the rest of the first chunk");
         assert_eq!(device.calls(), 5);
         assert_eq!((device.calls(), device.peak()), (5, 23 * MIB + 256));
-        // 5 MiB less 1536 bytes of the first chunk are left, and nothing else
+        // The only free bytes are 5 MiB less 1536 bytes in the first chunk.
         allocator
             .allocate(5 * MIB - 64, Some(0))
             .expect("a later chunk as large as the request");
@@ -354,7 +357,8 @@ mod tests {
         allocator
             .allocate(6 * MIB - 64, Some(0))
             .expect("the whole first chunk");
-        // 4 MiB are left, of which 5% are left alone: no chunk of 4 MiB, though 1 MiB was asked for
+        // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
+        // for.
         assert!(allocator.allocate(MIB, Some(0)).is_err());
     }
 }

@@ -1,34 +1,36 @@
-//! Which of the strategies that were played is worth setting, compared with what the job most likely runs now.
+//! Decides which of the played strategies is worth setting, compared with what the job most likely runs now.
 
 use policy::{Settings, Strategy};
 
-use super::{Outcome, Source, strategies};
+use super::gathering::Source;
+use super::play::{Outcome, strategies};
 
-/// A gain below one part in this many of what is reserved now is none.
+/// A strategy is worth setting only if it saves at least 1 / WORTH_IT of the bytes that the job reserves now.
 const WORTH_IT: u64 = 100;
-/// Peaks as close as one part in this many are equal; fewer driver calls decide.
+/// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL. Among strategies with equal peaks
+/// the number of driver calls decides.
 const EQUAL: u64 = 200;
-/// Passthrough reserves least by definition, and pays with a driver call for each request: each free waits for the
-/// device and each allocation for the driver's locks. So the least peak alone never speaks for it; only where a caching
-/// allocator would have called the driver about as often does it cost nothing.
+/// passthrough is recommended only if it makes at most this many driver calls for each call of PyTorch's allocator.
+/// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the
+/// driver's locks.
 const PASSTHROUGH_CALLS: f64 = 1.5;
 
 #[derive(Debug, PartialEq)]
 pub enum Advice<'a> {
-    /// It reserves this many bytes less than what runs now.
+    /// `best` reserves `bytes` less than the present strategy.
     Saves { best: &'a Outcome, bytes: u64 },
-    /// It serves every request on this device, which what runs now does not.
+    /// `best` serves every request on this device; the present strategy does not.
     Fits { best: &'a Outcome },
-    /// What runs now is as good as any, or nothing that can be set was played.
+    /// No played strategy that can be set saves enough. `best` is the best of these strategies, if there is one.
     Nothing { best: Option<&'a Outcome> },
-    /// Neither what runs now nor anything that can be set serves every request on this device.
+    /// Neither the present strategy nor any strategy that can be set serves every request on this device.
     NoneFits,
 }
 
 /// The strategy that the job most likely runs now.
 pub fn runs_now(source: &Source) -> &'static str {
     match source {
-        // A strategy that cannot be played is compared as if nothing had been set.
+        // If the journal's strategy cannot be played, the comparison takes the default.
         Source::Journal { strategy, .. } => strategies()
             .find(|known| known == strategy)
             .unwrap_or(Strategy::Passthrough.name()),
@@ -37,11 +39,12 @@ pub fn runs_now(source: &Source) -> &'static str {
     }
 }
 
-/// What a user sets for this strategy; `None` where it cannot be set, or not so that these requests would reach it.
+/// The setting that selects this strategy. `None` if no setting does, or if `source` does not show that the strategy
+/// would get the same requests.
 pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<String> {
     if name == "torch_expandable" {
-        // The requests in a journal are those of PyTorch's own segments, if it was PyTorch at all: how it would have
-        // asked with this setting they do not tell.
+        // A journal has PyTorch's requests for segments, not for tensors. It does not show which segments PyTorch would
+        // request with another setting.
         let asked_of_torch = !matches!(source, Source::Journal { .. });
         return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
     }
@@ -51,20 +54,21 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         .map(|size| (size.name, (size.bytes)(settings)))
         .filter(|&(_, bytes)| bytes > 0)
     {
-        // The flags count MiB; another size could be played, but not be set.
+        // The flags are in whole MiB. Other sizes can be played but not set.
         if !bytes.is_multiple_of(1 << 20) {
             return None;
         }
         text += &format!(" {flag}={}", bytes >> 20);
     }
     if matches!(source, Source::Snapshot { .. }) {
-        // With PyTorch's cache in between, the library sees its segments and never these requests.
+        // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
+        // snapshot.
         text += " PYTORCH_NO_CUDA_MEMORY_CACHING=1";
     }
     Some(text)
 }
 
-/// `torch_calls` is how often PyTorch's allocator would have called the driver; `None` where it is unknown.
+/// Chooses the advice. `torch_calls` is the number of driver calls of PyTorch's allocator; `None` if it is not known.
 pub fn advise<'a>(
     outcomes: &'a [Outcome],
     now: &Outcome,
@@ -78,8 +82,8 @@ pub fn advise<'a>(
             .filter(|outcome| outcome.name != now.name && settable(outcome.name))
             .filter(|outcome| outcome.name != Strategy::Passthrough.name() || few_calls(outcome.driver_calls))
     };
-    // The peak of a strategy that reserves up front says nothing about a saving. It is recommended only if nothing else
-    // fits.
+    // The peak of a strategy that reserves up front says nothing about a saving, so the strategy is recommended only if
+    // no other fits.
     let reserves_up_front = |name: &str| Strategy::parse(name).is_some_and(Strategy::reserves_up_front);
     let growing = candidates().filter(|outcome| !reserves_up_front(outcome.name));
     let best = best_of(growing.filter(|outcome| outcome.failed == 0));

@@ -1,5 +1,5 @@
-//! PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of plain values): the recorded history of one
-//! device. What was allocated before the recording began is live from the start.
+//! Reads the history of one device from PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of
+//! plain values). Memory that was allocated before the recording began counts as allocated at its start.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -7,10 +7,11 @@ use std::path::Path;
 use deser::Deserialize;
 use deser_pickle::DeserializerConfig;
 
-use super::trace::{Gathering, Source, choose_device};
+use super::gathering::{Gathering, Source, choose_device};
 
-/// PyTorch writes equal call stacks once and refers to them, and the reader goes through them at every reference: so
-/// often at most, in values. A history of a million events with stacks of a hundred frames takes a fifth of it.
+/// The most values that may be read through references. PyTorch writes equal call stacks once and then refers to them,
+/// and the reader reads the stack again at every reference. A million events with stacks of a hundred frames take a
+/// fifth of this number.
 const MOST_REPEATED: usize = 1 << 32;
 
 const WANTED: &str = "give what torch.cuda.memory._dump_snapshot wrote";
@@ -24,7 +25,7 @@ struct Snapshot {
     allocator_settings: Settings,
 }
 
-/// Which fields there are depends on the action.
+/// One event of a device. The action decides which other fields are present.
 #[derive(Default, Deserialize)]
 #[deser(default)]
 struct Event {
@@ -48,7 +49,7 @@ struct Block {
     address: Option<u64>,
     state: String,
     size: Option<u64>,
-    /// As asked for; `size` is rounded.
+    /// The requested bytes; `size` is rounded.
     requested_size: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ struct Settings {
     expandable_segments: bool,
 }
 
-/// Reads the history of `device`, or of the one that has most of it.
+/// Reads the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let bytes = std::fs::read(path).map_err(|problem| format!("cannot be read: {problem}"))?;
     let reader = DeserializerConfig::builder().max_shared_events(MOST_REPEATED).build();
@@ -78,8 +79,8 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let device = choose_device("snapshot", &recorded, device, |events| events.len() as u128, gathering)?;
     let events = recorded[&device];
 
-    // An address that is freed before it is allocated was live when the recording began; so was an active block that no
-    // event names.
+    // Memory was live when the recording began if the first event of its address is a free, or if an active block has
+    // no event.
     let mut before = BTreeMap::new();
     let mut seen = HashSet::new();
     for event in events {

@@ -1,17 +1,22 @@
-//! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), default and with expandable segments.
+//! A model of PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`), by default and with expandable
+//! segments.
 //!
-//! Requests are rounded to 512 bytes. Up to 1 MiB they come from 2 MiB segments; below 10 MiB from 20 MiB segments;
-//! larger ones get a segment of their own, rounded to 2 MiB. Best fit by (size, address) among the free blocks of the
-//! request's stream and kind; a large block is split only where more than 1 MiB is left. With expandable segments there
-//! is one segment for each stream and kind, grown by 2 or 20 MiB pages at its end, and blocks are always split.
-//! Where the driver has no memory, everything cached is given back and it is asked once more.
+//! Sizes are rounded up to multiples of 512 bytes. Small requests (up to 1 MiB) come from segments of 2 MiB, large
+//! requests below 10 MiB from segments of 20 MiB. A request of 10 MiB or more makes a segment of its size, rounded up
+//! to a multiple of 2 MiB. Each stream has one pool of free blocks for small and one for large requests. A request
+//! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
+//! than 1 MiB remains.
+//!
+//! With expandable segments each pool has one segment, and blocks are always split. The segment grows at its end by
+//! pages of 2 MiB (small) or 20 MiB (large). If the driver has no memory, cached memory is given back and the driver is
+//! asked once more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 
-use super::Allocator;
+use super::allocator::Allocator;
 use super::device::ModelDevice;
 
 const ROUND: u64 = 512;
@@ -20,7 +25,7 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_SEGMENT: u64 = 20 << 20;
 const OWN_SEGMENT_FROM: u64 = 10 << 20;
 
-/// The free blocks of one stream and kind.
+/// Names a pool of free blocks: the stream, and whether the pool serves small requests.
 type PoolName = (u64, bool);
 
 #[derive(Clone, Copy)]
@@ -34,10 +39,10 @@ struct Block {
 pub struct CachingAllocator<'a> {
     device: &'a ModelDevice,
     expandable: bool,
-    /// Every block by address.
+    /// All blocks by address.
     blocks: BTreeMap<u64, Block>,
     free: HashMap<PoolName, BTreeSet<(u64, u64)>>,
-    /// First address -> bytes (of an expandable segment: mapped so far).
+    /// Sizes of segments by first address. An expandable segment has the size that is mapped so far.
     segments: HashMap<u64, u64>,
     expanding: HashMap<PoolName, u64>,
 }
@@ -91,7 +96,7 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Maps pages at the end of the pool's segment until a block of `size` lies there.
+    /// Maps pages at the end of the pool's segment, so that a free block of at least `size` bytes is there.
     fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
         let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
         let start = *self.expanding.entry(pool).or_insert_with(|| self.device.place(1 << 44));
@@ -120,7 +125,8 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Gives back what is wholly free: segments, or the free pages at the end of an expandable one.
+    /// Gives cached memory back to the device: segments that are entirely free, or free pages at the end of expandable
+    /// segments.
     fn give_back_cache(&mut self) {
         let segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
         for (start, size) in segments {

@@ -1,9 +1,9 @@
-//! Sequences of requests: journals of ours, CSV in the layout of RMM's logging adaptor
-//! (`Thread,Time,Action,Pointer,Size,Stream`, plain or gzipped), and PyTorch's memory snapshots (`snapshot.rs`).
+//! A trace: a sequence of requests, read from a journal, from RMM's CSV log (plain or gzipped), or from PyTorch's
+//! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base::api::Class;
@@ -11,40 +11,19 @@ use flate2::read::MultiGzDecoder;
 use journal::format::{EXTENSION, Event};
 use journal::reader::Journal;
 
-use super::snapshot;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// `id` names the allocation until it is freed. `size` is bytes. `stream` is the one that it is used on, where the
-    /// request names it.
-    Allocate { id: u64, size: u64, stream: Option<u64> },
-    /// `stream` is the one whose work may have used it, where no other can have.
-    Free { id: u64, stream: Option<u64> },
-}
-
-/// What a trace was read from, and what that tells about the job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// What reached the driver, under this strategy of ours with what the environment set (name, value).
-    Journal {
-        strategy: String,
-        environment: Vec<(String, String)>,
-    },
-    /// RMM's log: what a program asked of its allocator.
-    Log,
-    /// What a program asked of PyTorch's allocator.
-    Snapshot { expandable: bool },
-}
+use super::gathering::{Gathering, Request, Source, choose_device};
+use super::{rmm_log, snapshot};
 
 #[derive(Debug)]
 pub struct Trace {
     pub source: Source,
     pub requests: Vec<Request>,
-    /// The most bytes that were live at once.
+    /// The largest number of live bytes.
     pub peak_live: u64,
-    /// Frees of what the trace never allocated, left out, and addresses allocated while live, which stand for a free.
+    /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
+    /// frees are not played.
     pub unmatched: u64,
-    /// What the figures do not cover.
+    /// Notes for the user about requests that the figures leave out.
     pub notes: Vec<String>,
 }
 
@@ -55,62 +34,10 @@ pub struct TraceError {
     problem: String,
 }
 
-/// Gathers requests by address, and what is live.
-#[derive(Default)]
-pub(super) struct Gathering {
-    requests: Vec<Request>,
-    /// By address: id, size and stream.
-    live: HashMap<u64, (u64, u64, Option<u64>)>,
-    next: u64,
-    /// Wider than any sum of what a file can claim.
-    bytes: u128,
-    peak: u128,
-    unmatched: u64,
-    notes: Vec<String>,
-}
-
-impl Gathering {
-    pub(super) fn allocate(&mut self, address: u64, size: u64, stream: Option<u64>) {
-        if self.live.contains_key(&address) {
-            // Its free is missing: nothing can be in the same place twice.
-            self.unmatched += 1;
-            self.free_used_alone(address);
-        }
-        self.next += 1;
-        self.live.insert(address, (self.next, size, stream));
-        // Nothing is no memory: every allocator answers it without one, and its free is then one of nothing.
-        if size > 0 {
-            self.requests.push(Request::Allocate {
-                id: self.next,
-                size,
-                stream,
-            });
-        }
-        self.bytes += u128::from(size);
-        self.peak = self.peak.max(self.bytes);
-    }
-
-    /// Of a block that only the stream has used that it was allocated for.
-    pub(super) fn free_used_alone(&mut self, address: u64) {
-        let stream = self.live.get(&address).and_then(|&(_, _, stream)| stream);
-        self.free(address, stream);
-    }
-
-    fn free(&mut self, address: u64, stream: Option<u64>) {
-        match self.live.remove(&address) {
-            Some((_, 0, _)) => {}
-            Some((id, size, _)) => {
-                self.requests.push(Request::Free { id, stream });
-                self.bytes -= u128::from(size);
-            }
-            None => self.unmatched += 1,
-        }
-    }
-}
-
 impl Trace {
-    /// Reads a trace; its kind is told by its name (`.vraj`, `.csv`, `.csv.gz`, `.pickle`). Of a journal or a snapshot
-    /// the requests of `device`, or of the one that was asked for most.
+    /// Reads a trace. The file's name decides the format: a journal (`.vraj`), a snapshot (`.pickle`, `.pkl`), or else
+    /// RMM's log. Of a journal or snapshot, takes the requests of `device`; without it, of the device that was used
+    /// most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
@@ -134,7 +61,7 @@ impl Trace {
                 true => Box::new(MultiGzDecoder::new(file)),
                 false => Box::new(file),
             };
-            comma_separated(source, &mut gathering).map_err(fail)?;
+            rmm_log::gather(source, &mut gathering).map_err(fail)?;
             Source::Log
         };
         if gathering.requests.is_empty() {
@@ -159,45 +86,9 @@ impl Trace {
     }
 }
 
-/// The device whose requests are played: the one that was asked for, or the one with the most. What it leaves out is
-/// noted.
-pub(super) fn choose_device<T>(
-    what: &str,
-    devices: &BTreeMap<i16, T>,
-    wanted: Option<i16>,
-    most: impl Fn(&T) -> u128,
-    gathering: &mut Gathering,
-) -> Result<i16, String> {
-    let listed = |devices: &mut dyn Iterator<Item = &i16>| {
-        let numbers: Vec<String> = devices.map(i16::to_string).collect();
-        numbers.join(", ")
-    };
-    let absent = |device| {
-        format!(
-            "the {what} tells of no device {device}: there is {}",
-            listed(&mut devices.keys())
-        )
-    };
-    let chosen = match wanted {
-        Some(device) if !devices.contains_key(&device) => return Err(absent(device)),
-        Some(device) => device,
-        None => devices
-            .iter()
-            .max_by_key(|(_, value)| most(value))
-            .map_or(0, |(&device, _)| device),
-    };
-    if devices.len() > 1 {
-        gathering.notes.push(format!(
-            "this is device {chosen} alone; the {what} also tells of {}: choose with --device",
-            listed(&mut devices.keys().filter(|&&other| other != chosen))
-        ));
-    }
-    Ok(chosen)
-}
-
 fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
     let journal = Journal::open(path).map_err(|problem| {
-        // It names the file, and so does what it becomes a part of.
+        // `TraceError` shows the name of the file, so the name is removed here.
         let problem = problem.to_string();
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
@@ -231,7 +122,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    // 255 stands for several streams.
+    // The number 255 stands for several streams.
     let stream = |number: u8| Some(u64::from(number)).filter(|number| (1..255).contains(number));
     for event in events {
         match event {
@@ -244,134 +135,4 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         strategy: journal.header().strategy.clone(),
         environment: journal.header().environment.clone(),
     })
-}
-
-const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
-
-/// What is wrong with a log, and what to do about it.
-enum Unreadable {
-    /// It ends before it is complete, as the log of a job that was killed may.
-    Cut(String),
-    Wrong(String),
-}
-
-fn unreadable(line: u64, error: &csv::Error) -> Unreadable {
-    match error.kind() {
-        csv::ErrorKind::Io(problem) if problem.kind() == std::io::ErrorKind::UnexpectedEof => {
-            Unreadable::Cut(format!("line {line}: the compressed file is cut short: copy it again"))
-        }
-        csv::ErrorKind::Io(problem) => {
-            Unreadable::Wrong(format!("line {line}: cannot be read: {problem}: copy the file again"))
-        }
-        csv::ErrorKind::Utf8 { .. } => Unreadable::Wrong(format!(
-            "line {line}: is no text: give a CSV log, its columns {COLUMNS}"
-        )),
-        _ => Unreadable::Wrong(format!("line {line}: {error}")),
-    }
-}
-
-/// Remembers the last byte: a log that was written to its end ends with a line's end.
-struct Remembering<R> {
-    source: R,
-    last: u8,
-}
-
-impl<R: Read> Read for Remembering<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.source.read(buffer)?;
-        self.last = buffer[..count].last().copied().unwrap_or(self.last);
-        Ok(count)
-    }
-}
-
-/// Plays what there is of a log that ends too early, with a note.
-fn comma_separated(source: impl Read, gathering: &mut Gathering) -> Result<(), String> {
-    let source = Remembering { source, last: b'\n' };
-    let mut reader = csv::ReaderBuilder::new()
-        .flexible(true)
-        .from_reader(BufReader::new(source));
-    match rows(&mut reader, gathering) {
-        Err(Unreadable::Cut(problem)) if !gathering.requests.is_empty() => {
-            gathering.notes.push(format!("{problem}; what comes before is played"));
-            Ok(())
-        }
-        Err(Unreadable::Cut(problem) | Unreadable::Wrong(problem)) => Err(problem),
-        Ok(()) => Ok(()),
-    }
-}
-
-fn rows(
-    reader: &mut csv::Reader<BufReader<Remembering<impl Read>>>,
-    gathering: &mut Gathering,
-) -> Result<(), Unreadable> {
-    let header = reader.headers().map_err(|error| unreadable(1, &error))?.clone();
-    if header.is_empty() {
-        return Err(Unreadable::Wrong(format!("is empty: expected a first line {COLUMNS}")));
-    }
-    let column = |name: &str| {
-        let missing = || Unreadable::Wrong(format!("line 1: has no column {name}: expected a first line {COLUMNS}"));
-        header.iter().position(|field| field.trim() == name).ok_or_else(missing)
-    };
-    let columns = Columns {
-        action: column("Action")?,
-        pointer: column("Pointer")?,
-        size: column("Size")?,
-        stream: column("Stream")?,
-    };
-    let mut row = csv::StringRecord::new();
-    loop {
-        let line = reader.position().line();
-        if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
-            return Ok(());
-        }
-        if let Err(problem) = columns.play(&row, gathering) {
-            let problem = format!("line {}: {problem}", row.position().map_or(line, csv::Position::line));
-            let is_last = matches!(reader.read_record(&mut row), Ok(false));
-            return Err(match is_last && reader.get_ref().get_ref().last != b'\n' {
-                true => Unreadable::Cut(problem),
-                false => Unreadable::Wrong(problem),
-            });
-        }
-    }
-}
-
-/// Where a log has what.
-struct Columns {
-    action: usize,
-    pointer: usize,
-    size: usize,
-    stream: usize,
-}
-
-impl Columns {
-    fn play(&self, row: &csv::StringRecord, gathering: &mut Gathering) -> Result<(), String> {
-        let field = |index: usize, name: &str| {
-            let missing = || format!("no {name}: the row is cut short, expected {COLUMNS}");
-            row.get(index).map(str::trim).ok_or_else(missing)
-        };
-        let number = |index: usize, name: &str| {
-            let text = field(index, name)?;
-            let parsed = match text.strip_prefix("0x") {
-                Some(digits) => u64::from_str_radix(digits, 16),
-                None => text.parse(),
-            };
-            parsed.map_err(|_| {
-                format!("{name} {text:?} is no number: expected a whole one, 0 or more, or 0x and hexadecimal")
-            })
-        };
-        match field(self.action, "Action")? {
-            // A null pointer, as printf writes it: no memory.
-            "allocate" | "free" if field(self.pointer, "Pointer")? == "(nil)" => {}
-            "allocate" => gathering.allocate(
-                number(self.pointer, "Pointer")?,
-                number(self.size, "Size")?,
-                Some(number(self.stream, "Stream")?),
-            ),
-            "free" => gathering.free_used_alone(number(self.pointer, "Pointer")?),
-            // RMM logs failed allocations as well; they asked for memory that was never live.
-            "allocate failure" => {}
-            other => return Err(format!("action {other:?} is neither allocate nor free")),
-        }
-        Ok(())
-    }
 }

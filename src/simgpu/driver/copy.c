@@ -24,8 +24,8 @@ struct route { bool peer; CUcontext to, from; };
 /* A copy of mapped memory needs the access of the device that copies (cuda.h 13.0:13089, cuMemSetAccess). For memory of
  * cuMemAlloc the driver finds its own way between devices, with or without peer access. For mapped memory it does not:
  * llama.cpp#4606 and #4620 saw plain copies between devices fail, and PyTorch's CUDACachingAllocator::memcpyAsync calls
- * cuMemcpyPeerAsync instead, whose contexts name both devices. These sources speak of copies between devices. Fills, and
- * copies from and to the host, by a device without access are taken to fail in the same way. */
+ * cuMemcpyPeerAsync instead, whose contexts name both devices. These sources speak of copies between devices. No source
+ * says that fills, and copies from and to the host, need the access of the current device: any device's is enough. */
 static CUresult check_access(struct Context *context, struct route route, const void *to, const void *from, size_t size)
 {
     int writer = context->device, reader = context->device;
@@ -33,6 +33,7 @@ static CUresult check_access(struct Context *context, struct route route, const 
         writer = context_device(route.to), reader = context_device(route.from);
         if (writer < 0 || reader < 0) return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if (!route.peer && (on_host(to) || on_host(from))) writer = reader = ANY_DEVICE;
     bool allowed = vmm_accessible(writer, (uint64_t)to, size, true) && vmm_accessible(reader, (uint64_t)from, size, false);
     return allowed ? CUDA_SUCCESS : context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
@@ -160,7 +161,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     memcpy(work.value, value, element);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
     for (size_t y = 0; y < height; y++)
-        if (!vmm_accessible(context->device, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+        if (!vmm_accessible(ANY_DEVICE, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);

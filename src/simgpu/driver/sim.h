@@ -163,7 +163,8 @@ bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
 int physical_of(int device);
 static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
-/* Every API function begins with this: it checks cuInit, applies SIMGPU_FAULTS, and takes the lock. */
+/* An API function that needs cuInit begins with this. It fails if cuInit was not called or if SIMGPU_FAULTS says so;
+ * otherwise it holds the lock until the function returns. */
 #define ENTER(function)                                                        \
     CUresult refused_ = sim_enter(function);                                   \
     if (refused_) return refused_;                                             \
@@ -266,7 +267,8 @@ void graph_reset(int device);
 
 /* ---- vmm.c */
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
-bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write);
+#define ANY_DEVICE (-1)
+bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 /* Fixes the bytes of the handle that is mapped there at their place in the file. Returns false if there are none. */
 bool vmm_pin(uint64_t address, int *fd, uint64_t *offset);

@@ -173,12 +173,20 @@ static struct mapping *mapping_at(const Allocation *range, uint64_t address)
     return range->region->mappings[(address - range->address) / config()->granularity];
 }
 
+static bool has_access(const struct mapping *m, int device, unsigned char wanted)
+{
+    if (device != ANY_DEVICE) return m->access[device] & wanted;
+    for (size_t i = 0; i < sizeof m->access / sizeof *m->access; i++)
+        if (m->access[i] & wanted) return true;
+    return false;
+}
+
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write)
 {
     Allocation *range = size ? table_find_range(address) : NULL;
     for (uint64_t at = address; range && at < address + size && at < range->address + range->span;) {
         struct mapping *m = mapping_at(range, at);
-        if (!m || !(m->access[device] & (write ? 2 : 1))) return false;
+        if (!m || !has_access(m, device, write ? 2 : 1)) return false;
         at = m->address + m->size;
     }
     return true;

@@ -1,7 +1,7 @@
 /* The last error of each thread, and the names of errors.
  *
- * The names are the runtime's own and are in a table here. Explanations come from the driver, which has one for every
- * number that both share. The explanations of errors that mean "no driver" are here. */
+ * A table holds the name and the explanation of each error that it lists. If an error is not in the table, the driver
+ * is asked for the explanation, and the error has no name. */
 #include "cudart.h"
 
 static _Thread_local cudaError_t left_behind;

@@ -1,8 +1,8 @@
 /* Registration of compiled CUDA code. When such code is loaded, it tells the runtime its images of device code, and
  * which host function or variable stands for which name in them.
  *
- * Registration only stores this. A framework registers a hundred thousand names at import, in programs that may never
- * use a GPU. An image is loaded into the driver when one of its names is first used. */
+ * The runtime only stores images and names, because a framework registers a hundred thousand names at import, even in a
+ * program that never uses a GPU. It loads an image into the driver when one of the image's names is first used. */
 #include "cudart.h"
 
 #include <pthread.h>

@@ -1,10 +1,10 @@
-"""Runs small PyTorch jobs and writes what each asked of the caching allocator as CSV in the layout of RMM's logging
-adaptor (Thread,Time,Action,Pointer,Size,Stream), sizes as requested, not rounded: NAME.csv.gz in OUTDIR.
+"""Runs small PyTorch jobs and writes the requests of each to OUTDIR/real_NAME.csv.gz. Sizes are those that the job
+requested from the caching allocator. The columns are those of RMM's log (Thread,Time,Action,Pointer,Size,Stream).
 
 Meant for `vramshim run --sim 80GiB -- python tests/frameworks/traces OUTDIR`. Kernels of the simulated GPU do nothing,
 so no size here depends on a value computed on the device: lengths, image sizes and routings are drawn on the host.
-Each job has a process of its own, so that each begins with an empty caching allocator. A line per job tells its events,
-its peak of live bytes and what PyTorch itself counted, to check a model of PyTorch's allocator against.
+Each job has a process of its own, so that each begins with an empty caching allocator. For each job a line gives the
+number of events, the peak of live bytes, and PyTorch's own counts, with which a model of its allocator can be checked.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import sys
 import torch
 from jobs import JOBS
 
-# Each of these makes its jobs known.
+# Each module adds its jobs to JOBS.
 for family in ("training", "inference", "images", "others"):
     importlib.import_module(family)
 
@@ -36,10 +36,10 @@ def record(name, seed, path):
     snapshot = torch.cuda.memory._snapshot()
     stats = torch.cuda.memory_stats()
     events = snapshot["device_traces"][0]
-    # The history's own order and times; what is left at the end is left in the trace as well.
+    # The trace has the order and the times of the history. Blocks that are live at the end stay live in the trace.
     first = events[0]["time_us"]
     live, bytes_live, peak, count = {}, 0, 0, 0
-    # No time of writing in the file: the same history makes the same bytes.
+    # With mtime=0 the file has no time of writing, so the same history makes the same bytes.
     with open(f"{path}.part", "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         file.write(b"Thread,Time,Action,Pointer,Size,Stream\n")
         for event in events:
@@ -83,7 +83,7 @@ def main():
     names = options.names or list(JOBS)
     if len(names) == 1:
         record(names[0], options.seed, os.path.join(options.folder, f"real_{names[0]}.csv.gz"))
-        # The interpreter's end may catch PyTorch's autograd thread at work.
+        # PyTorch's autograd thread may still be at work, so the interpreter must not shut down in the usual way.
         sys.stdout.flush()
         os._exit(0)
     alone = [sys.executable, os.path.dirname(__file__), f"--seed={options.seed}", options.folder]

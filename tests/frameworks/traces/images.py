@@ -121,7 +121,7 @@ def vision_transformer():
 
 @job
 def gan():
-    """Two models in turn, one's output the other's input, some images kept for a replay buffer."""
+    """Two models are trained in turn: a generator, and a judge of its images. A replay buffer keeps some images."""
     make = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in zip((128, 128, 64, 32), (128, 64, 32, 3))).cuda()
     judge = resnet((32, 64, 128), 1).cuda()
     optimisers = [torch.optim.Adam(model.parameters(), lr=1e-4) for model in (make, judge)]

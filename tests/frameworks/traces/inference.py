@@ -35,7 +35,7 @@ def kv_cache():
 
 @job
 def kv_bursts():
-    """Bursts of requests of random length served together, each with a cache of its own, done at different times."""
+    """Bursts of requests that are served together. Each request has its own length, its own cache and its own end."""
     model = GPT(layers=4, width=512, dropout=0.0).cuda().half()
     with torch.inference_mode():
         for _ in range(3):

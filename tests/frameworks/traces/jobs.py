@@ -1,4 +1,4 @@
-"""The jobs by name, and what they share."""
+"""The table of jobs, and functions that the jobs share."""
 
 import torch
 

@@ -25,7 +25,7 @@ def gpt_variable():
 
 @job
 def gpt_checkpointed():
-    """The same, activations computed again in the backward pass."""
+    """Like gpt_variable, with activations that are computed again in the backward pass."""
     train_gpt(30, 4, 32, 320, remember=False)
 
 
@@ -93,7 +93,7 @@ def zeroth_order():
 
 @job
 def zeroth_order_half():
-    """The same in half precision, the noise a tensor per weight that is kept over the step, an evaluation at times."""
+    """Like zeroth_order, in half precision. A tensor of noise for each weight lives for a whole step."""
     model = GPT(layers=12, width=768, vocabulary=30000, dropout=0.0).cuda().half()
     weights = list(model.parameters())
     with torch.no_grad():

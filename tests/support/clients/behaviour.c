@@ -56,7 +56,7 @@ static void stats(void)
     for (size_t i = 0; i < sizeof out.s / sizeof *field; i++) printf("%llu\n", (unsigned long long)field[i]);
 }
 
-/* Result codes of unusual and wrong calls. They must be the same under every strategy as without the library. */
+/* Prints the results of unusual and wrong calls. They must be the same under every strategy and without the library. */
 static void codes(void)
 {
     CUdeviceptr address = 0, other;
@@ -208,8 +208,8 @@ static void arrays(void)
     checkpoint();
 }
 
-/* Prints what cuGetProcAddress answers for every name on stdin, with every version and flag. Then calls the 32-bit
- * function and the v2 function of one name. */
+/* Prints what cuGetProcAddress answers for every name on stdin, with several versions and flags. Last, prints the
+ * answer for a name that does not exist. */
 static void look_ups(void)
 {
     static const int versions[] = {2000, 3010, 3020, 6000, 10000, 11020, 12000, 12030, 13000};
@@ -233,6 +233,7 @@ static void look_ups(void)
     printf("%d\n", cuGetProcAddress_v2("cuNothing", (void **)&library, 13000, 0, NULL));
 }
 
+/* Calls the v2 function and the 32-bit function of one name, and a function of the per-thread default stream. */
 static void generations(void)
 {
     void *found;
@@ -318,20 +319,20 @@ static void reuse(void)
     for (int i = 0; i < 8; i++) blocks[i] = allocate(100000);
     THAT(count() == 0);
     for (int i = 0; i < 8; i += 2) CHECK(cuMemFree_v2(blocks[i]));
-    THAT(count() == 0); /* No free waits ... */
+    THAT(count() == 0); /* A free does not wait. */
     blocks[0] = allocate(100000);
-    THAT(count() == 1); /* ... the policy waits before it reuses the first block, */
+    THAT(count() == 1); /* The policy waits before it reuses the first block. */
     blocks[2] = allocate(100000);
     blocks[4] = allocate(100000);
-    THAT(count() == 1); /* and this wait serves all blocks that were freed before. */
+    THAT(count() == 1); /* That wait serves all blocks that were freed before it. */
     CHECK(cuMemFree_v2(blocks[4]));
     CHECK(cuStreamCreate(&stream, 1));
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    THAT(count() == 2); /* The policy waits when a capture begins, so blocks that are free then can be used in it; */
+    THAT(count() == 2); /* The policy waits when a capture begins, so that free blocks can be used in it. */
     CHECK(cuMemFree_v2(blocks[2]));
     for (int i = 0; i < 4; i++) {
         fresh = allocate(100000);
-        THAT(fresh != blocks[2]); /* blocks that are freed during it cannot, because a wait would invalidate it. */
+        THAT(fresh != blocks[2]); /* A block freed during a capture needs a wait, which would invalidate it. */
     }
     THAT(count() == 2);
     CHECK(cuStreamEndCapture(stream, &graph));
@@ -354,7 +355,7 @@ static void refused(void)
     checkpoint();
 }
 
-/* More events than fit on a small disk. */
+/* Makes more events than fit on a small disk. */
 static void many(void)
 {
     begin();

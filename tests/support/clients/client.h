@@ -1,5 +1,5 @@
-/* Shared by the test clients: three ways to reach the driver, a count of the client's own allocations, and a checkpoint
- * that prints this count beside the simulator's table and the library's account.
+/* Shared by the test clients: three ways to reach the driver, a count of the client's own allocations, and a
+ * checkpoint. A checkpoint prints this count beside the simulator's table and the library's ledger.
  *
  *   (nothing)   linked to libcuda.so.1
  *   -DDLOPEN    every function through dlopen and dlsym
@@ -104,8 +104,8 @@ static inline void print_layer(void)
     printf("]}");
 }
 
-/* Prints one line of JSON: {"own":[...],"truth":{...},"account":{...},"layer":{...}}. Without simulator or library the
- * value is null; "layer" is printed only if there is a layer. */
+/* Prints one line of JSON: {"own":[...],"account":{...},"truth":{...},"layer":{...}}. "account" is null without the
+ * library, and "truth" is null without the simulator; "layer" is printed only if there is a layer. */
 static inline void checkpoint(void)
 {
     static char buffer[1 << 24];
@@ -120,7 +120,8 @@ static inline void checkpoint(void)
                        class_names[class], own[device][class]);
                 comma = ",";
             }
-    /* The account comes first. It asks the driver's pools, and must be right without an earlier question to them. */
+    /* vramshim_account is called before simgpu_truth. It asks the driver's pools how much they hold, and its answer
+     * must be right even if nothing asked the pools before. */
     printf("],\"account\":");
     if (account) account(buffer, sizeof buffer), fputs(buffer, stdout);
     else printf("null");

@@ -4,7 +4,7 @@
  *   contend THREADS STEPS SEED LARGE
  *
  * Prints a checkpoint while the last blocks are live. Frees all but a few small blocks, asks for LARGE MiB, and prints
- * "large RESULT" and another checkpoint. Then it resets the device and prints the last checkpoint. */
+ * "large RESULT" and another checkpoint. Then resets the device and prints the last checkpoint. */
 #include "client.h"
 #include "random.h"
 #include <pthread.h>

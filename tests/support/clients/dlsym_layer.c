@@ -1,5 +1,5 @@
-/* A virtualisation layer that exports dlsym and one driver function, and forwards both. It finds the next function with
- * RTLD_NEXT, or in the driver's library (-DBY_HANDLE). */
+/* A virtualisation layer that exports dlsym and one driver function, and forwards both. The layer finds the next
+ * function with RTLD_NEXT, or in the driver's library (-DBY_HANDLE). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -41,7 +41,7 @@ void *dlsym(void *handle, const char *name) {
     return strcmp(name, "cuMemAlloc_v2") ? below()(handle, name) : (void *)cuMemAlloc_v2;
 }
 
-/* Calls dlsym in a constructor, which is as early as a layer can. */
+/* Calls dlsym in a constructor, which is as early as a layer can call it. */
 __attribute__((constructor)) static void early(void) {
     if (!dlsym(RTLD_DEFAULT, "malloc"))
         abort();

@@ -101,7 +101,7 @@ static void allocate(struct worker *w, struct item *i)
         CHECK(cu(cuMemHostRegister_v2)(i->more, size, 0));
         break;
     case K_ASYNC: {
-        /* The memory is on the stream's device, and not on the current one. */
+        /* The memory is on the stream's device, not on the current device. */
         CUstream stream;
         i->class = ASYNC;
         CHECK(cu(cuStreamCreate)(&stream, 1));
@@ -121,7 +121,7 @@ static void allocate(struct worker *w, struct item *i)
         break;
     }
     case K_VMM: {
-        /* Charged to the device in the properties, and not to the current one. */
+        /* The memory is charged to the device in the properties, not to the current device. */
         i->device = (device + 1) % DEVICES;
         CUmemAllocationProp properties = properties_on(CU_MEM_LOCATION_TYPE_DEVICE, i->device);
         i->class = VMM;
@@ -197,7 +197,7 @@ static void allocate(struct worker *w, struct item *i)
 
 static void release(struct worker *w, struct item *i)
 {
-    /* Frees with a random device current. The freed memory itself tells its device. */
+    /* Any device may be current. The freed memory alone decides which device gets the bytes back. */
     CHECK(cu(cuCtxSetCurrent)(contexts[draw(&w->seed, DEVICES)]));
     switch (i->kind) {
     case K_LINEAR: case K_PITCHED: case K_MANAGED: CHECK(cu(cuMemFree_v2)(i->address)); break;
@@ -233,8 +233,8 @@ static void release(struct worker *w, struct item *i)
     i->live = false;
 }
 
-/* Checks a call that must fail and change nothing. Out of memory is accepted too, because a test may fill the
- * device. */
+/* Checks that a call failed with `wanted`. Out of memory is accepted too, because a test may fill the device. The
+ * checkpoints show whether the call changed anything. */
 static void refused(CUresult result, CUresult wanted)
 {
     if (result != CUDA_ERROR_OUT_OF_MEMORY) EXPECT(result, wanted);
@@ -334,7 +334,7 @@ static void print_live(const struct worker *workers, int threads)
     printf("]}\n");
 }
 
-/* The device was reset. The library must not mix its earlier state with the new one. */
+/* Allocates on device 1 after its reset. The library must not mix the state before the reset with the new state. */
 static void after_the_reset(struct worker *w)
 {
     CUmemPoolProps properties = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};

@@ -5,9 +5,10 @@
  *   growth ends            frees two halves of granules, asks for a whole granule; prints the result
  *   growth random SEED     allocates and frees blocks of random sizes, and checks that every one keeps its bytes
  *   growth trim            keeps one block, frees another, and calls vramshim_trim
- *   growth idle SECONDS    the same, but waits at most so long until the driver has its memory back
+ *   growth idle SECONDS    like trim, but waits at most SECONDS until the library gives the memory back by itself
  *   growth others          asks for every other class of memory, on a device that is full of freed memory
- *   growth between         small blocks between large ones; frees the large ones and asks for all the rest in one block */
+ *   growth between         allocates small blocks between large ones, frees the large ones, and asks for one block
+ *                          of all free memory */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -65,7 +66,7 @@ static void release(struct block block)
     *count_of(0, LINEAR) -= block.size;
 }
 
-/* Bytes that the simulated device has allocated. */
+/* The bytes that the simulated device has allocated to this process. */
 static uint64_t driver_gave(void)
 {
     static char text[1 << 20];
@@ -145,7 +146,8 @@ static void come_and_go(void)
     checkpoint();
 }
 
-/* Free memory goes back to the driver: by vramshim_trim, or by itself within these seconds. */
+/* Checkpoints show that free memory goes back to the driver: by vramshim_trim if `seconds` is 0, else without a
+ * call. */
 static void give_back(double seconds)
 {
     uint64_t (*trim)(int) = dlsym(RTLD_DEFAULT, "vramshim_trim");

@@ -1,15 +1,16 @@
-/* One of several processes on a device. It reads commands from stdin, one a line, and answers each with a line.
+/* One of several processes on a device. Reads commands from stdin, one a line, and answers each with a line.
  *
  *   a BYTES          allocates; answers the CUDA result and the number of the block
  *   f BLOCK          frees; answers the CUDA result
- *   c                makes another context, which becomes current; d destroys it
+ *   c                makes another context, which becomes current
+ *   d                destroys that context
  *   p                resets the primary context with all its memory, and makes it current again
  *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
- *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's account
- *   k                forks a child that asks NVML, and waits for it; answers its exit status
+ *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's ledger
+ *   k                forks a child that asks NVML; answers the child's exit status
  *
- *   member forked: the same in a forked child. The parent asked NVML only.
- *   member late: the same, with a limit of 1GiB that the program itself sets after it asked NVML.
+ *   member forked: a forked child runs the commands. Its parent has only asked NVML.
+ *   member late: runs the commands under a limit of 1GiB, which the program itself sets after it asked NVML.
  *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. */
 #include "client.h"
 #include "random.h"

@@ -2,9 +2,10 @@
  * were written to it.
  *
  *   quota book SEED STEPS   allocates and frees every class of device memory at random
- *   quota limit             allocates each class until out of memory, frees all, and allocates half as much again
+ *   quota limit             fills the memory with one class after the other: allocates until out of memory, frees all
+ *                           blocks, then allocates half as many
  *   quota mixed SEED STEPS  many small and some large requests, never more than 60% of the memory; prints the result
- *   quota next              looks the same name up twice with RTLD_NEXT */
+ *   quota next              looks up "malloc" twice with RTLD_NEXT, and prints whether it was found */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -161,7 +162,7 @@ static void limit(void)
         checkpoint();
         EXPECT(ask(&more, class, 1ull << 40), CUDA_ERROR_OUT_OF_MEMORY);
         checkpoint();
-        /* Frees one block and allocates another. */
+        /* One block is freed, so another of its size fits. */
         release(&blocks[count / 2]);
         CHECK(cu(cuStreamSynchronize)(NULL));
         CHECK(ask(&blocks[count / 2], class, size));
@@ -185,7 +186,8 @@ static size_t mixed_size(void)
     }
 }
 
-/* Prints the used bytes of the device by each book. cuMemGetInfo counts free memory of the library as free. */
+/* Prints the used bytes of the device as each source reports them. cuMemGetInfo counts the library's free blocks as
+ * free. */
 static void books(void)
 {
     struct { unsigned long long total, free, used; } memory;

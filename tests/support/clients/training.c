@@ -1,6 +1,6 @@
 /* Allocates GPU memory as a training run does. Weights, gradients and two optimiser moments stay. Activations are
  * allocated and freed in every step, with sizes that depend on the batch. One request is too large, and the job
- * recovers. It uses the driver API only and looks it up at run time, so it runs on any machine with a driver.
+ * recovers. The job calls the driver API only, which it looks up at run time, so it runs on any machine with a driver.
  *
  *   training [STEPS] [--pause]     20 steps by default; --pause: holds its memory until stdin is closed */
 #include "cuda_api.h"

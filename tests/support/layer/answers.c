@@ -1,4 +1,4 @@
-/* Answers to a job's questions about the device: the limit is its total memory. */
+/* Answers to a job's questions about the device. The total memory is at most the limit. */
 #include "layer.h"
 
 enum { VIRTUAL_MEMORY_MANAGEMENT = 102, MEMORY_POOLS = 115 };

@@ -61,7 +61,7 @@ bool book_take(enum kind kind, uint64_t key, struct entry *out)
     struct entry **at = find(kind, key), *found = *at;
     if (found) {
         *out = *found;
-        if (found->references > 1) found->references--; /* the copy tells that it was not the last */
+        if (found->references > 1) found->references--; /* `out` has the old number: this was not the last reference */
         else *at = found->next, free(found);
     }
     pthread_mutex_unlock(&lock);

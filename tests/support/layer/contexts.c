@@ -1,4 +1,4 @@
-/* The destruction of a context frees its memory in the book. */
+/* The destruction of a context removes its memory from the book. */
 #include "layer.h"
 
 static CUcontext primary[16];

@@ -1,6 +1,6 @@
 /* A quota layer stands between the job and the driver and counts the device memory of a process against a limit, as
  * systems for GPU sharing do. It is written from the public headers. There are two forms: preloaded (preloaded.c), and
- * in place of libcuda.so.1 (replacing.c). This header is shared by its files. */
+ * in place of libcuda.so.1 (replacing.c). All files of the layer include this header. */
 #ifndef LAYER_H
 #define LAYER_H
 
@@ -58,16 +58,16 @@ struct entry {
     enum kind kind;
     uint64_t key, size;
     int device;
-    CUcontext context; /* dies with it; NULL for what dies with the device */
+    CUcontext context; /* the entry goes with this context, or with the device if NULL */
     unsigned references;
     struct entry *next;
 };
-/* Charged before the driver is asked, so that two threads never pass the limit together. */
+/* Called before the driver's function, so that two threads together never pass the limit. */
 bool book_charge(int device, uint64_t size);
 void book_refund(int device, uint64_t size);
 void book_enter(struct entry entry);
-/* Taken out before the driver frees: it may hand the same address out again at once. The bytes stay charged until
- * then. */
+/* Called before the driver frees, because the driver may hand the same address out again at once. The bytes stay
+ * charged until book_refund. */
 bool book_take(enum kind kind, uint64_t key, struct entry *out);
 bool book_retain(uint64_t handle);
 void book_forget(bool (*gone)(const struct entry *, const void *), const void *data);

@@ -1,5 +1,5 @@
-/* Finds the layer's hooks: by name for dlsym, and by address for cuGetProcAddress, for which the driver chooses the
- * version. */
+/* Finds the layer's hooks: by name for dlsym, and by the driver's address for cuGetProcAddress, where the driver
+ * chooses the version. */
 #include "layer.h"
 #include <string.h>
 

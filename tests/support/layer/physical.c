@@ -1,5 +1,5 @@
 /* Virtual memory management. Physical memory is charged when it is created and refunded with the last release of its
- * handle, mapped or not, as existing layers do. LAYER_VMM can switch it off or break it. */
+ * handle, mapped or not, as existing layers do. LAYER_VMM can switch virtual memory management off or break it. */
 #include "layer.h"
 
 enum { UNKNOWN = 999, MAPPINGS = 1 << 14 };
@@ -10,7 +10,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     if (habits.vmm == VMM_REFUSED || habits.vmm == VMM_CREATES_NOTHING) return CUDA_ERROR_NOT_SUPPORTED;
-    /* Charged to the device in the properties, and not to the current one. */
+    /* The memory is charged to the device in the properties, not to the current device. */
     bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     int device = on_device ? properties->location.id : -1;
     if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;

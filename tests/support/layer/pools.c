@@ -1,5 +1,5 @@
 /* Stream-ordered memory. The requested bytes are charged, and not the bytes that the driver's pool has reserved.
- * LAYER_POOLS=0 switches it off. */
+ * With LAYER_POOLS=0 the layer answers that it does not support stream-ordered memory. */
 #include "layer.h"
 
 /* During a capture the request becomes a node of a graph and takes no memory yet. */
@@ -18,7 +18,7 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
     CUresult result = below(request);
     int where = device;
     if (result == CUDA_SUCCESS) driver()->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *out);
-    /* The device of the stream or of the pool, which need not be the current one. */
+    /* The memory is on the device of the stream or of the pool, which need not be the current device. */
     if (where != device && !book_charge(where, size)) {
         driver()->cuMemFreeAsync(*out, NULL);
         result = CUDA_ERROR_OUT_OF_MEMORY;

@@ -27,8 +27,8 @@ void *driver_symbol(const char *name)
     return next_dlsym()(library, name);
 }
 
-/* Some layers guard dlsym against recursion in this way: a thread gets a function once, and NULL afterwards, until the
- * pair has left this list. */
+/* Some layers guard dlsym against recursion in this way: a thread gets a function once. Then it gets NULL until the
+ * pair of thread and function has left the list `told`. */
 static bool told_before(void *found)
 {
     enum { REMEMBERED = 100 };
@@ -50,7 +50,7 @@ static bool told_before(void *found)
 API void *dlsym(void *restrict handle, const char *restrict name)
 {
     if (handle == RTLD_NEXT && habits.forgetful) {
-        void *found = next_dlsym()(handle, name); /* a call and not a jump, so "next" means after the layer */
+        void *found = next_dlsym()(handle, name); /* no tail call, so RTLD_NEXT means after the layer */
         return found && told_before(found) ? NULL : found;
     }
     void *ours = handle == RTLD_NEXT ? NULL : hook_named(name);

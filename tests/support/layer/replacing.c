@@ -1,5 +1,5 @@
 /* The replacing form. It is installed as libcuda.so.1 and opens the driver by its path (LAYER_DRIVER). Functions that
- * it does not hook jump to the driver through a table. The build lists them in forwarded.inc, as X(name). */
+ * the layer does not hook jump to the driver through a table. The build lists them in forwarded.inc, as X(name). */
 #include "layer.h"
 #include <dlfcn.h>
 #include <stdio.h>

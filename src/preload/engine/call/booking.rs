@@ -7,6 +7,7 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
+use journal::format::Event;
 use journal::writer::Claim;
 use quota::Refusal;
 
@@ -125,8 +126,13 @@ impl Call {
             over_limit = state.limits.would_refuse(device, size);
             self.engine.explain_out_of_memory(device, size);
         }
-        let record = records::allocation_failed(self.api(), class, device, size, problem, over_limit);
-        state.records.write(record);
+        let event = Event::AllocFailed {
+            class: class.into(),
+            requested: size,
+            result: problem.0,
+            over_limit,
+        };
+        state.records.write(event.encode(self.api(), device));
     }
 
     /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the
@@ -177,7 +183,11 @@ impl Call {
         let records = &self.engine.state.records;
         let claim = claim.or_else(|| records.claim());
         let device = Location::current().map_or(HOST_DEVICE, |location| location.device);
-        let record = records::free_failed(self.api(), key, device, result_code(result));
-        records.commit(claim, record);
+        let event = Event::FreeFailed {
+            address: key.value(),
+            segment: None,
+            result: result_code(result),
+        };
+        records.commit(claim, event.encode(self.api(), device));
     }
 }

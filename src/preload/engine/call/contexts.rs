@@ -7,6 +7,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, HOST_DEVICE, check};
+use journal::format::Event;
 
 /// A device's primary context, if it is active.
 fn active_primary_context(device: i32) -> Option<CUcontext> {
@@ -40,7 +41,8 @@ impl Engine {
         belongs_to_it: impl Fn(&Allocation) -> bool,
     ) -> Holdings {
         let state = self.state;
-        state.records.write(records::context_destroyed(api, device, context));
+        let destroyed = Event::ContextDestroyed { context };
+        state.records.write(destroyed.encode(api, device));
         self.sharing.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
@@ -115,7 +117,7 @@ impl Call {
         Ok(())
     }
 
-    /// A primary context was reset, or released. A released one lives on while other users retain it.
+    /// The job resets or releases a primary context. A released context lives on while other users retain it.
     pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let before = active_primary_context(device);
         ask()?;
@@ -129,7 +131,8 @@ impl Call {
             engine.context_gone(context, holdings);
             engine.stream_ordered.device_gone(engine.state, device, api);
             engine.refresh_graphs(device, api);
-            // This comes last, because it asks the driver's pools that are known, and those of the device are gone.
+            // `measure_last` asks the driver's pools that the library knows. So it comes after `device_gone`, which makes
+            // the library forget the pools of this device.
             engine.measure_last(device);
         }
         Ok(())

@@ -6,14 +6,15 @@
 use crate::engine::state::limits::describe;
 use crate::engine::state::location::Location;
 use crate::engine::state::measurements::Due;
-use crate::engine::state::records::{self, Measured};
 use crate::engine::{Engine, routes};
 use crate::next;
 use base::api::Api;
 use base::cuda::MAX_DEVICES;
+use journal::format::{Event, MemInfo};
 use quota::DeviceQuota;
 
-/// The process's figure in NVML can be compared with the ledger only if no thread obtained or returned memory meanwhile.
+/// How often NVML's figure for the process is read, until it can be compared with the ledger. It cannot if a thread
+/// obtained or returned memory meanwhile.
 const ATTEMPTS: u32 = 4;
 
 fn device_name(ordinal: i32) -> String {
@@ -72,13 +73,13 @@ impl Engine {
         if !state.records.is_complete() {
             return;
         }
-        let figures = Measured {
+        let (total, free) = (total as u64, free as u64);
+        let event = Event::Measured {
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            process_bytes: (of_process > 0).then_some(of_process),
             reserved,
-            free: free as u64,
-            total: total as u64,
-            of_process,
         };
-        state.records.write(records::measured(device, &figures));
+        state.records.write(event.encode(Api::Policy, device));
     }
 
     /// Measures every device that was used.

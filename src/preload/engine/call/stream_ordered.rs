@@ -4,8 +4,8 @@
 //! synchronise are among them, because a pool gives memory back there.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use crate::engine::call::booking;
 use crate::engine::state::allocation::{Allocation, Key};
@@ -118,12 +118,16 @@ impl StreamOrdered {
         }
     }
 
-    /// A pool was destroyed. `pools` was locked through the call.
-    fn destroyed(state: &State, api: Api, pools: &mut MutexGuard<'_, HashMap<u64, DriverPool>>, pool: CUmemoryPool) {
+    /// Destroys a pool by `ask`. The lock is held through the call, so that no other thread asks a pool that is being
+    /// destroyed.
+    fn destroy(&self, state: &State, api: Api, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let mut pools = lock(&self.pools);
+        ask()?;
         if let Some(gone) = pools.remove(&(pool as u64)) {
             state.driver_pools_hold(gone.device, Class::Async, gone.reserved, 0, None);
-            Self::record(state, api, gone.device, reserved_on(pools, gone.device));
+            Self::record(state, api, gone.device, reserved_on(&pools, gone.device));
         }
+        Ok(())
     }
 }
 
@@ -261,12 +265,9 @@ impl Call {
     }
 
     /// A destroyed pool takes its memory with it once its allocations are freed. Those still live stay on the ledger.
-    /// The lock is held through the call, so that no other thread asks a pool that is being destroyed.
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let mut pools = lock(&self.engine.stream_ordered.pools);
-        ask()?;
-        StreamOrdered::destroyed(self.engine.state, self.api(), &mut pools, pool);
-        Ok(())
+        let engine = self.engine;
+        engine.stream_ordered.destroy(engine.state, self.api(), pool, ask)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use base::sync::lock;
+use journal::format::Event;
 use journal::writer::Claim;
 
 /// The device of the calling thread's context; `HOST_DEVICE` if it has none.
@@ -190,7 +191,7 @@ impl Call {
         ask()?;
         physical.mapped(address, size, handle);
         drop(physical);
-        let record = records::mapped(self.api(), current_device(), address, size, handle);
+        let record = Event::Map { address, size, handle }.encode(self.api(), current_device());
         self.engine.state.records.write(record);
         Ok(())
     }
@@ -203,7 +204,7 @@ impl Call {
             self.physical_gone(self.engine.state.records.claim(), handle);
         }
         drop(physical);
-        let record = records::unmapped(self.api(), current_device(), address, size);
+        let record = Event::Unmap { address, size }.encode(self.api(), current_device());
         self.engine.state.records.write(record);
         Ok(())
     }

@@ -18,7 +18,7 @@ type LockedPolicy = MutexGuard<'static, Option<Box<dyn Policy>>>;
 
 impl Pool {
     /// Runs `work` with the pool's policy and the memory that it lives on: memory of the next layer for the pool of a
-    /// context, the lender's memory for a subpool.
+    /// context, memory of the parent pool for a subpool.
     pub fn with_policy<T>(
         &'static self,
         work: impl FnOnce(&mut dyn Policy, &dyn DeviceMemory) -> CudaResult<T>,
@@ -27,7 +27,7 @@ impl Pool {
         let growth = Growth::of(root);
         let mut policy = self.lock_policy();
         let policy = policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?;
-        if self.lender.is_none() {
+        if self.parent.is_none() {
             return work(policy, &growth);
         }
         let slabs = BorrowedSlabs { subpool: self };

@@ -33,7 +33,8 @@ impl Pools {
 
     fn release_idle_pools(&self, idle_time: Duration) {
         relax_this_thread();
-        // For each device: the last activity number, since when it is the same, and whether memory was released since.
+        // For each device: the activity number that was read last, the time when it last changed, and whether free
+        // memory was released after that.
         let mut seen: HashMap<i16, (u64, Instant, bool)> = HashMap::new();
         loop {
             std::thread::sleep((idle_time / 4).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
@@ -47,7 +48,7 @@ impl Pools {
                     // Calls that the next layer makes meanwhile are not calls of the job.
                     let _scope = scope::driver(Api::IdleRelease);
                     let bytes = self.release_idle(device);
-                    // If a capture began meanwhile, nothing was released, and it is tried again.
+                    // If a capture began meanwhile, nothing was released. The next look tries again.
                     *released = !self.state.captures.any_open();
                     debug!("idle release: {bytes} bytes of device {device} given back");
                 }

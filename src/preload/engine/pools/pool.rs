@@ -21,7 +21,7 @@ pub struct Pool {
     /// `None` once the context is gone.
     pub(super) policy: Mutex<Option<Box<dyn Policy>>>,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
-    pub(super) lender: Option<&'static Pool>,
+    pub(super) parent: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
     has_subpools: AtomicBool,
     /// How many threads were given a subpool.
@@ -44,7 +44,7 @@ impl Pool {
     fn leak(
         location: Location,
         policy: Box<dyn Policy>,
-        lender: Option<&'static Pool>,
+        parent: Option<&'static Pool>,
         state: &'static State,
         registry: &'static Registry<Pool>,
     ) -> &'static Pool {
@@ -52,7 +52,7 @@ impl Pool {
             location,
             usage: Usage::default(),
             policy: Mutex::new(Some(policy)),
-            lender,
+            parent,
             subpools: Mutex::default(),
             has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
@@ -65,7 +65,7 @@ impl Pool {
 
     /// The pool of the whole context.
     pub fn root(&'static self) -> &'static Pool {
-        self.lender.unwrap_or(self)
+        self.parent.unwrap_or(self)
     }
 
     #[inline]
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// The subpools and this pool, in the order in which they are locked: memory that a subpool gives back, its lender
+    /// The subpools and this pool, in the order in which they are locked: memory that a subpool gives back, its parent
     /// can give back.
     pub fn family(&'static self) -> impl Iterator<Item = &'static Pool> {
         self.subpools().into_iter().chain([self])

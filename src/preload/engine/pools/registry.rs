@@ -13,8 +13,8 @@ pub type Contexts<P> = HashMap<u64, &'static P>;
 /// First address -> (bytes, pool).
 type Ranges<P> = BTreeMap<u64, (u64, &'static P)>;
 
-/// A number that differs after every change of which pool serves which context, also from every number of the parents of
-/// a forked process.
+/// A number that changes with every change of which pool serves which context. A forked child's numbers differ from those
+/// of its parent.
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 pub fn generation() -> u64 {
@@ -30,7 +30,7 @@ pub struct Registry<P: 'static> {
     contexts: RwLock<Contexts<P>>,
     /// What the next layer granted.
     segments: RwLock<Ranges<P>>,
-    /// What is lent to subpools. It changes only while the lender is locked.
+    /// What is lent to subpools. An entry changes only while the parent pool is locked.
     slabs: RwLock<Ranges<P>>,
     pages: Pages<P>,
 }
@@ -105,7 +105,7 @@ impl<P> Registry<P> {
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
     }
 
-    /// Notes that a slab, or part of one, belongs to its lender again.
+    /// Notes that a slab, or part of one, belongs to the parent pool again.
     pub fn take_back(&self, address: u64, size: u64) {
         let segments = read(&self.segments);
         let mut slabs = write(&self.slabs);
@@ -136,9 +136,9 @@ impl<P> Registry<P> {
         }
     }
 
-    /// Whether `address`, which lies in memory of `lender`, lies in a slab. Certain while the lender is locked.
-    pub fn is_lent(&self, lender: &'static P, address: u64) -> bool {
-        let has_no_slab = |page: Page<P>| matches!(page, Page::MaybeOf(other) if ptr::eq(other, lender));
+    /// Whether `address`, which lies in memory of `parent`, lies in a slab. Certain while the parent is locked.
+    pub fn is_lent(&self, parent: &'static P, address: u64) -> bool {
+        let has_no_slab = |page: Page<P>| matches!(page, Page::MaybeOf(other) if ptr::eq(other, parent));
         !has_no_slab(self.pages.at(address)) && pool_at(&read(&self.slabs), address).is_some()
     }
 }
@@ -195,25 +195,25 @@ mod tests {
     #[test]
     fn an_address_belongs_to_the_borrower_of_its_slab_and_else_to_the_owner_of_its_segment() {
         const MIB: u64 = 1 << 20;
-        static NAMES: [&str; 3] = ["lender", "borrower", "neighbour"];
-        let [lender, borrower, neighbour] = NAMES.each_ref();
+        static NAMES: [&str; 3] = ["parent", "borrower", "neighbour"];
+        let [parent, borrower, neighbour] = NAMES.each_ref();
         let registry = Registry::<&str>::default();
         let owner = |address: u64| registry.possible_owner(address).copied();
-        registry.add_segment(64 * MIB, 33 * MIB, lender);
+        registry.add_segment(64 * MIB, 33 * MIB, parent);
         registry.add_segment(97 * MIB, MIB, neighbour);
-        assert_eq!([owner(63 * MIB), owner(64 * MIB)], [None, Some("lender")]);
-        assert_eq!([owner(96 * MIB), owner(97 * MIB)], [Some("lender"), Some("neighbour")]);
+        assert_eq!([owner(63 * MIB), owner(64 * MIB)], [None, Some("parent")]);
+        assert_eq!([owner(96 * MIB), owner(97 * MIB)], [Some("parent"), Some("neighbour")]);
         registry.lend(66 * MIB, 4 * MIB, borrower);
-        assert!(registry.is_lent(lender, 69 * MIB) && !registry.is_lent(lender, 70 * MIB));
+        assert!(registry.is_lent(parent, 69 * MIB) && !registry.is_lent(parent, 70 * MIB));
         registry.take_back(68 * MIB, MIB);
         let owners = [66, 68, 69, 70].map(|mib| owner(mib * MIB));
         assert_eq!(
             owners,
-            [Some("borrower"), Some("lender"), Some("borrower"), Some("lender")]
+            [Some("borrower"), Some("parent"), Some("borrower"), Some("parent")]
         );
         registry.take_back(66 * MIB, 4 * MIB);
         registry.remove_segment(64 * MIB, 33 * MIB);
         assert_eq!([owner(66 * MIB), owner(97 * MIB)], [None, Some("neighbour")]);
-        assert!(registry.slabs_of(|_| true).is_empty() && registry.segments_of(lender).is_empty());
+        assert!(registry.slabs_of(|_| true).is_empty() && registry.segments_of(parent).is_empty());
     }
 }

@@ -50,7 +50,7 @@ impl Pool {
                     self.usage.returned(&block);
                     Freed::Block(block)
                 }
-                None if self.lender.is_some() || policy.owns(address) => Freed::NoBlock,
+                None if self.parent.is_some() || policy.owns(address) => Freed::NoBlock,
                 None => Freed::NotPooled,
             })
         });
@@ -75,7 +75,7 @@ impl Pools {
             root
         };
         let mut result = from(first);
-        if lacks_memory(&result) && first.lender.is_some() {
+        if lacks_memory(&result) && first.parent.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
         }
@@ -115,9 +115,9 @@ impl Pools {
         let policy = lock(&pool.policy);
         let policy = policy.as_deref()?;
         let block = policy.find(address)?;
-        let backing = match pool.lender {
+        let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(lender) => lock(&lender.policy).as_deref()?.backing(&block),
+            Some(parent) => lock(&parent.policy).as_deref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -181,8 +181,8 @@ impl Pools {
     pub fn free_inside(&self, device: i16) -> (u64, u64) {
         let (mut free, mut largest) = (0, 0);
         for root in self.of_device(device) {
-            // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The lender's
-            // lock comes last, as always.
+            // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The lock of
+            // the parent pool comes last, as always.
             let family: Vec<_> = root.family().map(|pool| lock(&pool.policy)).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();

@@ -75,7 +75,7 @@ impl Pools {
         for (address, size, subpool) in slabs {
             self.registry.lend(address, size, subpool);
         }
-        // The lender comes first, because its subpools need it.
+        // The parent pool comes first, because its subpools need it.
         for (one, policy) in policies.into_iter().rev() {
             self.state.ledger.pool_begins(device, &one.usage);
             for block in policy.live() {
@@ -94,7 +94,7 @@ impl Pools {
     /// The context of a detached pool is gone. Gives back the memory that did not go with the context.
     pub fn release_detached(&self, detached: DetachedPool) {
         let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
-        // The memory of a subpool belongs to its lender.
+        // The memory of a subpool belongs to its parent pool.
         for memory in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
             // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {

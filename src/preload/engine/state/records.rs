@@ -1,4 +1,5 @@
-//! The records that the engine writes into the journal: what each holds, and the recorder that writes them.
+//! The recorder, which writes records into the journal, and the records that more than one caller makes. A caller that is
+//! the only one of its kind encodes the `Event` itself.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use tracing::warn;
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};
 use base::cuda::DriverError;
-use journal::format::{self, Event, MAX_ROUTES, MemInfo, RawRecord, RouteEntry};
+use journal::format::{self, Event, MAX_ROUTES, RawRecord, RouteEntry};
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 use quota::Device;
@@ -67,34 +68,6 @@ pub fn block_freed(api: Api, device: i16, freed: &Block, stream: u8, context_gon
     event.encode(api, device)
 }
 
-/// A request for memory that failed; `over_limit` if a limit of ours refused it.
-pub fn allocation_failed(
-    api: Api,
-    class: Class,
-    device: i16,
-    requested: u64,
-    problem: DriverError,
-    over_limit: bool,
-) -> RawRecord {
-    let event = Event::AllocFailed {
-        class: class.into(),
-        requested,
-        result: problem.0,
-        over_limit,
-    };
-    event.encode(api, device)
-}
-
-/// A free that failed; `result` is 0 if the next layer freed an allocation that the ledger did not have.
-pub fn free_failed(api: Api, key: Key, device: i16, result: i32) -> RawRecord {
-    let event = Event::FreeFailed {
-        address: key.value(),
-        segment: None,
-        result,
-    };
-    event.encode(api, device)
-}
-
 /// A segment that a pool obtained; `moved` if its memory was mapped elsewhere before.
 pub fn segment_obtained(device: i16, address: u64, size: u64, moved: bool) -> RawRecord {
     Event::SegmentAlloc { address, size, moved }.encode(Api::Policy, device)
@@ -129,47 +102,6 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
         used,
     };
     event.encode(api, device)
-}
-
-/// A context that is destroyed.
-pub fn context_destroyed(api: Api, device: i16, context: u64) -> RawRecord {
-    Event::ContextDestroyed { context }.encode(api, device)
-}
-
-/// Physical memory that the job mapped.
-pub fn mapped(api: Api, device: i16, address: u64, size: u64, handle: u64) -> RawRecord {
-    Event::Map { address, size, handle }.encode(api, device)
-}
-
-/// Physical memory that the job unmapped.
-pub fn unmapped(api: Api, device: i16, address: u64, size: u64) -> RawRecord {
-    Event::Unmap { address, size }.encode(api, device)
-}
-
-/// A measurement of a device. Bytes.
-pub struct Measured {
-    /// What the ledger has reserved.
-    pub reserved: u64,
-    /// Free and total memory as the next layer tells it.
-    pub free: u64,
-    pub total: u64,
-    /// What NVML says that this process holds; 0 if NVML does not say.
-    pub of_process: u64,
-}
-
-pub fn measured(device: i16, figures: &Measured) -> RawRecord {
-    let Measured {
-        reserved,
-        free,
-        total,
-        of_process,
-    } = *figures;
-    let event = Event::Measured {
-        mem_info: (total > 0).then_some(MemInfo { total, free }),
-        process_bytes: (of_process > 0).then_some(of_process),
-        reserved,
-    };
-    event.encode(Api::Policy, device)
 }
 
 /// Writes records into the journal, if there is one.

@@ -9,11 +9,11 @@ use super::allocation::Allocation;
 use base::api::Class;
 use policy::Block;
 
-/// With at most this many pools on a device, their sum is checked for a peak at every block ...
+/// With at most this many pools on a device, the sum of the pools is compared with the peak at every block obtained.
 const POOLS_SUMMED_ALWAYS: usize = 1;
-/// ... with more pools, at one block in so many of each pool ...
+/// With more pools, that is done at one block in this many of each pool,
 const SUMMING_INTERVAL: u64 = 64;
-/// ... and at each block of more bytes than this.
+/// and at each block of more bytes than this.
 const LARGE_BLOCK_BYTES: u64 = 1 << 20;
 
 /// A number with its peak.

@@ -1,12 +1,14 @@
-//! One device now: what NVML says of it and of each process, beside the ledgers of the processes under the library.
+//! Explains the memory of one device now: compares NVML's figures for the device and its processes with the ledgers of
+//! the processes under the library.
 
 use base::identity;
 
-use super::{Device, Process, incomplete};
-use crate::analysis::account::DeviceAccount;
+use super::device::{Device, Process, incomplete};
 use crate::analysis::device_code;
-use crate::analysis::job::{self, Job};
-use crate::analysis::measured::{Ledger, Measurements, minus};
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::job::Job;
+use crate::analysis::measurements::{Measurements, minus};
+use crate::analysis::names::device_uuid;
 use crate::analysis::nvml::{Listed, Reading};
 use crate::analysis::reconciliation::{Basis, Context, Differences};
 
@@ -14,21 +16,21 @@ use crate::analysis::reconciliation::{Basis, Context, Differences};
 struct Member<'a> {
     process: Process,
     job: &'a Job,
-    account: Option<&'a DeviceAccount>,
+    ledger: Option<&'a DeviceLedger>,
 }
 
 impl Member<'_> {
     fn measurements(&self) -> Option<&Measurements> {
-        self.account.map(|account| &account.measurements)
+        self.ledger.map(|ledger| &ledger.measurements)
     }
 
     fn excess(&self) -> Option<i64> {
         self.process
             .nvml_used
-            .map(|used| minus(used, self.process.ledger.reserved))
+            .map(|used| minus(used, self.process.balance.reserved))
     }
 
-    /// From when on it may have had memory on the device, on the clock of the journals.
+    /// The earliest time at which the process may have held memory on the device, on the clock of the journals.
     fn since_ns(&self) -> u64 {
         let first = self.measurements().and_then(Measurements::first);
         let after = first.map_or(0, |first| first.time_ns);
@@ -37,8 +39,8 @@ impl Member<'_> {
 
     fn explain(&mut self, excess: i64) {
         let pid = self.process.pid;
-        let (ledger, context) = (&self.process.ledger, self.process.context);
-        self.process.differences = Differences::explain(excess, ledger, context, || device_code::mapped_by(pid));
+        let (balance, context) = (&self.process.balance, self.process.context);
+        self.process.differences = Differences::explain(excess, balance, context, || device_code::mapped_by(pid));
     }
 }
 
@@ -46,35 +48,35 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     let mut notes = Vec::new();
     let (mut name, mut members) = (String::new(), Vec::new());
     for (pid, job) in jobs {
-        for (_, told, account) in job.devices() {
-            let Some(told) = told.filter(|told| job::uuid(&told.uuid).as_deref() == Some(uuid.as_str())) else {
+        for (_, entry, ledger) in job.devices() {
+            let Some(entry) = entry.filter(|entry| device_uuid(&entry.uuid).as_deref() == Some(uuid.as_str())) else {
                 continue;
             };
-            name.clone_from(&told.name);
+            name.clone_from(&entry.name);
             notes.extend(incomplete(*pid, job));
-            let mut process = Process::new(*pid, job, account.map(Ledger::of).unwrap_or_default());
-            let last = account.and_then(|account| account.measurements.last());
+            let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
+            let last = ledger.and_then(|ledger| ledger.measurements.last());
             process.driver = last.and_then(|(measured, _)| measured.driver);
-            members.push(Member { process, job, account });
+            members.push(Member { process, job, ledger });
         }
     }
     if reading.mig {
-        notes.push("the GPU is divided (MIG): NVML's figures may be those of all its instances".into());
+        notes.push("the GPU is divided into instances (MIG): NVML's figures may be the sums of all instances".into());
     }
-    let nobody = Vec::new();
+    let none_listed = Vec::new();
     let listed = match &reading.processes {
         Ok(listed) => listed,
         Err(reason) => {
             notes.push(reason.clone());
-            &nobody
+            &none_listed
         }
     };
     for member in &mut members {
         let process = &mut member.process;
         process.nvml_used = match listed.iter().find(|one| one.pid == process.pid) {
             Some(one) => one.used,
-            // Who has no context is not listed, and has nothing.
-            None if reading.processes.is_ok() && process.ledger.reserved == 0 => Some(0),
+            // NVML does not list a process without a context, and a process without a context holds no memory.
+            None if reading.processes.is_ok() && process.balance.reserved == 0 => Some(0),
             None => None,
         };
     }
@@ -95,11 +97,12 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
     }
 }
 
-/// Who is on the device and not under the library.
+/// The processes on the device that do not run under the library.
 fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec<Listed> {
     let is_member = |pid| members.iter().any(|member| member.process.pid == pid);
     let mut others: Vec<Listed> = listed.iter().filter(|one| !is_member(one.pid)).copied().collect();
-    // NVML may count processes in another namespace than ours: then ours are among those that nobody here has heard of.
+    // NVML may report process ids of another pid namespace. Then it lists even the processes under the library by ids
+    // that do not exist here. Entries with such ids must not count as other processes.
     let missing = members
         .iter()
         .any(|member| !listed.iter().any(|one| one.pid == member.process.pid) && member.process.nvml_used.is_none());
@@ -107,7 +110,7 @@ fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec
         let before = others.len();
         others.retain(|one| identity::start_ticks(&one.pid.to_string()).is_some());
         if others.len() < before {
-            notes.push("NVML lists processes by ids that are not known here (another pid namespace)".into());
+            notes.push("NVML lists processes by ids of another pid namespace, which do not exist here".into());
         }
     }
     let silent = others.iter().filter(|one| one.used.is_none()).count();
@@ -118,13 +121,13 @@ fn others(listed: &[Listed], members: &[Member], notes: &mut Vec<String>) -> Vec
             "other processes are"
         };
         notes.push(format!(
-            "NVML does not tell the bytes of {silent} {are} there: they are in the unknown"
+            "NVML does not report the bytes of {silent} {are} on the device: they are part of the unknown"
         ));
     }
     others
 }
 
-/// What is known of each process's context, from its own measurements or else from another's.
+/// Determines the context of each process from its own measurements, or else from another process's context.
 fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
     for place in 0..members.len() {
         let (member, excess) = (&members[place], members[place].excess());
@@ -134,7 +137,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
         let alone = measurements.first().is_some_and(|first| {
             let then = member.since_ns();
             let mut rest = members.iter().enumerate().filter(|&(other, _)| other != place);
-            // A layer that shows less than the whole device does not tell what others have of it.
+            // If the next layer reports only a part of the device, its figures do not show what other processes hold.
             first.driver.is_some_and(|(whole, _)| whole >= total - total / 16)
                 && !rest.any(|(_, other)| other.since_ns() < then)
                 && !others
@@ -144,7 +147,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
         members[place].process.context = Context::of(measurements, alone, excess);
     }
     let named = |member: &Member| {
-        let differences = Differences::explain(member.excess()?, &member.process.ledger, member.process.context, || 0);
+        let differences = Differences::explain(member.excess()?, &member.process.balance, member.process.context, || 0);
         member.process.context.map(|_| differences.context)
     };
     let alike = members.iter().filter_map(named).min();
@@ -157,7 +160,7 @@ fn contexts(members: &mut [Member], others: &[Listed], total: u64) {
     }
 }
 
-/// Names the bytes of each process; what other processes have, and what has no name.
+/// Explains the bytes of each process. Returns the bytes of other processes and the unexplained bytes.
 fn explain(reading: &Reading, members: &mut [Member], others: &[Listed], notes: &mut Vec<String>) -> (u64, i64) {
     let other_processes = others.iter().filter_map(|one| one.used).fold(0, u64::saturating_add);
     let mut left = minus(reading.used, other_processes);
@@ -168,41 +171,41 @@ fn explain(reading: &Reading, members: &mut [Member], others: &[Listed], notes: 
         left = left.saturating_sub_unsigned(member.process.nvml_used.unwrap_or(0));
         unknown = unknown.saturating_add(member.process.differences.unknown);
     }
-    // Where a process's own bytes are not told, its part is explained from what is left of the device.
-    let untold = |member: &&mut Member| member.process.nvml_used.is_none();
+    // The bytes of the device that remain are the excess of the processes whose bytes NVML does not report.
+    let unreported = |member: &&mut Member| member.process.nvml_used.is_none();
     for member in members.iter() {
         if member.process.nvml_used.is_none() {
-            left = left.saturating_sub_unsigned(member.process.ledger.reserved);
+            left = left.saturating_sub_unsigned(member.process.balance.reserved);
             notes.push(format!(
-                "NVML does not tell the bytes of process {}: what of the unknown is its own cannot be told",
+                "NVML does not report the bytes of process {}: the unknown may be its own",
                 member.process.pid
             ));
         }
     }
-    for member in members.iter_mut().filter(untold) {
+    for member in members.iter_mut().filter(unreported) {
         member.explain(left);
         left = std::mem::take(&mut member.process.differences.unknown);
     }
     (other_processes, unknown.saturating_add(left))
 }
 
-/// When a process began, on the clock of the journals (CLOCK_MONOTONIC).
+/// When a process started, on the clock of the journals (CLOCK_MONOTONIC).
 fn started_ns(pid: u32) -> Option<u64> {
     let ticks = identity::start_ticks(&pid.to_string())?;
     // SAFETY: sysconf has no preconditions.
     let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) })
         .ok()
         .filter(|&ticks| ticks > 0)?;
-    // At the end of that tick: nobody has memory of a device within the first one.
+    // The time at the end of the tick in which the process started: a process cannot hold device memory earlier.
     let since_boot = (u128::from(ticks) + 1) * 1_000_000_000 / u128::from(a_second);
-    // Time that the machine was asleep counts for the one clock only.
+    // /proc counts from boot including suspended time; CLOCK_MONOTONIC leaves suspended time out.
     let asleep = now_ns(libc::CLOCK_BOOTTIME)?.saturating_sub(now_ns(libc::CLOCK_MONOTONIC)?);
     Some(u64::try_from(since_boot).ok()?.saturating_sub(asleep))
 }
 
 fn now_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is this frame's own.
+    // SAFETY: `time` is a local variable that outlives the call.
     let read = unsafe { libc::clock_gettime(clock, &mut time) } == 0;
     read.then(|| time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }

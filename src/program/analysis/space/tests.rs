@@ -29,12 +29,12 @@ fn memory_goes_in_any_pieces() {
         "the end of one and the start of the next"
     );
     assert_eq!((space.free(), space.largest(), space.segments()), (350, 200, 3));
-    assert_eq!(space.occupy(1190, 20), Err(Impossible), "no longer mapped");
+    assert_eq!(space.occupy(1190, 20), Err(Contradiction), "no longer mapped");
     assert_eq!(space.add_segment(1200, 50), 50, "mapped there again");
     assert_eq!((space.free(), space.largest()), (400, 200));
     assert_eq!(space.remove_segment(0, 5000), 500, "with the block that was in it");
     assert_eq!((space.free(), space.largest(), space.segments()), (0, 0, 0));
-    assert_eq!(space.release(1000, 100), Err(Impossible));
+    assert_eq!(space.release(1000, 100), Err(Contradiction));
 }
 
 #[test]
@@ -44,12 +44,12 @@ fn the_impossible_is_refused_or_left_out() {
     space.occupy(1010, 10).unwrap();
     assert_eq!(space.add_segment(u64::MAX, 100), 0);
     assert_eq!(space.add_segment(1020, 40), 0, "all of it is there");
-    assert_eq!(space.occupy(1015, 10), Err(Impossible));
-    assert_eq!(space.occupy(2000, 10), Err(Impossible));
-    assert_eq!(space.occupy(1090, 20), Err(Impossible));
-    assert_eq!(space.release(1000, 15), Err(Impossible));
-    assert_eq!(space.release(1095, u64::MAX), Err(Impossible));
-    assert_eq!(space.release(5, 1), Err(Impossible));
+    assert_eq!(space.occupy(1015, 10), Err(Contradiction));
+    assert_eq!(space.occupy(2000, 10), Err(Contradiction));
+    assert_eq!(space.occupy(1090, 20), Err(Contradiction));
+    assert_eq!(space.release(1000, 15), Err(Contradiction));
+    assert_eq!(space.release(1095, u64::MAX), Err(Contradiction));
+    assert_eq!(space.release(5, 1), Err(Contradiction));
     assert_eq!(space.remove_segment(7, 100), 0);
     assert_eq!(space.remove_segment(1000, u64::MAX), 0);
     assert_eq!(space.remove_segment(1050, 0), 0);
@@ -62,7 +62,7 @@ fn the_impossible_is_refused_or_left_out() {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A block at this place is freed, or one is made there.
+    /// Start and length. Frees the block that begins at start, or makes a block there.
     Block(u64, u64),
     Add(u64, u64),
     Remove(u64, u64),
@@ -80,7 +80,7 @@ proptest! {
     #[test]
     fn agrees_with_a_bitmap(steps in prop::collection::vec(any_step(), 1..120)) {
         let mut space = Space::default();
-        // There, and taken by a block.
+        // For each address: whether it lies in a segment, and whether it lies in a block.
         let (mut held, mut used) = ([false; 96], [false; 96]);
         let mut blocks: Vec<(u64, u64)> = Vec::new();
         let range = |start: u64, length: u64| start as usize..(start + length) as usize;
@@ -96,7 +96,7 @@ proptest! {
                     prop_assert_eq!(space.remove_segment(start, length), there);
                     held[range(start, length)].fill(false);
                     used[range(start, length)].fill(false);
-                    // Blocks that lost bytes can no longer be told from what comes in their place.
+                    // A block that lost bytes is freed and forgotten, because later blocks may take the same addresses.
                     for &(s, len) in &blocks {
                         if s < start + length && start < s + len {
                             for place in range(s, len) {

@@ -1,4 +1,4 @@
-//! Limits and shared accounts: which limit each device will have, and whether the accounts can be kept.
+//! Checks the limit of each device, and whether the folder of the shared accounts can be used.
 
 use std::path::Path;
 
@@ -49,10 +49,10 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
         let context = device.context_bytes.unwrap_or(0);
         if limit > total {
             findings
-                .note(LIMIT, format!("{text}: more than there is"), "")
+                .note(LIMIT, format!("{text}: more than there is, so it has no effect"), "")
                 .at(quota.from);
         } else if limit <= context {
-            let advice = "Nothing is left for the job: give it more than that.";
+            let advice = "No memory is left for the job: set a higher limit.";
             findings
                 .problem(
                     LIMIT,
@@ -74,14 +74,14 @@ fn limits(findings: &mut Findings, quota: &Settings, driver: Option<&Driver>) {
                 .warning(
                     LIMIT,
                     format!("a limit for device {name}, which the job does not see"),
-                    "Numbers are those after CUDA_VISIBLE_DEVICES; `nvidia-smi -L` tells UUIDs.",
+                    "Devices are numbered after CUDA_VISIBLE_DEVICES is applied; `nvidia-smi -L` lists UUIDs.",
                 )
                 .at(quota.from);
         }
     }
 }
 
-/// What limits know a device by.
+/// The number and the UUID by which a limit names the device.
 fn names(device: &Device) -> (Option<u32>, String) {
     let uuid = device.uuid.as_deref().and_then(parse_uuid);
     (
@@ -114,7 +114,7 @@ fn accounts(findings: &mut Findings, folder: &Path) {
     }
     if !found {
         findings
-            .ok(ACCOUNTS, "accounts can be kept; there are none yet")
+            .ok(ACCOUNTS, "accounts can be kept here; there are none yet")
             .at(place);
     }
 }
@@ -124,7 +124,7 @@ fn account(findings: &mut Findings, file: &Path) {
     let account = match SharedAccount::open_path(file) {
         Ok(account) => account,
         Err(why) => {
-            let advice = "The next process that needs it replaces it; those that use the old one are not counted then.";
+            let advice = "The next process that needs the account replaces the file; processes that use the old one are then not counted.";
             findings.warning(ACCOUNTS, why, advice).at(place);
             return;
         }
@@ -137,7 +137,7 @@ fn account(findings: &mut Findings, file: &Path) {
         findings.ok(ACCOUNTS, text).at(place);
         return;
     }
-    // It may have been on the move.
+    // A process may have changed the account between the two reads, so both figures are read again.
     let (again, held) = (account.account().used(), together(&account.holders()));
     if again == held || again != used {
         findings.ok(ACCOUNTS, text).at(place);
@@ -146,7 +146,7 @@ fn account(findings: &mut Findings, file: &Path) {
             .warning(
                 ACCOUNTS,
                 format!("{} used, but the processes have {} together", size(used), size(held)),
-                "Somebody wrote to the file. Remove it while no process of the group runs.",
+                "Another program has written to the file. Remove it while no process of the group runs.",
             )
             .at(place);
     }

@@ -1,4 +1,4 @@
-//! Puts a question to a child of this program (`probe`), and listens no longer than said.
+//! Starts this program again as a child (`probe`), and reads the child's answer, with a time limit.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -11,18 +11,18 @@ use super::environment::Environment;
 use super::probe::{COMMAND, What};
 use super::processes::{End, Group};
 
-/// The most that is kept of what a child says on stderr.
-const MOST_WORDS: u64 = 16 << 10;
+/// The most bytes that are kept of a child's standard error.
+const MOST_ERROR_BYTES: u64 = 16 << 10;
 
 pub struct Answer {
     pub end: End,
     pub lines: Vec<String>,
-    /// What stood on stderr.
-    pub words: String,
+    /// The child's standard error.
+    pub error_text: String,
 }
 
 pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> Command {
-    // This very file, even if another one has its name by now.
+    // The running program, even if another file has its name by now.
     let mut command = Command::new("/proc/self/exe");
     command.arg(COMMAND).arg(what.name());
     environment.apply(&mut command, preloads);
@@ -36,24 +36,26 @@ pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> C
 pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> std::io::Result<Answer> {
     let mut group = Group::start(&mut command(what, environment, preloads))?;
     let lines = group.child().stdout.take().map(listen);
-    let words = group.child().stderr.take().map(|pipe| {
+    let error_text = group.child().stderr.take().map(|pipe| {
         thread::spawn(move || {
-            let mut words = Vec::new();
-            let _ = pipe.take(MOST_WORDS).read_to_end(&mut words);
-            String::from_utf8_lossy(&words).into_owned()
+            let mut error_text = Vec::new();
+            let _ = pipe.take(MOST_ERROR_BYTES).read_to_end(&mut error_text);
+            String::from_utf8_lossy(&error_text).into_owned()
         })
     });
     let end = group.wait(limit, |_| {})?;
-    // Then nobody holds the other ends of the pipes.
+    // Now no process holds the other ends of the pipes, so the threads that read the pipes end.
     group.end();
     Ok(Answer {
         end,
         lines: lines.map(|lines| lines.iter().collect()).unwrap_or_default(),
-        words: words.and_then(|words| words.join().ok()).unwrap_or_default(),
+        error_text: error_text
+            .and_then(|error_text| error_text.join().ok())
+            .unwrap_or_default(),
     })
 }
 
-/// The lines of a pipe, as they come.
+/// Starts a thread that sends the lines of a pipe as they arrive.
 pub fn listen(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (send, lines) = mpsc::channel();
     thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What an ELF file says about itself: what it is made for, what it needs, what it exports.
+//! Reads from an ELF file the machine that it is made for, the libraries that it needs, and the names that it exports.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,15 +9,15 @@ use object::{Endianness, ReadCache, ReadRef};
 
 type Header = FileHeader64<Endianness>;
 
-/// What stands in a file that may be run or loaded.
+/// The contents of a file that may be run or loaded.
 #[derive(Debug)]
 pub enum Kind {
     Elf(Binary),
-    /// ELF, but of 32 bits.
+    /// A 32-bit ELF file.
     Elf32 {
         machine: u16,
     },
-    /// Begins with `#!`: the rest of that line.
+    /// A script, with the text behind `#!` in the first line.
     Script(String),
     Other,
 }
@@ -25,14 +25,14 @@ pub enum Kind {
 #[derive(Debug, Default)]
 pub struct Binary {
     pub machine: u16,
-    /// The loader that it asks for; a program without one is static.
+    /// The loader that the program names; a static program names none.
     pub interpreter: Option<String>,
     pub is_program: bool,
     pub soname: Option<String>,
     pub needed: Vec<String>,
-    /// Names of what it exports that concerns us: `dlsym`, and what begins like a function of CUDA or NVML.
+    /// The exported names that begin like functions of the loader, CUDA, NVML, the simulated GPU or the library.
     pub exports: Vec<String>,
-    /// The latest version of glibc that it asks for.
+    /// The latest version of glibc that the file needs.
     pub glibc: Option<(u32, u32)>,
     pub size: u64,
 }
@@ -42,7 +42,7 @@ impl Binary {
         self.exports.iter().any(|exported| exported == name)
     }
 
-    /// How many exported names begin so, and go on with a capital letter.
+    /// The number of exported names that begin with `start` followed by a capital letter.
     pub fn count(&self, start: &str) -> usize {
         let fits = |name: &&String| {
             let rest = name.strip_prefix(start);
@@ -71,7 +71,7 @@ pub fn read(path: &Path) -> std::io::Result<Kind> {
     Ok(parse(&cache, size).map_or(Kind::Other, Kind::Elf))
 }
 
-/// `None` where the file is damaged.
+/// Parses an ELF file; `None` if it is damaged.
 fn parse<'data, R: ReadRef<'data>>(data: R, size: u64) -> Option<Binary> {
     let header = Header::parse(data).ok()?;
     let endian = header.endian().ok()?;
@@ -103,7 +103,8 @@ fn parse<'data, R: ReadRef<'data>>(data: R, size: u64) -> Option<Binary> {
             }
         }
     }
-    // A static position-independent program is of the type of a library, but has no name and an entry.
+    // A static position-independent program has the ELF type of a library. It differs from a library: it has an entry
+    // point and no name (`soname`).
     let kind = header.e_type.get(endian);
     let entry = header.e_entry.get(endian);
     binary.is_program =
@@ -143,7 +144,7 @@ fn glibc<'data, R: ReadRef<'data>>(
     latest
 }
 
-/// `2.34` as numbers.
+/// Parses a version such as `2.34`.
 pub fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -159,7 +160,7 @@ pub fn machine_name(machine: u16) -> String {
     }
 }
 
-/// What this program, and so the jobs of this machine, are made for.
+/// The ELF machine number of this program, which the library and the job must have, too.
 pub const OUR_MACHINE: u16 = if cfg!(target_arch = "aarch64") {
     object::elf::EM_AARCH64
 } else {

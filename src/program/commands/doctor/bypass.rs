@@ -1,4 +1,4 @@
-//! What the trial of a command shows to have gone past the library.
+//! Checks which memory and which processes bypassed the library during the trial of a command.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,48 +9,49 @@ use super::layers;
 use super::probe::Driver;
 use super::report::Findings;
 use super::trial::{Seen, Trial};
-use crate::analysis::account::api_name;
-use crate::analysis::codes;
 use crate::analysis::job::Job;
+use crate::analysis::names;
+use crate::analysis::names::{api_name, device_uuid};
 use crate::render::format::{self, count, size};
 
-/// Memory beyond account and context that is still nothing: code and the driver's own buffers.
-const UNREMARKABLE: u64 = 256 << 20;
-/// The same where it is not known what a context takes.
-const UNREMARKABLE_WITH_CONTEXT: u64 = 1 << 30;
+/// Device memory beyond ledger and context that is no sign of a bypass, because code and the driver's buffers take
+/// some.
+const USUAL_BEYOND_CONTEXT_BYTES: u64 = 256 << 20;
+/// Device memory beyond the ledger that is no sign of a bypass, if the size of a context is not known.
+const USUAL_BEYOND_LEDGER_BYTES: u64 = 1 << 30;
 
-/// What one context may take more than another.
-const A_CONTEXTS_OWN: u64 = 32 << 20;
+/// By how much the contexts of two processes on one device may differ.
+const CONTEXT_VARIATION_BYTES: u64 = 32 << 20;
 
 pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
     in_the_process(findings, trial);
     without_journal(findings, trial, driver);
     for job in &trial.jobs {
-        strangers(findings, job);
+        unknown_frees(findings, job);
         beyond(findings, job, trial.seen.get(&job.header.pid), driver);
     }
     let known = trial.seen.values().any(|seen| !seen.holds.is_empty());
-    let reserves = |job: &Job| job.account.devices.values().any(|device| device.all.reserved.peak > 0);
+    let reserves = |job: &Job| job.ledger.devices.values().any(|device| device.all.reserved.peak > 0);
     if !known && trial.jobs.iter().any(reserves) {
         findings.note(
             "bypass",
-            "NVML says nothing of these processes, so memory past the library cannot be told by its size",
+            "NVML does not report these processes, so memory that bypassed the library cannot be found by its size",
             "They lived too short for that, or NVML has other numbers for them, as in a container: run the doctor on the host, \
              or in the host's process namespace (--pid=host).",
         );
     }
 }
 
-/// CUDA's results.
+/// CUDA's result codes.
 const SUCCESS: i32 = 0;
 const DEINITIALISED: i32 = 4;
 
-/// A process, as a finding names it.
+/// The text by which a finding names a process.
 pub fn process(number: u32, command: &str) -> String {
     format!("process {number}: {}", format::printable(command, 80))
 }
 
-/// What was mapped that matters.
+/// Adds findings about drivers and layers that the processes had mapped.
 fn in_the_process(findings: &mut Findings, trial: &Trial) {
     let mut layers: BTreeMap<&String, u32> = BTreeMap::new();
     for (number, seen) in &trial.seen {
@@ -73,14 +74,14 @@ fn in_the_process(findings: &mut Findings, trial: &Trial) {
         findings
             .note(
                 "layer",
-                format!("{project} is in the process: {layer}"),
-                "Its limits hold.",
+                format!("the process has loaded {project}: {layer}"),
+                "The limits of that layer hold.",
             )
             .at(process(number, &trial.seen[&number].command));
     }
 }
 
-/// Processes that had the driver, and of which no journal tells.
+/// Checks for processes that loaded the driver but wrote no journal.
 fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>) {
     let has_journal = |number: &u32| trial.jobs.iter().any(|job| job.header.pid == *number);
     for (number, seen) in trial.seen.iter().filter(|(number, _)| !has_journal(number)) {
@@ -101,7 +102,7 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
                 .at(place);
         } else if held > 0 {
             let contexts = seen.holds.keys().filter_map(|uuid| context_bytes(driver, uuid));
-            match held > contexts.sum::<u64>() + A_CONTEXTS_OWN {
+            match held > contexts.sum::<u64>() + CONTEXT_VARIATION_BYTES {
                 true => findings
                     .warning(
                         "bypass",
@@ -111,14 +112,14 @@ fn without_journal(findings: &mut Findings, trial: &Trial, driver: Option<&Drive
                     )
                     .at(place),
                 false => findings
-                    .note("bypass", "has a context, and never asked for memory", "")
+                    .note("bypass", "has a context but did not ask for memory", "")
                     .at(place),
             }
         }
     }
 }
 
-/// What a context takes, where NVML said so of our own.
+/// The size of a context on the device according to NVML, measured on the context of the probe.
 fn context_bytes(driver: Option<&Driver>, uuid: &str) -> Option<u64> {
     let device = driver?
         .devices
@@ -127,12 +128,12 @@ fn context_bytes(driver: Option<&Driver>, uuid: &str) -> Option<u64> {
     device?.context_bytes
 }
 
-/// Frees of what was never ours.
-fn strangers(findings: &mut Findings, job: &Job) {
+/// Checks for frees of memory that was not allocated through the library.
+fn unknown_frees(findings: &mut Findings, job: &Job) {
     let place = process(job.header.pid, &job.header.command_line.join(" "));
     if job.header.unknown_frees > 0 {
         let graphs = job
-            .account
+            .ledger
             .devices
             .values()
             .any(|device| device.classes.contains_key(&Class::Graph.number()));
@@ -145,7 +146,7 @@ fn strangers(findings: &mut Findings, job: &Job) {
                 .note(
                     "bypass",
                     found,
-                    "Memory of graphs may be freed like that, and the job has graphs.",
+                    "The job uses CUDA graphs, and memory of a graph may be freed by an ordinary free.",
                 )
                 .at(place.clone()),
             false => findings
@@ -158,17 +159,17 @@ fn strangers(findings: &mut Findings, job: &Job) {
                 .at(place.clone()),
         }
     }
-    let failed = job.account.failures.iter().filter(|((api, result), _)| {
+    let failed = job.ledger.failures.iter().filter(|((api, result), _)| {
         let name = api_name(*api);
-        // As a process ends the driver may be gone before its memory is freed; that is usual.
+        // When a process ends, the driver often shuts down before the process frees its memory. That is no bypass.
         (name.contains("Free") || name.contains("Unregister")) && !matches!(*result, SUCCESS | DEINITIALISED)
     });
     for ((api, result), failure) in failed {
         findings
             .warning(
                 "bypass",
-                format!("{} failed with {}, {}", api_name(*api), codes::text(*result), format::times(failure.count)),
-                "An address that neither the library nor the driver knows: freed before, or obtained from something else.",
+                format!("{} failed with {}, {}", api_name(*api), names::result_name(*result), format::times(failure.count)),
+                "Neither the library nor the driver knows the address: it was freed before, or it is no address of device memory.",
             )
             .at(place.clone());
     }
@@ -183,23 +184,23 @@ fn strangers(findings: &mut Findings, job: &Job) {
     }
 }
 
-/// Device memory that NVML charges to the process, and neither the account nor a context explains.
+/// Checks for device memory that NVML charges to a process and that neither its ledger nor a context explains.
 fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Option<&Driver>) {
     let Some(seen) = seen else { return };
     for (uuid, &held) in &seen.holds {
         let context = context_bytes(driver, uuid);
-        let accounts = job.devices().into_iter().filter_map(|(_, told, account)| {
-            let same = format::uuid(&told?.uuid).as_ref() == Some(uuid);
-            account.filter(|_| same).map(|account| account.all.reserved.peak)
+        let ledgers = job.devices().into_iter().filter_map(|(_, entry, ledger)| {
+            let same = device_uuid(&entry?.uuid).as_ref() == Some(uuid);
+            ledger.filter(|_| same).map(|ledger| ledger.all.reserved.peak)
         });
-        let reserved: u64 = accounts.sum();
+        let reserved: u64 = ledgers.sum();
         let beyond = held.saturating_sub(reserved).saturating_sub(context.unwrap_or(0));
-        let unremarkable = if context.is_some() {
-            UNREMARKABLE
+        let usual = if context.is_some() {
+            USUAL_BEYOND_CONTEXT_BYTES
         } else {
-            UNREMARKABLE_WITH_CONTEXT
+            USUAL_BEYOND_LEDGER_BYTES
         };
-        if beyond > unremarkable {
+        if beyond > usual {
             findings
                 .warning(
                     "bypass",
@@ -211,7 +212,7 @@ fn beyond(findings: &mut Findings, job: &Job, seen: Option<&Seen>, driver: Optio
                         context.map_or_else(|| "an unknown amount".into(), size),
                         size(beyond)
                     ),
-                    "Code of large libraries is part of it; the rest was asked for by a way that is not hooked.",
+                    "The code of large libraries is part of it. The rest was allocated by calls that the library does not see.",
                 )
                 .at(process(job.header.pid, &seen.command));
         }

@@ -1,4 +1,4 @@
-//! The command: whether the loader will put the library in front of it.
+//! Checks whether the loader can preload the library into the command.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -10,10 +10,10 @@ use super::environment::Environment;
 use super::report::Findings;
 
 const CHECK: &str = "command";
-/// `#!` lines may name scripts again, but not for ever.
+/// The most scripts that are followed from `#!` line to `#!` line.
 const MOST_SCRIPTS: usize = 4;
 
-/// True if it can be run here.
+/// Returns true if the command can be run on this machine.
 pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -> bool {
     let mut name = name.to_owned();
     let mut shown = String::new();
@@ -37,17 +37,17 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
                     .problem(
                         CHECK,
                         format!("{shown}it is a program for {}", machine_name(machine)),
-                        "The library is of 64 bits, and CUDA has no driver for others: take a 64-bit build.",
+                        "The library and the CUDA driver are for 64-bit programs only: take a 64-bit build.",
                     )
                     .at(place);
                 return true;
             }
             Ok(Kind::Script(line)) => {
-                let mut words = line.split_ascii_whitespace();
-                let Some(interpreter) = words.next() else { break };
+                let mut parts = line.split_ascii_whitespace();
+                let Some(interpreter) = parts.next() else { break };
                 shown = format!("a script for {line}: ");
-                // `env` looks the program up that comes first behind its options.
-                let asked = words.find(|word| !word.starts_with('-') && !word.contains('='));
+                // `env` runs the first word that is neither an option nor an assignment.
+                let asked = parts.find(|part| !part.starts_with('-') && !part.contains('='));
                 name = match asked {
                     Some(program) if interpreter.ends_with("/env") => program.into(),
                     _ => interpreter.into(),
@@ -57,7 +57,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
                 findings
                     .note(
                         CHECK,
-                        "it is neither an ELF program nor a script with a #! line: a shell runs it",
+                        "it is neither an ELF program nor a script with a #! line, so a shell runs it",
                         "",
                     )
                     .at(place);
@@ -65,19 +65,23 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
             }
             Err(error) => {
                 findings
-                    .note(CHECK, format!("it cannot be read: {error}"), "It is run all the same.")
+                    .note(
+                        CHECK,
+                        format!("it cannot be read: {error}"),
+                        "The command is run nevertheless.",
+                    )
                     .at(place);
                 return true;
             }
         }
     }
     findings
-        .note(CHECK, "its #! line leads nowhere", "")
+        .note(CHECK, "the program in its #! line was not found", "")
         .at(name.to_string_lossy());
     true
 }
 
-/// As a shell finds it.
+/// Finds the file of a command as a shell does; `None` if no such file can be executed.
 fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
     let runs = |path: &Path| {
         path.metadata()
@@ -92,10 +96,10 @@ fn find(environment: &Environment, name: &OsStr) -> Option<PathBuf> {
         .find(|path| runs(path))
 }
 
-/// A program that gains rights is loaded without `LD_PRELOAD`.
+/// Checks for setuid, setgid and file capabilities. The loader ignores `LD_PRELOAD` for a program that gains rights.
 fn privileged(findings: &mut Findings, path: &Path) {
     let Ok(about) = path.metadata() else { return };
-    // SAFETY: these have no preconditions.
+    // SAFETY: getuid and getgid have no preconditions.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     let mode = about.permissions().mode();
     let gains = mode & libc::S_ISUID != 0 && about.uid() != user || mode & libc::S_ISGID != 0 && about.gid() != group;
@@ -110,7 +114,7 @@ fn privileged(findings: &mut Findings, path: &Path) {
         findings
             .warning(
                 CHECK,
-                "it is setuid or setgid: for everybody but its owner the loader drops LD_PRELOAD",
+                "it is setuid or setgid: the loader drops LD_PRELOAD for all users but its owner",
                 advice,
             )
             .at(place);
@@ -125,7 +129,7 @@ fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
-    // SAFETY: two C strings; with no buffer the call only says how long the value is.
+    // SAFETY: both names are C strings; without a buffer the call writes nothing and returns the length of the value.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
@@ -145,7 +149,7 @@ fn program(findings: &mut Findings, elf: &Binary, place: &str, shown: &str) -> b
             .warning(
                 CHECK,
                 format!("{shown}it is linked statically: LD_PRELOAD has no effect in it"),
-                "Nothing that it does itself is recorded; programs that it starts are, if they are not static.",
+                "Its own calls are not recorded; those of programs that it starts are, if these are not static.",
             )
             .at(place);
         return true;

@@ -1,4 +1,5 @@
-//! The driver: whether it is there, what it says, and what `auto_growth` can have of it.
+//! Checks whether the driver is installed and works, which devices it has, and whether `auto_growth` can map memory on
+//! them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,13 @@ use super::layers;
 use super::probe::{Device, Driver, What};
 use super::processes::End;
 use super::report::{Findings, Severity};
-use crate::analysis::codes;
+use crate::analysis::names;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
 
-/// Asks the driver as the job would reach it, other layers in front; should that fail, without them.
+/// Asks the driver through the preloaded layers of the job. If the driver fails, asks it without layers, to find the
+/// cause.
 pub fn check(
     findings: &mut Findings,
     environment: &Environment,
@@ -36,46 +38,46 @@ pub fn check(
             findings.problem(
                 CHECK,
                 format!("the driver could not be asked: {error}"),
-                "Mount /proc, and let this program start others.",
+                "/proc must be mounted, and this program must be allowed to start processes.",
             );
             return None;
         }
     };
-    let told = told(&answer);
+    let driver = last_state(&answer);
     match answer.end {
-        End::By(_) if told.done => {
-            describe(findings, &told, strategy);
-            return Some(told);
+        End::By(_) if driver.done => {
+            describe(findings, &driver, strategy);
+            return Some(driver);
         }
         End::Interrupted => return None,
         _ => {}
     }
-    let how = failure(&answer, &told, limit);
+    let how = failure(&answer, &driver, limit);
     let others: Vec<&PathBuf> = layers.iter().filter(|path| !environment.is_stand_in(path)).collect();
     let alone = match others.is_empty() {
         true => None,
         false => ask(What::Driver, environment, &[], limit).ok(),
     };
-    if alone.is_some_and(|answer| self::told(&answer).done && matches!(answer.end, End::By(_))) {
+    if alone.is_some_and(|answer| last_state(&answer).done && matches!(answer.end, End::By(_))) {
         findings.problem(
             CHECK,
             format!("{how}; without what LD_PRELOAD names it answers"),
-            "The fault is in a preloaded library: leave it out, or bring it up to date.",
+            "A preloaded library causes this: leave it out, or update it.",
         );
     } else {
         findings.problem(
             CHECK,
             how,
-            "Every CUDA program would do the same here. Look into the kernel's log (dmesg, NVRM and Xid lines), reload \
-             the kernel module or reboot; in a container compare with the host; a layer in place of the driver may be \
+            "Every CUDA program fails like this here. Look into the kernel's log (dmesg, NVRM and Xid lines); reload \
+             the kernel module or reboot; in a container, compare with the host. A layer in place of the driver may also be \
              to blame.",
         );
     }
-    Some(told)
+    Some(driver)
 }
 
-/// The last thing the child knew.
-fn told(answer: &Answer) -> Driver {
+/// The last state that the child wrote.
+fn last_state(answer: &Answer) -> Driver {
     let lines = answer.lines.iter().rev();
     lines
         .filter_map(|line| serde_json::from_str(line).ok())
@@ -83,19 +85,22 @@ fn told(answer: &Answer) -> Driver {
         .unwrap_or_default()
 }
 
-fn failure(answer: &Answer, told: &Driver, limit: Duration) -> String {
-    let doing = match told.doing.as_str() {
+fn failure(answer: &Answer, driver: &Driver, limit: Duration) -> String {
+    let doing = match driver.doing.as_str() {
         "" => "starting",
         "dlopen" => "dlopen(\"libcuda.so.1\")",
         doing => doing,
     };
-    let file = told.path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+    let file = driver
+        .path
+        .as_ref()
+        .map_or_else(String::new, |path| format!(" ({path})"));
     match answer.end {
         End::By(status) => match status.signal() {
             Some(signal) => format!("the driver{file} crashed with signal {signal} in {doing}"),
             None => format!(
                 "the driver{file} ended the process in {doing} ({status}){}",
-                last_words(&answer.words)
+                last_error_line(&answer.error_text)
             ),
         },
         _ => format!(
@@ -105,27 +110,27 @@ fn failure(answer: &Answer, told: &Driver, limit: Duration) -> String {
     }
 }
 
-fn last_words(words: &str) -> String {
-    let last = words.lines().rfind(|line| !line.trim().is_empty());
+fn last_error_line(error_text: &str) -> String {
+    let last = error_text.lines().rfind(|line| !line.trim().is_empty());
     last.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
 
-fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
-    if let Some(error) = &told.load_error {
+fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
+    if let Some(error) = &driver.load_error {
         return not_loaded(findings, error);
     }
-    let path = told.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
+    let path = driver.path.clone().unwrap_or_else(|| "libcuda.so.1".into());
     let file = binary::read(Path::new(&path)).ok();
     let elf = match &file {
         Some(Kind::Elf(elf)) => Some(elf),
         _ => None,
     };
     let simulated = elf.is_some_and(|elf| elf.exports("simgpu_truth"));
-    let version = told.version.map_or_else(
-        || "of no known version".into(),
+    let version = driver.version.map_or_else(
+        || "of unknown version".into(),
         |version| format!("of CUDA {}.{}", version / 1000, version % 1000 / 10),
     );
-    match told.init {
+    match driver.init {
         Some(0) => {}
         Some(code) => return not_initialised(findings, code, &path),
         None => {
@@ -133,7 +138,7 @@ fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
                 .problem(
                     CHECK,
                     "libcuda.so.1 has no cuInit",
-                    "It is no driver: reinstall the driver.",
+                    "The file is no driver: reinstall the driver.",
                 )
                 .at(path);
             return;
@@ -141,11 +146,12 @@ fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
     }
     let what = if simulated { "the simulated driver" } else { "a driver" };
     findings.ok(CHECK, format!("{what} {version}")).at(&path);
-    // The simulated one has none of the marks of NVIDIA's; a layer before it has its functions, too.
-    if let Some(elf) = elf.filter(|_| !simulated || !told.behind.is_empty()) {
-        genuine(findings, Path::new(&path), elf, &told.behind);
+    // The simulated driver alone is not compared with NVIDIA's. A layer that loads the simulated driver exports
+    // `simgpu_truth`, too, and must be reported as a layer.
+    if let Some(elf) = elf.filter(|_| !simulated || !driver.behind.is_empty()) {
+        genuine(findings, Path::new(&path), elf, &driver.behind);
     }
-    if let Some(answers) = told.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
+    if let Some(answers) = driver.answers.as_ref().filter(|answers| !same_file(answers, &path)) {
         findings
             .note(
                 "layer",
@@ -154,7 +160,7 @@ fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
             )
             .at(answers);
     }
-    if told.devices.is_empty() {
+    if driver.devices.is_empty() {
         let hidden = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         findings.problem(
             "device",
@@ -166,7 +172,7 @@ fn describe(findings: &mut Findings, told: &Driver, strategy: Strategy) {
              all that follow it.",
         );
     }
-    for device in &told.devices {
+    for device in &driver.devices {
         describe_device(findings, device);
         granules(findings, device, strategy);
     }
@@ -180,9 +186,7 @@ fn same_file(one: &str, other: &str) -> bool {
 fn not_loaded(findings: &mut Findings, error: &str) {
     let module = Path::new("/proc/driver/nvidia/version").exists();
     let advice = match (module, error.contains("wrong ELF class")) {
-        (_, true) => {
-            "A driver of 32 bits comes first in the loader's path: put the folder of the 64-bit one before it."
-        }
+        (_, true) => "A 32-bit driver comes first in the loader's path: put the folder of the 64-bit driver before it.",
         (true, _) => {
             "The kernel has the driver, but its library is not in the loader's path. In a container: start it with the \
              NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=compute,utility; else add the driver's folder to \
@@ -196,11 +200,11 @@ fn not_loaded(findings: &mut Findings, error: &str) {
     findings.problem(CHECK, format!("libcuda.so.1 cannot be loaded: {error}"), advice);
 }
 
-/// What is known of the codes that `cuInit` fails with.
+/// Adds a problem that explains the code with which `cuInit` failed.
 fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
     let nodes = |name: &str| Path::new("/dev").join(name).exists();
     let advice = match code {
-        2 => "The device or the host is out of memory: look who holds it (nvidia-smi).",
+        2 => "The device or the host is out of memory: nvidia-smi shows which processes hold it.",
         34 => {
             "This is the toolkit's stub, made for linking only: take the folder `stubs` out of LD_LIBRARY_PATH and let \
              the loader find the driver's own library."
@@ -221,9 +225,7 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
             "The forward-compatibility package (cuda-compat) is found first, and this device does not support it: take \
              its folder out of LD_LIBRARY_PATH, or update the driver."
         }
-        805..=809 => {
-            "The MPS control daemon does not answer as it should: look at nvidia-cuda-mps-control and its log."
-        }
+        805..=809 => "The MPS control daemon does not answer correctly: check nvidia-cuda-mps-control and its log.",
         999 if !nodes("nvidia-uvm") => {
             "There is no /dev/nvidia-uvm: load the module nvidia_uvm (nvidia-modprobe -u -c 0), or give the container \
              that device."
@@ -237,19 +239,19 @@ fn not_initialised(findings: &mut Findings, code: i32, path: &str) {
     findings
         .problem(
             CHECK,
-            format!("cuInit failed with {} ({code})", codes::text(code)),
+            format!("cuInit failed with {} ({code})", names::result_name(code)),
             advice,
         )
         .at(path);
 }
 
-/// Below this no driver of NVIDIA's has ever been.
-const SMALLEST_DRIVER: u64 = 4 << 20;
+/// Every `libcuda.so.1` of NVIDIA has been larger than this.
+const SMALLEST_DRIVER_BYTES: u64 = 4 << 20;
 
-/// Whether the file that stands as the driver is likely NVIDIA's own; what speaks against it is told.
+/// Adds a note if signs show that the file loaded as `libcuda.so.1` is not NVIDIA's driver.
 fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    // Under Windows the driver's own front is small and loads another one.
+    // Under Windows (WSL) NVIDIA's `libcuda.so.1` is small and loads another library.
     if real.starts_with("/usr/lib/wsl") {
         return;
     }
@@ -262,12 +264,12 @@ fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]
         against.push(format!("it loads {behind}"));
     }
     if let Some(project) = layers::project(&real) {
-        against.push(format!("it is called as {project} calls it"));
+        against.push(format!("it has the file name of {project}"));
     }
     if elf.exports("dlsym") {
         against.push("it exports dlsym".to_owned());
     }
-    if elf.size < SMALLEST_DRIVER {
+    if elf.size < SMALLEST_DRIVER_BYTES {
         against.push(format!("it has {} only", format::size(elf.size)));
     }
     if elf.soname.as_deref() != Some("libcuda.so.1") {
@@ -316,7 +318,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
                     "device {} serves one process at a time (exclusive compute mode)",
                     device.ordinal
                 ),
-                "A second process of the job on it fails; nvidia-smi -c DEFAULT, or MPS.",
+                "A second process on this device fails; use nvidia-smi -c DEFAULT, or MPS.",
             );
         }
     }
@@ -326,17 +328,17 @@ fn describe_device(findings: &mut Findings, device: &Device) {
             format!(
                 "device {}: {function} failed with {} ({code})",
                 device.ordinal,
-                codes::text(*code)
+                names::result_name(*code)
             ),
             match code {
-                2 => "No room for a context: look who holds the device's memory (nvidia-smi).",
+                2 => "There is no room for a context: nvidia-smi shows which processes hold the device's memory.",
                 _ => "No job can use it: look at nvidia-smi and dmesg.",
             },
         );
     }
 }
 
-/// Whether `auto_growth` can grow by granules here.
+/// Checks whether `auto_growth` can grow by granules on this device.
 fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
     if device.context_error.is_some() {
         return;
@@ -368,7 +370,7 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         }
         (Some((function, code)), None) => Some(format!(
             "device {ordinal} says it has virtual memory management, but {function} failed with {} ({code})",
-            codes::text(*code)
+            names::result_name(*code)
         )),
         (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
     };
@@ -377,8 +379,7 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
     }
     if device.granularity.is_some() && !device.mapped_twice {
         let found = format!("device {ordinal} maps no granule twice");
-        let advice =
-            "What is free of a granule in use serves small requests alone there: auto_growth wastes a little more.";
+        let advice = "The free part of a granule in use can then serve small requests only, so auto_growth wastes a little more memory.";
         findings.add("vmm", severity, found, advice);
     }
     if device.vmm && !device.descriptors {
@@ -391,7 +392,7 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         findings.note(
             "vmm",
             format!("device {ordinal} has no memory pools"),
-            "cudaMallocAsync fails here: leave out backend:cudaMallocAsync and what else asks for it.",
+            "cudaMallocAsync fails on this device: do not set backend:cudaMallocAsync or other settings that use it.",
         );
     }
 }

@@ -1,18 +1,18 @@
-//! The environment that the job would have: ours, with what the options change.
+//! The environment that the job would have: this program's environment, changed by the options.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::commands::run::Variables;
+use crate::launch::options::Variables;
 
 pub struct Environment {
-    /// Where it differs from ours.
+    /// The variables that the options set; they win over this program's environment.
     own: Variables,
-    /// The library under test, if it was found.
+    /// The library, if it was found.
     pub library: Option<PathBuf>,
-    /// Files that the simulated GPU preloads.
+    /// The stand-ins of the simulated GPU, which are preloaded.
     stand_ins: Vec<PathBuf>,
 }
 
@@ -30,13 +30,13 @@ impl Environment {
         own.map(|(_, value)| value.clone()).or_else(|| std::env::var_os(name))
     }
 
-    /// The value of a variable that is set and not empty.
+    /// The trimmed value of a variable; `None` if the variable is not set or empty.
     pub fn text(&self, name: &str) -> Option<String> {
         let value = self.get(name)?.to_string_lossy().trim().to_owned();
         (!value.is_empty()).then_some(value)
     }
 
-    /// What `LD_PRELOAD` names already, in order.
+    /// The files that `LD_PRELOAD` already names, in order.
     fn given(&self) -> Vec<PathBuf> {
         let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
         let items = value.as_bytes().split(|byte| matches!(byte, b':' | b' '));
@@ -49,7 +49,8 @@ impl Environment {
         self.library.as_ref().is_some_and(same)
     }
 
-    /// The job's `LD_PRELOAD`, item by item: as it is where it names the library already, else as `vramshim run` makes it.
+    /// The entries of the job's `LD_PRELOAD`, each once. If the variable already names the library, its entries come
+    /// first. Otherwise the library, then the stand-ins, come first, as under `vramshim run`.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let given = self.given();
         let mut preloads = Vec::new();
@@ -71,7 +72,7 @@ impl Environment {
         self.stand_ins.iter().any(|stand_in| stand_in == path)
     }
 
-    /// A command in this environment, with these libraries preloaded.
+    /// Gives a command this environment, with `preloads` as `LD_PRELOAD`.
     pub fn apply(&self, command: &mut Command, preloads: &[PathBuf]) {
         command.envs(self.own.iter().map(|(name, value)| (name, value)));
         let paths: Vec<&[u8]> = preloads.iter().map(|path| path.as_os_str().as_bytes()).collect();

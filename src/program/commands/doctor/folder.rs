@@ -1,4 +1,4 @@
-//! The folder for journals: whether one can be written there, by doing what the library does.
+//! Checks whether journals can be written: makes a file in their folder as the library makes a journal.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,13 +14,13 @@ use super::report::Findings;
 use crate::render::format::size;
 
 const CHECK: &str = "journal";
-/// What a journal takes at its beginning.
-const FIRST_STEP: usize = 1 << 20;
+/// The size of a new journal in bytes.
+const FIRST_STEP_BYTES: usize = 1 << 20;
 
 pub fn check(findings: &mut Findings, config: &Config) {
     if config.journal_max == 0 {
         findings
-            .note(CHECK, "no journals are kept", "VRAMSHIM_JOURNAL_MAX=0 asks for that.")
+            .note(CHECK, "no journals are kept", "VRAMSHIM_JOURNAL_MAX=0 turns them off.")
             .at("VRAMSHIM_JOURNAL_MAX");
         return;
     }
@@ -30,7 +30,7 @@ pub fn check(findings: &mut Findings, config: &Config) {
         .unwrap_or_else(|| PathBuf::from("vramshim-JOB"));
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
     let place = wanted.display().to_string();
-    let advice = "VRAMSHIM_DIR (vramshim run --dir) chooses another folder; the job goes on without a journal.";
+    let advice = "Choose another folder with VRAMSHIM_DIR (vramshim run --dir); the job would run without a journal.";
     let Some((existing, trial)) = try_nearest(findings, CHECK, &wanted, &place, advice) else {
         return;
     };
@@ -40,8 +40,8 @@ pub fn check(findings: &mut Findings, config: &Config) {
         findings
             .note(
                 CHECK,
-                format!("no blocks can be set aside{on} ({error}); zeros are written instead"),
-                "Journals grow a little slower there: a local disk is better.",
+                format!("blocks cannot be allocated in advance{on} ({error}); the library writes zeros instead"),
+                "Journals grow a little slower there; a local disk is better.",
             )
             .at(&place);
     }
@@ -50,7 +50,7 @@ pub fn check(findings: &mut Findings, config: &Config) {
             .note(
                 CHECK,
                 format!("record locks do not work{on} ({error})"),
-                "inspect tells a running job from a killed one by its process id then, on the same machine only.",
+                "inspect then uses the process id to tell a running job from a killed one, which works on the same machine only.",
             )
             .at(&place);
     }
@@ -59,7 +59,7 @@ pub fn check(findings: &mut Findings, config: &Config) {
             .note(
                 CHECK,
                 "journals would lie in memory",
-                "They are gone with the machine, and count towards a container's memory limit.",
+                "They are lost at a reboot, and they count towards a container's memory limit.",
             )
             .at(&place);
     }
@@ -77,8 +77,8 @@ pub struct Trial {
     pub no_locks: Option<io::Error>,
 }
 
-/// Tries out where a folder is or can be made: what does not exist yet is made in the nearest one that does. Where that
-/// cannot be, the problem is told and nothing returned.
+/// Tests the folder `wanted` or, if it does not exist, the nearest existing folder above it. Returns the tested folder
+/// with the result. If files cannot be made there, adds a problem and returns `None`.
 pub fn try_nearest<'a>(
     findings: &mut Findings,
     check: &'static str,
@@ -98,7 +98,8 @@ pub fn try_nearest<'a>(
     None
 }
 
-/// Makes a folder, a file in it, blocks, a lock and a shared mapping; takes all of it away again.
+/// Makes a temporary folder with a file, allocates the file's blocks, maps and locks the file. If the filesystem
+/// allocates no blocks, the file is not mapped.
 fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
     let inside = tempfile::Builder::new().prefix(".vramshim-doctor-").tempdir_in(folder);
     let inside = inside.map_err(|error| ("make a folder", error))?;
@@ -109,8 +110,8 @@ fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
         .open(inside.path().join("trial"))
         .map_err(|error| ("create a file", error))?;
     let last = || io::Error::last_os_error();
-    // SAFETY: numbers only.
-    let blocks = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, FIRST_STEP as libc::off_t) };
+    // SAFETY: the call takes numbers only, and the descriptor is open.
+    let blocks = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, FIRST_STEP_BYTES as libc::off_t) };
     let no_blocks = (blocks != 0).then(last);
     if let Some(error) = no_blocks {
         let known = matches!(
@@ -120,7 +121,8 @@ fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
         if !known {
             return Err(("get room for a journal", error));
         }
-        file.set_len(FIRST_STEP as u64).map_err(|error| ("write", error))?;
+        file.set_len(FIRST_STEP_BYTES as u64)
+            .map_err(|error| ("write", error))?;
         return Ok(Trial {
             no_blocks: Some(error),
             no_locks: lock(&file),
@@ -134,21 +136,21 @@ fn try_out(folder: &Path) -> Result<Trial, (&'static str, io::Error)> {
 }
 
 fn lock(file: &File) -> Option<io::Error> {
-    // SAFETY: flock is plain data.
+    // SAFETY: flock is plain data, for which zero bytes are valid.
     let mut whole: libc::flock = unsafe { std::mem::zeroed() };
     whole.l_type = libc::F_WRLCK as libc::c_short;
-    // SAFETY: the struct outlives the call.
+    // SAFETY: `whole` outlives the call.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &whole) };
     (result != 0).then(io::Error::last_os_error)
 }
 
 fn map(file: &File) -> io::Result<()> {
-    // SAFETY: a new mapping of a file that is as long as it; written once and taken away.
+    // SAFETY: the mapping is new and no longer than the file; it is written within its bounds and unmapped once.
     unsafe {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let mapped = libc::mmap(
             ptr::null_mut(),
-            FIRST_STEP,
+            FIRST_STEP_BYTES,
             rights,
             libc::MAP_SHARED,
             file.as_raw_fd(),
@@ -158,15 +160,16 @@ fn map(file: &File) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
         mapped.cast::<u8>().write_volatile(1);
-        libc::munmap(mapped, FIRST_STEP);
+        libc::munmap(mapped, FIRST_STEP_BYTES);
     }
     Ok(())
 }
 
-/// Names of filesystems that matter here, by `statfs` number.
+/// The name of a filesystem in memory, on a network or in user space, from its `statfs` number; `None` for other
+/// filesystems.
 fn kind_of(folder: &Path) -> Option<&'static str> {
     let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
-    // SAFETY: statfs is plain data, which the call fills in.
+    // SAFETY: statfs is plain data, and the call writes it.
     let kind = unsafe {
         let mut about: libc::statfs = std::mem::zeroed();
         (libc::statfs(path.as_ptr(), &mut about) == 0).then_some(about.f_type as u32)?
@@ -188,7 +191,7 @@ fn room(findings: &mut Findings, folder: &Path, most: u64, place: &str) {
     let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else {
         return;
     };
-    // SAFETY: statvfs is plain data, which the call fills in.
+    // SAFETY: statvfs is plain data, and the call writes it.
     let free = unsafe {
         let mut about: libc::statvfs = std::mem::zeroed();
         if libc::statvfs(path.as_ptr(), &mut about) != 0 {

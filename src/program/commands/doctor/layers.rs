@@ -1,4 +1,5 @@
-//! Other libraries between the job and the driver: what is preloaded, what it is known as, and in which order.
+//! Checks the other preloaded libraries: which functions each one hooks, which project it comes from, and whether it
+//! stands before the library.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use super::report::Findings;
 const CHECK: &str = "preload";
 pub const SYSTEM_PRELOADS: &str = "/etc/ld.so.preload";
 
-/// File names of layers that projects publish, and what they do.
+/// Known layers: file name, project, and what the layer does.
 const KNOWN: &[(&str, &str, &str)] = &[
     ("libvgpu.so", "HAMi-core", "limits memory and cores"),
     ("libvgpu-control.so", "vgpu-manager", "limits memory and cores"),
@@ -37,20 +38,22 @@ fn known(path: &Path) -> Option<(&'static str, &'static str)> {
     Some((entry.1, entry.2))
 }
 
-/// The project that a library of this name comes from.
+/// The project that a library with this path comes from, if it is known.
 pub fn project(path: &Path) -> Option<&'static str> {
-    // HAMi mounts its library as the driver below this folder.
+    // HAMi mounts its library in this folder, with the file name of the driver.
     let folder = path.starts_with("/usr/local/vgpu").then_some("HAMi-core");
     known(path).map(|(project, _)| project).or(folder)
 }
 
-/// What a library hooks, in words; empty where that is nothing of ours.
+/// A text with the numbers of CUDA and NVML functions that a library exports, and `dlsym` if it exports that. Empty if
+/// it exports none of these.
 fn hooks(elf: &Binary) -> String {
     let mut hooks = Vec::new();
     if elf.exports("dlsym") {
         hooks.push("dlsym".to_owned());
     }
-    // A library's own functions do not begin like that: CUDA's names go on with a capital letter.
+    // `count` requires a capital letter behind the prefix, as in CUDA's names, so a library's own functions do not
+    // count.
     for (start, what) in [("cu", "driver"), ("cuda", "runtime"), ("nvml", "NVML")] {
         match elf.count(start) {
             0 => {}
@@ -61,7 +64,7 @@ fn hooks(elf: &Binary) -> String {
     hooks.join(", ")
 }
 
-/// What stands in `/etc/ld.so.preload`.
+/// The entries of `/etc/ld.so.preload`.
 pub fn system_preloads() -> Vec<PathBuf> {
     let text = std::fs::read_to_string(SYSTEM_PRELOADS).unwrap_or_default();
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
@@ -93,7 +96,7 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
                     .note(
                         CHECK,
                         "the library is preloaded into every program of this machine",
-                        "It does nothing without CUDA; VRAMSHIM_JOURNAL_MAX=0 keeps journals away where none are wanted.",
+                        "The library does nothing in programs without CUDA; VRAMSHIM_JOURNAL_MAX=0 turns journals off.",
                     )
                     .at(SYSTEM_PRELOADS);
             }
@@ -107,16 +110,16 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
             .note(
                 CHECK,
                 "the driver loads a tool into the job (CUDA_INJECTION64_PATH)",
-                "A profiler's own memory is on the device too, and not in the journal.",
+                "A profiler also takes device memory, which is not in the journal.",
             )
             .at(tool);
     }
 }
 
-/// Tells of a preloaded library; true if it answers `dlsym` itself.
+/// Adds a finding about a preloaded library. Returns true if that library exports `dlsym`.
 fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
     let shown = path.display();
-    // A name without a slash is looked for by the loader.
+    // The loader searches its folders for a name without a slash, so the second `Err` below is no warning.
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(_) => {
@@ -124,7 +127,7 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
                 .warning(
                     CHECK,
                     format!("{place} names {shown}, which is no library of this machine"),
-                    "The loader complains and goes on: take it out.",
+                    "The loader prints an error and goes on: remove the entry.",
                 )
                 .at(place);
             return false;
@@ -142,7 +145,7 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
                 .warning(
                     CHECK,
                     format!("{place} names {shown}, which cannot be read: {error}"),
-                    "The loader complains and goes on without it: mount the file, or take the entry out.",
+                    "The loader prints an error and goes on without it: mount the file, or remove the entry.",
                 )
                 .at(place);
             return false;
@@ -153,7 +156,7 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
             .warning(
                 CHECK,
                 format!("{shown} is another copy of the library"),
-                "Two would account for each other's memory: name one of them.",
+                "Two copies would count each other's memory: name only one of them.",
             )
             .at(place);
         return true;
@@ -165,21 +168,21 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
                 .note(
                     CHECK,
                     format!("{shown} is preloaded: {project}, {does}"),
-                    "The library calls it as the next layer; its limits hold.",
+                    "The library calls it as the next layer; the limits of that layer hold.",
                 )
                 .at(place);
         }
         None if hooks.is_empty() => {
             findings
-                .ok(CHECK, format!("{shown} is preloaded, and exports nothing of CUDA"))
+                .ok(CHECK, format!("{shown} is preloaded, and exports no function of CUDA"))
                 .at(place);
         }
         None => {
             findings
                 .note(
                     CHECK,
-                    format!("{shown} is preloaded and exports {hooks}: a layer of its own"),
-                    "The library works with such layers; run the command here (vramshim doctor -- CMD) to see its calls arrive.",
+                    format!("{shown} is preloaded and exports {hooks}: it is a layer between job and driver"),
+                    "The library works with such layers. `vramshim doctor -- COMMAND` shows whether the command's calls reach it.",
                 )
                 .at(place);
         }
@@ -187,7 +190,7 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
     elf.exports("dlsym")
 }
 
-/// Our own place among what answers `dlsym`.
+/// Adds a finding about the libraries that answer `dlsym` before the library does.
 fn place(findings: &mut Findings, in_front: &[PathBuf]) {
     match in_front.first() {
         None => {

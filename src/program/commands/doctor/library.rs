@@ -1,4 +1,4 @@
-//! The library itself: whether it is there, fits this machine, and really is loaded where it is preloaded.
+//! Checks the library: whether it exists, fits this machine, and is loaded if it is preloaded.
 
 use std::ffi::CStr;
 use std::os::unix::process::ExitStatusExt;
@@ -11,21 +11,19 @@ use super::environment::Environment;
 use super::probe::What;
 use super::processes::End;
 use super::report::Findings;
-use crate::commands::run;
+use crate::launch::library::preload;
 use crate::render::format::duration;
 
 const CHECK: &str = "library";
 
-/// True if a job can be started under it.
+/// Returns true if a job can be started under the library.
 pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, limit: Duration) -> bool {
     let place = path.display().to_string();
     let reinstall = "Take the libvramshim.so that was built with this program (scripts/build).";
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
         Ok(Kind::Elf32 { .. }) => {
-            findings
-                .problem(CHECK, "it is a library of 32 bits", reinstall)
-                .at(place);
+            findings.problem(CHECK, "it is a 32-bit library", reinstall).at(place);
             return false;
         }
         Ok(_) => {
@@ -54,12 +52,12 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
         findings.problem(CHECK, "it is another library", reinstall).at(place);
         return false;
     }
-    if let Err(failure) = run::preload(&[path.to_owned()]) {
+    if let Err(failure) = preload(&[path.to_owned()]) {
         findings
             .problem(
                 CHECK,
                 failure.message(),
-                "Move or link the library to a path without colon or space.",
+                "Move or link the library to a path without a colon or space.",
             )
             .at(place);
         return false;
@@ -70,8 +68,11 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
         findings
             .problem(
                 CHECK,
-                format!("it needs glibc {major}.{minor}, here is {}.{}", here.0, here.1),
-                "Build it on a machine as old as the oldest that it is to run on.",
+                format!(
+                    "it needs glibc {major}.{minor}, and this machine has {}.{}",
+                    here.0, here.1
+                ),
+                "Build the library on a machine whose glibc is as old as the oldest it will run on.",
             )
             .at(place);
         return false;
@@ -83,23 +84,27 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
         }
         Err(why) => {
             findings
-                .problem(CHECK, format!("preloaded, it is not in the process: {why}"), reinstall)
+                .problem(
+                    CHECK,
+                    format!("it was preloaded but is not in the process: {why}"),
+                    reinstall,
+                )
                 .at(place);
             false
         }
     }
 }
 
-/// Preloads it, and nothing else, into a child, and looks whether it is mapped there.
+/// Preloads only the library into a child process, and checks whether the child has mapped it.
 fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), String> {
     let answer = ask(What::Maps, environment, &[path.to_owned()], limit).map_err(|error| error.to_string())?;
     let mapped = path.display().to_string();
     if answer.lines.iter().any(|line| line.ends_with(&mapped)) {
         return Ok(());
     }
-    let words = answer.words.trim();
+    let error_text = answer.error_text.trim();
     Err(match answer.end {
-        _ if !words.is_empty() => words.lines().next().unwrap_or_default().to_owned(),
+        _ if !error_text.is_empty() => error_text.lines().next().unwrap_or_default().to_owned(),
         End::TooLong => format!("the program did not start within {}", duration(limit.as_nanos() as u64)),
         End::By(status) => match status.signal() {
             Some(signal) => format!("the program died of signal {signal}"),
@@ -110,7 +115,7 @@ fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), 
 }
 
 fn our_glibc() -> Option<(u32, u32)> {
-    // SAFETY: a string that lives as long as the process.
+    // SAFETY: glibc returns a C string that lives as long as the process.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     parse_version(version.to_str().ok()?)
 }

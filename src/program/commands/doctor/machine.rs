@@ -1,4 +1,4 @@
-//! Limits of the process and the machine that change what a job or the library can do.
+//! Checks resource limits (`ulimit`) that affect a job or the library, and whether /proc is mounted.
 
 use super::report::Findings;
 use crate::render::format::size;
@@ -12,7 +12,7 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .warning(
                 CHECK,
                 format!("address space is limited to {}", size(limit)),
-                "CUDA and auto_growth reserve far more addresses than they use: ulimit -v unlimited.",
+                "CUDA and auto_growth reserve many more addresses than they use. `ulimit -v unlimited` removes the limit.",
             )
             .at("ulimit -v");
     }
@@ -21,7 +21,7 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .note(
                 CHECK,
                 format!("files may grow to {} only, and so may a journal", size(limit)),
-                "Beyond that events are counted as lost: ulimit -f unlimited.",
+                "Later events are counted as lost. `ulimit -f unlimited` removes the limit.",
             )
             .at("ulimit -f");
     }
@@ -30,7 +30,7 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .note(
                 CHECK,
                 format!("{limit} files may be open at once"),
-                "Sharing memory between processes takes a descriptor a granule: ulimit -n 4096.",
+                "Sharing memory between processes takes a descriptor for each granule. `ulimit -n 4096` raises the limit.",
             )
             .at("ulimit -n");
     }
@@ -44,17 +44,17 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .at("/proc");
     }
     if findings.0.len() == before {
-        findings.ok(CHECK, "no limit of this process is in the way");
+        findings.ok(CHECK, "no limit of this process affects a job");
     }
 }
 
-/// The limit, where there is one.
+/// The soft limit; `None` if there is none.
 fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
         rlim_max: libc::RLIM_INFINITY,
     };
-    // SAFETY: `limit` is valid for writing.
+    // SAFETY: `limit` is a local variable that the call may write.
     unsafe { libc::getrlimit(resource, &mut limit) };
     (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }

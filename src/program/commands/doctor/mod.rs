@@ -1,8 +1,8 @@
-//! `vramshim doctor`: what will happen to a job here, told before it is lost.
+//! `vramshim doctor`: checks what would happen to a job on this machine, before it starts.
 //!
-//! Each check is a file, and adds its findings to the list (`report`). What may crash or hang is done by children
-//! (`probe` in them, `ask` and `processes` here). A command is run for a moment (`trial`); `routes` and `bypass` tell what
-//! that showed.
+//! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
+//! processes: `probe` runs in a child, `ask` and `processes` start and end children. `trial` runs the user's command
+//! for a limited time; `routes` and `bypass` report what the trial showed.
 
 mod accounts;
 mod ask;
@@ -33,48 +33,49 @@ use serde_json::Value;
 use self::environment::Environment;
 use self::report::{Findings, Page};
 use self::trial::Trial;
-use super::Failure;
-use super::run::{Setting, find_library};
+use crate::failure::Failure;
+use crate::launch::library::find_library;
+use crate::launch::options::JobOptions;
 use crate::render::format;
 pub use probe::{COMMAND as PROBE, Probe};
 
-// A paragraph is one line: it is broken to the width of the terminal.
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
 const EXAMPLES: &str = "\
 Examples:
   vramshim doctor                                   # the machine, the driver, the settings
-  vramshim doctor -- python train.py                # and which ways this command's calls take
+  vramshim doctor -- python train.py                # also whether this command's calls reach the library
   vramshim doctor --strategy auto_growth --for 60s -- python train.py
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
-The command is run under the library, with its journals in a temporary folder, and ended after a while with everything it \
-started; its standard input is empty. It does what it always does meanwhile: give it a job that may be broken off.
+The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
+--for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
-Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 the doctor itself failed, 2 wrong usage.";
+Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Doctor {
     #[command(flatten)]
-    setting: Setting,
+    options: JobOptions,
 
-    /// Print JSON: every finding, what the driver said, what the command did
+    /// Print JSON: every finding, what the driver answered, what COMMAND did
     #[arg(long)]
     json: bool,
 
-    /// How long the command may run, such as 30s or 2min
+    /// How long COMMAND may run, such as 30s or 2min
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     moment: Duration,
 
-    /// How long the driver may take to answer
+    /// How long the driver may take to answer, such as 30s or 2min
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     timeout: Duration,
 
-    /// Show what the command prints, on standard error
+    /// Show the output of COMMAND on standard error
     #[arg(long)]
     show_output: bool,
 
-    /// A command to run for a moment; everything after it is its own
+    /// A command to try, with its arguments; it runs for the time of --for
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -106,19 +107,19 @@ impl Doctor {
         shown.map_err(Failure::unwritten)?;
         match worst.exit_code() {
             0 => Ok(()),
-            code => Err(Failure::found(code)),
+            code => Err(Failure::answer(code)),
         }
     }
 
-    /// The job's environment, and whether the library is there to be looked at.
+    /// The job's environment, and whether the library was found.
     fn environment(&self, findings: &mut Findings) -> Result<(Environment, bool), Failure> {
-        let mut variables = self.setting.variables()?;
+        let mut variables = self.options.variables()?;
         let mut stand_ins = Vec::new();
-        if let Some((simulator, own)) = self.setting.simulator()? {
+        if let Some((simulator, own)) = self.options.simulator()? {
             variables.extend(own);
             stand_ins = simulator.preloads();
         }
-        let library = match find_library(self.setting.library.as_deref()) {
+        let library = match find_library(self.options.library.as_deref()) {
             Ok(library) => Some(library),
             Err(failure) => {
                 findings.problem(
@@ -146,8 +147,9 @@ impl Doctor {
         }
         layers::check(findings, environment);
         settings::check(findings, environment, &config, &errors, |error| {
-            self.setting.as_given(error)
+            self.options.as_given(error)
         });
+        settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
         let driver = driver::check(findings, environment, config.strategy, self.timeout);

@@ -1,7 +1,7 @@
-//! Questions to the driver that a child of ours asks, because a driver, or a layer in its place, may crash or hang when
-//! it is loaded. After every step the child writes down what it knows, so that the last line tells what it died of.
+//! Asks the driver in a child process, because a driver or a layer may crash or hang when it is loaded. Before every
+//! step the child writes a line with that step and what it knows. If the child crashes, its last line shows the step.
 //!
-//! The functions are found as a job finds them, through `dlopen` and `dlsym`.
+//! The child finds the driver's functions through `dlopen` and `dlsym`, as a job does.
 
 mod library;
 mod nvml;
@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use self::library::{Library, call, file_of};
 use self::nvml::Nvml;
-use crate::commands::Failure;
-use crate::render::format;
+use crate::analysis::names::device_uuid;
+use crate::failure::Failure;
 pub use nvml::Holding;
 
-/// What the program calls itself with.
+/// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
 
 #[derive(Args)]
@@ -32,11 +32,11 @@ pub struct Probe {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// What the driver says of itself and its devices.
+    /// What the driver reports about itself and its devices.
     Driver,
-    /// Which process has how much of each device, again and again.
+    /// How many bytes each process holds on each device, repeatedly.
     Memory,
-    /// What is mapped in this process.
+    /// Which files this process has mapped.
     Maps,
 }
 
@@ -50,22 +50,22 @@ impl What {
     }
 }
 
-/// What the driver said so far.
+/// What the driver has answered so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Driver {
-    /// The function that was called last.
+    /// The step that began last: a function, or a device.
     pub doing: String,
     pub done: bool,
     pub load_error: Option<String>,
-    /// The file that answers to `libcuda.so.1`, and the one that answers to `cuInit`.
+    /// `path` is the file that was loaded as `libcuda.so.1`, `answers` the file that contains `cuInit`.
     pub path: Option<String>,
     pub answers: Option<String>,
-    /// Other files of that name that are in the process by then: drivers behind a layer.
+    /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
-    /// What `cuInit` returned.
+    /// The result of `cuInit`.
     pub init: Option<i32>,
-    /// What `cuDeviceGetCount` returned, where that was no success.
+    /// The result of `cuDeviceGetCount` if it failed.
     pub count_error: Option<i32>,
     pub devices: Vec<Device>,
 }
@@ -77,18 +77,18 @@ pub struct Device {
     pub uuid: Option<String>,
     pub total_memory: u64,
     pub free_memory: Option<u64>,
-    /// What NVML says that a context takes; `None` where it does not know this process.
+    /// The size of a context according to NVML; `None` if NVML does not list this process.
     pub context_bytes: Option<u64>,
     /// `CU_COMPUTEMODE_*`
     pub compute_mode: i32,
-    /// What the device says it can do.
+    /// Whether the device reports virtual memory management, sharing by file descriptor, and memory pools.
     pub vmm: bool,
     pub descriptors: bool,
     pub pools: bool,
     pub granularity: Option<u64>,
-    /// Whether a granule that is mapped can be mapped elsewhere as well.
+    /// Whether a mapped granule can be mapped at a second address.
     pub mapped_twice: bool,
-    /// Function and result that a context, or a granule, failed with.
+    /// Function and result, if a context (`context_error`) or a granule (`granule_error`) could not be made.
     pub context_error: Option<(String, i32)>,
     pub granule_error: Option<(String, i32)>,
 }
@@ -109,58 +109,58 @@ impl Probe {
 
 fn tell(what: &impl Serialize) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: then nobody misses it.
+    // Writing fails only if the parent no longer reads.
     let _ = serde_json::to_writer(&mut out, what);
     let _ = out.write_all(b"\n").and_then(|()| out.flush());
 }
 
 fn probe_driver() {
-    let mut told = Driver::default();
-    let step = |told: &mut Driver, doing: &str| {
-        told.doing = doing.into();
-        tell(told);
+    let mut known = Driver::default();
+    let step = |known: &mut Driver, doing: &str| {
+        known.doing = doing.into();
+        tell(known);
     };
-    step(&mut told, "dlopen");
+    step(&mut known, "dlopen");
     let library = match Library::open(c"libcuda.so.1") {
         Ok(library) => library,
         Err(error) => {
-            told.load_error = Some(error);
-            told.done = true;
-            return tell(&told);
+            known.load_error = Some(error);
+            known.done = true;
+            return tell(&known);
         }
     };
-    told.path = library.path();
-    step(&mut told, "dlsym");
-    told.answers = file_of(library.address(c"cuInit"));
-    step(&mut told, "cuDriverGetVersion");
+    known.path = library.path();
+    step(&mut known, "dlsym");
+    known.answers = file_of(library.address(c"cuInit"));
+    step(&mut known, "cuDriverGetVersion");
     let mut version = 0;
     if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {
-        told.version = Some(version);
+        known.version = Some(version);
     }
-    step(&mut told, "cuInit");
+    step(&mut known, "cuInit");
     let init = call!(library, cuInit(0 => u32));
-    told.init = Some(init);
-    told.behind = drivers_but(told.path.as_deref());
+    known.init = Some(init);
+    known.behind = drivers_but(known.path.as_deref());
     if init == 0 {
-        step(&mut told, "cuDeviceGetCount");
+        step(&mut known, "cuDeviceGetCount");
         let mut count = 0;
         let result = call!(library, cuDeviceGetCount(&mut count => *mut c_int));
-        told.count_error = (result != 0).then_some(result);
+        known.count_error = (result != 0).then_some(result);
         let nvml = Nvml::open();
         for ordinal in 0..count {
-            step(&mut told, &format!("device {ordinal}"));
-            told.devices.push(Device {
+            step(&mut known, &format!("device {ordinal}"));
+            known.devices.push(Device {
                 ordinal,
                 ..Device::default()
             });
-            probe_device(&library, nvml.as_ref(), &mut told, step);
+            probe_device(&library, nvml.as_ref(), &mut known, step);
         }
     }
-    told.done = true;
-    tell(&told);
+    known.done = true;
+    tell(&known);
 }
 
-/// The drivers that are mapped here, without the one at `path`.
+/// The driver files that this process has mapped, except the one at `path`.
 fn drivers_but(path: Option<&str>) -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
@@ -183,8 +183,8 @@ const VMM_SUPPORTED: c_int = 102;
 const DESCRIPTORS_SUPPORTED: c_int = 103;
 const POOLS_SUPPORTED: c_int = 115;
 
-fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step: impl Fn(&mut Driver, &str)) {
-    let Some(device) = told.devices.last_mut() else { return };
+fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step: impl Fn(&mut Driver, &str)) {
+    let Some(device) = known.devices.last_mut() else { return };
     let ordinal = device.ordinal;
     let attribute = |which: c_int| {
         let mut value = 0;
@@ -198,15 +198,15 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step:
     call!(library, cuDeviceTotalMem_v2(&mut total => *mut usize, ordinal => c_int));
     device.name =
         CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into());
-    device.uuid = format::uuid(&uuid);
+    device.uuid = device_uuid(&uuid);
     device.total_memory = total as u64;
     device.compute_mode = attribute(COMPUTE_MODE);
     device.vmm = attribute(VMM_SUPPORTED) != 0;
     device.descriptors = attribute(DESCRIPTORS_SUPPORTED) != 0;
     device.pools = attribute(POOLS_SUPPORTED) != 0;
 
-    step(told, "cuDevicePrimaryCtxRetain");
-    let Some(device) = told.devices.last_mut() else { return };
+    step(known, "cuDevicePrimaryCtxRetain");
+    let Some(device) = known.devices.last_mut() else { return };
     let mut context: *mut c_void = ptr::null_mut();
     let result = call!(library, cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, ordinal => c_int));
     if result != 0 {
@@ -224,14 +224,14 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, told: &mut Driver, step:
         device.context_bytes = holdings.iter().find(|held| held.process == us).map(|held| held.bytes);
     }
     if device.vmm {
-        step(told, "cuMemCreate");
-        let Some(device) = told.devices.last_mut() else { return };
+        step(known, "cuMemCreate");
+        let Some(device) = known.devices.last_mut() else { return };
         match map_granule(library, ordinal) {
             Ok((granularity, twice)) => (device.granularity, device.mapped_twice) = (Some(granularity), twice),
             Err((function, result)) => device.granule_error = Some((function.into(), result)),
         }
     }
-    step(told, "cuDevicePrimaryCtxRelease");
+    step(known, "cuDevicePrimaryCtxRelease");
     call!(library, cuDevicePrimaryCtxRelease_v2(ordinal => c_int));
 }
 
@@ -260,8 +260,8 @@ struct Access {
     rights: c_int,
 }
 
-/// Creates and maps one granule as `auto_growth` would, and takes it apart again; its size, and whether it could be mapped
-/// twice.
+/// Creates and maps a granule as `auto_growth` does, and frees it. Returns the size of the granule, and whether it
+/// could be mapped at a second address.
 fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'static str, i32)> {
     let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
     let location = Location { kind: 1, id: ordinal };
@@ -313,16 +313,16 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'stat
     done.map(|()| (size as u64, twice))
 }
 
-/// How often `watch_memory` looks.
-const EVERY: Duration = Duration::from_millis(50);
+/// The time between two readings of `watch_memory`.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Writes a line of holdings again and again, until it is ended.
+/// Writes a line with the bytes of all processes every `MEMORY_INTERVAL`, until this process is killed.
 fn watch_memory() -> Result<(), Failure> {
     let nvml = Nvml::open().ok_or_else(|| Failure::failed("libnvidia-ml.so.1 cannot be used"))?;
     let uuids = nvml.uuids();
     loop {
         let holdings: Vec<Holding> = uuids.iter().flat_map(|uuid| nvml.holdings(uuid)).collect();
         tell(&holdings);
-        std::thread::sleep(EVERY);
+        std::thread::sleep(MEMORY_INTERVAL);
     }
 }

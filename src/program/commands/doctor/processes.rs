@@ -1,5 +1,5 @@
-//! Children of ours: each leads a process group, is waited for no longer than said, and ends with all that it started,
-//! also when we are told to end.
+//! Starts and ends child processes. Each child leads a process group and has a time limit. A child is ended together
+//! with all processes that it started, also when a signal ends this program.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,23 +9,25 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a child may take to end after it was asked to.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long processes may take to end after SIGTERM, before they are killed.
+const TIME_TO_END: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a child is looked at without a rest.
-const OFTEN: Duration = Duration::from_millis(500);
+/// How long a new child is watched every `PAUSE`.
+const CLOSE_WATCH: Duration = Duration::from_millis(500);
 
-/// The signal that told us to end; 0 while none did.
+/// The signal that asked this program to end; 0 if no signal came.
 static INTERRUPTED: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn interrupted_by(signal: libc::c_int) {
     INTERRUPTED.store(signal, Ordering::Relaxed);
 }
 
-/// From here on signals are noted instead of ending us, and what our children leave behind becomes ours.
+/// From this call on, signals that would end this program are only noted, and orphaned descendants become children of
+/// this program.
 pub fn take_charge() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores a number. One that was ignored stays so (`nohup`, a shell's background job).
+        // SAFETY: the handler only stores a number in an atomic. A signal that was ignored stays ignored (`nohup`,
+        // background jobs).
         unsafe {
             let handler = interrupted_by as extern "C" fn(libc::c_int) as libc::sighandler_t;
             if libc::signal(signal, handler) == libc::SIG_IGN {
@@ -33,16 +35,16 @@ pub fn take_charge() {
             }
         }
     }
-    // SAFETY: numbers only. Where the kernel refuses, orphans go elsewhere and are found no more.
+    // SAFETY: the call takes numbers only. If the kernel refuses, orphans go to another process and are not found.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
 }
 
-/// The signal that we were told to end by.
+/// The signal that asked this program to end, if one came.
 pub fn interrupted() -> Option<i32> {
     Some(INTERRUPTED.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
 }
 
-/// Ends as if nobody had caught the signal.
+/// Ends this program by the signal's default action.
 pub fn end_by(signal: i32) -> ! {
     // SAFETY: numbers only.
     unsafe {
@@ -52,17 +54,17 @@ pub fn end_by(signal: i32) -> ! {
     std::process::exit(128 + signal)
 }
 
-/// How a child ended, or did not.
+/// How a child ended, or why waiting for the child stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     By(ExitStatus),
-    /// Its time was over.
+    /// Its time limit was over.
     TooLong,
-    /// We were told to end.
+    /// A signal asked this program to end.
     Interrupted,
 }
 
-/// A child at the head of its own process group.
+/// A child that leads its own process group.
 pub struct Group {
     child: Child,
     ended: Option<ExitStatus>,
@@ -71,7 +73,8 @@ pub struct Group {
 impl Group {
     pub fn start(command: &mut Command) -> io::Result<Group> {
         command.process_group(0);
-        // SAFETY: one system call, which is allowed between fork and exec. Should we be killed outright, so is the child.
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec. The call makes the kernel
+        // kill the child when this program is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -87,7 +90,7 @@ impl Group {
         &mut self.child
     }
 
-    /// Waits until the child ends, but not beyond `limit`; calls `meanwhile` again and again.
+    /// Waits until the child ends, at most for `limit`, and calls `meanwhile` repeatedly.
     pub fn wait(&mut self, limit: Duration, mut meanwhile: impl FnMut(&Group)) -> io::Result<End> {
         let begun = Instant::now();
         let deadline = begun + limit;
@@ -103,8 +106,9 @@ impl Group {
             }
             let looked = Instant::now();
             meanwhile(self);
-            // Short lives are seen only by who looks often. Later on, looking may take a fifth of the time, no more.
-            let pause = match begun.elapsed() < OFTEN {
+            // At first the pauses are short, so that short-lived processes are seen. Later `meanwhile` takes at most a
+            // fifth of the time.
+            let pause = match begun.elapsed() < CLOSE_WATCH {
                 true => PAUSE,
                 false => PAUSE.max(looked.elapsed() * 4),
             };
@@ -119,9 +123,9 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Asks the group, and whatever else the child has started, to end; kills what has not soon.
+    /// Asks the child, its group and all its descendants to end, and kills those that do not end soon.
     pub fn end(&mut self) {
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + TIME_TO_END;
         let mut asked = Vec::new();
         let asked_by = interrupted();
         loop {
@@ -129,14 +133,14 @@ impl Group {
             if alive.is_empty() {
                 return;
             }
-            // Whoever asks twice does not want to wait.
+            // A second signal means that the user does not want to wait.
             let late = Instant::now() >= deadline || interrupted() != asked_by;
             for process in alive {
                 if late {
                     signal(process, libc::SIGKILL);
                 } else if !asked.contains(&process) {
                     signal(process, libc::SIGTERM);
-                    // A stopped process hears nothing before it goes on.
+                    // A stopped process handles signals only after it is continued.
                     signal(process, libc::SIGCONT);
                     asked.push(process);
                 }
@@ -145,7 +149,7 @@ impl Group {
         }
     }
 
-    /// What of the child's family is alive; the dead are reaped.
+    /// The living processes of `family`. Orphans that have ended are reaped.
     fn alive(&mut self) -> Vec<u32> {
         let leader = self.child.id();
         let mut alive = Vec::new();
@@ -154,7 +158,7 @@ impl Group {
         }
         let us = std::process::id();
         for (process, parent) in self.family().into_iter().filter(|&(process, _)| process != leader) {
-            // SAFETY: an orphan that came to us, and that nobody else waits for.
+            // SAFETY: the process is an orphan that became our child, and no other code waits for it.
             let reaped = parent == us
                 && unsafe { libc::waitpid(process as i32, std::ptr::null_mut(), libc::WNOHANG) } == process as i32;
             if !reaped {
@@ -164,7 +168,7 @@ impl Group {
         alive
     }
 
-    /// The child, all that descends from it, and orphans that came to us; each with its parent.
+    /// Process and parent of the child, of its descendants, and of orphans that became children of this program.
     pub fn family(&self) -> Vec<(u32, u32)> {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -190,7 +194,7 @@ impl Group {
     }
 }
 
-/// The children that we started ourselves.
+/// The ids of all children that `Group::start` started.
 fn leaders() -> MutexGuard<'static, Vec<u32>> {
     static LEADERS: Mutex<Vec<u32>> = Mutex::new(Vec::new());
     LEADERS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -203,13 +207,14 @@ impl Drop for Group {
 }
 
 fn signal(process: u32, signal: libc::c_int) {
-    // SAFETY: numbers only. The process is a descendant of ours that was not reaped, so the number is still its own.
+    // SAFETY: the call takes numbers only. The process is a descendant that was not reaped, so its number is not
+    // reused.
     unsafe { libc::kill(process as libc::pid_t, signal) };
 }
 
 fn parent_of(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in parentheses may hold anything.
+    // The name in parentheses may contain any character, so the search starts from the end.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(1)?.parse().ok()
 }

@@ -1,25 +1,25 @@
-//! What was found, how bad it is, and how it is shown: a table for people, JSON for programs.
+//! The findings of all checks, and their report as a table or as JSON.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::render::format::printable;
+use crate::render::format::{printable, styled};
 
-/// A long path, or a loader's message, fits; a page of rubbish does not.
-const LONGEST: usize = 1000;
+/// The longest text shown of a finding, in characters. A long path or a loader's message fits.
+const MOST_CHARACTERS: usize = 1000;
 
-/// How bad a finding is; in this order.
+/// The severity of a finding, in order from harmless to severe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     Ok,
-    /// Worth knowing; nothing needs to be done.
+    /// Worth knowing; no action is needed.
     Note,
-    /// The job runs, but not as it was meant, or not all of it is seen.
+    /// The job runs, but not as intended, or not all of its memory is seen.
     Warning,
-    /// The job fails, or the library does nothing in it.
+    /// The job fails, or the library has no effect in it.
     Problem,
 }
 
@@ -42,7 +42,7 @@ impl Severity {
         }
     }
 
-    /// 3 and 4, so that they are told from the program's own failures (1) and refusals (2).
+    /// The exit code if this is the worst severity. Codes 1 and 2 stand for the program's own failures and refusals.
     pub fn exit_code(self) -> u8 {
         match self {
             Severity::Ok | Severity::Note => 0,
@@ -54,14 +54,14 @@ impl Severity {
 
 #[derive(Debug, Serialize)]
 pub struct Finding {
-    /// What was looked at; one word that scripts can rely on.
+    /// The name of the check; one word that scripts can rely on.
     pub check: &'static str,
     pub severity: Severity,
     pub found: String,
-    /// A file, a variable, a process; empty where `found` says it.
+    /// The file, variable or process that the finding is about; empty if `found` names it.
     #[serde(rename = "where")]
     pub place: String,
-    /// What to do; empty where nothing needs to be done.
+    /// What to do; empty if no action is needed.
     pub advice: String,
 }
 
@@ -126,10 +126,10 @@ impl Finding {
     }
 }
 
-/// One row a finding: severity, check, what was found and, below it, what to do.
+/// Writes a row for each finding, with severity, check and description, and the verdict below.
 pub fn table(findings: &Findings) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    let styled = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let styled = styled();
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -145,7 +145,11 @@ pub fn table(findings: &Findings) -> io::Result<()> {
                 severity = severity.fg(color);
             }
         }
-        table.add_row(vec![severity, Cell::new(finding.check), Cell::new(words(finding))]);
+        table.add_row(vec![
+            severity,
+            Cell::new(finding.check),
+            Cell::new(description(finding)),
+        ]);
     }
     for line in table.lines() {
         writeln!(out, "{}", line.trim_end())?;
@@ -155,13 +159,13 @@ pub fn table(findings: &Findings) -> io::Result<()> {
     out.flush()
 }
 
-fn words(finding: &Finding) -> String {
-    let mut text = printable(&finding.found, LONGEST);
+fn description(finding: &Finding) -> String {
+    let mut text = printable(&finding.found, MOST_CHARACTERS);
     if !finding.place.is_empty() {
-        text += &format!(" [{}]", printable(&finding.place, LONGEST));
+        text += &format!(" [{}]", printable(&finding.place, MOST_CHARACTERS));
     }
     if !finding.advice.is_empty() {
-        text += &format!("\n-> {}", printable(&finding.advice, LONGEST));
+        text += &format!("\n-> {}", printable(&finding.advice, MOST_CHARACTERS));
     }
     text
 }
@@ -180,14 +184,14 @@ fn verdict(findings: &Findings) -> String {
     }
 }
 
-/// The whole report for programs: the findings, the worst severity, and what they were made from.
+/// The report as JSON: the findings, the worst severity, and the figures behind the findings.
 #[derive(Serialize)]
 pub struct Page<'a, D: Serialize, T: Serialize> {
     pub findings: &'a [Finding],
     pub worst: Severity,
-    /// What the driver answered, `null` where it was not asked to the end.
+    /// What the driver answered; `null` if it could not be asked.
     pub driver: D,
-    /// What the command did, `null` where none was run.
+    /// What the command did; `null` if no command was run.
     pub trial: T,
 }
 

@@ -1,4 +1,4 @@
-//! What the trial of a command shows: how it ended, and the ways its calls took.
+//! Reports the trial of a command: how the command ended, and by which routes its calls reached the library.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -12,13 +12,13 @@ use super::bypass::{self, process};
 use super::probe::Driver;
 use super::report::Findings;
 use super::trial::{Seen, Trial};
-use crate::analysis::account::api_name;
 use crate::analysis::job::Job;
+use crate::analysis::names::api_name;
 use crate::render::format::{self, count};
 
-/// Processes told of one by one; the others stand in the JSON.
-const MOST: usize = 8;
-/// Numbers from here on are no calls of CUDA's.
+/// The most processes that get a row of their own. The JSON lists all processes.
+const MOST_PROCESSES: usize = 8;
+/// `Api` numbers from this one on stand for functions that are not part of CUDA.
 const FIRST_OTHER_API: u16 = 300;
 
 fn route_name(route: Route) -> &'static str {
@@ -30,14 +30,14 @@ fn route_name(route: Route) -> &'static str {
     }
 }
 
-/// How the calls of one process came to us.
+/// How the calls of one process reached the library.
 struct Ways {
     runtime_calls: u64,
     driver_calls: u64,
     plugged_calls: u64,
-    /// APIs that were called although no look-up handed them out: bound as the exported symbols.
+    /// APIs whose functions were called but never looked up: the loader bound the process to the exported symbols.
     direct: Vec<String>,
-    /// How often each look-up handed something out.
+    /// How many functions each kind of look-up (such as `dlsym`) handed out, if any.
     handed_out: Vec<(Route, u64)>,
 }
 
@@ -55,7 +55,7 @@ impl Ways {
                 .filter(|(_, times)| *times > 0)
                 .collect(),
         };
-        for (&api, totals) in &job.account.apis {
+        for (&api, totals) in &job.ledger.apis {
             match api {
                 0..FIRST_RUNTIME_API => ways.driver_calls += totals.calls,
                 FIRST_RUNTIME_API..FIRST_OTHER_API => ways.runtime_calls += totals.calls,
@@ -117,7 +117,7 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-/// Which runtime was in the process, as far as could be seen.
+/// A text about the runtime that the process used; `None` if the files that the process mapped do not show it.
 fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
     let seen = seen.filter(|seen| !seen.drivers.is_empty() || !seen.runtimes.is_empty())?;
     if ways.runtime_calls > 0 || !seen.runtimes.is_empty() {
@@ -131,8 +131,8 @@ fn runtime(ways: &Ways, seen: Option<&Seen>) -> Option<String> {
     }
     let looked_up = ways.handed_out.iter().any(|(route, _)| *route == Route::GetProcAddress);
     Some(match looked_up {
-        true => "none of its own file: linked statically, or the driver alone is used".into(),
-        false => "none: the driver alone is used".into(),
+        true => "no library of its own: it is linked statically, or only the driver is used".into(),
+        false => "none: only the driver is used".into(),
     })
 }
 
@@ -141,7 +141,7 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
     for error in &trial.unreadable {
         findings.warning("trial", error, "");
     }
-    for job in trial.jobs.iter().take(MOST) {
+    for job in trial.jobs.iter().take(MOST_PROCESSES) {
         let ways = Ways::of(job);
         let seen = trial.seen.get(&job.header.pid);
         let mut text = ways.text();
@@ -152,11 +152,11 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
             .ok("routes", text)
             .at(process(job.header.pid, &job.header.command_line.join(" ")));
     }
-    if trial.jobs.len() > MOST {
-        let more = trial.jobs.len() - MOST;
+    if trial.jobs.len() > MOST_PROCESSES {
+        let more = trial.jobs.len() - MOST_PROCESSES;
         findings.ok(
             "routes",
-            format!("{more} more processes wrote journals (--json tells of all)"),
+            format!("{more} more processes wrote journals (--json lists all)"),
         );
     }
     let before = findings.0.len();
@@ -164,22 +164,22 @@ pub fn check(findings: &mut Findings, trial: &Trial, driver: Option<&Driver>, mo
     if trial.jobs.is_empty() && findings.0.len() == before {
         let found = match trial.seen.values().all(|seen| seen.drivers.is_empty()) {
             true => "the command did not load the driver in this time",
-            false => "the command loaded the driver, and asked for no memory in this time",
+            false => "the command loaded the driver, but asked for no memory in this time",
         };
         findings.note(
             "routes",
             found,
-            "Nothing can be said about it: give it longer (--for 60s), or a command that uses CUDA.",
+            "Its calls cannot be judged: let it run longer (--for 60s), or give a command that uses CUDA.",
         );
     }
 }
 
 fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
-    let last = trial.last_words.as_ref();
+    let last = trial.last_line_written.as_ref();
     let last = last.map_or_else(String::new, |line| {
-        format!("; its last words: {}", format::printable(line, 200))
+        format!("; its last line: {}", format::printable(line, 200))
     });
-    let see = "Its output is shown with --show-output.";
+    let see = "--show-output shows its output.";
     match trial.ended {
         None => {
             findings.ok("trial", format!("ran for {} and was ended", format::duration(moment)));
@@ -192,7 +192,7 @@ fn ended(findings: &mut Findings, trial: &Trial, moment: u64) {
                 findings.problem(
                     "trial",
                     format!("it died of signal {signal}{last}"),
-                    format!("Run it without the library: if it lives then, report the bug. {see}"),
+                    format!("Run it without the library; if it works then, report a bug of vramshim. {see}"),
                 );
             }
             None => {

@@ -1,6 +1,9 @@
-//! Variables that cannot be used, and those that fight with the chosen strategy.
+//! Checks the environment variables: values that cannot be used, names that nothing reads, and settings that conflict
+//! with the chosen strategy.
 
-use config::{Config, ConfigError};
+use std::ffi::OsString;
+
+use config::{Config, ConfigError, VARIABLES, table};
 use policy::Strategy;
 
 use super::environment::Environment;
@@ -24,8 +27,8 @@ pub fn check(
                 CHECK,
                 as_given(error),
                 match config.strict {
-                    true => "Set it right: as VRAMSHIM_STRICT asks, every request for memory would be refused.",
-                    false => "Set it right: vramshim run refuses it; a job that preloads the library goes on with the default.",
+                    true => "Correct it: because of VRAMSHIM_STRICT, every request for memory would be refused.",
+                    false => "Correct it: vramshim run refuses to start the job; a job that preloads the library goes on with the default.",
                 },
             )
             .at(error.variable);
@@ -40,14 +43,14 @@ pub fn check(
     job.pytorch(findings);
     job.paddle(findings);
     job.tensorflow_and_jax(findings);
-    let inherited = ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0"];
-    for variable in inherited {
-        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited[0]) {
+    let inherited = table::INHERITED_LIMIT.name;
+    for variable in [inherited, table::INHERITED_LIMITS[0]] {
+        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited) {
             findings
                 .note(
                     CHECK,
-                    format!("{variable}={value} is the limit of a layer below, and none of ours"),
-                    "VRAMSHIM_MEMORY_LIMIT=inherit makes it ours as well, with a report where it refuses.",
+                    format!("{variable}={value} limits the next layer; the library does not use it as its own limit"),
+                    "With VRAMSHIM_MEMORY_LIMIT=inherit the library holds the limit too, and reports each refusal.",
                 )
                 .at(variable);
         }
@@ -55,7 +58,7 @@ pub fn check(
     if findings.0.len() == before {
         findings.ok(
             CHECK,
-            format!("strategy {}; no variable fights with it", config.strategy.name()),
+            format!("strategy {}; no variable conflicts with it", config.strategy.name()),
         );
     }
 }
@@ -71,10 +74,11 @@ impl Job<'_> {
         value.is_some_and(|value| matches!(value.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on"))
     }
 
-    /// A framework that serves itself from memory which a strategy does not carve: seen, but not served by it.
+    /// Adds a finding about a framework setting with which memory is recorded but comes from `by` instead of the
+    /// strategy.
     fn bypasses(&self, findings: &mut Findings, variable: &str, setting: &str, by: &str, instead: &str) {
         let (severity, advice) = match self.strategy {
-            Strategy::Passthrough => (Severity::Note, "It is recorded all the same.".to_owned()),
+            Strategy::Passthrough => (Severity::Note, "It is recorded nevertheless.".to_owned()),
             _ => (Severity::Warning, instead.to_owned()),
         };
         findings
@@ -82,7 +86,7 @@ impl Job<'_> {
                 CHECK,
                 severity,
                 format!(
-                    "with {setting} memory comes from {by}: {} serves none of it",
+                    "with {setting} memory comes from {by}: {} does not serve it",
                     self.strategy.name()
                 ),
                 advice,
@@ -100,7 +104,7 @@ impl Job<'_> {
                 .warning(
                     CHECK,
                     format!("PYTORCH_CUDA_ALLOC_CONF={old} and PYTORCH_ALLOC_CONF={new} differ"),
-                    "Which one counts depends on the version of PyTorch: set one of them.",
+                    "Which of them PyTorch reads depends on its version: set only one.",
                 )
                 .at("PYTORCH_ALLOC_CONF");
         }
@@ -134,7 +138,7 @@ impl Job<'_> {
                             .note(
                                 CHECK,
                                 format!("{setting} tunes PyTorch's own cache, which stays in front of the strategy"),
-                                "It was likely set against fragmentation: try the job without it.",
+                                "Such settings are usually meant against fragmentation: try the job without it.",
                             )
                             .at(variable);
                     }
@@ -145,8 +149,8 @@ impl Job<'_> {
     }
 
     fn paddle(&self, findings: &mut Findings) {
-        let own = self.environment.text("VRAMSHIM_STRATEGY");
-        let paddles = self.environment.text("FLAGS_allocator_strategy");
+        let own = self.environment.text(table::STRATEGY.name);
+        let paddles = self.environment.text(table::PADDLES_STRATEGY.name);
         if let (Some(own), Some(paddles)) = (own, paddles)
             && Strategy::parse(&own) != Strategy::parse(&paddles)
         {
@@ -154,9 +158,9 @@ impl Job<'_> {
                 .warning(
                     CHECK,
                     format!("the library serves with {own}, and Paddle caches with {paddles} on top of it"),
-                    "Set both alike, or leave VRAMSHIM_STRATEGY out.",
+                    "Set both to the same strategy, or leave VRAMSHIM_STRATEGY out.",
                 )
-                .at("FLAGS_allocator_strategy");
+                .at(table::PADDLES_STRATEGY.name);
         }
         if self.is_true("FLAGS_use_virtual_memory_auto_growth") {
             self.bypasses(
@@ -230,7 +234,25 @@ impl Job<'_> {
     }
 }
 
-/// Where others use a device, a reservation of nearly all that is free there leaves them nothing.
+/// Notes variables that begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
+pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
+    let unknown = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("VRAMSHIM_") && VARIABLES.iter().all(|variable| variable.name != *name));
+    let mut unknown: Vec<String> = unknown.collect();
+    unknown.sort_unstable();
+    for name in unknown {
+        findings
+            .note(
+                CHECK,
+                format!("{name} is set, but neither the library nor this program has a variable of that name"),
+                "`vramshim variables` lists the variables.",
+            )
+            .at(name.as_str());
+    }
+}
+
+/// Warns if the strategy would reserve a share of a device's free memory while others hold over a tenth of the device.
 pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
     if !config.strategy.reserves_up_front() || config.settings.initial_bytes > 0 {
         return;
@@ -254,7 +276,7 @@ pub fn check_shared(findings: &mut Findings, config: &Config, driver: &Driver) {
                     "Say how much the job may have: FLAGS_initial_gpu_memory_in_mb, or a smaller \
                      FLAGS_fraction_of_gpu_memory_to_use.",
                 )
-                .at("FLAGS_fraction_of_gpu_memory_to_use");
+                .at(table::FRACTION.name);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The command, run for a moment under the library with a journal folder of its own, and watched from outside: which
-//! files are mapped in its processes, and what NVML says they hold.
+//! Runs the command for a limited time under the library, with journals in a temporary folder. Meanwhile it notes which
+//! files the command's processes map, and how many bytes NVML reports for each process.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -19,36 +19,36 @@ use super::probe::{Holding, What};
 use super::processes::{End, Group};
 use crate::analysis::job::Job;
 
-/// How much of what the command printed last is kept.
-const KEPT: usize = 4 << 10;
-/// A journal of this folder grows no further: it goes at the end.
+/// How many bytes are kept of the end of the command's output.
+const KEPT_BYTES: usize = 4 << 10;
+/// The largest size of a journal in the temporary folder.
 const JOURNAL_MAX: &str = "1GiB";
 
-/// One process of the command, as it looked from outside.
+/// What the trial saw of one process of the command.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub command: String,
-    /// Whether the library was mapped in it, and whether a driver ever was while the library was not.
+    /// `library`: the process had mapped the library. `bare`: at some time it had mapped a driver but not the library.
     pub library: bool,
     pub bare: bool,
     pub drivers: BTreeSet<String>,
-    /// The driver file that was mapped more than once at the same time.
+    /// A driver file that was mapped more than once at the same time.
     pub copied: Option<String>,
     pub runtimes: BTreeSet<String>,
     pub layers: BTreeSet<String>,
-    /// The most NVML said it held, by device.
+    /// The most bytes that NVML reported for the process, by the device's UUID.
     pub holds: BTreeMap<String, u64>,
 }
 
 pub struct Trial {
-    /// How it ended by itself, if it did.
+    /// How the command ended, if it ended by itself.
     pub ended: Option<ExitStatus>,
     pub seen: BTreeMap<u32, Seen>,
     pub jobs: Vec<Job>,
-    /// Journals that cannot be read.
+    /// Messages about journals that cannot be read.
     pub unreadable: Vec<String>,
-    /// The last line on its stderr, else on its stdout.
-    pub last_words: Option<String>,
+    /// The last line of the command's standard error, or of its standard output if standard error is empty.
+    pub last_line_written: Option<String>,
 }
 
 pub fn run(
@@ -82,7 +82,7 @@ pub fn run(
     });
     let end = end.map_err(|error| format!("it cannot be waited for: {error}"))?;
     group.end();
-    // Every writer is gone, so they come to an end.
+    // All writers have ended, so the threads that read the pipes end.
     let tails = [errors, output].map(|drain| drain?.join().ok());
     if end == End::Interrupted {
         return Ok(None);
@@ -100,11 +100,11 @@ pub fn run(
         seen,
         jobs,
         unreadable,
-        last_words: tails.into_iter().flatten().find_map(|tail| last_line(&tail)),
+        last_line_written: tails.into_iter().flatten().find_map(|tail| last_line(&tail)),
     }))
 }
 
-/// Keeps the end of what comes through a pipe; passes all of it on to stderr where it is to be shown.
+/// Starts a thread that keeps the last bytes of a pipe. If `show` is true, it writes all bytes to standard error.
 fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut tail = VecDeque::new();
@@ -114,7 +114,7 @@ fn drain(mut pipe: impl Read + Send + 'static, show: bool) -> JoinHandle<Vec<u8>
                 let _ = std::io::stderr().write_all(&buffer[..count]);
             }
             tail.extend(&buffer[..count]);
-            let beyond = tail.len().saturating_sub(KEPT);
+            let beyond = tail.len().saturating_sub(KEPT_BYTES);
             tail.drain(..beyond);
         }
         tail.into()
@@ -129,7 +129,7 @@ fn last_line(text: &[u8]) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What the process has mapped now.
+/// Notes the files that the process has mapped now, and its command line.
 fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
     let Ok(maps) = std::fs::read_to_string(format!("/proc/{process}/maps")) else {
         return;
@@ -167,14 +167,14 @@ fn look_at(process: u32, environment: &Environment, seen: &mut Seen) {
     seen.library |= library;
     seen.bare |= driver && !library;
     let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
-    let line = words.join(" ").trim().to_owned();
+    let arguments: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+    let line = arguments.join(" ").trim().to_owned();
     if !line.is_empty() {
         seen.command = line;
     }
 }
 
-/// A child that asks NVML again and again.
+/// A child process that asks NVML repeatedly.
 struct Memory {
     group: Group,
     lines: mpsc::Receiver<String>,
@@ -184,11 +184,11 @@ impl Memory {
     fn watch(environment: &Environment) -> Option<Memory> {
         let mut group = Group::start(&mut ask::command(What::Memory, environment, &[])).ok()?;
         let lines = ask::listen(group.child().stdout.take()?);
-        // What it says on stderr interests nobody, and is far less than a pipe holds.
+        // The child's standard error is not read. It stays too short to fill the pipe.
         Some(Memory { group, lines })
     }
 
-    /// Adds what it saw to the processes that are ours.
+    /// Ends the child, and adds its figures to the processes of the command.
     fn note(mut self, seen: &mut BTreeMap<u32, Seen>) {
         self.group.end();
         for line in self.lines.iter() {
@@ -212,7 +212,7 @@ fn load(folder: &Path) -> (Vec<Job>, Vec<String>) {
         }
         match Job::load(&path, |_, _| {}) {
             Ok(job) => jobs.push(job),
-            // A process that was just starting when it was ended.
+            // The process was ended before it had written the header.
             Err(error) if error.is_too_early() => {}
             Err(error) => unreadable.push(error.to_string()),
         }

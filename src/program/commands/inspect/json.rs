@@ -1,4 +1,4 @@
-//! The account as JSON, for programs: everything, sizes in bytes, times in nanoseconds, nothing rounded or left out.
+//! Jobs as JSON: every figure, sizes in bytes, times in nanoseconds, nothing rounded.
 
 use std::io::{self, Write};
 
@@ -6,15 +6,17 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::State;
 use serde_json::{Value, json};
 
-use crate::analysis::account::{Account, DeviceAccount, Free, Level, Live, Totals, api_name, class_name};
-use crate::analysis::codes;
+use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Totals};
 use crate::analysis::job::Job;
+use crate::analysis::ledger::Ledger;
+use crate::analysis::names;
+use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
-use crate::commands::reconcile;
 use crate::render::format;
+use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
-    // One job at a time: a journal with millions of live allocations need not be in memory twice, as JSON.
+    // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
     for (place, job) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
@@ -25,7 +27,7 @@ pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
 
 fn describe(job: &Job) -> Value {
     let header = &job.header;
-    let account = &job.account;
+    let ledger = &job.ledger;
     let ended = match job.state {
         State::Running => "running",
         State::Exited(_) => "exit",
@@ -50,25 +52,25 @@ fn describe(job: &Job) -> Value {
         "start_time_ns": header.wall_start_ns,
         "duration_ns": job.duration_ns,
         "path": job.path.to_string_lossy(),
-        "events": account.events,
+        "events": ledger.events,
         "events_lost": job.lost,
         "unfinished": job.unfinished,
-        "failures": account.failed_calls(),
-        "anomalies": account.anomalies.total(),
+        "failures": ledger.failed_calls(),
+        "anomalies": ledger.anomalies.total(),
         "anomaly_kinds": {
-            "unknown_free": account.anomalies.unknown_free,
-            "same_address": account.anomalies.same_address,
-            "overlap": account.anomalies.overlap,
-            "segment": account.anomalies.segment,
-            "unknown_kind": account.anomalies.unknown_kind,
-            "unknown_class": account.anomalies.unknown_class,
+            "unknown_free": ledger.anomalies.unknown_free,
+            "same_address": ledger.anomalies.same_address,
+            "overlap": ledger.anomalies.overlap,
+            "segment": ledger.anomalies.segment,
+            "unknown_kind": ledger.anomalies.unknown_kind,
+            "unknown_class": ledger.anomalies.unknown_class,
         },
         "devices": devices(job),
         "host_memory": host(job.host_memory()),
-        "apis": apis(account),
-        "sizes": sizes(account),
-        "failed": failed(account),
-        "live": account.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
+        "apis": apis(ledger),
+        "sizes": sizes(ledger),
+        "failed": failed(ledger),
+        "live": ledger.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
     });
     if let State::Exited(status) = job.state {
         description["exit_status"] = json!(status);
@@ -81,42 +83,42 @@ fn describe(job: &Job) -> Value {
 }
 
 fn devices(job: &Job) -> Value {
-    let nothing = DeviceAccount::default();
+    let empty = DeviceLedger::default();
     job.devices()
         .into_iter()
-        .map(|(ordinal, told, account)| {
-            let account = account.unwrap_or(&nothing);
-            let free = account.free();
+        .map(|(ordinal, entry, ledger)| {
+            let ledger = ledger.unwrap_or(&empty);
+            let free = ledger.free();
             let mut device = json!({
                 "device": ordinal,
-                "uuid": told.and_then(|told| format::uuid(&told.uuid)),
-                "name": told.map(|told| told.name.as_str()),
-                "total_memory": told.map(|told| told.total_memory),
-                "limit": told.and_then(|told| told.limit),
-                "requested": level(account.all.requested),
-                "allocated": level(account.all.allocated),
-                "reserved": level(account.all.reserved),
-                "utilisation": account.all.utilisation(),
+                "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
+                "name": entry.map(|entry| entry.name.as_str()),
+                "total_memory": entry.map(|entry| entry.total_memory),
+                "limit": entry.and_then(|entry| entry.limit),
+                "requested": level(ledger.all.requested),
+                "allocated": level(ledger.all.allocated),
+                "reserved": level(ledger.all.reserved),
+                "utilisation": ledger.all.utilisation(),
                 "fragmentation": free.fragmentation(),
                 "free_inside": free.bytes,
                 "largest_free_block": free.largest,
-                "at_peak_reserved": at_peak(account.at_peak),
-                "count": account.all.count,
-                "live_count": account.all.live,
-                "failures": account.failures,
+                "at_peak_reserved": at_peak(ledger.at_peak),
+                "count": ledger.all.count,
+                "live_count": ledger.all.live,
+                "failures": ledger.failures,
                 "segments": {
-                    "current": account.space.segments(),
-                    "obtained": account.segments_obtained,
-                    "returned": account.segments_returned,
+                    "current": ledger.space.segments(),
+                    "obtained": ledger.segments_obtained,
+                    "returned": ledger.segments_returned,
                 },
-                "classes": classes(account),
+                "classes": classes(ledger),
             });
-            if let Some(as_of) = AsOf::of(account, || 0) {
+            if let Some(as_of) = AsOf::of(ledger, || 0) {
                 device["reconciliation"] = reconciliation(&as_of);
             }
-            if account.remaps > 0 {
-                device["remaps"] = json!(account.remaps);
-                device["remapped_bytes"] = json!(account.remapped);
+            if ledger.remaps > 0 {
+                device["remaps"] = json!(ledger.remaps);
+                device["remapped_bytes"] = json!(ledger.remapped);
             }
             device
         })
@@ -125,30 +127,30 @@ fn devices(job: &Job) -> Value {
 
 fn reconciliation(as_of: &AsOf) -> Value {
     let measured = &as_of.measured;
-    let mut part = reconcile::json::part(&as_of.ledger, measured.nvml, measured.driver, as_of.context);
+    let mut part = process_json(&as_of.balance, measured.nvml, measured.driver, as_of.context);
     part["time_ns"] = json!(measured.time_ns);
-    part["differences"] = reconcile::json::differences(&as_of.differences);
+    part["differences"] = differences_json(&as_of.differences);
     part["other_processes"] = json!(as_of.other_processes);
     part["unknown"] = json!(as_of.differences.unknown);
     part
 }
 
-fn host(account: Option<&DeviceAccount>) -> Value {
-    let nothing = DeviceAccount::default();
-    let account = account.unwrap_or(&nothing);
+fn host(ledger: Option<&DeviceLedger>) -> Value {
+    let empty = DeviceLedger::default();
+    let ledger = ledger.unwrap_or(&empty);
     json!({
         "device": HOST_DEVICE,
-        "requested": level(account.all.requested),
-        "allocated": level(account.all.allocated),
-        "reserved": level(account.all.reserved),
-        "count": account.all.count,
-        "live_count": account.all.live,
-        "failures": account.failures,
-        "classes": classes(account),
+        "requested": level(ledger.all.requested),
+        "allocated": level(ledger.all.allocated),
+        "reserved": level(ledger.all.reserved),
+        "count": ledger.all.count,
+        "live_count": ledger.all.live,
+        "failures": ledger.failures,
+        "classes": classes(ledger),
     })
 }
 
-fn classes(account: &DeviceAccount) -> Value {
+fn classes(ledger: &DeviceLedger) -> Value {
     let class = |(&class, totals): (&u8, &Totals)| {
         json!({
             "class": class_name(class),
@@ -159,7 +161,7 @@ fn classes(account: &DeviceAccount) -> Value {
             "live_count": totals.live,
         })
     };
-    account.classes.iter().map(class).collect()
+    ledger.classes.iter().map(class).collect()
 }
 
 fn level(level: Level) -> Value {
@@ -170,8 +172,8 @@ fn at_peak(free: Free) -> Value {
     json!({ "free_inside": free.bytes, "largest_free_block": free.largest, "fragmentation": free.fragmentation() })
 }
 
-fn apis(account: &Account) -> Value {
-    account
+fn apis(ledger: &Ledger) -> Value {
+    ledger
         .apis
         .iter()
         .map(|(&api, totals)| {
@@ -180,8 +182,8 @@ fn apis(account: &Account) -> Value {
         .collect()
 }
 
-fn sizes(account: &Account) -> Value {
-    account
+fn sizes(ledger: &Ledger) -> Value {
+    ledger
         .sizes
         .iter()
         .map(|(&exponent, totals)| {
@@ -197,15 +199,15 @@ fn sizes(account: &Account) -> Value {
         .collect()
 }
 
-fn failed(account: &Account) -> Value {
-    account
+fn failed(ledger: &Ledger) -> Value {
+    ledger
         .failures
         .iter()
         .map(|(&(api, result), failure)| {
             json!({
                 "api": api_name(api),
                 "code": result,
-                "result": codes::text(result),
+                "result": names::result_name(result),
                 "count": failure.count,
                 "refused_by_limit": failure.by_limit,
                 "last_size": failure.last_size,
@@ -223,10 +225,10 @@ fn describe_live(live: &Live, end_ns: u64) -> Value {
         "size": live.size,
         "allocated": live.allocated,
         "device": live.device,
-        // Text, because many JSON readers lose digits above 2^53.
+        // Text, because many JSON readers lose digits of numbers above 2^53.
         "address": format!("{:#x}", live.address),
         "thread": live.tid,
-        // 1 is the default one, others in the order in which they came.
+        // Stream 1 is the default stream; other streams are numbered in the order of their first use.
         "stream": (live.stream > 0).then_some(live.stream),
         "time_ns": live.time_ns,
         "age_ns": end_ns.saturating_sub(live.time_ns),

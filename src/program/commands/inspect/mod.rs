@@ -1,22 +1,18 @@
-//! `vramshim inspect`: reads journals and shows what they mean, to people (`text`) or programs (`json`).
+//! `vramshim inspect`: reads journals and shows what the jobs did with GPU memory, as text or as JSON.
 
 mod json;
-pub mod text;
+mod text;
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use journal::format::EXTENSION;
 
-use super::Failure;
 use crate::analysis::job::Job;
+use crate::failure::Failure;
+use crate::journals::{collect, load};
 use crate::render::format;
-
-/// Files smaller than this are read before a progress bar would be seen.
-const WORTH_A_BAR: u64 = 32 << 20;
+use crate::render::job_page::JobPage;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,14 +23,16 @@ Examples:
 
 Terms, in bytes:
   requested     what the job asked for and still holds
-  allocated     the same after rounding
+  allocated     the same after the policy's rounding
   reserved      obtained from the driver to serve it
   utilisation   peak allocated / peak reserved
-  fragmentation share of what is free inside segments that lies outside the largest
-                free block; auto_growth can serve a request from several of
-                them, by mapping their granules side by side
+  fragmentation share of the free bytes inside segments that lies outside the
+                largest free block; auto_growth can serve a request from
+                several free blocks by mapping their granules side by side
 
-Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.";
+Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.
+
+Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -43,15 +41,15 @@ pub struct Inspect {
     #[arg(required = true, value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
-    /// Print JSON: everything, sizes in bytes
+    /// Print JSON with every figure, sizes in bytes
     #[arg(long)]
     json: bool,
 
-    /// How many entries of a list to show
+    /// Number of entries to show of each list
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
 
-    /// Show every job in full, even if there are several
+    /// Show every process in full; by default several processes are shown as a table
     #[arg(long)]
     all: bool,
 }
@@ -68,7 +66,7 @@ impl Inspect {
                 Err(error) => problems.push(error.to_string()),
             }
         }
-        // A journal that is just being begun is worth a word, and a failure only if there is nothing else.
+        // A journal whose header is not written yet is an error only if no other journal can be read.
         if jobs.is_empty() {
             problems.append(&mut early);
         }
@@ -91,14 +89,14 @@ impl Inspect {
         if self.json {
             json::write(&mut out, jobs)?;
         } else {
-            let page = text::Page {
+            let page = JobPage {
                 top: self.top,
-                bold: format::bold(),
+                bold: format::styled(),
             };
             match jobs {
                 [job] => page.job(&mut out, job)?,
                 _ => {
-                    page.overview(&mut out, jobs)?;
+                    text::overview(&mut out, jobs, page.bold)?;
                     for job in jobs.iter().filter(|_| self.all) {
                         writeln!(out)?;
                         page.job(&mut out, job)?;
@@ -108,55 +106,4 @@ impl Inspect {
         }
         out.flush()
     }
-}
-
-/// The journals that were named, each once; what cannot be looked into is told in `problems`.
-pub(super) fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBuf> {
-    let mut journals = BTreeSet::new();
-    for path in paths {
-        if !path.is_dir() {
-            journals.insert(path.clone());
-            continue;
-        }
-        match in_folder(path) {
-            Ok(found) if found.is_empty() => problems.push(format!(
-                "{}: no journals (.{EXTENSION} files) in this folder; a process writes one once it uses CUDA",
-                path.display()
-            )),
-            Ok(found) => journals.extend(found),
-            Err(error) => problems.push(format!("{}: cannot be read: {error}", path.display())),
-        }
-    }
-    journals
-}
-
-/// The journals in a folder.
-pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == EXTENSION) {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
-pub(super) fn load(path: &Path) -> Result<Job, crate::analysis::job::LoadError> {
-    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    if size < WORTH_A_BAR {
-        return Job::load(path, |_, _| {});
-    }
-    // Hidden unless standard error is a terminal.
-    let bar = ProgressBar::with_draw_target(Some(size), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("reading {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}") {
-        bar.set_style(style);
-    }
-    bar.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-    let job = Job::load(path, |done, total| {
-        bar.set_length(total);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    job
 }

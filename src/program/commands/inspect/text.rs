@@ -1,474 +1,94 @@
-//! The account as a page for people: one screen a job, the few lines of each list that matter most.
+//! The overview of several jobs: a line for each process, then the sums for each device.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, Table, presets};
-use journal::reader::State;
-
-use crate::analysis::account::{Account, DeviceAccount, Level, api_name, class_name};
-use crate::analysis::codes;
+use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
-use crate::analysis::reconciliation::AsOf;
-use crate::commands::reconcile::text::{PARTS, others_row, process_rows};
-use crate::render::format::{self, count, duration, percent, printable, size};
+use crate::analysis::names::device_uuid;
+use crate::render::format::{count, duration, ended, printable, size, strong};
+use crate::render::table::table;
 
-/// Variables that say which process of many this is.
-const RANKS: &[&str] = &[
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "PADDLE_TRAINER_ID",
-    "OMPI_COMM_WORLD_RANK",
-    "SLURM_JOB_ID",
-    "SLURM_PROCID",
-    "CUDA_VISIBLE_DEVICES",
-];
-
-pub struct Page {
-    /// Entries of a list to show.
-    pub top: usize,
-    /// Whether headings may be set off with escape sequences.
-    pub bold: bool,
-}
-
-impl Page {
-    /// A line for each job, then what they hold together on each device.
-    pub fn overview(&self, out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
-        let mut rows = Vec::new();
-        let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
-        for job in jobs {
-            let mut sum = [Level::default(); 2];
-            for (ordinal, told, account) in job.devices() {
-                let Some(account) = account else { continue };
-                let name = told.map_or_else(|| format!("device {ordinal}"), |told| printable(&told.name, 40));
-                let place = told
-                    .and_then(|told| format::uuid(&told.uuid))
-                    .unwrap_or_else(|| format!("{ordinal}"));
-                let entry = together
-                    .entry((printable(&job.header.host, 40), format!("{place}  {name}")))
-                    .or_default();
-                for (place, level) in [account.all.allocated, account.all.reserved].into_iter().enumerate() {
-                    entry[2 * place] = entry[2 * place].saturating_add(level.current);
-                    entry[2 * place + 1] = entry[2 * place + 1].saturating_add(level.peak);
-                    sum[place].current = sum[place].current.saturating_add(level.current);
-                    sum[place].peak = sum[place].peak.saturating_add(level.peak);
-                }
+/// Writes a line for each process, then the sums of all processes for each device.
+pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()> {
+    let mut rows = Vec::new();
+    let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
+    for job in jobs {
+        let mut sum = [Level::default(); 2];
+        for (ordinal, entry, ledger) in job.devices() {
+            let Some(ledger) = ledger else { continue };
+            let name = entry.map_or_else(|| format!("device {ordinal}"), |entry| printable(&entry.name, 40));
+            let place = entry
+                .and_then(|entry| device_uuid(&entry.uuid))
+                .unwrap_or_else(|| format!("{ordinal}"));
+            let entry = together
+                .entry((printable(&job.header.host, 40), format!("{place}  {name}")))
+                .or_default();
+            for (place, level) in [ledger.all.allocated, ledger.all.reserved].into_iter().enumerate() {
+                entry[2 * place] = entry[2 * place].saturating_add(level.current);
+                entry[2 * place + 1] = entry[2 * place + 1].saturating_add(level.peak);
+                sum[place].current = sum[place].current.saturating_add(level.current);
+                sum[place].peak = sum[place].peak.saturating_add(level.peak);
             }
-            let [allocated, reserved] = sum;
-            rows.push(vec![
-                job.header.pid.to_string(),
-                rank(job),
-                printable(&job.title(), 40),
-                printable(&job.header.strategy, 32),
-                ended(job.state),
-                duration(job.duration_ns),
-                size(allocated.peak),
-                size(reserved.peak),
-                size(allocated.current),
-                count(job.account.failed_calls()),
-                count(job.lost),
-            ]);
         }
-        writeln!(out, "{}", self.strong(&format!("{} processes", jobs.len())))?;
-        let titles = [
-            "pid",
-            "rank",
-            "job",
-            "strategy",
-            "ended",
-            "duration",
-            "peak alloc.",
-            "peak res.",
-            "live",
-            "failures",
-            "lost",
-        ];
-        table(out, &titles, &[5, 6, 7, 8, 9, 10], rows)?;
-        if together.is_empty() {
-            return Ok(());
-        }
-        let rows = together.into_iter().map(
-            |((host, device), [allocated, allocated_peak, reserved, reserved_peak])| {
-                vec![
-                    host,
-                    device,
-                    size(allocated),
-                    size(allocated_peak),
-                    size(reserved),
-                    size(reserved_peak),
-                ]
-            },
-        );
-        self.heading(
-            out,
-            "Devices, all processes together (peaks are sums of each process's own)",
-        )?;
-        let titles = ["host", "device", "allocated now", "peak", "reserved now", "peak"];
-        table(out, &titles, &[2, 3, 4, 5], rows.collect())
+        let [allocated, reserved] = sum;
+        rows.push(vec![
+            job.header.pid.to_string(),
+            rank(job),
+            printable(&job.title(), 40),
+            printable(&job.header.strategy, 32),
+            ended(job.state),
+            duration(job.duration_ns),
+            size(allocated.peak),
+            size(reserved.peak),
+            size(allocated.current),
+            count(job.ledger.failed_calls()),
+            count(job.lost),
+        ]);
     }
-
-    pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        self.head(out, job)?;
-        let nothing = DeviceAccount::default();
-        let devices = job.devices();
-        if devices.is_empty() && job.account.events == 0 {
-            return writeln!(out, "\nNo GPU memory was asked for.");
-        }
-        for (ordinal, told, account) in devices {
-            let about = told.map_or_else(String::new, |told| {
-                let limit = told
-                    .limit
-                    .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
-                format!("  {}, {}{limit}", printable(&told.name, 64), size(told.total_memory))
-            });
-            self.heading(out, &format!("Device {ordinal}{about}"))?;
-            device(out, account.unwrap_or(&nothing))?;
-            self.reconciliation(out, job, account.unwrap_or(&nothing))?;
-        }
-        if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
-            self.heading(out, "Host memory")?;
-            classes(out, host)?;
-        }
-        self.apis(out, &job.account)?;
-        self.sizes(out, &job.account)?;
-        self.failures(out, &job.account)?;
-        self.live(out, job)
-    }
-
-    fn head(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        let header = &job.header;
-        let ranks: Vec<String> = header
-            .environment
-            .iter()
-            .filter(|(name, _)| RANKS.contains(&name.as_str()))
-            .map(|(name, value)| format!("{}={}", printable(name, 40), printable(value, 40)))
-            .collect();
-        let mut line = |name: &str, text: String| writeln!(out, "{}{text}", self.strong(&format!("{name:<10}")));
-        line("Job", printable(&job.title(), 200))?;
-        if !header.job.is_empty() {
-            line("Command", printable(&header.command_line.join(" "), 200))?;
-        }
-        let process = format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" "));
-        line("Process", process.trim_end().to_owned())?;
-        line("Strategy", printable(&header.strategy, 32))?;
-        let started = format::time(header.wall_start_ns);
-        line(
-            "Ended",
-            format!(
-                "{} after {} (started {started})",
-                ended(job.state),
-                duration(job.duration_ns)
-            ),
-        )?;
-        let account = &job.account;
-        line(
-            "Journal",
-            format!(
-                "{} events, {} lost, {} unfinished, {} anomalies; {}",
-                count(account.events),
-                count(job.lost),
-                count(job.unfinished),
-                count(account.anomalies.total()),
-                printable(&job.path.to_string_lossy(), 4096)
-            ),
-        )?;
-        if job.lost > 0 {
-            let why = match header.lost_errno {
-                0 => "the journal's size limit or a file cut short".to_owned(),
-                errno => io::Error::from_raw_os_error(errno).to_string(),
-            };
-            line(
-                "",
-                format!(
-                    "figures below are incomplete: events were lost from {} on ({why})",
-                    duration(header.lost_first_ns)
-                ),
-            )?;
-        }
-        Ok(())
-    }
-
-    /// Ledger, driver and NVML at the last measurement, where there is one.
-    fn reconciliation(&self, out: &mut impl Write, job: &Job, account: &DeviceAccount) -> io::Result<()> {
-        let Some(as_of) = AsOf::of(account, || 0) else {
-            return Ok(());
-        };
-        let (measured, pid) = (&as_of.measured, job.header.pid);
-        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
-            let used = total.saturating_sub(free);
-            format!(": the driver has {} of {} in use", size(used), size(total))
-        });
-        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
-        let mut rows = process_rows(
-            &as_of.ledger,
-            &as_of.differences,
-            as_of.context,
-            measured.nvml,
-            &pid.to_string(),
-        );
-        rows.extend(others_row(as_of.other_processes));
-        table(out, &PARTS, &[2], rows)
-    }
-
-    fn apis(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut apis: Vec<_> = account.apis.iter().collect();
-        apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
-        let rows: Vec<_> = apis
-            .iter()
-            .take(self.top)
-            .map(|(api, totals)| {
-                vec![
-                    api_name(**api),
-                    count(totals.calls),
-                    count(totals.failures),
-                    size(totals.bytes),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "By API",
-            &["api", "calls", "failed", "bytes"],
-            &[1, 2, 3],
-            rows,
-            apis.len(),
-        )
-    }
-
-    fn sizes(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut sizes: Vec<_> = account.sizes.iter().collect();
-        sizes.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.bytes));
-        let total = sizes.len();
-        sizes.truncate(self.top);
-        sizes.sort_by_key(|(exponent, _)| **exponent);
-        let rows = sizes
-            .iter()
-            .map(|(exponent, totals)| {
-                let from = if **exponent == 0 {
-                    "0 B".into()
-                } else {
-                    size(1 << **exponent)
-                };
-                vec![
-                    format!("from {from}"),
-                    count(totals.count),
-                    size(totals.bytes),
-                    count(totals.live),
-                    size(totals.live_bytes),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "By size",
-            &["size", "requests", "bytes", "live", "live bytes"],
-            &[1, 2, 3, 4],
-            rows,
-            total,
-        )
-    }
-
-    fn failures(&self, out: &mut impl Write, account: &Account) -> io::Result<()> {
-        let mut failures: Vec<_> = account.failures.iter().collect();
-        failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
-        let rows = failures
-            .iter()
-            .take(self.top)
-            .map(|((api, result), failure)| {
-                vec![
-                    api_name(*api),
-                    codes::text(*result),
-                    count(failure.count),
-                    count(failure.by_limit),
-                    size(failure.last_size),
-                    duration(failure.last_ns),
-                ]
-            })
-            .collect();
-        self.list(
-            out,
-            "Failures",
-            &["api", "result", "count", "by limit", "last size", "last at"],
-            &[2, 3, 4, 5],
-            rows,
-            failures.len(),
-        )
-    }
-
-    fn live(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        struct Group {
-            count: u64,
-            oldest_ns: u64,
-            address: u64,
-        }
-        let mut groups: BTreeMap<(i16, u16, u8, u64), Group> = BTreeMap::new();
-        for live in job.account.live() {
-            let group = groups
-                .entry((live.device, live.api, live.class, live.size))
-                .or_insert(Group {
-                    count: 0,
-                    oldest_ns: live.time_ns,
-                    address: live.address,
-                });
-            group.count += 1;
-            group.oldest_ns = group.oldest_ns.min(live.time_ns);
-        }
-        let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by_key(|((.., size), group)| std::cmp::Reverse(size.saturating_mul(group.count)));
-        let rows = groups
-            .iter()
-            .take(self.top)
-            .map(|((device, api, class, bytes), group)| {
-                vec![
-                    size(bytes.saturating_mul(group.count)),
-                    format!("{} x {}", count(group.count), size(*bytes)),
-                    api_name(*api),
-                    class_name(*class),
-                    if *device < 0 { "host".into() } else { device.to_string() },
-                    duration(job.duration_ns.saturating_sub(group.oldest_ns)),
-                    format!("{:#x}", group.address),
-                ]
-            })
-            .collect();
-        let title = match job.state {
-            State::Running => "Live now",
-            _ => "Live at the end",
-        };
-        let titles = ["bytes", "of", "api", "class", "device", "age", "first address"];
-        self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
-    }
-
-    /// A table under a heading that says how much of it is shown; nothing where nothing is.
-    fn list(
-        &self,
-        out: &mut impl Write,
-        name: &str,
-        titles: &[&str],
-        right: &[usize],
-        rows: Vec<Vec<String>>,
-        total: usize,
-    ) -> io::Result<()> {
-        if rows.is_empty() {
-            return Ok(());
-        }
-        let shown = rows.len();
-        let more = if shown < total {
-            format!(" (top {shown} of {total})")
-        } else {
-            String::new()
-        };
-        self.heading(out, &format!("{name}{more}"))?;
-        table(out, titles, right, rows)
-    }
-
-    fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
-        writeln!(out, "\n{}", self.strong(text))
-    }
-
-    fn strong(&self, text: &str) -> String {
-        if self.bold {
-            format!("\x1b[1m{text}\x1b[0m")
-        } else {
-            text.to_owned()
-        }
-    }
-}
-
-fn device(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
-    classes(out, account)?;
-    let (free, at_peak) = (account.free(), account.at_peak);
-    writeln!(out, "  utilisation {}", percent(account.all.utilisation()))?;
-    if account.segments_obtained > 0 {
-        writeln!(
-            out,
-            "  segments {} ({} obtained, {} returned); free inside {}, largest block {}, fragmentation {}",
-            account.space.segments(),
-            count(account.segments_obtained),
-            count(account.segments_returned),
-            size(free.bytes),
-            size(free.largest),
-            percent(Some(free.fragmentation()))
-        )?;
-        writeln!(
-            out,
-            "  at peak reserved: free inside {}, largest block {}, fragmentation {}",
-            size(at_peak.bytes),
-            size(at_peak.largest),
-            percent(Some(at_peak.fragmentation()))
-        )?;
-    }
-    if account.remaps > 0 {
-        let steps = if account.remaps == 1 { "step" } else { "steps" };
-        writeln!(
-            out,
-            "  remapped {} in {} {steps}",
-            size(account.remapped),
-            count(account.remaps)
-        )?;
-    }
-    Ok(())
-}
-
-/// Requested, allocated and reserved, now and at their peaks: in all, and for each class.
-fn classes(out: &mut impl Write, account: &DeviceAccount) -> io::Result<()> {
-    let row = |name: String, totals: &crate::analysis::account::Totals| {
-        let mut row = vec![name];
-        for level in [totals.requested, totals.allocated, totals.reserved] {
-            row.extend([size(level.current), size(level.peak)]);
-        }
-        row.extend([count(totals.count), count(totals.live)]);
-        row
-    };
-    let mut rows = vec![row("all".into(), &account.all)];
-    rows.extend(
-        account
-            .classes
-            .iter()
-            .map(|(&class, totals)| row(class_name(class), totals)),
-    );
-    if account.classes.len() == 1
-        && account.all.count == account.classes.values().map(|totals| totals.count).sum::<u64>()
-    {
-        rows.remove(0); // the only class says it all
-    }
+    writeln!(out, "{}", strong(&format!("{} processes", jobs.len()), bold))?;
     let titles = [
-        "class",
-        "requested",
-        "peak",
-        "allocated",
-        "peak",
-        "reserved",
-        "peak",
-        "count",
+        "pid",
+        "rank",
+        "job",
+        "strategy",
+        "ended",
+        "duration",
+        "peak alloc.",
+        "peak res.",
         "live",
+        "failures",
+        "lost",
     ];
-    table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
+    table(out, &titles, &[5, 6, 7, 8, 9, 10], rows)?;
+    if together.is_empty() {
+        return Ok(());
+    }
+    let rows = together.into_iter().map(
+        |((host, device), [allocated, allocated_peak, reserved, reserved_peak])| {
+            vec![
+                host,
+                device,
+                size(allocated),
+                size(allocated_peak),
+                size(reserved),
+                size(reserved_peak),
+            ]
+        },
+    );
+    writeln!(
+        out,
+        "\n{}",
+        strong(
+            "Devices, all processes together (peaks are sums of each process's own)",
+            bold
+        )
+    )?;
+    let titles = ["host", "device", "allocated now", "peak", "reserved now", "peak"];
+    table(out, &titles, &[2, 3, 4, 5], rows.collect())
 }
 
-pub fn table(out: &mut impl Write, titles: &[&str], right: &[usize], rows: Vec<Vec<String>>) -> io::Result<()> {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(titles).add_rows(rows);
-    for &column in right {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    for line in table.lines() {
-        writeln!(out, " {}", line.trim_end())?;
-    }
-    Ok(())
-}
-
-pub fn ended(state: State) -> String {
-    match state {
-        State::Running => "running".into(),
-        State::Exited(status) => format!("exit {status}"),
-        State::Killed => "killed".into(),
-    }
-}
-
-/// The process's rank in its job, where a launcher gave it one.
+/// The process's rank in its job, if a launcher gave it one.
 fn rank(job: &Job) -> String {
     ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
         .iter()

@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::Round;
-use crate::analysis::measured::Ledger;
-use crate::analysis::reconciliation::{Context, Differences};
+use super::round::Round;
 use crate::analysis::side_by_side::{Device, Process};
 use crate::render::format;
+use crate::render::reconciliation::{differences_json, process_json};
 
 pub fn describe(round: &Round) -> Value {
     json!({
@@ -29,7 +28,7 @@ fn device(device: &Device) -> Value {
         "uuid": device.uuid,
         "name": device.name,
         "total": device.total,
-        // null is now
+        // null means now
         "time": device.at.map(format::time),
         "nvml": nvml,
         "processes": device.processes.iter().map(process).collect::<Value>(),
@@ -41,34 +40,9 @@ fn device(device: &Device) -> Value {
 }
 
 fn process(process: &Process) -> Value {
-    let mut description = part(&process.ledger, process.nvml_used, process.driver, process.context);
+    let mut description = process_json(&process.balance, process.nvml_used, process.driver, process.context);
     description["pid"] = json!(process.pid);
     description["job"] = json!(process.job);
-    description["differences"] = differences(&process.differences);
+    description["differences"] = differences_json(&process.differences);
     description
-}
-
-/// What the sides say of one process.
-pub fn part(ledger: &Ledger, nvml: Option<u64>, driver: Option<(u64, u64)>, context: Option<Context>) -> Value {
-    json!({
-        "ledger": {
-            "requested": ledger.requested,
-            "allocated": ledger.allocated,
-            "reserved": ledger.reserved,
-            "free_inside": ledger.free_inside,
-        },
-        "nvml_used": nvml,
-        "driver": driver.map(|(total, free)| json!({ "total": total, "free": free })),
-        "context_basis": context.map(|context| context.basis.name()),
-    })
-}
-
-pub fn differences(differences: &Differences) -> Value {
-    json!({
-        "context": differences.context,
-        "module_code": differences.module_code,
-        "rounding": differences.rounding,
-        "managed": differences.managed,
-        "unknown": differences.unknown,
-    })
 }

@@ -1,7 +1,8 @@
-//! `vramshim reconcile`: ledger, driver and NVML side by side, every byte of difference under a name.
+//! `vramshim reconcile`: compares ledger, driver and NVML, and names every byte of difference.
 
-pub(super) mod json;
-pub(super) mod text;
+mod json;
+mod round;
+mod text;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -12,72 +13,62 @@ use base::units::parse_size;
 use clap::Args;
 use config::parse_duration;
 
-use super::Failure;
-use super::inspect::{collect, load};
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
+use crate::failure::Failure;
+use crate::journals::{collect, load};
+use round::Round;
 use watch::Interruptions;
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim reconcile 4711                          # a running process, and everyone on its devices
+  vramshim reconcile 4711                          # a running process, and all others on its devices
   vramshim reconcile vramshim-train --bound 16MiB  # every process of a job
-  vramshim reconcile 4711 --watch 5s               # again and again, until Ctrl-C
+  vramshim reconcile 4711 --watch 5s               # every 5 seconds, until Ctrl-C
   vramshim reconcile vramshim-train --json | jq '.devices[].unknown'
 
-Of a device, what NVML says is used = for each process under the library: reserved, context, module code, rounding \
-(less managed memory that lies in host memory) + other processes + unknown. A process's own part is explained in this \
-order, each name taking at most what there is evidence for:
-  reserved      the journal's own account: requested, rounding of the policy, what it
-                keeps free inside its segments, and the driver's pools
-  context       what NVML said of the process beyond its ledger when the device was
-                first used (basis: nvml); or what the whole device had then, if nobody
-                else is known to have been there and it is at most 1 GiB (device); or
-                as much as another process's context on this device (alike)
-  rounding      of the driver, to pages of 2 MiB: at most what is left of pages that
-                the ledger's memory covers in part
-  module code   growth since then: at most the GPU code in the files that the
-                process has mapped; none where its context is not known
-  unknown       the rest; negative where the ledger has more than the driver
+The used bytes that NVML reports for a device are the sum of: reserved, context, module code and rounding of each process \
+under the library (minus managed memory that lies in host memory); other processes; unknown. A process's part is explained in \
+this order. Each name gets at most the bytes that there is evidence for:
+  reserved      from the journal: requested bytes, the policy's rounding, free memory
+                inside segments, and the driver's pools
+  context       basis nvml: what NVML reported beyond the ledger when the process
+                first used the device; basis device: the smallest use of the device
+                beyond the ledger, up to 1 GiB, if no other process is known to have
+                used the device before; basis alike: the context of another process
+  rounding      of the driver, to pages of 2 MiB: at most the uncovered bytes of the
+                pages that the ledger's memory covers in part
+  module code   loaded after the context was measured: at most the GPU code in the
+                files that the process has mapped; 0 if its context is not known
+  unknown       the remaining bytes; negative if the ledger has more than the driver
 
-A running process is compared with what NVML says now; one that ended, and one that NVML cannot be asked about, as of \
-the last measurement in its journal. Devices are told apart by UUID.
+A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
+compared with the last measurement in its journal. Devices are identified by UUID.
 
-Exit code 1 where a difference without a name is larger than the bound, for a device or a process, or where there was \
-nothing to compare with; 2 where an argument names nothing. With --watch, that of the last round; it ends when no \
+Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, or if there was nothing \
+to compare with; 2 if an argument names nothing. With --watch it is the code of the last round; the command ends when no \
 process runs any more.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Reconcile {
-    /// Ids of running processes, journals (.vraj), or folders of them (./4711 for one whose name is a number)
+    /// Ids of running processes, journals (.vraj), or folders of journals; write ./4711 for a file whose name is a
+    /// number
     #[arg(required = true, value_name = "PID|FOLDER|FILE")]
     what: Vec<PathBuf>,
 
-    /// How large a difference without a name may be: code that the driver made or loaded from elsewhere has none
+    /// Largest unexplained difference that is accepted. A small difference always remains: code that the driver
+    /// generates, or loads from other files
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
     bound: String,
 
-    /// Look again every so often, with a unit such as 500ms, 5s or 1min; 2s where none is given
+    /// Repeat at this interval, such as 500ms, 5s or 1min [without a value: 2s]
     #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s")]
     watch: Option<String>,
 
     /// Print JSON, sizes in bytes; with --watch, a line for each round
     #[arg(long)]
     json: bool,
-}
-
-/// What one round found.
-pub struct Round {
-    pub devices: Vec<Device>,
-    pub bound: u64,
-}
-
-impl Round {
-    pub fn within_bound(&self) -> bool {
-        let mut compared = self.devices.iter().filter(|device| device.compared).peekable();
-        compared.peek().is_some() && compared.all(|device| device.worst() <= self.bound)
-    }
 }
 
 impl Reconcile {
@@ -96,9 +87,10 @@ impl Reconcile {
             })
         });
         let interval = interval.transpose()?;
-        // Before the first round, so that Ctrl-C ends no round halfway.
+        // Signals are blocked before the first round, so that Ctrl-C does not end a round halfway.
         let interruptions = interval.is_some().then(Interruptions::hold);
-        // A process is looked up once: its journal outlives it.
+        // The journal of a process id is searched only once, so that later rounds can read the journal of a process
+        // that has ended.
         let processes = self.processes()?;
         loop {
             let targets = self.targets(&processes)?;
@@ -113,13 +105,13 @@ impl Reconcile {
                 return if round.within_bound() {
                     Ok(())
                 } else {
-                    Err(Failure::no())
+                    Err(Failure::answer(1))
                 };
             }
         }
     }
 
-    /// The arguments that are ids of processes.
+    /// The targets for the arguments that are process ids; fails if such a process writes no journal.
     fn processes(&self) -> Result<Vec<Target>, Failure> {
         let ids = self.what.iter().filter_map(|what| id(what));
         let target = |pid| {
@@ -135,7 +127,7 @@ impl Reconcile {
         }
     }
 
-    /// Those, and the journals that the other arguments name now.
+    /// `processes`, and the journals that files and folders among the arguments name now.
     fn targets(&self, processes: &[Target]) -> Result<Vec<Target>, Failure> {
         let paths: Vec<PathBuf> = self.what.iter().filter(|what| id(what).is_none()).cloned().collect();
         let mut problems = Vec::new();
@@ -163,14 +155,14 @@ impl Reconcile {
     }
 }
 
-/// The id of a process, where an argument is one.
+/// The argument as a process id; `None` if it contains other characters than digits.
 fn id(what: &std::path::Path) -> Option<u32> {
     let text = what.to_str()?;
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// One look at everything, and whether any process still runs.
+/// Compares all targets once. Returns the sorted devices, and whether any process still runs.
 fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
     let (mut devices, running, problems) = side_by_side::look(targets, &load);
     devices.sort_by(|one, other| (&one.uuid, one.at).cmp(&(&other.uuid, other.at)));
@@ -185,7 +177,7 @@ fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
     Ok((devices, running))
 }
 
-/// The child's part: see `analysis::nvml`.
+/// The hidden subcommand that a child process runs; see `analysis::nvml`.
 #[derive(Args)]
 pub struct AskNvml {
     uuids: Vec<String>,

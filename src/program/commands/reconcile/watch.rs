@@ -1,5 +1,5 @@
-//! Ctrl-C between rounds: the signals that end a watch are held back, and looked for while it waits. No handler is needed,
-//! and what is being printed is finished first.
+//! Ends `--watch` between two rounds. The signals that end the program are blocked, and only the wait between two
+//! rounds accepts them. A round in progress is therefore printed to its end.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 pub struct Interruptions(libc::sigset_t);
 
 impl Interruptions {
-    /// Holds them back from here on.
+    /// Blocks the signals from now on.
     pub fn hold() -> Self {
         let mut signals = MaybeUninit::uninit();
-        // SAFETY: sigemptyset makes the set; the rest use it after that.
+        // SAFETY: sigemptyset initialises the set before the other calls use it.
         unsafe {
             libc::sigemptyset(signals.as_mut_ptr());
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -22,7 +22,7 @@ impl Interruptions {
         }
     }
 
-    /// Waits; whether one came since they are held back, at once if so.
+    /// Waits for `time`. Returns true as soon as one of the blocked signals is pending.
     pub fn came_within(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         loop {
@@ -31,11 +31,11 @@ impl Interruptions {
                 tv_sec: left.as_secs() as libc::time_t,
                 tv_nsec: left.subsec_nanos().into(),
             };
-            // SAFETY: both structs outlive the call, and nothing is asked about the signal.
+            // SAFETY: the set and the time outlive the call, and the pointer for details of the signal may be NULL.
             if unsafe { libc::sigtimedwait(&self.0, ptr::null_mut(), &time) } > 0 {
                 return true;
             }
-            // It may have been woken for a signal that is none of these.
+            // Another signal may have interrupted the wait.
             if left.is_zero() {
                 return false;
             }

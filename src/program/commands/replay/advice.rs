@@ -1,8 +1,8 @@
-//! The recommendation below the table, in words.
+//! The text of the recommendation that `replay` prints below the table.
 
 use policy::{Settings, Strategy};
 
-use super::Row;
+use super::row::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
 use crate::replay::{Outcome, Source, Trace};
@@ -10,14 +10,14 @@ use crate::replay::{Outcome, Source, Trace};
 pub struct Recommendation {
     pub strategy: Option<&'static str>,
     pub setting: Option<String>,
-    /// Bytes.
+    /// The bytes that the recommended strategy saves.
     pub saves: u64,
     /// The strategy that the job most likely runs now.
     pub compared_with: &'static str,
     pub why: String,
 }
 
-/// `play` plays a strategy that is needed to compare with and was not asked for.
+/// Builds the recommendation from the played strategies. `play` plays a strategy that is missing in `rows`.
 pub fn recommendation(
     trace: &Trace,
     rows: &[Row],
@@ -73,8 +73,8 @@ pub fn recommendation(
             )
         }),
         Advice::Fits { best } => {
-            // Where requests failed, the peak is of another run than the one that the trace tells of. The devices that
-            // suffice can be compared.
+            // Requests failed under the present strategy, so its peak is too small to compare. The smallest devices are
+            // compared instead.
             let (needs, needed) = (smallest(best.name), now.smallest);
             let saves = needed
                 .zip(needs)
@@ -112,7 +112,8 @@ pub fn recommendation(
     }
 }
 
-/// What it costs where it calls the driver far more often than what runs now.
+/// A text with the driver calls and waits of `best`; empty if `best` makes at most twice as many calls as the present
+/// strategy.
 fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     if best.driver_calls / 2 <= now.driver_calls {
         return String::new();
@@ -134,7 +135,7 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     )
 }
 
-/// What a user has to know before setting it.
+/// What a user must know before setting the strategy.
 fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",

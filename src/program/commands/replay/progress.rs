@@ -1,4 +1,4 @@
-//! Signs of life for traces that take long.
+//! Progress on standard error for traces that take long to read or to play.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
-/// Fewer requests times strategies than this are played before a progress bar would be seen.
-const WORTH_A_BAR: u64 = 1_000_000;
-/// How often a trace is played for one strategy: once for the table, and for the smallest device as often as a search
-/// to 0.1% usually takes.
+/// Fewer requests (requests of the trace times strategies) are played before a progress bar would be seen.
+const WORTH_A_BAR_REQUESTS: u64 = 1_000_000;
+/// How often a trace is usually played for one strategy: once for the table, and nine times to find the smallest
+/// device.
 const PLAYS: u64 = 10;
 
-/// Files of fewer bytes are read before anybody wonders.
-const LONG_FILE: u64 = 8 << 20;
+/// Smaller files are read before a progress display would be seen.
+const LONG_FILE_BYTES: u64 = 8 << 20;
 
-/// Shows that a long file is being read, until it is dropped.
+/// Shows that a long file is being read, until the returned bar is dropped.
 pub fn reading(path: &Path) -> Option<ProgressBar> {
     let length = std::fs::metadata(path).ok()?.len();
-    (length >= LONG_FILE).then(|| {
+    (length >= LONG_FILE_BYTES).then(|| {
         // Hidden unless standard error is a terminal.
         let spinner = ProgressBar::new_spinner()
             .with_finish(ProgressFinish::AndClear)
@@ -30,16 +30,16 @@ pub fn reading(path: &Path) -> Option<ProgressBar> {
 
 pub struct Progress {
     bar: Option<ProgressBar>,
-    /// Of one strategy, in requests.
+    /// The part of the bar for one strategy, in requests.
     share: u64,
-    /// Where the share of the strategy that is being played ends.
+    /// The position at which the part of the present strategy ends.
     end: Cell<u64>,
 }
 
 impl Progress {
     pub fn new(requests: u64, strategies: u64) -> Progress {
         let share = requests.saturating_mul(PLAYS);
-        let worth_it = requests.saturating_mul(strategies) > WORTH_A_BAR;
+        let worth_it = requests.saturating_mul(strategies) > WORTH_A_BAR_REQUESTS;
         let bar = worth_it.then(|| {
             // Hidden unless standard error is a terminal.
             let whole = Some(share.saturating_mul(strategies));
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// The next strategy.
+    /// Starts the part of the next strategy.
     pub fn begin(&self, name: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(name.to_owned());
@@ -67,7 +67,8 @@ impl Progress {
 
     pub fn tick(&self, requests: u64) {
         if let Some(bar) = &self.bar {
-            // How often a strategy is played is a guess: where it is more often, the bar waits at the end of its share.
+            // `PLAYS` is an estimate. If a strategy is played more often, the bar waits at the end of the strategy's
+            // part.
             bar.set_position((bar.position() + requests).min(self.end.get()));
         }
     }

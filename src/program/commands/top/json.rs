@@ -1,4 +1,4 @@
-//! Devices and processes as JSON, for programs: sizes in bytes, nothing rounded.
+//! Devices and processes as JSON: sizes in bytes, nothing rounded.
 
 use std::io::{self, Write};
 
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::machine::Machine;
 use super::rows;
-use crate::analysis::account::DeviceAccount;
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::names::device_uuid;
 use crate::analysis::watch::Watched;
-use crate::render::format;
 
 pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let devices: Vec<Value> = rows::devices(machine)
@@ -32,23 +32,23 @@ pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
 }
 
 fn process(watched: &Watched) -> Value {
-    let nothing = DeviceAccount::default();
+    let empty = DeviceLedger::default();
     let job = &watched.job;
-    let device = |(ordinal, told, account): (_, Option<&journal::reader::Device>, Option<&DeviceAccount>)| {
-        let account = account.unwrap_or(&nothing);
-        let (all, free) = (&account.all, account.free());
+    let device = |(ordinal, entry, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
+        let ledger = ledger.unwrap_or(&empty);
+        let (all, free) = (&ledger.all, ledger.free());
         json!({
             "device": ordinal,
-            "uuid": told.and_then(|told| format::uuid(&told.uuid)),
+            "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
             "requested": all.requested.current,
             "allocated": all.allocated.current,
             "reserved": all.reserved.current,
-            "limit": told.and_then(|told| told.limit),
+            "limit": entry.and_then(|entry| entry.limit),
             "free_inside": free.bytes,
             "largest_free_block": free.largest,
             "utilisation": all.utilisation(),
             "live": all.live,
-            "failures": account.failures,
+            "failures": ledger.failures,
             "allocations": all.count,
             "frees": all.count.saturating_sub(all.live),
         })

@@ -1,4 +1,4 @@
-//! The processes that are watched: finds those that come, reads along with those that are there, forgets those that end.
+//! The processes that `top` shows: finds new processes, follows their journals, and forgets processes that have ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 use journal::reader::{OpenError, Problem, State};
 
-use super::printable;
 use crate::analysis::running::{self, FileId, file_id};
 use crate::analysis::watch::Watched;
-use crate::commands::inspect::in_folder;
+use crate::journals::in_folder;
+use crate::render::format::printable;
 
-/// How long a process that ended is still shown.
-const REMEMBERED: Duration = Duration::from_secs(5);
-/// Looking for processes takes at most one part of the time in so many.
+/// How long a process is still shown after its end.
+const SHOWN_AFTER_END: Duration = Duration::from_secs(5);
+/// The search for processes takes at most 1 / SEARCH_SHARE of the time.
 const SEARCH_SHARE: u32 = 20;
 
 pub struct Machine {
-    /// What was asked for; everything where both are empty.
+    /// The processes and paths that the arguments name; all processes if both are empty.
     pids: Vec<u32>,
     paths: Vec<PathBuf>,
     watched: BTreeMap<FileId, Watched>,
-    /// Journals of ended processes, and of what cannot be read.
+    /// Journals that are not read again, because their process has ended or reading failed.
     passed_over: HashSet<(PathBuf, FileId)>,
     problems: BTreeSet<String>,
     search_again: Instant,
 }
 
 impl Machine {
-    /// Fails where something was asked for that is not there.
+    /// Fails if a process in `only` writes no journal, or if a path in `only` cannot be read.
     pub fn new(only: &[OsString]) -> Result<Machine, String> {
         let mut machine = Machine {
             pids: Vec::new(),
@@ -72,7 +72,20 @@ impl Machine {
         !self.pids.is_empty() || !self.paths.is_empty()
     }
 
-    /// What could not be read.
+    /// The text for the user if there is no process to show.
+    pub fn nothing_to_show(&self) -> String {
+        let whose = if self.is_restricted() {
+            "of those asked for "
+        } else {
+            ""
+        };
+        format!(
+            "No process {whose}writes a journal now. `vramshim run` starts a process under the library; `vramshim top` sees \
+             it from its first use of CUDA. `vramshim inspect` shows processes that have ended."
+        )
+    }
+
+    /// Messages about journals that could not be read.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.problems.iter().map(String::as_str)
     }
@@ -85,13 +98,13 @@ impl Machine {
         self.watched.get(&id)
     }
 
-    /// Bytes of all journals read, of how many.
+    /// Bytes read of all journals, and their total size.
     pub fn progress(&self) -> (u64, u64) {
         let both = self.watched.values().map(Watched::progress);
         both.fold((0, 0), |(done, all), (more, of)| (done + more, all + of))
     }
 
-    /// Looks for processes, unless that was done a moment ago and takes long.
+    /// Searches for processes, unless the last search was too recent (`SEARCH_SHARE`).
     pub fn discover(&mut self) {
         let begin = Instant::now();
         if begin < self.search_again {
@@ -135,7 +148,7 @@ impl Machine {
         match Watched::open(path, pid) {
             Ok(watched) if watched.state() == State::Running => drop(self.watched.insert(id, watched)),
             Ok(_) => drop(self.passed_over.insert(name)),
-            // It is just starting, or gone already.
+            // The process is starting, or it has ended already.
             Err(OpenError {
                 problem: Problem::NotReady | Problem::NotAFile,
                 ..
@@ -148,11 +161,12 @@ impl Machine {
         }
     }
 
-    /// Reads on in every journal, for about as long as told. True if there is no more for now.
+    /// Continues to read every journal, for about `time`. Returns true if the present ends of all journals have been
+    /// reached.
     pub fn follow(&mut self, time: Duration) -> bool {
         let end = Instant::now() + time;
         let mut behind: Vec<FileId> = self.watched.keys().copied().collect();
-        // In turns, so that one long journal does not keep the others waiting.
+        // The journals take turns, so that a long one does not hold up the others.
         while !behind.is_empty() {
             behind.retain(|&id| self.follow_one(id));
             if Instant::now() > end {
@@ -162,7 +176,7 @@ impl Machine {
         behind.is_empty()
     }
 
-    /// Whether there is more to read.
+    /// Reads a portion of one journal. Returns whether there is more to read.
     fn follow_one(&mut self, id: FileId) -> bool {
         let Some(watched) = self.watched.get_mut(&id) else {
             return false;
@@ -178,22 +192,22 @@ impl Machine {
         }
     }
 
-    /// Takes what was read for all there is, and leaves out who has ended.
+    /// Ends the reading of all journals, and removes processes that have ended.
     pub fn finish(&mut self) {
         self.watched.values_mut().for_each(Watched::finish);
         self.watched.retain(|_, watched| watched.state() == State::Running);
     }
 
-    /// Counts what has happened since the last time, and forgets who ended a while ago.
+    /// Computes the rates since the last call, and forgets processes that ended a while ago.
     pub fn refresh(&mut self) {
         let now = Instant::now();
         self.watched.values_mut().for_each(|watched| watched.count(now));
         self.watched
-            .retain(|_, watched| watched.ended_for(now).is_none_or(|since| since < REMEMBERED));
+            .retain(|_, watched| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));
     }
 }
 
-/// The process ended between being found and being looked at.
+/// Whether the process ended after it was found and before its journal was opened.
 fn is_gone(error: &OpenError) -> bool {
     let Problem::Io(error) = &error.problem else {
         return false;

@@ -1,7 +1,8 @@
-//! `vramshim top`: all devices and processes under the library on this machine, as they are now.
+//! `vramshim top`: shows all devices, and all processes under the library, of this machine.
 //!
-//! `machine` keeps up with the processes, `rows` says what there is to tell of them; `json` and the table here print it
-//! once, `screen` draws it and `terminal` keeps the drawing going until it is told to stop.
+//! `machine` keeps the processes and their ledgers up to date, and `rows` makes the rows of the tables from them. For
+//! `--once`, `json` or this file prints the tables. Otherwise `terminal` runs the `screen`, which draws the tables at
+//! each update.
 
 mod json;
 mod machine;
@@ -15,38 +16,37 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use config::parse_duration;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::Failure;
-use super::inspect::text::table;
-use crate::render::format::{count, printable, size};
+use crate::failure::Failure;
+use crate::render::progress;
+use crate::render::table::table;
 use machine::Machine;
 use rows::{Column, DeviceRow, Row};
 
 const EXAMPLES: &str = "\
 Examples:
-  vramshim top                                  # every process that we may look at
+  vramshim top                                  # every process that this user may examine
   vramshim top 4711 vramshim-train              # one process, and those with journals in a folder
   vramshim top --once                           # one table
   vramshim top --once --json | jq '.devices[].reserved'
 
-Keys: arrows or j, k choose a process, Enter opens it (classes, APIs, largest allocations), Esc goes back; left and right \
-choose the column to sort by, r reverses; p pauses; q quits.
+Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc goes back; left and \
+right choose the column to sort by, r reverses the order; p pauses; q quits.
 
-A process is seen from its first use of CUDA on, through its journal: one that keeps none (VRAMSHIM_JOURNAL_MAX=0) is not. \
-Nor are other users' processes, unless root asks. A device is known by its UUID, so that processes that number it \
-differently are added up. Rates are those since the last look; utilisation is peak allocated / peak reserved.";
+A process is seen through its journal, from its first use of CUDA on. A process without a journal (VRAMSHIM_JOURNAL_MAX=0) is \
+not seen, and processes of other users are seen by root only. Devices are identified by UUID, so processes that number a \
+device differently are added up. Rates are per second since the last update; utilisation is peak allocated / peak reserved.
 
-/// Journals with more left to read than this get a progress bar.
-const WORTH_A_BAR: u64 = 32 << 20;
+Exit codes: 0 done, 1 if an argument names nothing that can be read, 2 wrong usage or no terminal.";
 
-/// How long processes are read along with that go on writing.
-const CHASE: Duration = Duration::from_secs(2);
+/// How long `--once` continues to read after the size that the journals had at the start.
+const CATCH_UP_TIME: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Top {
-    /// Show only these processes, or those that write journals (.vraj) there [default: all of this machine]
+    /// Show only these processes, or the processes that write journals (.vraj) in these folders [default: all of this
+    /// machine]
     #[arg(value_name = "FOLDER|FILE|PID")]
     only: Vec<OsString>,
 
@@ -54,11 +54,11 @@ pub struct Top {
     #[arg(long)]
     once: bool,
 
-    /// Print JSON instead of the table, sizes in bytes
+    /// With --once: print JSON instead of the table, sizes in bytes
     #[arg(long, requires = "once")]
     json: bool,
 
-    /// Time from one look to the next, 100ms to 1h
+    /// Time between two updates, 100ms to 1h
     #[arg(long, value_name = "TIME", default_value = "1s", conflicts_with = "once", value_parser = interval)]
     interval: Duration,
 }
@@ -97,25 +97,20 @@ impl Top {
     }
 }
 
-/// Reads every journal to its end as it is now.
+/// Reads every journal to its present end, or for `CATCH_UP_TIME` beyond the end that it had at the start.
 fn read_all(machine: &mut Machine) {
     machine.discover();
-    let mut bar: Option<ProgressBar> = None;
+    let mut bar: Option<indicatif::ProgressBar> = None;
     let (_, goal) = machine.progress();
     let mut last = None;
     while !machine.follow(Duration::from_millis(100)) {
         let (done, total) = machine.progress();
-        // A process may write faster than it can be read.
-        if done > goal && last.get_or_insert_with(Instant::now).elapsed() > CHASE {
+        // A process may write its journal faster than it can be read.
+        if done > goal && last.get_or_insert_with(Instant::now).elapsed() > CATCH_UP_TIME {
             break;
         }
-        if bar.is_none() && total - done > WORTH_A_BAR {
-            // Hidden unless standard error is a terminal.
-            let new = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("reading {wide_bar} {binary_bytes}/{binary_total_bytes}") {
-                new.set_style(style);
-            }
-            bar = Some(new);
+        if bar.is_none() && total - done > progress::WORTH_A_BAR_BYTES {
+            bar = Some(progress::reading(total, "journals"));
         }
         if let Some(bar) = &bar {
             bar.set_length(total);
@@ -128,24 +123,11 @@ fn read_all(machine: &mut Machine) {
     machine.finish();
 }
 
-/// Words for a machine on which there is nothing to see.
-fn nothing(machine: &Machine) -> String {
-    let whose = if machine.is_restricted() {
-        "of those asked for "
-    } else {
-        ""
-    };
-    format!(
-        "No process {whose}writes a journal now: `vramshim run` starts one under the library; it is seen from its first \
-         use of CUDA on (`vramshim inspect` tells of those that ended)."
-    )
-}
-
 fn print(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let mut rows = rows::of(machine);
     Column::Pid.sort(&mut rows, false);
     if rows.is_empty() {
-        return writeln!(out, "{}", nothing(machine));
+        return writeln!(out, "{}", machine.nothing_to_show());
     }
     let devices = rows::devices(machine);
     if !devices.is_empty() {

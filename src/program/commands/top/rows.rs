@@ -1,20 +1,20 @@
-//! What there is to tell: a row for each process and device, and one for each device over all processes.
+//! The rows of the two tables of `top`. The table of processes has a row for each device of a process. The table of
+//! devices has the sums of all processes.
 
 use std::collections::BTreeMap;
 
 use journal::reader::State;
 
 use super::machine::Machine;
-use super::{count, printable, size};
-use crate::analysis::account::{DeviceAccount, Free, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Free, Totals};
+use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::{Rates, Watched};
-use crate::commands::inspect::text::ended;
-use crate::render::format;
+use crate::render::format::{self, count, ended, printable, size};
 
-/// One device of a process; of a process that has none yet, the process alone.
+/// One device of a process, or a process that has no device yet.
 pub struct Row {
-    /// Which process it is.
+    /// Identifies the process: the file of its journal.
     pub id: FileId,
     pid: u32,
     job: String,
@@ -22,7 +22,7 @@ pub struct Row {
     device: Option<i16>,
     limit: Option<u64>,
     state: String,
-    /// None while the journal is being read.
+    /// `None` until the journal has been read to its end.
     figures: Option<Figures>,
 }
 
@@ -33,7 +33,7 @@ struct Figures {
     rates: Option<Rates>,
 }
 
-/// Every process of the machine.
+/// The rows of all processes.
 pub fn of(machine: &Machine) -> Vec<Row> {
     machine
         .processes()
@@ -43,7 +43,7 @@ pub fn of(machine: &Machine) -> Vec<Row> {
 
 fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     let job = &watched.job;
-    let row = |device: Option<i16>, limit: Option<u64>, account: Option<&DeviceAccount>| Row {
+    let row = |device: Option<i16>, limit: Option<u64>, ledger: Option<&DeviceLedger>| Row {
         id,
         pid: watched.pid,
         job: printable(&job.title(), 24),
@@ -52,9 +52,9 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
         limit,
         state: state(watched),
         figures: watched.is_read().then(|| Figures {
-            all: account.map(|account| account.all).unwrap_or_default(),
-            free: account.map(DeviceAccount::free).unwrap_or_default(),
-            failures: account.map_or(0, |account| account.failures),
+            all: ledger.map(|ledger| ledger.all).unwrap_or_default(),
+            free: ledger.map(DeviceLedger::free).unwrap_or_default(),
+            failures: ledger.map_or(0, |ledger| ledger.failures),
             rates: device.and_then(|device| watched.rates.get(&device).copied()),
         }),
     };
@@ -64,7 +64,7 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     }
     devices
         .into_iter()
-        .map(|(ordinal, told, account)| row(Some(ordinal), told.and_then(|told| told.limit), account))
+        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry.and_then(|entry| entry.limit), ledger))
         .collect()
 }
 
@@ -76,7 +76,7 @@ fn state(watched: &Watched) -> String {
     }
 }
 
-/// A column of the table of processes, which can be sorted by it.
+/// A column of the table of processes. The table can be sorted by each column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
     Pid,
@@ -117,7 +117,7 @@ impl Column {
         Column::State,
     ];
 
-    /// Where the screen is too narrow for all, the first of these go first.
+    /// The columns that are left out, one after another in this order, while the screen is too narrow.
     pub const EXPENDABLE: [Column; 13] = [
         Column::FreeInside,
         Column::Strategy,
@@ -211,16 +211,16 @@ impl Column {
         })
     }
 
-    /// Whether the largest comes first unless it is reversed.
+    /// Whether the largest value comes first in the normal order.
     fn descends(self) -> bool {
         self.is_number() && !matches!(self, Column::Pid | Column::Device)
     }
 
-    /// Sorts rows by this column, and what is the same in it by process and device.
+    /// Sorts rows by this column. Rows with equal values are sorted by process and device.
     pub fn sort(self, rows: &mut [Row], reversed: bool) {
         rows.sort_by(|one, other| {
             let order = match self.is_number() {
-                // What has no number comes last.
+                // Rows without a number come last.
                 true => {
                     let number = |row| self.number(row).unwrap_or(f64::NEG_INFINITY);
                     number(one).total_cmp(&number(other))
@@ -240,7 +240,7 @@ impl Row {
     }
 }
 
-/// One device, over all running processes that use it, whatever number it has in each.
+/// A device, with the sums of all running processes that use it. Processes may have different numbers for the device.
 pub struct DeviceRow {
     pub uuid: Option<String>,
     pub name: Option<String>,
@@ -251,7 +251,7 @@ pub struct DeviceRow {
     pub processes: u64,
 }
 
-/// What tells a device: its UUID, or where there is none, its number on its host.
+/// What identifies a device: its UUID, or its host and number if it has none.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum DeviceId {
     Uuid([u8; 16]),
@@ -261,25 +261,26 @@ enum DeviceId {
 pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
     let mut devices: BTreeMap<DeviceId, DeviceRow> = BTreeMap::new();
     for (_, watched) in machine.processes() {
-        // What an ended process had is gone, and half of an account is worse than none.
+        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
+        // end.
         if watched.state() != State::Running || !watched.is_read() {
             continue;
         }
         let job = &watched.job;
-        for (ordinal, told, account) in job.devices() {
-            let uuid = told.map(|told| told.uuid).filter(|uuid| *uuid != [0; 16]);
+        for (ordinal, entry, ledger) in job.devices() {
+            let uuid = entry.map(|entry| entry.uuid).filter(|uuid| *uuid != [0; 16]);
             let id = uuid.map_or_else(|| DeviceId::Number(job.header.host.clone(), ordinal), DeviceId::Uuid);
             let row = devices.entry(id).or_insert_with(|| DeviceRow {
-                uuid: uuid.and_then(|uuid| format::uuid(&uuid)),
-                name: told.map(|told| told.name.clone()),
-                total_memory: told.map(|told| told.total_memory),
+                uuid: uuid.and_then(|uuid| device_uuid(&uuid)),
+                name: entry.map(|entry| entry.name.clone()),
+                total_memory: entry.map(|entry| entry.total_memory),
                 requested: 0,
                 allocated: 0,
                 reserved: 0,
                 processes: 0,
             });
             row.processes += 1;
-            if let Some(all) = account.map(|account| &account.all) {
+            if let Some(all) = ledger.map(|ledger| &ledger.all) {
                 row.requested = row.requested.saturating_add(all.requested.current);
                 row.allocated = row.allocated.saturating_add(all.allocated.current);
                 row.reserved = row.reserved.saturating_add(all.reserved.current);
@@ -318,53 +319,7 @@ impl DeviceRow {
 }
 
 #[cfg(test)]
-pub mod samples {
-    //! Rows as they could be.
-
-    use super::*;
-    use crate::analysis::account::Level;
-
-    pub fn row(number: u32, reserved: Option<u64>) -> Row {
-        let level = |bytes| Level {
-            current: bytes,
-            peak: 2 * bytes,
-        };
-        Row {
-            id: (1, u64::from(number)),
-            pid: 4711 + number,
-            job: format!("job {number} \u{4e16}\u{754c}"),
-            strategy: "auto_growth".to_owned(),
-            device: Some(0),
-            limit: None,
-            state: "running".to_owned(),
-            figures: reserved.map(|reserved| Figures {
-                all: Totals {
-                    reserved: level(reserved),
-                    allocated: level(reserved / 2),
-                    ..Totals::default()
-                },
-                free: Free::default(),
-                failures: 0,
-                rates: Some(Rates {
-                    allocations: 1234.5,
-                    ..Rates::default()
-                }),
-            }),
-        }
-    }
-
-    pub fn device() -> DeviceRow {
-        DeviceRow {
-            uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
-            name: Some("Simulated GPU".to_owned()),
-            total_memory: Some(80 << 30),
-            requested: 1 << 30,
-            allocated: 1 << 30,
-            reserved: 2 << 30,
-            processes: 3,
-        }
-    }
-}
+pub mod samples;
 
 #[cfg(test)]
 mod tests {
@@ -386,7 +341,7 @@ mod tests {
         assert_eq!(order(Column::Reserved, true), [1, 0, 3, 2]);
         assert_eq!(order(Column::Pid, false), [0, 1, 2, 3]);
         assert_eq!(order(Column::Job, true), [3, 2, 1, 0]);
-        // All the same: by process.
+        // All values are equal, so the order is by process.
         assert_eq!(order(Column::Failures, false), [0, 2, 3, 1]);
     }
 

@@ -1,6 +1,5 @@
-//! What is on the screen: the devices, below them the processes or one of them opened, and what the keys do.
-
-use std::io::IsTerminal;
+//! Draws the screen of `top`: the devices and the table of processes, or one opened process. Also keeps what the user
+//! chose with the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,34 +8,34 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
 use super::machine::Machine;
-use super::printable;
 use super::rows::{self, Column, DeviceRow, Row};
 use crate::analysis::running::FileId;
-use crate::commands::inspect::text::Page;
+use crate::render::format::{printable, styled};
+use crate::render::job_page::JobPage;
 
-/// Entries of each list of an opened process.
+/// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
-/// Most lines that devices take, title included.
+/// The most lines that the table of devices takes, including the titles.
 const DEVICE_LINES: u16 = 9;
 
 const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
 const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll  p pause";
 
-/// What was chosen with the keys.
+/// The state of the screen.
 pub struct Screen {
     sort: Column,
     reversed: bool,
     pub paused: bool,
-    /// A process, and which of its rows.
+    /// The chosen row: its process, and its index among the rows of that process.
     chosen: Option<(FileId, usize)>,
     opened: Option<FileId>,
     scroll: u16,
-    /// Lines that a page of the lower part has; known once it was drawn.
+    /// Height of the lower part in lines; known after the first drawing.
     page: u16,
     colours: bool,
     rows: Vec<Row>,
     devices: Vec<DeviceRow>,
-    /// The opened process in words.
+    /// The lines of the opened process's page.
     text: Vec<String>,
     note: String,
     state: TableState,
@@ -60,7 +59,6 @@ pub enum Key {
 
 impl Screen {
     pub fn new() -> Screen {
-        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Screen {
             sort: Column::Reserved,
             reversed: false,
@@ -69,7 +67,7 @@ impl Screen {
             opened: None,
             scroll: 0,
             page: 1,
-            colours: colours && std::io::stdout().is_terminal(),
+            colours: styled(),
             rows: Vec::new(),
             devices: Vec::new(),
             text: Vec::new(),
@@ -78,20 +76,20 @@ impl Screen {
         }
     }
 
-    /// Takes over what the machine knows by now.
+    /// Takes the present figures over from `machine`.
     pub fn refresh(&mut self, machine: &Machine) {
         self.rows = rows::of(machine);
         self.sort.sort(&mut self.rows, self.reversed);
         self.devices = rows::devices(machine);
         self.note = match (machine.problems().next(), self.rows.is_empty()) {
             (Some(problem), _) => problem.to_owned(),
-            (None, true) => super::nothing(machine),
+            (None, true) => machine.nothing_to_show(),
             (None, false) => String::new(),
         };
         self.open(machine);
     }
 
-    /// Tells of the opened process, if there is one and it is still there.
+    /// Makes the page of the opened process. If `machine` no longer has that process, the screen returns to the tables.
     fn open(&mut self, machine: &Machine) {
         self.text.clear();
         let Some(watched) = self.opened.and_then(|id| machine.process(id)) else {
@@ -102,7 +100,7 @@ impl Screen {
             self.text.push("Its journal is being read.".to_owned());
             return;
         }
-        let page = Page {
+        let page = JobPage {
             top: ENTRIES,
             bold: false,
         };
@@ -113,7 +111,8 @@ impl Screen {
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
 
-    /// Where the chosen row is. Of a process that went, the one that took its place is chosen.
+    /// The index of the chosen row. If the row is gone, the process's first row is taken, or else the row at the same
+    /// index.
     fn place(&self) -> usize {
         let of_process = |id| {
             let rows = self.rows.iter().enumerate();
@@ -134,7 +133,7 @@ impl Screen {
         });
     }
 
-    /// What a key does.
+    /// Does what a key asks for.
     pub fn press(&mut self, key: Key, machine: &Machine) {
         let page = usize::from(self.page.max(1));
         let place = self.place();
@@ -186,7 +185,7 @@ impl Screen {
 
     pub fn draw(&mut self, frame: &mut Frame) {
         let devices = match (self.opened, self.devices.len()) {
-            // An opened process tells of its devices itself.
+            // The page of an opened process has the devices of the process.
             (Some(_), _) | (None, 0) => 0,
             (None, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
         };
@@ -239,7 +238,7 @@ impl Screen {
         let titles = DeviceRow::TITLES.map(str::to_owned).to_vec();
         let shown = usize::from(DEVICE_LINES - 1);
         let mut texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
-        // The uuid goes where there is no room for it.
+        // The columns that are left out while the screen is too narrow, by index; the UUID goes first.
         let mut kept: Vec<usize> = (0..titles.len()).collect();
         for expendable in [1, 2, 7, 3, 6] {
             if total_width(&titles, &texts, &kept) <= usize::from(area.width) {
@@ -270,7 +269,7 @@ impl Screen {
         let mut texts: Vec<Vec<String>> = self.rows.iter().map(text).collect();
         let mut kept: Vec<usize> = (0..Column::ALL.len()).collect();
         for expendable in Column::EXPENDABLE {
-            // The mark of the chosen row takes two.
+            // The mark of the chosen row takes two characters.
             if total_width(&titles, &texts, &kept) + 2 <= usize::from(area.width) {
                 break;
             }

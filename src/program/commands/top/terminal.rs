@@ -1,4 +1,5 @@
-//! Keeps the screen going: draws, listens to keys and signals, and leaves the terminal as it was however it ends.
+//! Runs the screen of `top`: draws, reads keys and signals, and restores the terminal at the end, also after a panic or
+//! signal.
 
 use std::io::{self, Stdout};
 use std::sync::Arc;
@@ -14,15 +15,15 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
 
-use super::Failure;
 use super::machine::Machine;
 use super::screen::{Key, Screen};
+use crate::failure::Failure;
 
-/// How long a signal may wait to be noticed.
+/// The longest time between a signal and the reaction to it.
 const LISTEN: Duration = Duration::from_millis(50);
-/// How long journals are read before keys are looked at again.
+/// The longest time for which journals are read between two readings of keys.
 const READ: Duration = Duration::from_millis(50);
-/// Signals that end us.
+/// The signals that end the program.
 const ENDING: [i32; 4] = [SIGTERM, SIGHUP, SIGINT, SIGQUIT];
 
 /// Shows the machine until a key or a signal ends it.
@@ -37,7 +38,7 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
     leave();
     match shown {
         Ok(None) => Ok(()),
-        // Whoever waits for us is to see by what we ended.
+        // The program ends by the same signal, so that its parent process sees the cause.
         Ok(Some(signal)) => emulate_default_handler(signal).map_err(Failure::failed),
         Err(error) => Err(Failure::failed(format!("cannot use the terminal: {error}"))),
     }
@@ -45,20 +46,20 @@ pub fn run(machine: Machine, interval: Duration) -> Result<(), Failure> {
 
 type Screens = Terminal<CrosstermBackend<Stdout>>;
 
-/// Takes the terminal, with nothing drawn on it.
+/// Switches to an empty screen and to raw mode.
 fn open() -> io::Result<Screens> {
     enable_raw_mode()?;
     execute!(io::stdout(), EnterAlternateScreen)?;
     Terminal::new(CrosstermBackend::new(io::stdout()))
 }
 
-/// Gives the terminal back. Best effort: it may be gone.
+/// Restores the terminal. Errors are ignored, because the terminal may be closed.
 fn leave() {
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();
 }
 
-/// Which signals have come.
+/// The signals that have arrived.
 struct Signals {
     ending: Vec<(i32, Arc<AtomicBool>)>,
     stop: Arc<AtomicBool>,
@@ -89,7 +90,7 @@ impl Signals {
     }
 }
 
-/// The signal that ended it, if it was one.
+/// Draws and handles keys until the user quits (`None`) or a signal ends the program.
 fn show(
     terminal: &mut Screens,
     mut machine: Machine,
@@ -98,7 +99,7 @@ fn show(
 ) -> io::Result<Option<i32>> {
     let mut screen = Screen::new();
     let mut next = Instant::now();
-    // Whether there is more to read at once.
+    // Whether journals have bytes that are not read yet.
     let mut behind = false;
     let mut changed = true;
     loop {
@@ -110,7 +111,7 @@ fn show(
             changed = true;
         }
         if signals.go_on.swap(false, Ordering::Relaxed) {
-            // Whatever the shell did to the terminal meanwhile.
+            // The shell may have changed the terminal while the program was stopped.
             leave();
             *terminal = open()?;
             changed = true;
@@ -139,7 +140,7 @@ fn show(
         if !event::poll(wait)? {
             continue;
         }
-        // A key or a new size.
+        // A key was pressed, or the size of the terminal changed.
         changed = true;
         match event::read()? {
             Event::Key(key) if key.kind != KeyEventKind::Release => match meaning(key) {
@@ -153,7 +154,7 @@ fn show(
     }
 }
 
-/// Stops as job control asks; returns when it goes on.
+/// Stops the program for job control; returns when it is continued.
 fn stop(terminal: &mut Screens) -> io::Result<()> {
     leave();
     emulate_default_handler(SIGTSTP)?;

@@ -142,7 +142,8 @@ impl Call {
         Ok(())
     }
 
-    /// Opens a ticket, or a handle of the driver. `size_at` finds the bytes of what `ask` opened by such a handle.
+    /// Opens `handle`: a ticket, or a handle that the driver made. `ask` lets the driver open its handle. Then
+    /// `size_at` finds the size of the memory at the address that the driver gave.
     ///
     /// # Safety
     /// `out` is null or writable.
@@ -168,7 +169,8 @@ impl Call {
         Ok(())
     }
 
-    /// A handle that the driver made. The driver opens an open handle once more at the same address.
+    /// Opens a handle that the driver made. If the handle is open already, the driver returns the same address again.
+    /// Only the first opening counts as an allocation.
     fn open_driver_handle(
         &self,
         out: *mut CUdeviceptr,

@@ -1,15 +1,15 @@
-//! A library loaded into the child that probes, and calls of its functions by name.
+//! A library that the probing child loads, and calls of its functions by name.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 
-/// A library that was loaded here; it stays.
+/// A loaded library; it is never unloaded.
 pub struct Library(*mut c_void);
 
 impl Library {
     pub fn open(name: &CStr) -> Result<Library, String> {
-        // SAFETY: a C string; `dlerror` answers with another one, of this thread.
+        // SAFETY: the name is a C string, and `dlerror` returns a C string of this thread.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
             if !handle.is_null() {
@@ -24,30 +24,30 @@ impl Library {
     }
 
     pub fn address(&self, name: &CStr) -> *mut c_void {
-        // SAFETY: a handle from `dlopen`.
+        // SAFETY: the handle is from `dlopen`, and the library is never unloaded.
         unsafe { libc::dlsym(self.0, name.as_ptr()) }
     }
 
-    /// The function of this name.
+    /// The function of this name; `None` if the library has no such function.
     ///
     /// # Safety
-    /// `F` is a function pointer of its signature.
+    /// `F` must be the type of a pointer to that function.
     pub unsafe fn function<F: Copy>(&self, name: &CStr) -> Option<F> {
         let address = self.address(name);
-        // SAFETY: by contract; a function pointer is as large as this one.
+        // SAFETY: the caller names the right type, and a function pointer has the size of a pointer.
         (!address.is_null()).then(|| unsafe { mem::transmute_copy(&address) })
     }
 
-    /// The file it was loaded from.
+    /// The file that the library was loaded from.
     pub fn path(&self) -> Option<String> {
-        /// `struct link_map`, the part that `<link.h>` shows.
+        /// The public part of `struct link_map` in `<link.h>`.
         #[repr(C)]
         struct LinkMap {
             base: usize,
             name: *const c_char,
         }
         let mut map: *const LinkMap = ptr::null();
-        // SAFETY: the loader fills in a pointer to its own entry, which lives as long as the library.
+        // SAFETY: the loader writes a pointer to its own entry, which lives as long as the library.
         unsafe {
             let found = libc::dlinfo(self.0, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) == 0;
             let named = found && !map.is_null() && !(*map).name.is_null();
@@ -56,10 +56,10 @@ impl Library {
     }
 }
 
-/// The file that an address lies in.
+/// The file whose mapping contains the address.
 pub fn file_of(address: *mut c_void) -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the loader fills in the structure where it returns something else than 0.
+    // SAFETY: the loader fills the structure in if it returns a value other than 0.
     unsafe {
         let found = !address.is_null() && libc::dladdr(address, info.as_mut_ptr()) != 0;
         let name = found
@@ -69,16 +69,16 @@ pub fn file_of(address: *mut c_void) -> Option<String> {
     }
 }
 
-/// A function that the driver does not have.
+/// The result of a call to a function that the driver does not have.
 pub const NOT_FOUND: i32 = 500;
 
-/// Calls the function of this name, `NOT_FOUND` where there is none.
+/// Calls the function of this name; `NOT_FOUND` if there is none.
 macro_rules! call {
     ($library:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
-        // SAFETY: the signature is that of the public header, and pointers are to this frame's own values.
+        // SAFETY: the signature is that of the public header, and the pointers are to local variables.
         unsafe {
             match $library.function::<unsafe extern "C" fn($($type),*) -> i32>(
-                // A name without a NUL in it.
+                // The name contains no NUL.
                 std::ffi::CStr::from_bytes_until_nul(concat!(stringify!($name), "\0").as_bytes()).unwrap_or(c"")
             ) {
                 Some(function) => function($($argument),*),

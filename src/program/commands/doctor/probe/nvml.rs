@@ -1,4 +1,4 @@
-//! NVML: which process has how much of which device.
+//! Asks NVML how many bytes each process holds on each device.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::library::{Library, NOT_FOUND, call};
 
-/// Bytes that a process has of a device.
+/// Bytes that a process holds on a device.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Holding {
     pub uuid: String,
@@ -28,7 +28,7 @@ struct ProcessInfo {
 }
 
 const MOST_PROCESSES: usize = 512;
-/// In the place of bytes: not told.
+/// The value that stands for "not available" in place of bytes.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
 impl Nvml {

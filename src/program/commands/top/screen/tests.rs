@@ -43,7 +43,7 @@ fn what_matters_most_stays_where_there_is_little_room() {
         assert!(wide.contains(column.title()), "{} in\n{wide}", column.title());
     }
     let narrow = drawn(&mut screen(3), 80, 24);
-    for words in [
+    for text in [
         "pid",
         "job",
         "allocated",
@@ -53,10 +53,10 @@ fn what_matters_most_stays_where_there_is_little_room() {
         "4713",
         "2.00 MiB",
     ] {
-        assert!(narrow.contains(words), "{words} in\n{narrow}");
+        assert!(narrow.contains(text), "{text} in\n{narrow}");
     }
     assert!(!narrow.contains("free inside") && !narrow.contains("GPU-"), "{narrow}");
-    // What it is sorted by is there whatever else goes.
+    // The column by which the table is sorted is never left out.
     let mut by_free = screen(3);
     by_free.sort = Column::FreeInside;
     let narrow = drawn(&mut by_free, 60, 24);
@@ -78,7 +78,7 @@ fn the_chosen_process_is_in_sight_and_stays_chosen() {
     screen.press(Key::Down, &machine);
     let text = drawn(&mut screen, 100, 24);
     assert!(text.contains("> 4712"), "{text}");
-    // It went.
+    // The chosen process ends, and the next row is chosen.
     screen.rows.retain(|row| row.id != (1, 1));
     let text = drawn(&mut screen, 100, 24);
     assert!(text.contains("> 4713"), "{text}");

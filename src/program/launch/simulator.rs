@@ -1,18 +1,20 @@
-//! The simulated GPU for machines that have none: where it lies, and how a job is pointed at it.
+//! Finds the simulated GPU, and makes the variables for a job that uses the simulated GPU.
 //!
-//! The simulated driver is found through `LD_LIBRARY_PATH`; the stand-ins for runtime and cuBLAS are preloaded, because
-//! frameworks carry run paths that win over the variable.
+//! The loader finds the simulated driver through `LD_LIBRARY_PATH`. The stand-ins for the runtime and cuBLAS are
+//! preloaded instead, because frameworks have run paths that win over `LD_LIBRARY_PATH`.
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use super::Failure;
-use super::run::own_folder;
+use config::table;
+
+use super::library::own_folder;
+use crate::failure::Failure;
 
 const STAND_INS: [&str; 4] = ["libcudart.so.12", "libcudart.so.13", "libcublas.so.", "libcublasLt.so."];
 const HOW_TO_BUILD: &str = "build it with `src/simgpu/build target/simgpu`, or name its folder in VRAMSHIM_SIMGPU";
-/// Well above the numbers that scripts use.
+/// Above the descriptor numbers that shell scripts use.
 const FIRST_DESCRIPTOR: libc::c_int = 200;
 
 pub struct Simulator {
@@ -21,7 +23,7 @@ pub struct Simulator {
 
 impl Simulator {
     pub fn find() -> Result<Simulator, Failure> {
-        let named = std::env::var_os("VRAMSHIM_SIMGPU").filter(|value| !value.is_empty());
+        let named = std::env::var_os(table::SIMULATOR.name).filter(|value| !value.is_empty());
         let places = match named {
             Some(folder) => vec![PathBuf::from(folder)],
             None => vec![own_folder().join("simgpu"), own_folder().join("../simgpu")],
@@ -48,7 +50,7 @@ impl Simulator {
         Ok(Simulator { folder })
     }
 
-    /// The stand-ins that are there, in a fixed order.
+    /// The stand-ins for the runtime and cuBLAS in the folder, sorted by name.
     pub fn preloads(&self) -> Vec<PathBuf> {
         let is_stand_in = |name: &str| {
             STAND_INS.iter().any(|start| {
@@ -83,8 +85,9 @@ impl Simulator {
     }
 }
 
-/// A file in memory that all processes of the job share as the state of their device, and that is gone with the last
-/// of them. They find it by this process's id, which becomes the job's.
+/// Makes a file in memory that holds the state of the simulated GPU, and returns its path. The path is that of a
+/// descriptor of this process (`/proc/PID/fd/N`). It stays valid for the job, because this process becomes the job. The
+/// kernel removes the file when no process uses it.
 fn shared_state() -> Result<String, Failure> {
     let failure = || {
         Failure::failed(format!(
@@ -92,7 +95,8 @@ fn shared_state() -> Result<String, Failure> {
             io::Error::last_os_error()
         ))
     };
-    // SAFETY: the name is NUL-terminated; the rest are numbers. Neither descriptor is close-on-exec: the job keeps it.
+    // SAFETY: the name is NUL-terminated, and the other arguments are numbers. The descriptor kept is not
+    // close-on-exec, because the job needs it.
     unsafe {
         let low = libc::memfd_create(c"simgpu".as_ptr(), 0);
         if low < 0 {

@@ -1,7 +1,12 @@
-//! Names of the CUDA result codes that allocation calls return. The runtime's codes for them have the same numbers.
+//! Names for the numbers in a journal: CUDA's result codes, the API of a call, the class of an allocation, a device.
+//!
+//! The list has the result codes that allocation calls return. For these codes driver and runtime use the same numbers.
 
-/// The name, where it is a known one.
-pub fn name(result: i32) -> Option<&'static str> {
+use base::api::{Api, Class};
+use base::uuid::uuid_text;
+
+/// The name of a result code; `None` if this version of the program does not know the code.
+pub fn known_result(result: i32) -> Option<&'static str> {
     Some(match result {
         0 => "CUDA_SUCCESS",
         1 => "CUDA_ERROR_INVALID_VALUE",
@@ -49,7 +54,22 @@ pub fn name(result: i32) -> Option<&'static str> {
     })
 }
 
-/// The name, or the number where there is none.
-pub fn text(result: i32) -> String {
-    name(result).map_or_else(|| format!("CUDA result {result}"), str::to_owned)
+/// The name of a result code, or its number if it has no known name.
+pub fn result_name(result: i32) -> String {
+    known_result(result).map_or_else(|| format!("CUDA result {result}"), str::to_owned)
+}
+
+/// The name of an API, or its number if it has no known name.
+pub fn api_name(api: u16) -> String {
+    Api::from_number(api).map_or_else(|| format!("api {api}"), |api| api.name().to_owned())
+}
+
+/// The name of a class of memory, or its number if it has no known name.
+pub fn class_name(class: u8) -> String {
+    Class::from_number(class).map_or_else(|| format!("class {class}"), |class| class.name().to_owned())
+}
+
+/// The UUID of a device as CUDA's tools write it; `None` if the driver gave none.
+pub fn device_uuid(bytes: &[u8; 16]) -> Option<String> {
+    (*bytes != [0; 16]).then(|| uuid_text(*bytes))
 }

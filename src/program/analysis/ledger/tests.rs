@@ -1,6 +1,9 @@
-use super::*;
+use base::api::Api;
 use journal::format::RawRecord;
 use proptest::prelude::*;
+
+use super::*;
+use crate::analysis::device_ledger::{Free, Level};
 
 const GIB: u64 = 1 << 30;
 
@@ -19,7 +22,7 @@ fn alloc(class: Class, address: u64, size: u64) -> Event {
     Event::Alloc(allocation(class, address, size))
 }
 
-/// As `alloc`, with memory that the call itself obtained.
+/// An allocation whose memory the call itself obtained from the next layer, as without a policy.
 fn direct(class: Class, address: u64, size: u64) -> Event {
     let allocation = allocation(class, address, size);
     Event::Alloc(Allocation {
@@ -69,10 +72,10 @@ fn moved(event: Event) -> Event {
     }
 }
 
-fn replay(events: &[Event]) -> Account {
-    let mut account = Account::default();
+fn replay(events: &[Event]) -> Ledger {
+    let mut ledger = Ledger::default();
     for (slot, &event) in (0..).zip(events) {
-        account.apply(&Record {
+        ledger.apply(&Record {
             slot,
             time_ns: slot * 10,
             tid: 1,
@@ -81,17 +84,17 @@ fn replay(events: &[Event]) -> Account {
             event,
         });
     }
-    account
+    ledger
 }
 
 #[test]
 fn direct_allocations_are_reserved_as_they_are() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(Class::Linear, 0x1000, 1000),
         direct(Class::Managed, 0x2000, 512),
         free(Class::Linear, 0x1000, 1000),
     ]);
-    let all = account.devices[&0].all;
+    let all = ledger.devices[&0].all;
     assert_eq!(
         all.requested,
         Level {
@@ -114,22 +117,22 @@ fn direct_allocations_are_reserved_as_they_are() {
         }
     );
     assert_eq!(all.utilisation(), Some(1.0));
-    assert_eq!(account.devices[&0].free(), Free::default());
-    assert_eq!(account.anomalies.total(), 0);
-    let live = account.live();
+    assert_eq!(ledger.devices[&0].free(), Free::default());
+    assert_eq!(ledger.anomalies.total(), 0);
+    let live = ledger.live();
     assert_eq!((live.len(), live[0].size, live[0].time_ns), (1, 512, 10));
 }
 
 #[test]
 fn segments_are_reserved_and_what_is_free_in_them_is_known() {
-    let account = replay(&[
+    let ledger = replay(&[
         segment_alloc(0x10000, 8192),
         alloc(Class::Linear, 0x10000, 1024),
         alloc(Class::Linear, 0x10400, 1000),
         alloc(Class::Linear, 0x10800, 2048),
         free(Class::Linear, 0x10400, 1000),
     ]);
-    let device = &account.devices[&0];
+    let device = &ledger.devices[&0];
     assert_eq!(
         device.all.reserved,
         Level {
@@ -161,13 +164,13 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
         "the fullest moment at the peak counts"
     );
     assert_eq!(device.all.utilisation(), Some(0.5));
-    assert_eq!(account.anomalies.total(), 0);
+    assert_eq!(ledger.anomalies.total(), 0);
 }
 
 #[test]
 fn mapped_memory_comes_and_goes_in_pieces() {
     const MIB: u64 = 1 << 20;
-    let account = replay(&[
+    let ledger = replay(&[
         segment_alloc(100 * MIB, 4 * MIB),
         segment_alloc(104 * MIB, 4 * MIB),
         alloc(Class::Linear, 102 * MIB, 4 * MIB),
@@ -179,8 +182,8 @@ fn mapped_memory_comes_and_goes_in_pieces() {
         segment_alloc(204 * MIB, 2 * MIB),
         alloc(Class::Linear, 200 * MIB, 6 * MIB),
     ]);
-    assert_eq!(account.anomalies.total(), 0);
-    let device = &account.devices[&0];
+    assert_eq!(ledger.anomalies.total(), 0);
+    let device = &ledger.devices[&0];
     let expected = Level {
         current: 8 * MIB,
         peak: 8 * MIB,
@@ -198,15 +201,15 @@ fn mapped_memory_comes_and_goes_in_pieces() {
 
 #[test]
 fn segments_that_cannot_be_change_nothing_that_is_there() {
-    let account = replay(&[
+    let ledger = replay(&[
         segment_alloc(0x10000, 0x1000),
         segment_free(0x90000, 0x1000),
         segment_alloc(0x10800, 0x1000),
         segment_free(u64::MAX - 5, 0x1000),
     ]);
-    assert_eq!(account.anomalies.segment, 3);
-    assert_eq!(account.devices[&0].all.reserved.current, 0x1800);
-    assert_eq!(account.devices[&0].free().bytes, 0x1800);
+    assert_eq!(ledger.anomalies.segment, 3);
+    assert_eq!(ledger.devices[&0].all.reserved.current, 0x1800);
+    assert_eq!(ledger.devices[&0].free().bytes, 0x1800);
 }
 
 #[test]
@@ -216,13 +219,13 @@ fn pools_are_reserved_by_the_last_reading_alone() {
         reserved,
         used,
     };
-    let account = replay(&[
+    let ledger = replay(&[
         alloc(Class::Async, 0x1000, 512),
         pool(Class::Async, 32 << 20, 0),
         pool(Class::Graph, 64 << 20, 1 << 20),
         pool(Class::Graph, 2 << 20, 0),
     ]);
-    let device = &account.devices[&0];
+    let device = &ledger.devices[&0];
     assert_eq!(
         device.all.reserved,
         Level {
@@ -248,21 +251,21 @@ fn pools_are_reserved_by_the_last_reading_alone() {
 
 #[test]
 fn host_imported_and_address_ranges_stay_out_of_a_devices_total() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(Class::Imported, 0x1000, GIB),
         alloc(Class::AddressRange, 0x1000, 64 * GIB),
         direct(Class::Host, 0x2000, 4096),
         direct(Class::HostRegistered, 0x2000, 4096),
     ]);
-    assert_eq!(account.devices[&0].all.requested, Level::default());
-    assert_eq!(account.devices[&0].classes.len(), 2);
-    assert_eq!(account.devices[&HOST_DEVICE].all.requested.current, 8192);
+    assert_eq!(ledger.devices[&0].all.requested, Level::default());
+    assert_eq!(ledger.devices[&0].classes.len(), 2);
+    assert_eq!(ledger.devices[&HOST_DEVICE].all.requested.current, 8192);
     assert_eq!(
-        account.anomalies.total(),
+        ledger.anomalies.total(),
         0,
         "the same number in another name space is another thing"
     );
-    assert!(account.sizes.is_empty());
+    assert!(ledger.sizes.is_empty());
 }
 
 #[test]
@@ -278,16 +281,16 @@ fn failures_are_kept_by_api_and_result() {
         segment: None,
         result: 1,
     };
-    let account = replay(&[failed, failed, not_freed]);
-    assert_eq!(account.failed_calls(), 3);
-    let failure = account.failures[&(Api::cudaMalloc.number(), 2)];
+    let ledger = replay(&[failed, failed, not_freed]);
+    assert_eq!(ledger.failed_calls(), 3);
+    let failure = ledger.failures[&(Api::cudaMalloc.number(), 2)];
     assert_eq!((failure.count, failure.last_size, failure.last_ns), (2, 80 * GIB, 10));
-    assert_eq!(account.apis[&Api::cudaMalloc.number()].bytes, 0);
+    assert_eq!(ledger.apis[&Api::cudaMalloc.number()].bytes, 0);
 }
 
 #[test]
 fn what_cannot_be_is_counted_and_survived() {
-    let account = replay(&[
+    let ledger = replay(&[
         free(Class::Linear, 0x9000, 1),
         direct(Class::Linear, 0x1000, 4096),
         direct(Class::Linear, 0x1000, 4096),
@@ -307,13 +310,13 @@ fn what_cannot_be_is_counted_and_survived() {
         unknown_kind: 1,
         unknown_class: 1,
     };
-    assert_eq!(account.anomalies, expected);
-    assert_eq!(account.devices[&0].all.requested.current, 8192);
+    assert_eq!(ledger.anomalies, expected);
+    assert_eq!(ledger.devices[&0].all.requested.current, 8192);
 }
 
 #[test]
 fn sizes_fall_into_powers_of_two() {
-    let account = replay(&[
+    let ledger = replay(&[
         direct(Class::Linear, 0x10000, 1024),
         direct(Class::Linear, 0x20000, 2047),
         direct(Class::Linear, 0x30000, 2048),
@@ -324,12 +327,12 @@ fn sizes_fall_into_powers_of_two() {
         bytes,
         live,
         live_bytes,
-    } = account.sizes[&10];
+    } = ledger.sizes[&10];
     assert_eq!((count, bytes, live, live_bytes), (2, 3071, 1, 1024));
-    assert_eq!(account.sizes[&11].count, 1);
+    assert_eq!(ledger.sizes[&11].count, 1);
 }
 
-/// Records as any bytes in a file may give them: most of a known kind and class, with sizes that meet.
+/// Records of random bytes. Most have a known kind and class, and small numbers, so that ranges touch and overlap.
 fn any_record() -> impl Strategy<Value = Record> {
     let number = prop_oneof![0u64..64, Just(u64::MAX), Just(1 << 63), any::<u64>()];
     (
@@ -362,16 +365,16 @@ fn any_record() -> impl Strategy<Value = Record> {
 proptest! {
     #[test]
     fn nonsense_never_panics(records in prop::collection::vec(any_record(), 0..200)) {
-        let mut account = Account::default();
-        records.iter().for_each(|record| account.apply(record));
-        for device in account.devices.values() {
+        let mut ledger = Ledger::default();
+        records.iter().for_each(|record| ledger.apply(record));
+        for device in ledger.devices.values() {
             let free = device.free();
             prop_assert!(free.largest <= free.bytes);
             prop_assert!((0.0..=1.0).contains(&free.fragmentation()));
             prop_assert!(device.all.reserved.current <= device.all.reserved.peak);
         }
         let measured = records.iter().filter(|record| matches!(record.event, Event::Measured { .. })).count();
-        prop_assert_eq!(account.events as usize + measured, records.len());
-        let _ = (account.live(), account.anomalies.total());
+        prop_assert_eq!(ledger.events as usize + measured, records.len());
+        let _ = (ledger.live(), ledger.anomalies.total());
     }
 }

@@ -1,7 +1,8 @@
-//! `vramshim replay`: what other strategies would have reserved for the same requests.
+//! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
 mod advice;
 mod progress;
+mod row;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,41 +16,44 @@ use config::Config;
 use policy::{Settings, Strategy};
 use serde_json::json;
 
-use super::Failure;
+use crate::failure::Failure;
 use crate::render::format;
-use crate::replay::{self, Outcome, Source, Trace, play, smallest_device};
+use crate::replay::{self, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
+use row::Row;
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Replay {
-    /// A journal (.vraj), RMM's CSV log (.csv, .csv.gz: Thread,Time,Action,Pointer,Size,Stream), or a memory snapshot of
-    /// PyTorch (.pickle)
+    /// The requests to play: a journal (.vraj), RMM's CSV log (.csv, .csv.gz: Thread,Time,Action,Pointer,Size,Stream),
+    /// or a memory snapshot of PyTorch (.pickle)
     trace: PathBuf,
 
     #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
     strategy: Vec<String>,
 
-    /// Memory of the device to play on
+    /// Memory of the simulated device, such as 24GiB
     #[arg(long, default_value = "80GiB", value_name = "SIZE")]
     device_memory: String,
 
-    /// Of a journal or a snapshot, the device whose requests are played [default: the one that was asked for most]
+    /// Device number whose requests are played, if a journal or snapshot has several [default: the device that was used
+    /// most]
     #[arg(long, value_name = "NUMBER")]
     device: Option<i16>,
 
-    /// Granule of auto_growth, rounded up to a power of two, at most 1/16 of the device's memory, and least chunk of paddle_auto_growth [default: as the
-    /// journal's job had it, else 0]
+    /// Granule of auto_growth, rounded up to a power of two, at most 1/16 of the device's memory; smallest chunk of
+    /// paddle_auto_growth [default: the setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
 
-    /// First reservation of naive_best_fit and paddle_naive_best_fit; 0 is a share of the device [default: as the
-    /// journal's job had it, else 0]
+    /// First reservation of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the device [default: the
+    /// setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     initial: Option<String>,
 
-    /// Their later reservations; 0 is a share of what is left [default: as the journal's job had it, else 0]
+    /// Later reservations of naive_best_fit and paddle_naive_best_fit; 0 takes a share of the free memory [default: the
+    /// setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     reallocate: Option<String>,
 
@@ -72,29 +76,17 @@ Examples:
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
-Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved. \
-Traces that name streams (logs, snapshots, journals of vramshim_torch_alloc) are played as they name them.
+Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
+If a trace names streams (logs, snapshots, journals of vramshim_torch_alloc), the requests are played on these streams.
 
-utilisation = peak live / peak reserved; waits are synchronisations that the library asks for before memory is used again \
-or mapped elsewhere; the smallest device is the one on which the strategy, giving back what is idle, still serves every \
-request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely runs now: the \
-strategy in force for a journal, PyTorch's allocator for the others.";
+utilisation is peak live / peak reserved. waits counts the synchronisations before memory is used again or mapped \
+elsewhere. The smallest device is the smallest on which the strategy, giving idle memory back, still serves every \
+request (to 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs \
+now: the journal's strategy, or PyTorch's allocator for logs and snapshots.
 
-/// How a strategy fared, and the smallest device it fits.
-pub struct Row {
-    outcome: Outcome,
-    smallest: Option<u64>,
-}
+Exit codes: 0 done, 1 the trace cannot be read, 2 an option cannot be used.";
 
-impl Row {
-    /// Nothing where requests failed: the two peaks are of different runs then.
-    fn utilisation(&self, trace: &Trace) -> Option<f64> {
-        let utilisation = trace.peak_live as f64 / self.outcome.peak_reserved.max(1) as f64;
-        (self.outcome.failed == 0).then_some(utilisation)
-    }
-}
-
-/// The sizes that a journal's job ran with; Paddle's defaults for what tells none.
+/// The settings that a journal's job ran with; the default settings for other traces.
 fn settings_of(source: &Source) -> Settings {
     let Source::Journal { environment, .. } = source else {
         return Settings::default();
@@ -103,7 +95,7 @@ fn settings_of(source: &Source) -> Settings {
         let found = environment.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| OsString::from(value))
     };
-    // The job could not use a bad value either, and went on with the default.
+    // Errors are ignored: if a value cannot be used, the job also ran with the default.
     Config::read(lookup).0.settings
 }
 
@@ -155,11 +147,11 @@ impl Replay {
         .map_err(Failure::unwritten)
     }
 
-    /// The strategies that were asked for, each once.
+    /// The strategies that `--strategy` names, each once.
     fn names(&self) -> Result<Vec<&'static str>, Failure> {
         let mut names = Vec::new();
         for name in self.strategy.iter().map(|name| name.trim()) {
-            // The library's own strategies may be spelt in every way that the library accepts.
+            // A strategy of the library may be spelt in every way that the library accepts.
             let wanted = Strategy::parse(name).map_or(name, |strategy| strategy.name());
             let mut chosen = replay::strategies()
                 .filter(|known| name == "all" || *known == wanted)
@@ -246,7 +238,7 @@ impl Replay {
         if trace.unmatched > 0 {
             writeln!(
                 out,
-                "{} do not match the rest (an address allocated while live, or freed while not): figures may be off",
+                "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may be wrong",
                 format::count(trace.unmatched)
             )?;
         }

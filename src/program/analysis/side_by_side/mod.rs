@@ -1,5 +1,8 @@
-//! Journals beside the devices that they tell of: every running process of a device under the library together with what
-//! NVML says now, and every other journal as of its last measurement. The arithmetic is `reconciliation`'s.
+//! Compares the ledgers in journals with the devices that the processes use.
+//!
+//! The ledger of a running process is compared with what NVML reports now, together with all other processes under the
+//! library on the same devices. The ledger of a process that has ended is compared with its own last measurement.
+//! `reconciliation` does the arithmetic.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,81 +10,32 @@ use std::path::{Path, PathBuf};
 
 use journal::reader::{Header, Journal, State};
 
-use super::account::DeviceAccount;
-use super::device_code;
-use super::host::Host;
-use super::job::{Job, LoadError, uuid};
-use super::measured::Ledger;
-use super::nvml::{self, Answer, Reading};
-use super::reconciliation::{AsOf, Context, Differences};
-use super::running;
+use crate::analysis::device_code;
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::host::Host;
+use crate::analysis::job::{Job, LoadError};
+use crate::analysis::names::device_uuid;
+use crate::analysis::nvml::{self, Answer};
+use crate::analysis::reconciliation::AsOf;
+use crate::analysis::running;
 
+mod device;
 mod live;
 
-/// How often a moment is looked for at which no ledger moves while NVML is asked.
+use device::incomplete;
+pub use device::{Device, Process};
+
+/// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;
 
-/// A journal that is to be reconciled, and its process where that is known.
+/// A journal to compare, and the id of its process if that is known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     pub journal: PathBuf,
     pub pid: Option<u32>,
 }
 
-/// One device at one moment.
-pub struct Device {
-    pub uuid: Option<String>,
-    pub name: String,
-    pub total: u64,
-    /// Nanoseconds after 1970 of a measurement; `None` is now.
-    pub at: Option<u64>,
-    pub nvml: Option<Reading>,
-    pub processes: Vec<Process>,
-    /// `None` where it cannot be told from the unknown.
-    pub other_processes: Option<u64>,
-    /// What nothing explains, that of the processes among it.
-    pub unknown: i64,
-    /// Whether there was anything to compare the ledger with.
-    pub compared: bool,
-    pub notes: Vec<String>,
-}
-
-impl Device {
-    /// The largest difference that has no name, of the device or of one of its processes.
-    pub fn worst(&self) -> u64 {
-        let processes = self.processes.iter().map(|process| process.differences.unknown);
-        let all = processes.chain([self.unknown]);
-        all.map(i64::unsigned_abs).max().unwrap_or(0)
-    }
-}
-
-/// One process's part of a device.
-pub struct Process {
-    pub pid: u32,
-    pub job: String,
-    pub ledger: Ledger,
-    pub nvml_used: Option<u64>,
-    /// Total and free, as the layer below answered last.
-    pub driver: Option<(u64, u64)>,
-    pub context: Option<Context>,
-    pub differences: Differences,
-}
-
-impl Process {
-    fn new(pid: u32, job: &Job, ledger: Ledger) -> Self {
-        Self {
-            pid,
-            job: job.title(),
-            ledger,
-            nvml_used: None,
-            driver: None,
-            context: None,
-            differences: Differences::default(),
-        }
-    }
-}
-
-/// How a journal is read.
+/// The function that reads a journal.
 pub type Load<'a> = &'a dyn Fn(&Path) -> Result<Job, LoadError>;
 
 /// A journal whose process runs.
@@ -91,7 +45,8 @@ struct Found {
     uuids: Vec<String>,
 }
 
-/// One look at everything: the devices, whether any process runs, and what could not be read.
+/// Compares all targets once. Returns the devices, whether any process still runs, and an error for each journal that
+/// cannot be read.
 pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError>) {
     let (mut devices, mut problems, mut now) = (Vec::new(), Vec::new(), Vec::new());
     for target in targets {
@@ -101,7 +56,7 @@ pub fn look(targets: &[Target], load: Load) -> (Vec<Device>, bool, Vec<LoadError
                 Ok(job) => devices.extend(as_of(&job, None, None)),
                 Err(error) => problems.push(error),
             },
-            // Found by its process, which has ended since.
+            // The journal was found through its process, which has ended since.
             Err(error) if target.pid.is_some() && error.is_missing() => {}
             Err(error) => problems.push(error),
         }
@@ -124,14 +79,18 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     for (Target { journal, pid }, header) in targets {
         let found = everyone.iter().find(|running| same_file(&running.journal, journal));
         let Some(pid) = pid.or(found.map(|running| running.pid)) else {
-            let why = "its process cannot be found here (another pid namespace, or no permission)";
+            let why = "its process cannot be found (another pid namespace, or no permission)";
             alone(None, journal, why);
             continue;
         };
         let found = Found {
             pid,
             journal: journal.clone(),
-            uuids: header.devices.iter().filter_map(|device| uuid(&device.uuid)).collect(),
+            uuids: header
+                .devices
+                .iter()
+                .filter_map(|device| device_uuid(&device.uuid))
+                .collect(),
         };
         match Host::of(pid) {
             Host::Closed(why) => alone(Some(pid), journal, &why),
@@ -157,7 +116,8 @@ fn running_now(targets: Vec<(&Target, Header)>, load: Load, problems: &mut Vec<L
     devices
 }
 
-/// The devices of one host that the processes asked about use, with every process on them.
+/// Compares the devices that the processes `ours` use on one host. `members` also has the other processes under the
+/// library there.
 fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) -> Vec<Device> {
     let mut uuids: Vec<String> = ours.iter().flat_map(|found| found.uuids.clone()).collect();
     uuids.sort();
@@ -166,14 +126,15 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
         let jobs = members.iter().filter_map(|(pid, path)| Some((*pid, load(path).ok()?)));
         jobs.collect()
     };
-    let (jobs, answer, settled) = at_rest(read, || nvml::ask(host, &uuids));
+    let (jobs, answer, settled) = read_while_unchanged(read, || nvml::ask(host, &uuids));
     let (jobs, ended): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|(_, job)| job.state == State::Running);
     let is_ours = |pid: u32| ours.iter().any(|found| found.pid == pid);
     let mut devices = Vec::new();
     for (_, job) in ended.iter().filter(|(pid, _)| is_ours(*pid)) {
         devices.extend(as_of(job, None, None));
     }
-    // Those that were asked about and have this device, or any.
+    // The devices of the processes `ours`, with the last measurement of each process. `why` says why NVML's present
+    // figures are missing. If `uuid` is given, only this device is returned.
     let apart = |why: &str, uuid: Option<&str>| -> Vec<Device> {
         let asked = jobs.iter().filter(|(pid, _)| is_ours(*pid));
         let each = asked.flat_map(|(pid, job)| as_of(job, Some(*pid), Some(why)));
@@ -181,7 +142,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             .collect()
     };
     let readings = match answer {
-        // Who ended meanwhile took the devices along.
+        // If all processes `ours` have ended meanwhile, `devices` already has their last measurements, and NVML's
+        // figures are not needed.
         Ok(readings) if jobs.iter().any(|(pid, _)| is_ours(*pid)) => readings,
         Ok(_) => return devices,
         Err(why) => {
@@ -194,7 +156,8 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
             Ok(reading) => {
                 let mut device = live::device(uuid, reading, &jobs);
                 if !settled {
-                    let note = "memory came and went while it was looked at: the figures are of different moments";
+                    let note =
+                        "memory was allocated or freed during the comparison: the figures are of different moments";
                     device.notes.push(note.into());
                 }
                 devices.push(device);
@@ -205,13 +168,16 @@ fn on_host(host: &Host, ours: &[Found], members: &[(u32, &Path)], load: Load) ->
     devices
 }
 
-/// The ledgers and NVML's answer of one moment: nothing moved from before it was asked until after. If something always
-/// does, those of the last try, and false.
-fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec<(u32, Job)>, Answer, bool) {
+/// Reads the ledgers before and after asking NVML, and repeats until no ledger changed in between. After `TRIES`
+/// attempts with changes, returns the figures of the last attempt and false.
+fn read_while_unchanged(
+    read: impl Fn() -> Vec<(u32, Job)>,
+    ask: impl Fn() -> Answer,
+) -> (Vec<(u32, Job)>, Answer, bool) {
     let (mut jobs, mut tries) = (read(), 0);
     loop {
         let (answer, after) = (ask(), read());
-        let settled = answer.is_err() || held(&jobs) == held(&after);
+        let settled = answer.is_err() || reserved_bytes(&jobs) == reserved_bytes(&after);
         (jobs, tries) = (after, tries + 1);
         if settled || tries == TRIES {
             return (jobs, answer, settled);
@@ -219,35 +185,30 @@ fn at_rest(read: impl Fn() -> Vec<(u32, Job)>, ask: impl Fn() -> Answer) -> (Vec
     }
 }
 
-/// Who runs, and what every ledger has reserved of every device, to see whether something moved. What a policy hands out
-/// of that is no matter.
-fn held(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
+/// For each ledger: process, whether the process runs, device, and reserved bytes. A change shows that memory was
+/// obtained or given back. Blocks that a policy hands out of reserved memory change nothing here.
+fn reserved_bytes(jobs: &[(u32, Job)]) -> Vec<(u32, bool, i16, u64)> {
     let each = |(pid, job): &(u32, Job)| {
         let runs = job.state == State::Running;
-        let of = |(&ordinal, account): (&i16, &DeviceAccount)| (*pid, runs, ordinal, account.all.reserved.current);
-        job.account.devices.iter().map(of).collect::<Vec<_>>()
+        let of = |(&ordinal, ledger): (&i16, &DeviceLedger)| (*pid, runs, ordinal, ledger.all.reserved.current);
+        job.ledger.devices.iter().map(of).collect::<Vec<_>>()
     };
     jobs.iter().flat_map(each).collect()
 }
 
-/// What has to be known of a journal that is not whole.
-fn incomplete(pid: u32, job: &Job) -> Option<String> {
-    let lost = job.lost;
-    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
-}
-
-/// The devices of one journal as of its last measurement; `why` that is not now, for a process that runs.
+/// The devices of one journal at the time of its last measurement. `why` says why a running process is not compared
+/// with what NVML reports now.
 fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
-    let nothing = DeviceAccount::default();
+    let empty = DeviceLedger::default();
     let mut devices = Vec::new();
-    for (ordinal, told, account) in job.devices() {
-        let account = account.unwrap_or(&nothing);
+    for (ordinal, entry, ledger) in job.devices() {
+        let ledger = ledger.unwrap_or(&empty);
         let code = || pid.map_or(0, device_code::mapped_by);
-        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, Ledger::of(account));
+        let mut process = Process::new(pid.unwrap_or(job.header.pid), job, ledger.balance());
         let mut device = Device {
-            uuid: told.and_then(|told| uuid(&told.uuid)),
-            name: told.map_or_else(|| format!("device {ordinal}"), |told| told.name.clone()),
-            total: told.map_or(0, |told| told.total_memory),
+            uuid: entry.and_then(|entry| device_uuid(&entry.uuid)),
+            name: entry.map_or_else(|| format!("device {ordinal}"), |entry| entry.name.clone()),
+            total: entry.map_or(0, |entry| entry.total_memory),
             at: Some(job.header.wall_start_ns.saturating_add(job.duration_ns)),
             nvml: None,
             processes: Vec::new(),
@@ -260,17 +221,18 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 .chain(incomplete(process.pid, job))
                 .collect(),
         };
-        match AsOf::of(account, code) {
+        match AsOf::of(ledger, code) {
             Some(as_of) => {
                 device.compared = true;
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
                 if as_of.measured.nvml.is_none() {
-                    let why = "NVML did not tell this process's bytes: other processes cannot be told from the unknown";
+                    let why =
+                        "NVML did not report this process's bytes: those of other processes are part of the unknown";
                     device.notes.push(why.into());
                 }
-                process.ledger = as_of.ledger;
+                process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;
                 process.context = as_of.context;

@@ -1,0 +1,167 @@
+//! Reads the variables of the environment into a `Config`.
+//!
+//! If a value cannot be used, the variable keeps its default. The caller gets an error that names the variable, the
+//! value and what is accepted.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use base::units::parse_size;
+use policy::Strategy;
+use quota::Scope;
+use quota::limits::Limits;
+
+use crate::parse::{boolean, duration_or_never, mebibytes, scope};
+use crate::settings::{Config, ConfigError, LogLevel};
+use crate::table::{self, Part, VARIABLES, Variable};
+
+impl Config {
+    /// Reads every variable through `lookup`. Also returns an error for each value that cannot be used; the config then
+    /// has the variable's default.
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> (Config, Vec<ConfigError>) {
+        let mut reader = Reader {
+            lookup,
+            errors: Vec::new(),
+        };
+        let mut config = Config::default();
+        reader.strategy(&mut config);
+        for variable in VARIABLES {
+            if let Part::Policy(store) = variable.part {
+                let store = |text: &str| store(text, &mut config.settings);
+                reader.parsed(variable.name, (variable.accepted)(), store);
+            }
+        }
+        reader.set(&table::JOURNAL_MAX, parse_size, &mut config.journal_max);
+        reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
+        reader.set(&table::LOG, LogLevel::parse, &mut config.log);
+        reader.set(&table::STRICT, boolean, &mut config.strict);
+        config.directory = reader.path(&table::DIRECTORY);
+        reader.quota(&mut config);
+        (config, reader.errors)
+    }
+
+    /// Reads every variable through `lookup`. If any value cannot be used, there is no config, only the errors.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<OsString>) -> Result<Config, Vec<ConfigError>> {
+        match Self::read(lookup) {
+            (config, errors) if errors.is_empty() => Ok(config),
+            (_, errors) => Err(errors),
+        }
+    }
+}
+
+struct Reader<L> {
+    lookup: L,
+    errors: Vec<ConfigError>,
+}
+
+impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
+    /// The trimmed value of a variable; `None` if the variable is not set or empty.
+    fn text(&self, variable: &str) -> Option<String> {
+        let value = (self.lookup)(variable)?.to_string_lossy().into_owned();
+        (!value.trim().is_empty()).then(|| value.trim().to_owned())
+    }
+
+    fn path(&self, variable: &Variable) -> Option<PathBuf> {
+        let value = (self.lookup)(variable.name).filter(|value| !value.is_empty())?;
+        Some(PathBuf::from(value))
+    }
+
+    fn set<T>(&mut self, variable: &Variable, parse: impl Fn(&str) -> Option<T>, field: &mut T) {
+        if let Some(parsed) = self.parsed(variable.name, (variable.accepted)(), parse) {
+            *field = parsed;
+        }
+    }
+
+    /// The value of a variable, if it is set and can be used. A value that cannot be used is noted as an error.
+    fn parsed<T>(
+        &mut self,
+        variable: &'static str,
+        accepted: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.text(variable)?;
+        let parsed = parse(&value);
+        if parsed.is_none() {
+            self.errors.push(ConfigError {
+                variable,
+                value,
+                accepted,
+            });
+        }
+        parsed
+    }
+
+    /// Reads the limits, their scope (each process alone or a group), and the folder of the shared accounts.
+    fn quota(&mut self, config: &mut Config) {
+        let quota = &mut config.quota;
+        let mut of_process_only = false;
+        if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
+            (quota.limits, quota.from) = (self.inherited_limits(), table::INHERITED_LIMIT.name);
+            if quota.limits.is_empty() {
+                let (limit, inherited) = (table::LIMIT.name, table::INHERITED_LIMIT.name);
+                let remark = format!("{limit}=inherit, but no {inherited} is set: there is no limit");
+                config.remarks.push(remark);
+            }
+        } else if self.text(table::LIMIT.name).is_some() {
+            self.set(&table::LIMIT, Limits::parse, &mut quota.limits);
+            quota.from = table::LIMIT.name;
+        } else {
+            let mut bytes = 0;
+            self.set(&table::PADDLES_LIMIT, mebibytes, &mut bytes);
+            if bytes > 0 {
+                (quota.limits, quota.from) = (Limits::every(bytes), table::PADDLES_LIMIT.name);
+                // Paddle applies its limit to each process alone.
+                of_process_only = true;
+            }
+        }
+        quota.accounts = self.path(&table::ACCOUNTS);
+        let asked_for = self.parsed(table::LIMIT_SCOPE.name, (table::LIMIT_SCOPE.accepted)(), scope);
+        quota.scope = match asked_for {
+            Some(scope) => scope,
+            None if quota.accounts.is_some() && !of_process_only => Scope::Group,
+            None => Scope::Process,
+        };
+        if quota.scope == Scope::Group && quota.accounts.is_none() && !quota.limits.is_empty() {
+            // SAFETY: geteuid has no preconditions.
+            let user = unsafe { libc::geteuid() };
+            quota.accounts = Some(PathBuf::from(format!("/dev/shm/vramshim-{user}")));
+        }
+    }
+
+    /// The limits in the variables of a virtualisation layer: the limit of every device, and limits of single devices.
+    fn inherited_limits(&mut self) -> Limits {
+        let mut limits = Limits::default();
+        let accepted = (table::INHERITED_LIMIT.accepted)();
+        if let Some(bytes) = self.parsed(table::INHERITED_LIMIT.name, accepted, parse_size) {
+            limits.limit_every(bytes);
+        }
+        for (number, variable) in (0..).zip(table::INHERITED_LIMITS) {
+            if let Some(bytes) = self.parsed(variable, accepted, parse_size) {
+                limits.limit_number(number, bytes);
+            }
+        }
+        limits
+    }
+
+    fn strategy(&mut self, config: &mut Config) {
+        let (own, paddles) = (&table::STRATEGY, &table::PADDLES_STRATEGY);
+        let (variable, value) = match (self.text(own.name), self.text(paddles.name)) {
+            (Some(value), _) => (own, value),
+            (None, Some(value)) => (paddles, value),
+            (None, None) => return,
+        };
+        if let Some(strategy) = Strategy::parse(&value) {
+            (config.strategy, config.strategy_chosen) = (strategy, true);
+        } else if variable.name == paddles.name && value == "thread_local" {
+            config.remarks.push(
+                "FLAGS_allocator_strategy=thread_local is left to Paddle: requests are passed through".to_owned(),
+            );
+        } else {
+            self.errors.push(ConfigError {
+                variable: variable.name,
+                value,
+                accepted: (variable.accepted)(),
+            });
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! `Config`, which has the library's settings, with its defaults; and the error for a value that cannot be used.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use policy::{Settings, Strategy};
+
+const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
+
+/// How much the library writes to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    pub(crate) fn parse(text: &str) -> Option<LogLevel> {
+        Some(match text.to_ascii_lowercase().as_str() {
+            "off" => LogLevel::Off,
+            "error" => LogLevel::Error,
+            "warn" => LogLevel::Warn,
+            "info" => LogLevel::Info,
+            "debug" => LogLevel::Debug,
+            "trace" => LogLevel::Trace,
+            _ => return None,
+        })
+    }
+}
+
+/// The settings of the library, as the environment variables give them.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub strategy: Strategy,
+    /// Whether a variable chose the strategy. If no variable did, requests are passed through, and the library does not
+    /// announce itself.
+    pub strategy_chosen: bool,
+    pub settings: Settings,
+    /// Folder for the journals; `None` means `./vramshim-<job>`.
+    pub directory: Option<PathBuf>,
+    /// Largest size of a journal in bytes; 0 keeps no journal.
+    pub journal_max: u64,
+    /// How long a pool must be without a request before its free memory is given back; `None` keeps the memory.
+    pub idle_release: Option<Duration>,
+    pub quota: quota::Settings,
+    pub log: LogLevel,
+    pub strict: bool,
+    /// Messages for the user that are not errors.
+    pub remarks: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            strategy: Strategy::Passthrough,
+            strategy_chosen: false,
+            settings: Settings::default(),
+            directory: None,
+            journal_max: DEFAULT_JOURNAL_MAX_BYTES,
+            idle_release: None,
+            quota: quota::Settings::default(),
+            log: LogLevel::Info,
+            strict: false,
+            remarks: Vec::new(),
+        }
+    }
+}
+
+/// A variable with a value that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub variable: &'static str,
+    pub value: String,
+    /// What the variable accepts, in words.
+    pub accepted: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}={:?} is not accepted; accepted: {}",
+            self.variable, self.value, self.accepted
+        )
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,309 @@
+//! The table of all environment variables that the library and the program read.
+//!
+//! Error messages, `vramshim run --help`, `vramshim variables` and docs/variables.md are made from the entries. An
+//! entry also says whether a journal's header keeps the variable. To add a setting of a policy, add an entry. To add
+//! another variable, add an entry and read the variable in `read.rs`.
+
+use std::sync::LazyLock;
+
+use policy::Strategy;
+
+use crate::parse::{boolean, fraction, mebibytes};
+
+/// The part of vramshim that acts on a variable.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// `libvramshim.so`, in the job.
+    Library,
+    /// A strategy, in the job and in `vramshim replay`. The function parses and stores the value; `None` means that the
+    /// value cannot be used.
+    Policy(StoreSetting),
+    /// The program `vramshim`.
+    Program,
+}
+
+impl Part {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Part::Library => "library",
+            Part::Policy(_) => "policy",
+            Part::Program => "program",
+        }
+    }
+}
+
+type StoreSetting = fn(&str, &mut policy::Settings) -> Option<()>;
+
+/// One environment variable, in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    pub name: &'static str,
+    /// The value, or a description of what happens, if the variable is not set.
+    pub default: &'static str,
+    /// What the variable accepts. A function returns the text, because the list of strategies is made at its first use.
+    pub accepted: fn() -> &'static str,
+    /// What the variable does, in one or two plain sentences.
+    pub meaning: &'static str,
+    pub part: Part,
+    /// Whether a journal's header keeps the value, because it explains the job.
+    pub in_journal: bool,
+}
+
+const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
+const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
+const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
+const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
+const LIMIT_FORMS: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); \
+                           inherit takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
+static PADDLES_STRATEGIES: LazyLock<String> =
+    LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
+
+/// Makes a constant of each entry, for the code that reads the variable, and `VARIABLES` of all entries.
+macro_rules! variables {
+    ($($constant:ident = $entry:expr;)*) => {
+        $(pub const $constant: Variable = $entry;)*
+        /// Every variable, in the order of help texts and pages.
+        pub const VARIABLES: &[Variable] = &[$($constant),*];
+    };
+}
+
+variables! {
+    STRATEGY = Variable {
+        name: "VRAMSHIM_STRATEGY",
+        default: "none",
+        accepted: Strategy::accepted,
+        meaning: "The strategy that divides device memory among the job's requests. This variable wins over \
+                  `FLAGS_allocator_strategy`.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    PADDLES_STRATEGY = Variable {
+        name: "FLAGS_allocator_strategy",
+        default: "passthrough",
+        accepted: || &PADDLES_STRATEGIES,
+        meaning: "The strategy, in Paddle's variable. With `thread_local` the library passes requests through.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    DIRECTORY = Variable {
+        name: "VRAMSHIM_DIR",
+        default: "./vramshim-<job>",
+        accepted: || "a folder; it need not exist yet",
+        meaning: "Folder for the journals. Each process writes one file.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    LOG = Variable {
+        name: "VRAMSHIM_LOG",
+        default: "info",
+        accepted: || "off, error, warn, info, debug, trace",
+        meaning: "How much the library writes to standard error.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    IDLE_RELEASE = Variable {
+        name: "VRAMSHIM_IDLE_RELEASE",
+        default: "0",
+        accepted: || DURATION,
+        meaning: "A pool gives its free memory back after this time without a request. `0` keeps the memory.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    LIMIT = Variable {
+        name: "VRAMSHIM_MEMORY_LIMIT",
+        default: "none",
+        accepted: || LIMIT_FORMS,
+        meaning: "How many bytes of each device the job may hold. Requests beyond the limit fail with out of memory.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    PADDLES_LIMIT = Variable {
+        name: "FLAGS_gpu_memory_limit_mb",
+        default: "0",
+        accepted: || MEBIBYTES,
+        meaning: "The limit of each process, in Paddle's variable. It is read if `VRAMSHIM_MEMORY_LIMIT` is not set. `0` \
+                  is no limit.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    INHERITED_LIMIT = Variable {
+        name: "CUDA_DEVICE_MEMORY_LIMIT",
+        default: "none",
+        accepted: || SIZE,
+        meaning: "The limit that a virtualisation layer such as HAMi-core was given; `_0` to `_15` behind the name limit \
+                  one device. The library reads it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    ACCOUNTS = Variable {
+        name: "VRAMSHIM_ACCOUNTS",
+        default: "none",
+        accepted: || "a folder; it need not exist yet",
+        meaning: "Folder of the accounts. Processes that name the same folder share one limit.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    LIMIT_SCOPE = Variable {
+        name: "VRAMSHIM_LIMIT_SCOPE",
+        default: "group with VRAMSHIM_ACCOUNTS, else process",
+        accepted: || "process, group",
+        meaning: "Whether the limit holds for each process alone or for all processes that share the accounts. `group` \
+                  without a folder uses `/dev/shm/vramshim-UID`.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    JOURNAL_MAX = Variable {
+        name: "VRAMSHIM_JOURNAL_MAX",
+        default: "4GiB",
+        accepted: || SIZE,
+        meaning: "Largest size of a journal. `0` keeps no journal; `vramshim top` then does not see the process.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    STRICT = Variable {
+        name: "VRAMSHIM_STRICT",
+        default: "0",
+        accepted: || BOOLEAN,
+        meaning: "If `1`, the library refuses every request for memory while a variable has a value that cannot be used. \
+                  If `0`, the library uses that variable's default.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    FRACTION = Variable {
+        name: "FLAGS_fraction_of_gpu_memory_to_use",
+        default: "0.92",
+        accepted: || "a number above 0, up to 1",
+        meaning: "`naive_best_fit`: share of the available memory to reserve; 5% of the memory is set aside first.",
+        part: Part::Policy(|text, settings| {
+            settings.fraction = fraction(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    INITIAL = Variable {
+        name: "FLAGS_initial_gpu_memory_in_mb",
+        default: "0",
+        accepted: || MEBIBYTES,
+        meaning: "`naive_best_fit`: size of the first reservation. `0` takes the share.",
+        part: Part::Policy(|text, settings| {
+            settings.initial_bytes = mebibytes(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    REALLOCATE = Variable {
+        name: "FLAGS_reallocate_gpu_memory_in_mb",
+        default: "0",
+        accepted: || MEBIBYTES,
+        meaning: "`naive_best_fit`: size of later reservations. `0` takes the share.",
+        part: Part::Policy(|text, settings| {
+            settings.reallocate_bytes = mebibytes(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    CHUNK = Variable {
+        name: "FLAGS_auto_growth_chunk_size_in_mb",
+        default: "0",
+        accepted: || MEBIBYTES,
+        meaning: "`auto_growth`: size of a granule, rounded up to a power of two, at most 1/16 of the device's memory; `0` \
+                  is the driver's smallest granule. If there is no virtual memory management, this is the smallest chunk.",
+        part: Part::Policy(|text, settings| {
+            settings.chunk_bytes = mebibytes(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    FREE_IDLE_CHUNK = Variable {
+        name: "FLAGS_free_idle_chunk",
+        default: "false",
+        accepted: || BOOLEAN,
+        meaning: "`auto_growth` in chunks only: give a chunk back as soon as it is idle.",
+        part: Part::Policy(|text, settings| {
+            settings.free_idle_chunk = boolean(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    FREE_WHEN_NO_CACHE_HIT = Variable {
+        name: "FLAGS_free_when_no_cache_hit",
+        default: "false",
+        accepted: || BOOLEAN,
+        meaning: "`auto_growth` in chunks only: give idle chunks back before growing.",
+        part: Part::Policy(|text, settings| {
+            settings.free_when_no_cache_hit = boolean(text)?;
+            Some(())
+        }),
+        in_journal: true,
+    };
+    LIBRARY = Variable {
+        name: "VRAMSHIM_LIBRARY",
+        default: "in the program's folder or in ../lib",
+        accepted: || "the path of libvramshim.so",
+        meaning: "The library that `vramshim run` and `doctor` preload into the job.",
+        part: Part::Program,
+        in_journal: false,
+    };
+    SIMULATOR = Variable {
+        name: "VRAMSHIM_SIMGPU",
+        default: "simgpu in the program's folder or in ../simgpu",
+        accepted: || "a folder that holds the simulated libcuda.so.1",
+        meaning: "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.",
+        part: Part::Program,
+        in_journal: false,
+    };
+    NO_COLOR = Variable {
+        name: "NO_COLOR",
+        default: "none",
+        accepted: || "anything",
+        meaning: "If it is set and not empty, the program writes to a terminal without colours and bold text.",
+        part: Part::Program,
+        in_journal: false,
+    };
+}
+
+/// The variables that hold `INHERITED_LIMIT` for one device; the index is the device's number.
+pub const INHERITED_LIMITS: [&str; 16] = [
+    "CUDA_DEVICE_MEMORY_LIMIT_0",
+    "CUDA_DEVICE_MEMORY_LIMIT_1",
+    "CUDA_DEVICE_MEMORY_LIMIT_2",
+    "CUDA_DEVICE_MEMORY_LIMIT_3",
+    "CUDA_DEVICE_MEMORY_LIMIT_4",
+    "CUDA_DEVICE_MEMORY_LIMIT_5",
+    "CUDA_DEVICE_MEMORY_LIMIT_6",
+    "CUDA_DEVICE_MEMORY_LIMIT_7",
+    "CUDA_DEVICE_MEMORY_LIMIT_8",
+    "CUDA_DEVICE_MEMORY_LIMIT_9",
+    "CUDA_DEVICE_MEMORY_LIMIT_10",
+    "CUDA_DEVICE_MEMORY_LIMIT_11",
+    "CUDA_DEVICE_MEMORY_LIMIT_12",
+    "CUDA_DEVICE_MEMORY_LIMIT_13",
+    "CUDA_DEVICE_MEMORY_LIMIT_14",
+    "CUDA_DEVICE_MEMORY_LIMIT_15",
+];
+
+/// Variables of launchers and frameworks. The library does not act on them. A journal's header keeps them, because they
+/// show which process of a job wrote the journal and how the framework allocates.
+const FRAMEWORK_VARIABLES: &[&str] = &[
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "PADDLE_TRAINER_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+];
+
+/// The names of all variables that a journal's header keeps.
+pub fn explaining_variables() -> Vec<&'static str> {
+    let own = VARIABLES.iter().filter(|variable| variable.in_journal);
+    let own = own.map(|variable| variable.name);
+    FRAMEWORK_VARIABLES.iter().copied().chain(own).collect()
+}

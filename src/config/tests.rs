@@ -1,0 +1,142 @@
+use std::ffi::OsString;
+use std::time::Duration;
+
+use policy::Strategy;
+use quota::Scope;
+
+use crate::parse::duration_or_never;
+use crate::table::VARIABLES;
+use crate::{Config, ConfigError};
+
+fn read(pairs: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
+    Config::read(|name| {
+        pairs
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| OsString::from(value))
+    })
+}
+
+#[test]
+fn nothing_set_is_passthrough_and_quiet() {
+    let (config, errors) = read(&[]);
+    assert_eq!(
+        (config.strategy, config.strategy_chosen),
+        (Strategy::Passthrough, false)
+    );
+    assert!(errors.is_empty());
+}
+
+#[test]
+fn own_variable_wins_over_paddles() {
+    let (config, errors) = read(&[
+        ("VRAMSHIM_STRATEGY", "autogrow"),
+        ("FLAGS_allocator_strategy", "naive_best_fit"),
+    ]);
+    assert_eq!(config.strategy, Strategy::AutoGrowth);
+    assert!(errors.is_empty());
+}
+
+#[test]
+fn a_bad_value_is_named_and_the_default_kept() {
+    let (config, errors) = read(&[
+        ("FLAGS_allocator_strategy", "best_fit"),
+        ("FLAGS_free_idle_chunk", "yes"),
+    ]);
+    assert_eq!(config.strategy, Strategy::Passthrough);
+    let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert!(
+        text[0].contains("FLAGS_allocator_strategy=\"best_fit\"") && text[0].contains("naive_best_fit"),
+        "{text:?}"
+    );
+    assert!(text[1].contains("FLAGS_free_idle_chunk"), "{text:?}");
+}
+
+#[test]
+fn thread_local_is_left_to_paddle_but_not_ours_to_accept() {
+    let (config, errors) = read(&[("FLAGS_allocator_strategy", "thread_local")]);
+    assert!(errors.is_empty() && config.remarks.len() == 1);
+    assert_eq!(config.strategy, Strategy::Passthrough);
+    assert_eq!(read(&[("VRAMSHIM_STRATEGY", "thread_local")]).1.len(), 1);
+}
+
+#[test]
+fn limits_come_from_one_variable() {
+    let gib = |bytes: u64| bytes << 30;
+    let limit = |pairs: &[(&str, &str)], number| {
+        let (config, errors) = read(pairs);
+        assert!(errors.is_empty(), "{errors:?}");
+        (
+            config.quota.limits.of(Some(number), "GPU-0", gib(80)),
+            config.quota.scope,
+        )
+    };
+    let own = ("VRAMSHIM_MEMORY_LIMIT", "8GiB");
+    let paddles = ("FLAGS_gpu_memory_limit_mb", "4096");
+    let shared = ("VRAMSHIM_ACCOUNTS", "/accounts");
+    assert_eq!(limit(&[own, paddles], 0), (Some(gib(8)), Scope::Process));
+    assert_eq!(limit(&[own, shared], 0), (Some(gib(8)), Scope::Group));
+    assert_eq!(limit(&[paddles, shared], 0), (Some(gib(4)), Scope::Process));
+    assert_eq!(limit(&[shared], 0), (None, Scope::Group));
+    let inherit = ("VRAMSHIM_MEMORY_LIMIT", "inherit");
+    let layers = [
+        inherit,
+        ("CUDA_DEVICE_MEMORY_LIMIT", "3g"),
+        ("CUDA_DEVICE_MEMORY_LIMIT_1", "2048m"),
+        paddles,
+    ];
+    assert_eq!((limit(&layers, 0).0, limit(&layers, 1).0), (Some(gib(3)), Some(gib(2))));
+    assert_eq!(limit(&layers[1..3], 0).0, None, "only when asked");
+    assert_eq!(read(&[inherit]).0.remarks.len(), 1);
+    assert_eq!(
+        read(&[inherit, ("CUDA_DEVICE_MEMORY_LIMIT_1", "x")]).1[0].variable,
+        "CUDA_DEVICE_MEMORY_LIMIT_1"
+    );
+}
+
+#[test]
+fn a_duration_has_a_unit() {
+    assert_eq!(duration_or_never("30s"), Some(Some(Duration::from_secs(30))));
+    assert_eq!(duration_or_never("1.5 min"), Some(Some(Duration::from_secs(90))));
+    assert_eq!(duration_or_never("1h"), Some(Some(Duration::from_secs(3600))));
+    assert_eq!(duration_or_never("0"), Some(None));
+    for bad in ["30", "-1s", "s", "1d", "nan", "infs", "0.1ms", "1e30min"] {
+        assert_eq!(duration_or_never(bad), None, "{bad}");
+    }
+}
+
+#[test]
+fn what_the_table_calls_a_default_is_what_nothing_set_gives() {
+    let unset = format!(
+        "{:?}",
+        Config {
+            strategy_chosen: true,
+            ..read(&[]).0
+        }
+    );
+    for variable in VARIABLES {
+        // A variable that is skipped has no value that stands for its default, or no field of the config.
+        if variable.default == "none" || variable.default.contains([' ', '<']) {
+            continue;
+        }
+        let (config, errors) = read(&[(variable.name, variable.default)]);
+        assert!(errors.is_empty(), "{errors:?}");
+        let config = Config {
+            strategy_chosen: true,
+            ..config
+        };
+        assert_eq!(format!("{config:?}"), unset, "{}", variable.name);
+    }
+}
+
+#[test]
+fn each_variable_has_one_entry_and_a_whole_one() {
+    let mut names: Vec<&str> = VARIABLES.iter().map(|variable| variable.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), VARIABLES.len());
+    for variable in VARIABLES {
+        assert!(!variable.default.is_empty() && !(variable.accepted)().is_empty());
+        assert!(variable.meaning.ends_with('.'), "{}", variable.name);
+    }
+}

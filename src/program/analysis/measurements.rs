@@ -1,0 +1,128 @@
+//! What the next layer and NVML reported about a device while the job ran (`Event::Measured`). The reports show how
+//! many bytes the process holds outside its ledger.
+
+use journal::format::{Event, Record};
+
+/// One measurement of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measurement {
+    pub time_ns: u64,
+    /// The answer of the next layer to `cuMemGetInfo`: total and free bytes. `None` if there was no answer.
+    pub driver: Option<(u64, u64)>,
+    /// The bytes of this process according to NVML; `None` if NVML did not report them.
+    pub nvml: Option<u64>,
+    /// The reserved bytes of the ledger at the same moment.
+    pub reserved: u64,
+}
+
+impl Measurement {
+    /// The measurement in a record; `None` if the record is of another kind.
+    fn of(record: &Record) -> Option<Self> {
+        let Event::Measured {
+            mem_info,
+            process_bytes,
+            reserved,
+        } = record.event
+        else {
+            return None;
+        };
+        Some(Self {
+            time_ns: record.time_ns,
+            driver: mem_info.map(|info| (info.total, info.free)),
+            nvml: process_bytes,
+            reserved,
+        })
+    }
+
+    /// The used bytes of the whole device.
+    pub fn used(&self) -> Option<u64> {
+        self.driver.map(|(total, free)| total.saturating_sub(free))
+    }
+
+    /// Used bytes of the device that are not in this process's ledger, whichever process holds them. Negative if the
+    /// ledger has more bytes than the device has in use.
+    pub fn outside(&self) -> Option<i64> {
+        Some(minus(self.used()?, self.reserved))
+    }
+
+    /// Bytes that the process holds outside its ledger, according to NVML.
+    pub fn excess(&self) -> Option<i64> {
+        self.nvml.map(|used| minus(used, self.reserved))
+    }
+}
+
+/// `bytes - less`, limited to the range of `i64`.
+pub fn minus(bytes: u64, less: u64) -> i64 {
+    i64::try_from(i128::from(bytes) - i128::from(less)).unwrap_or(if bytes > less { i64::MAX } else { i64::MIN })
+}
+
+/// The sums of one device's ledger at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    pub requested: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+    pub free_inside: u64,
+    /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
+    pub slack: u64,
+    /// The part of `reserved` that is managed memory, which may lie in host memory.
+    pub managed: u64,
+}
+
+/// A summary of all measurements of one device.
+#[derive(Default)]
+pub struct Measurements {
+    first: Option<Measurement>,
+    last: Option<(Measurement, Balance)>,
+    context_excess: Option<i64>,
+    least_outside: Option<i64>,
+    context_destroyed: bool,
+}
+
+impl Measurements {
+    pub fn add(&mut self, record: &Record, balance: Balance) {
+        let Some(measured) = Measurement::of(record) else {
+            return;
+        };
+        self.first.get_or_insert(measured);
+        if let Some(excess) = measured.excess() {
+            self.context_excess = Some(match self.context_excess {
+                None => excess,
+                // A context was destroyed in between. Both figures are upper bounds for the remaining contexts.
+                Some(context_excess) if self.context_destroyed => context_excess.min(excess),
+                Some(context_excess) => context_excess,
+            });
+            self.context_destroyed = false;
+        }
+        self.least_outside = self.least_outside.into_iter().chain(measured.outside()).min();
+        let reserved = measured.reserved;
+        self.last = Some((measured, Balance { reserved, ..balance }));
+    }
+
+    pub fn context_destroyed(&mut self) {
+        self.context_destroyed = true;
+    }
+
+    pub fn first(&self) -> Option<&Measurement> {
+        self.first.as_ref()
+    }
+
+    /// The latest measurement, with the ledger's sums of the same moment.
+    pub fn last(&self) -> Option<&(Measurement, Balance)> {
+        self.last.as_ref()
+    }
+
+    /// The size of the process's contexts: the bytes that NVML reported beyond the ledger when the process first used
+    /// the device. After a context was destroyed, a smaller later figure replaces it. `excess` is the present figure.
+    pub fn measured_context(&self, excess: Option<i64>) -> Option<u64> {
+        let after = excess.filter(|_| self.context_destroyed);
+        let least = self.context_excess?.min(after.unwrap_or(i64::MAX));
+        Some(u64::try_from(least).unwrap_or(0))
+    }
+
+    /// The smallest `outside` of all measurements. It contains the contexts of this process and the memory of other
+    /// processes.
+    pub fn least_outside(&self) -> Option<u64> {
+        self.least_outside.map(|least| u64::try_from(least).unwrap_or(0))
+    }
+}

@@ -1,0 +1,65 @@
+//! A device with the processes that use it, as reconciliation shows them.
+
+use crate::analysis::job::Job;
+use crate::analysis::measurements::Balance;
+use crate::analysis::nvml::Reading;
+use crate::analysis::reconciliation::{Context, Differences};
+
+/// One device at one moment.
+pub struct Device {
+    pub uuid: Option<String>,
+    pub name: String,
+    pub total: u64,
+    /// Time of the measurement in nanoseconds after 1970; `None` means now.
+    pub at: Option<u64>,
+    pub nvml: Option<Reading>,
+    pub processes: Vec<Process>,
+    /// Used bytes of processes without the library; `None` if these bytes are part of `unknown`.
+    pub other_processes: Option<u64>,
+    /// Bytes that nothing explains, including the unknown bytes of `processes`.
+    pub unknown: i64,
+    /// Whether NVML or the driver gave a figure to compare the ledger with.
+    pub compared: bool,
+    pub notes: Vec<String>,
+}
+
+impl Device {
+    /// The largest unexplained difference, of the device or of one of its processes.
+    pub fn worst(&self) -> u64 {
+        let processes = self.processes.iter().map(|process| process.differences.unknown);
+        let all = processes.chain([self.unknown]);
+        all.map(i64::unsigned_abs).max().unwrap_or(0)
+    }
+}
+
+/// The part of a device that one process holds.
+pub struct Process {
+    pub pid: u32,
+    pub job: String,
+    pub balance: Balance,
+    pub nvml_used: Option<u64>,
+    /// The last answer of the next layer: total and free bytes.
+    pub driver: Option<(u64, u64)>,
+    pub context: Option<Context>,
+    pub differences: Differences,
+}
+
+impl Process {
+    pub(super) fn new(pid: u32, job: &Job, balance: Balance) -> Self {
+        Self {
+            pid,
+            job: job.title(),
+            balance,
+            nvml_used: None,
+            driver: None,
+            context: None,
+            differences: Differences::default(),
+        }
+    }
+}
+
+/// A note if the journal of a process lost events.
+pub(super) fn incomplete(pid: u32, job: &Job) -> Option<String> {
+    let lost = job.lost;
+    (lost > 0).then(|| format!("{lost} events of process {pid} were lost: its ledger here is incomplete"))
+}

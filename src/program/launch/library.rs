@@ -1,0 +1,111 @@
+//! Finds the library, and makes the value of `LD_PRELOAD` for a job.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use config::table;
+
+use crate::failure::Failure;
+
+const LIBRARY: &str = "libvramshim.so";
+
+pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let from_environment = std::env::var_os(table::LIBRARY.name)
+        .filter(|value| !value.is_empty())
+        .map(PathBuf::from);
+    let told = match (given, &from_environment) {
+        (Some(path), _) => Some((path, "--library")),
+        (None, Some(path)) => Some((path.as_path(), table::LIBRARY.name)),
+        (None, None) => None,
+    };
+    if let Some((path, source)) = told {
+        let path = path.canonicalize().map_err(|error| {
+            Failure::refused(format!(
+                "{source} {}: {error}; give the path of {LIBRARY}",
+                path.display()
+            ))
+        })?;
+        return match path.is_file() {
+            true => Ok(path),
+            false => Err(Failure::refused(format!(
+                "{source} {}: not a file; give the path of {LIBRARY}",
+                path.display()
+            ))),
+        };
+    }
+    let beside = own_folder();
+    let places = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
+    places
+        .iter()
+        .filter(|place| place.is_file())
+        .find_map(|place| place.canonicalize().ok())
+        .ok_or_else(|| {
+            Failure::refused(format!(
+                "{LIBRARY} not found in {} or {}; give its path with --library or VRAMSHIM_LIBRARY",
+                beside.display(),
+                beside.join("../lib").display()
+            ))
+        })
+}
+
+/// The folder of this program. The search for the library and the simulated GPU starts there.
+pub fn own_folder() -> PathBuf {
+    std::env::current_exe()
+        .ok()
+        .and_then(|exe| Some(exe.parent()?.to_owned()))
+        .unwrap_or_default()
+}
+
+/// A value for `LD_PRELOAD`: `libraries`, then the present entries.
+pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
+    let mut items: Vec<Vec<u8>> = Vec::new();
+    for library in libraries {
+        let bytes = library.as_os_str().as_bytes();
+        if bytes.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
+            return Err(Failure::refused(format!(
+                "{}: LD_PRELOAD cannot hold a path with a colon or a space; move or link the library elsewhere",
+                library.display()
+            )));
+        }
+        items.push(bytes.to_vec());
+    }
+    let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    for item in before
+        .as_bytes()
+        .split(|byte| matches!(byte, b':' | b' '))
+        .filter(|item| !item.is_empty())
+    {
+        if !items.iter().any(|present| present == item) {
+            items.push(item.to_vec());
+        }
+    }
+    Ok(OsStr::from_bytes(&items.join(&b':')).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_that_a_preload_cannot_hold_are_refused() {
+        for path in ["/a b/x.so", "/a:b/x.so"] {
+            assert!(preload(&[path.into()]).is_err_and(|failure| failure.code() == 2));
+        }
+        assert!(
+            preload(&["/a/x.so".into(), "/b/y.so".into()])
+                .is_ok_and(|text| { text.to_string_lossy().starts_with("/a/x.so:/b/y.so") })
+        );
+    }
+
+    #[test]
+    fn a_missing_library_names_where_it_was_told() {
+        let failure = find_library(Some(Path::new("/nowhere/libvramshim.so"))).unwrap_err();
+        assert!(
+            failure.message().contains("--library /nowhere/libvramshim.so"),
+            "{}",
+            failure.message()
+        );
+        assert_eq!(failure.code(), 2);
+    }
+}

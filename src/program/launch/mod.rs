@@ -1,0 +1,5 @@
+//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the simulated GPU.
+
+pub mod library;
+pub mod options;
+pub mod simulator;

@@ -1,0 +1,139 @@
+//! The options that set up a job. `run` starts a job with them; `doctor` checks what such a job would find.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use base::units::parse_size;
+use clap::Args;
+use config::{ConfigError, table};
+use policy::Strategy;
+
+use super::library::{find_library, preload};
+use super::simulator::Simulator;
+use crate::failure::Failure;
+
+const STRATEGY: &str = table::STRATEGY.name;
+const LIMIT: &str = table::LIMIT.name;
+
+/// Environment variables that are set for the job, with their values.
+pub type Variables = Vec<(&'static str, OsString)>;
+
+/// The options of `run` and of `doctor`.
+#[derive(Args)]
+pub struct JobOptions {
+    #[arg(long, short, value_name = "NAME", help = strategy_help())]
+    strategy: Option<OsString>,
+
+    /// Folder for the journals; each process writes one file [default: ./vramshim-<job>]
+    #[arg(long, short, value_name = "FOLDER")]
+    dir: Option<PathBuf>,
+
+    /// Bytes of each device that the job may hold: 8GiB, 50%, or by device number or UUID: 0=8GiB,1=50%
+    #[arg(long, value_name = "LIMIT")]
+    limit: Option<OsString>,
+
+    /// Folder of the shared accounts; processes that name the same folder share the limit
+    #[arg(long, value_name = "FOLDER")]
+    accounts: Option<PathBuf>,
+
+    /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
+    #[arg(long, value_name = "SIZE")]
+    sim: Option<String>,
+
+    /// Number of simulated GPUs, each with the memory of --sim
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "sim", value_parser = clap::value_parser!(u32).range(1..=32))]
+    sim_devices: u32,
+
+    /// Path of the library [default: $VRAMSHIM_LIBRARY, or libvramshim.so in this program's folder or in ../lib]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// Let the library write only errors to standard error
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+fn strategy_help() -> String {
+    format!(
+        "The strategy that divides device memory: {} [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, {}]",
+        Strategy::accepted(),
+        Strategy::Passthrough.name()
+    )
+}
+
+impl JobOptions {
+    /// The text of an error. If the value came from an option, the text names the option instead of the variable.
+    pub fn as_given(&self, error: &ConfigError) -> String {
+        let option = match error.variable {
+            STRATEGY if self.strategy.is_some() => "--strategy",
+            LIMIT if self.limit.is_some() => "--limit",
+            _ => return error.to_string(),
+        };
+        format!(
+            "{option} {:?} is not accepted; accepted: {}",
+            error.value, error.accepted
+        )
+    }
+
+    /// All variables that `run` sets for the job, including `LD_PRELOAD`.
+    pub fn environment(&self) -> Result<Variables, Failure> {
+        let mut environment = self.variables()?;
+        let mut preloads = vec![find_library(self.library.as_deref())?];
+        if let Some((simulator, variables)) = self.simulator()? {
+            preloads.extend(simulator.preloads());
+            environment.extend(variables);
+        }
+        environment.push(("LD_PRELOAD", preload(&preloads)?));
+        Ok(environment)
+    }
+
+    /// The variables for the options, without `--library` and `--sim`.
+    pub fn variables(&self) -> Result<Variables, Failure> {
+        let mut environment = Vec::new();
+        if let Some(strategy) = &self.strategy {
+            // An empty variable counts as not set, so the option would have no effect.
+            if strategy.is_empty() {
+                return Err(Failure::refused(
+                    "--strategy \"\": give a name, or leave the option out",
+                ));
+            }
+            environment.push((STRATEGY, strategy.clone()));
+        }
+        if let Some(folder) = &self.dir {
+            environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
+        }
+        if let Some(limit) = &self.limit {
+            environment.push((LIMIT, limit.clone()));
+        }
+        if let Some(folder) = &self.accounts {
+            environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
+        }
+        if self.quiet {
+            environment.push((table::LOG.name, "error".into()));
+        }
+        Ok(environment)
+    }
+
+    /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
+    pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
+        let Some(size) = &self.sim else { return Ok(None) };
+        let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
+            Failure::refused(format!(
+                "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
+            ))
+        })?;
+        let simulator = Simulator::find()?;
+        let variables = simulator.environment(bytes, self.sim_devices)?;
+        Ok(Some((simulator, variables)))
+    }
+}
+
+fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {
+    if folder.exists() && !folder.is_dir() {
+        return Err(Failure::refused(format!(
+            "{option} {}: not a folder; give one, it need not exist yet",
+            folder.display()
+        )));
+    }
+    std::path::absolute(folder).map_err(|error| Failure::refused(format!("{option} {}: {error}", folder.display())))
+}

@@ -1,0 +1,368 @@
+//! The page of one job in `inspect` and `top`: header, devices, and the first entries of each list (APIs, sizes,
+//! failures, live allocations).
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use journal::reader::State;
+
+use crate::analysis::device_ledger::{DeviceLedger, Totals};
+use crate::analysis::job::Job;
+use crate::analysis::ledger::Ledger;
+use crate::analysis::names;
+use crate::analysis::names::{api_name, class_name};
+use crate::analysis::reconciliation::AsOf;
+use crate::render::format::{self, count, duration, ended, percent, printable, size, strong};
+use crate::render::reconciliation::{PARTS, others_row, process_rows};
+use crate::render::table::table;
+
+/// Environment variables that show which process of a job wrote the journal.
+const RANKS: &[&str] = &[
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "PADDLE_TRAINER_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "CUDA_VISIBLE_DEVICES",
+];
+
+pub struct JobPage {
+    /// Number of entries to show of each list.
+    pub top: usize,
+    /// Whether headings are printed bold.
+    pub bold: bool,
+}
+
+impl JobPage {
+    pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
+        self.head(out, job)?;
+        let empty = DeviceLedger::default();
+        let devices = job.devices();
+        if devices.is_empty() && job.ledger.events == 0 {
+            return writeln!(out, "\nNo GPU memory was asked for.");
+        }
+        for (ordinal, entry, ledger) in devices {
+            let about = entry.map_or_else(String::new, |entry| {
+                let limit = entry
+                    .limit
+                    .map_or_else(String::new, |limit| format!(", limit {}", size(limit)));
+                format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
+            });
+            self.heading(out, &format!("Device {ordinal}{about}"))?;
+            device(out, ledger.unwrap_or(&empty))?;
+            self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
+        }
+        if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
+            self.heading(out, "Host memory")?;
+            classes(out, host)?;
+        }
+        self.apis(out, &job.ledger)?;
+        self.sizes(out, &job.ledger)?;
+        self.failures(out, &job.ledger)?;
+        self.live(out, job)
+    }
+
+    fn head(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
+        let header = &job.header;
+        let ranks: Vec<String> = header
+            .environment
+            .iter()
+            .filter(|(name, _)| RANKS.contains(&name.as_str()))
+            .map(|(name, value)| format!("{}={}", printable(name, 40), printable(value, 40)))
+            .collect();
+        let mut line = |name: &str, text: String| writeln!(out, "{}{text}", strong(&format!("{name:<10}"), self.bold));
+        line("Job", printable(&job.title(), 200))?;
+        if !header.job.is_empty() {
+            line("Command", printable(&header.command_line.join(" "), 200))?;
+        }
+        let process = format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" "));
+        line("Process", process.trim_end().to_owned())?;
+        line("Strategy", printable(&header.strategy, 32))?;
+        let started = format::time(header.wall_start_ns);
+        line(
+            "Ended",
+            format!(
+                "{} after {} (started {started})",
+                ended(job.state),
+                duration(job.duration_ns)
+            ),
+        )?;
+        let ledger = &job.ledger;
+        line(
+            "Journal",
+            format!(
+                "{} events, {} lost, {} unfinished, {} anomalies; {}",
+                count(ledger.events),
+                count(job.lost),
+                count(job.unfinished),
+                count(ledger.anomalies.total()),
+                printable(&job.path.to_string_lossy(), 4096)
+            ),
+        )?;
+        if job.lost > 0 {
+            let why = match header.lost_errno {
+                0 => "the journal's size limit or a file cut short".to_owned(),
+                errno => io::Error::from_raw_os_error(errno).to_string(),
+            };
+            line(
+                "",
+                format!(
+                    "figures below are incomplete: events were lost from {} on ({why})",
+                    duration(header.lost_first_ns)
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Writes the comparison of ledger, driver and NVML at the last measurement; nothing if there was no measurement.
+    fn reconciliation(&self, out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
+        let Some(as_of) = AsOf::of(ledger, || 0) else {
+            return Ok(());
+        };
+        let (measured, pid) = (&as_of.measured, job.header.pid);
+        let driver = measured.driver.map_or_else(String::new, |(total, free)| {
+            let used = total.saturating_sub(free);
+            format!(": the driver has {} of {} in use", size(used), size(total))
+        });
+        writeln!(out, "  Reconciliation at {}{driver}", duration(measured.time_ns))?;
+        let mut rows = process_rows(
+            &as_of.balance,
+            &as_of.differences,
+            as_of.context,
+            measured.nvml,
+            &pid.to_string(),
+        );
+        rows.extend(others_row(as_of.other_processes));
+        table(out, &PARTS, &[2], rows)
+    }
+
+    fn apis(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut apis: Vec<_> = ledger.apis.iter().collect();
+        apis.sort_by_key(|(_, totals)| std::cmp::Reverse((totals.bytes, totals.calls)));
+        let rows: Vec<_> = apis
+            .iter()
+            .take(self.top)
+            .map(|(api, totals)| {
+                vec![
+                    api_name(**api),
+                    count(totals.calls),
+                    count(totals.failures),
+                    size(totals.bytes),
+                ]
+            })
+            .collect();
+        self.list(
+            out,
+            "By API",
+            &["api", "calls", "failed", "bytes"],
+            &[1, 2, 3],
+            rows,
+            apis.len(),
+        )
+    }
+
+    fn sizes(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut sizes: Vec<_> = ledger.sizes.iter().collect();
+        sizes.sort_by_key(|(_, totals)| std::cmp::Reverse(totals.bytes));
+        let total = sizes.len();
+        sizes.truncate(self.top);
+        sizes.sort_by_key(|(exponent, _)| **exponent);
+        let rows = sizes
+            .iter()
+            .map(|(exponent, totals)| {
+                let from = if **exponent == 0 {
+                    "0 B".into()
+                } else {
+                    size(1 << **exponent)
+                };
+                vec![
+                    format!("from {from}"),
+                    count(totals.count),
+                    size(totals.bytes),
+                    count(totals.live),
+                    size(totals.live_bytes),
+                ]
+            })
+            .collect();
+        self.list(
+            out,
+            "By size",
+            &["size", "requests", "bytes", "live", "live bytes"],
+            &[1, 2, 3, 4],
+            rows,
+            total,
+        )
+    }
+
+    fn failures(&self, out: &mut impl Write, ledger: &Ledger) -> io::Result<()> {
+        let mut failures: Vec<_> = ledger.failures.iter().collect();
+        failures.sort_by_key(|(_, failure)| std::cmp::Reverse(failure.count));
+        let rows = failures
+            .iter()
+            .take(self.top)
+            .map(|((api, result), failure)| {
+                vec![
+                    api_name(*api),
+                    names::result_name(*result),
+                    count(failure.count),
+                    count(failure.by_limit),
+                    size(failure.last_size),
+                    duration(failure.last_ns),
+                ]
+            })
+            .collect();
+        self.list(
+            out,
+            "Failures",
+            &["api", "result", "count", "by limit", "last size", "last at"],
+            &[2, 3, 4, 5],
+            rows,
+            failures.len(),
+        )
+    }
+
+    fn live(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
+        struct Group {
+            count: u64,
+            oldest_ns: u64,
+            address: u64,
+        }
+        let mut groups: BTreeMap<(i16, u16, u8, u64), Group> = BTreeMap::new();
+        for live in job.ledger.live() {
+            let group = groups
+                .entry((live.device, live.api, live.class, live.size))
+                .or_insert(Group {
+                    count: 0,
+                    oldest_ns: live.time_ns,
+                    address: live.address,
+                });
+            group.count += 1;
+            group.oldest_ns = group.oldest_ns.min(live.time_ns);
+        }
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|((.., size), group)| std::cmp::Reverse(size.saturating_mul(group.count)));
+        let rows = groups
+            .iter()
+            .take(self.top)
+            .map(|((device, api, class, bytes), group)| {
+                vec![
+                    size(bytes.saturating_mul(group.count)),
+                    format!("{} x {}", count(group.count), size(*bytes)),
+                    api_name(*api),
+                    class_name(*class),
+                    if *device < 0 { "host".into() } else { device.to_string() },
+                    duration(job.duration_ns.saturating_sub(group.oldest_ns)),
+                    format!("{:#x}", group.address),
+                ]
+            })
+            .collect();
+        let title = match job.state {
+            State::Running => "Live now",
+            _ => "Live at the end",
+        };
+        let titles = ["bytes", "of", "api", "class", "device", "age", "first address"];
+        self.list(out, title, &titles, &[0, 1, 5], rows, groups.len())
+    }
+
+    /// Writes a table under a heading. The heading says how many of the `total` entries are shown. Without rows, writes
+    /// nothing.
+    fn list(
+        &self,
+        out: &mut impl Write,
+        name: &str,
+        titles: &[&str],
+        right: &[usize],
+        rows: Vec<Vec<String>>,
+        total: usize,
+    ) -> io::Result<()> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let shown = rows.len();
+        let more = if shown < total {
+            format!(" (top {shown} of {total})")
+        } else {
+            String::new()
+        };
+        self.heading(out, &format!("{name}{more}"))?;
+        table(out, titles, right, rows)
+    }
+
+    fn heading(&self, out: &mut impl Write, text: &str) -> io::Result<()> {
+        writeln!(out, "\n{}", strong(text, self.bold))
+    }
+}
+
+fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+    classes(out, ledger)?;
+    let (free, at_peak) = (ledger.free(), ledger.at_peak);
+    writeln!(out, "  utilisation {}", percent(ledger.all.utilisation()))?;
+    if ledger.segments_obtained > 0 {
+        writeln!(
+            out,
+            "  segments {} ({} obtained, {} returned); free inside {}, largest block {}, fragmentation {}",
+            ledger.space.segments(),
+            count(ledger.segments_obtained),
+            count(ledger.segments_returned),
+            size(free.bytes),
+            size(free.largest),
+            percent(Some(free.fragmentation()))
+        )?;
+        writeln!(
+            out,
+            "  at peak reserved: free inside {}, largest block {}, fragmentation {}",
+            size(at_peak.bytes),
+            size(at_peak.largest),
+            percent(Some(at_peak.fragmentation()))
+        )?;
+    }
+    if ledger.remaps > 0 {
+        let steps = if ledger.remaps == 1 { "step" } else { "steps" };
+        writeln!(
+            out,
+            "  remapped {} in {} {steps}",
+            size(ledger.remapped),
+            count(ledger.remaps)
+        )?;
+    }
+    Ok(())
+}
+
+/// Writes a table of requested, allocated and reserved bytes, now and at the peak: of all classes together, and of each
+/// class.
+fn classes(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+    let row = |name: String, totals: &Totals| {
+        let mut row = vec![name];
+        for level in [totals.requested, totals.allocated, totals.reserved] {
+            row.extend([size(level.current), size(level.peak)]);
+        }
+        row.extend([count(totals.count), count(totals.live)]);
+        row
+    };
+    let mut rows = vec![row("all".into(), &ledger.all)];
+    rows.extend(
+        ledger
+            .classes
+            .iter()
+            .map(|(&class, totals)| row(class_name(class), totals)),
+    );
+    if ledger.classes.len() == 1 && ledger.all.count == ledger.classes.values().map(|totals| totals.count).sum::<u64>()
+    {
+        rows.remove(0); // the only class says it all
+    }
+    let titles = [
+        "class",
+        "requested",
+        "peak",
+        "allocated",
+        "peak",
+        "reserved",
+        "peak",
+        "count",
+        "live",
+    ];
+    table(out, &titles, &[1, 2, 3, 4, 5, 6, 7, 8], rows)
+}

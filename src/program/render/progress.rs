@@ -1,0 +1,17 @@
+//! The progress bar for journals that take a while to read.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Smaller journals are read before a progress bar would be seen.
+pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
+
+/// A progress bar on standard error for reading `total` bytes. `name` is shown beside the bar. Without a terminal the
+/// bar is hidden.
+pub fn reading(total: u64, name: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("reading {msg} {wide_bar} {binary_bytes}/{binary_total_bytes}") {
+        bar.set_style(style);
+    }
+    bar.set_message(name.to_owned());
+    bar
+}

@@ -1,0 +1,88 @@
+//! The table of variables (`config::VARIABLES`) as text, Markdown and JSON.
+
+use std::fmt::Write;
+
+use config::{VARIABLES, Variable};
+use serde_json::{Value, json};
+
+/// The table for people: a paragraph for each variable.
+pub fn text() -> String {
+    let paragraph = |variable: &Variable| {
+        let Variable {
+            name,
+            default,
+            accepted,
+            meaning,
+            part,
+            ..
+        } = variable;
+        format!(
+            "{name}\n    {meaning}\n    default: {default}\n    accepted: {}\n    read by: {}\n",
+            accepted(),
+            part.name()
+        )
+    };
+    VARIABLES.iter().map(paragraph).collect::<Vec<_>>().join("\n")
+}
+
+/// The list in the help of `vramshim run`: names, defaults and meanings.
+pub fn help() -> String {
+    let mut text = String::from("Environment variables (`vramshim variables` adds the accepted values):\n");
+    for variable in VARIABLES {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "  {} [default: {}]\n      {}",
+            variable.name, variable.default, variable.meaning
+        );
+    }
+    text
+}
+
+/// The table in docs/variables.md.
+pub fn markdown() -> String {
+    let mut text = String::from("| variable | read by | default | accepted | meaning |\n|---|---|---|---|---|\n");
+    for variable in VARIABLES {
+        let Variable {
+            name,
+            default,
+            accepted,
+            meaning,
+            part,
+            ..
+        } = variable;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| `{name}` | {} | {} | {} | {meaning} |",
+            part.name(),
+            code(default),
+            accepted()
+        );
+    }
+    text
+}
+
+/// A default as Markdown: a value is set as code, a description as plain text.
+fn code(default: &str) -> String {
+    match default == "none" || default.contains(' ') {
+        true => default.to_owned(),
+        false => format!("`{default}`"),
+    }
+}
+
+pub fn json() -> Value {
+    VARIABLES
+        .iter()
+        .map(|variable| {
+            json!({
+                "name": variable.name,
+                "default": variable.default,
+                "accepted": (variable.accepted)(),
+                "meaning": variable.meaning,
+                "read_by": variable.part.name(),
+                "in_journal": variable.in_journal,
+            })
+        })
+        .collect()
+}
