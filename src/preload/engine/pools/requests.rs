@@ -97,8 +97,12 @@ impl Pool {
     /// granted access. No lock may be held. Returns whether all of the work is done: a wait is not allowed while a
     /// stream capture is open.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        let is_capture =
-            |problem| matches!(problem, DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED);
+        let is_capture = |problem| {
+            matches!(
+                problem,
+                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
+            )
+        };
         // SAFETY: the call takes no argument.
         let synchronise = |context| next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
         let own = self.location.context;
@@ -255,6 +259,17 @@ impl Pools {
         let begin = |pool: &'static Pool| pool.begin_wait().map(|ticket| (pool, ticket));
         let begun: Vec<_> = root.family().filter_map(begin).collect();
         (!begun.is_empty()).then_some(Waits(begun))
+    }
+
+    /// The last open capture has ended. Events can be recorded again on the streams of what was freed meanwhile.
+    pub fn captures_over(&self) {
+        for pool in self.select(|_| true).into_iter().flat_map(Pool::family) {
+            let wanted = pool.with_policy(|policy, _| {
+                policy.want_events();
+                Ok(policy.take_wanted_events())
+            });
+            pool.record_events(wanted.unwrap_or_default());
+        }
     }
 
     /// The job is about to wait for all work of a context. `None` if that cleans no memory of pools.
