@@ -207,7 +207,7 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"streams", streams}, {"others", others}, {"managed", managed}, {"graphs", graphs},
                                           {"green", green},     {"peers", peers},   {"granted", granted}};
-    start_watchdog(__FILE__);
+    start_watchdog();
     open_devices(2);
     return PLAY(scenes, argc, argv);
 }

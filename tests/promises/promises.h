@@ -18,23 +18,26 @@ enum { PATIENCE = 20, HUNG = 3, MOST_THREADS = 512, MOST_DEVICES = 4, KIB = 1 <<
 
 /* ---- the watchdog */
 
-static struct place { const char *_Atomic call; _Atomic int line; } places[MOST_THREADS];
+static struct place { const char *_Atomic call; } places[MOST_THREADS];
 static atomic_ulong steps_done;
 static __thread struct place *my_place;
 
+#define TEXT_OF(line) #line
+#define LINE_TEXT(line) TEXT_OF(line)
+#define HERE(call) __FILE__ ":" LINE_TEXT(__LINE__) ": " call
+
 /* Notes that this thread is in `call`, and returns the call that it was in. */
-static inline const char *enter(const char *call, int line)
+static inline const char *enter(const char *call)
 {
     static atomic_int threads;
     if (!my_place) my_place = &places[atomic_fetch_add(&threads, 1) % MOST_THREADS];
     const char *before = my_place->call;
-    my_place->line = line;
     my_place->call = call;
     steps_done++;
     return before;
 }
 
-static inline void *watch(void *file)
+static inline void *watch(void *unused)
 {
     unsigned long before = steps_done;
     for (int quiet = 0; quiet < PATIENCE * 10; quiet++) {
@@ -44,23 +47,24 @@ static inline void *watch(void *file)
     fprintf(stderr, "hang: for %d seconds no call has returned\n", PATIENCE);
     for (int i = 0; i < MOST_THREADS; i++) {
         const char *call = places[i].call;
-        if (call) fprintf(stderr, "hang: a thread is in %s (%s:%d)\n", call, (const char *)file, places[i].line);
+        if (call) fprintf(stderr, "hang: a thread is at %s\n", call);
     }
     _exit(HUNG);
+    return unused;
 }
 
-static inline void start_watchdog(const char *file)
+static inline void start_watchdog(void)
 {
     pthread_t thread;
-    pthread_create(&thread, NULL, watch, (void *)file);
+    pthread_create(&thread, NULL, watch, NULL);
     pthread_detach(thread);
 }
 
 #define ANSWER(call)                                       \
     ({                                                     \
-        const char *before_ = enter(#call, __LINE__);      \
+        const char *before_ = enter(HERE(#call));          \
         CUresult answer_ = (call);                         \
-        enter(before_, __LINE__);                          \
+        enter(before_);                                    \
         answer_;                                           \
     })
 #define DO(call)                                                                         \
@@ -81,9 +85,9 @@ static inline double seconds(void)
 
 static inline void join(pthread_t thread)
 {
-    const char *before = enter("pthread_join", __LINE__);
+    const char *before = enter(HERE("pthread_join"));
     pthread_join(thread, NULL);
-    enter(before, __LINE__);
+    enter(before);
 }
 
 /* ---- flags and host functions */
@@ -97,9 +101,9 @@ static inline void set(struct flag *flag) { flag->set = 1; }
 static inline void waits_for(void *data)
 {
     struct flag *flag = data;
-    const char *before = enter("a host function that waits for a flag", __LINE__);
+    const char *before = enter(HERE("a host function that waits for a flag"));
     while (!flag->set) usleep(50);
-    enter(before, __LINE__);
+    enter(before);
 }
 
 static inline void sets(void *flag) { set(flag); }

@@ -95,9 +95,9 @@ static pthread_mutex_t interpreter = PTHREAD_MUTEX_INITIALIZER;
 
 static void lock_interpreter(void)
 {
-    const char *before = enter("pthread_mutex_lock, for the mutex of the job", __LINE__);
+    const char *before = enter(HERE("pthread_mutex_lock, for the mutex of the job"));
     pthread_mutex_lock(&interpreter);
-    enter(before, __LINE__);
+    enter(before);
 }
 
 static void takes_the_mutex(void *count)
@@ -164,10 +164,10 @@ struct collective { int members; atomic_int arrived; };
 static void meets(void *data)
 {
     struct collective *collective = data;
-    const char *before = enter("a host function that waits for the other devices", __LINE__);
+    const char *before = enter(HERE("a host function that waits for the other devices"));
     collective->arrived++;
     while (collective->arrived < collective->members) usleep(50);
-    enter(before, __LINE__);
+    enter(before);
 }
 
 /* Waits for streams of all devices at the same time. */
@@ -253,7 +253,7 @@ int main(int argc, char **argv)
         {"sizes", sizes}, {"several", several}, {"threads", threads}, {"mutex", mutex}, {"mutexes", mutexes},
         {"collective-2", collective_of_2}, {"collective-4", collective_of_4}, {"apart-2", apart_2}, {"apart-4", apart_4},
     };
-    start_watchdog(__FILE__);
+    start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);
 }
