@@ -14,6 +14,7 @@
  *                          from the 3rd on returns this code; names without _v2
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms)
  *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
+ *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
@@ -135,6 +136,7 @@ static void read_all(void)
     the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
     the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
     the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
+    the_config.free_waits_for_peers = number_variable("SIMGPU_FREE_WAITS_FOR_PEERS", 1, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {

@@ -196,6 +196,7 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
     ENTER("cuCtxDestroy");
     if (!context || !context_valid(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
     work_wait_context(context);
+    if (!context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT; /* destroyed during the wait */
     memory_dies(context);
     for (struct Context **c = &contexts; *c; c = &(*c)->next)
         if (*c == context) {
@@ -319,13 +320,13 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 API CUresult cuCtxResetPersistingL2Cache(void) { ENTER_CONTEXT("cuCtxResetPersistingL2Cache", context); (void)context; return CUDA_SUCCESS; }
 API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) { (void)target, (void)scope; ENTER("cuFlushGPUDirectRDMAWrites"); return CUDA_SUCCESS; }
 
-static bool peers[MAX_DEVICES][MAX_DEVICES];
+static bool peers[MAX_DEVICES][MAX_DEVICES], ever_peers[MAX_DEVICES][MAX_DEVICES]; /* by user and owner */
 API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     ENTER_CONTEXT("cuCtxEnablePeerAccess", context);
     REQUIRE(flags == 0 && peer && context_valid(peer));
     if (peers[context->device][peer->device]) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    peers[context->device][peer->device] = true;
+    peers[context->device][peer->device] = ever_peers[context->device][peer->device] = true;
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxDisablePeerAccess(CUcontext peer)
@@ -336,5 +337,11 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     peers[context->device][peer->device] = false;
     return CUDA_SUCCESS;
 }
+
+bool context_may_touch(const struct Context *user, const struct Context *owner)
+{
+    return user == owner || ever_peers[user->device][owner->device];
+}
+
 API CUresult cuProfilerStart(void) { return CUDA_SUCCESS; }
 API CUresult cuProfilerStop(void) { return CUDA_SUCCESS; }

@@ -57,13 +57,25 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
     return CUDA_SUCCESS;
 }
 
+/* A free waits for the work of the memory's context, whether it uses the memory or not, and for that of every device that
+ * was granted access to it. pytorch#50925 quotes NVIDIA: cudaFree waits for its device and the peers that can reach the
+ * memory. rmm#1655 and pytorch#19222 rely on it. Against it: pytorch#196257 saw no wait for peers (H200, CUDA 13), and
+ * cuda.h 13.0:8684 says that the call "may perform implicit synchronization". The strict reading is the default, because
+ * a program that relies on the wait must work; SIMGPU_FREE_WAITS_FOR_PEERS=0 gives the other one. */
+static void wait_before_free(const Allocation *a, struct Context *current)
+{
+    struct Context *owner = a->context ? a->context : current;
+    if (config()->free_waits_for_peers) work_wait_users(owner);
+    else work_wait_context(owner);
+}
+
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
     MEMORY_CALL("cuMemFree");
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
     REQUIRE(a);
-    work_wait_context(a->context ? a->context : context);
+    wait_before_free(a, context);
     a = table_at(address);
     REQUIRE(a);
     switch (a->class) {

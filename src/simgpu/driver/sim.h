@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_DEVICES 16
@@ -19,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, free_waits_for_peers;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
@@ -119,13 +120,21 @@ extern _Atomic bool sim_eventful;
 /* Whether this process called cuInit. A forked child did not, even if its parent did. */
 enum { BEFORE_INIT, INITIALISED, FORKED };
 extern int sim_state;
+/* Whether this thread runs a host function, which may call no CUDA function. cuda.h 13.0:18070: "Attempting to use a CUDA
+ * API may result in CUDA_ERROR_NOT_PERMITTED, but this is not required". Here it always does. */
+#define IN_HOST_FUNCTION __attribute__((tls_model("initial-exec"))) __thread bool in_host_function
+extern IN_HOST_FUNCTION;
 static inline CUresult sim_enter(const char *function)
 {
     if (__builtin_expect(__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != INITIALISED, 0)) return CUDA_ERROR_NOT_INITIALIZED;
+    if (__builtin_expect(in_host_function, 0)) return CUDA_ERROR_NOT_PERMITTED;
     return __builtin_expect(sim_watched, 0) ? fault(function) : CUDA_SUCCESS;
 }
 struct Context *context_current(void);
 struct Context *primary_of(int device);
+/* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
+ * by cuCtxEnablePeerAccess. */
+bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
 int physical_of(int device);
 static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
@@ -195,8 +204,8 @@ void graph_reset(int device);
 /* ---- vmm.c */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 
-/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait may release the lock
- * for some time, so the caller must look its table entries up again afterwards. */
+/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait releases the lock while
+ * a host function holds the work back, so the caller must look its table entries up again afterwards. */
 struct side { char *base; size_t pitch, slice; }; /* source or destination of a copy of rows and slices */
 struct Work {
     enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
@@ -211,19 +220,27 @@ struct Work {
     void *data;
     struct Queue *after;
     uint64_t after_number, number;
+    bool running;          /* a host function that began */
+    struct timespec begin; /* a host function begins at this time, even if no call waits for it */
     struct Work *next;
 };
+extern unsigned host_functions_pending;
 struct Queue *work_queue(CUstream stream); /* NULL if work is done at once */
 void work_submit(CUstream stream, struct Work work);
 uint64_t work_add(struct Queue *queue, struct Work work); /* returns its number */
+uint64_t work_next_number(void);
 void work_wait(struct Queue *queue);
 void work_wait_for(struct Queue *queue, uint64_t number);
 void work_wait_context(struct Context *context);
+void work_wait_users(struct Context *owner); /* waits for all contexts that may touch the memory of `owner` */
 void work_wait_all(void);
+/* Whether operations up to `number` are pending. If so, performs one of them, if none holds it back. Never waits. */
 bool work_pending(struct Queue *queue, uint64_t number);
 bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
+
+/* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);
 /* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
 bool work_release(CUstream stream, uint64_t address, uint64_t size);

@@ -147,7 +147,6 @@ PTSZ(cuStreamGetAttribute);
 API CUresult cuStreamSetAttribute(CUstream stream, int attribute, const void *value) { (void)attribute, (void)value; STREAM_CALL("cuStreamSetAttribute"); return CUDA_SUCCESS; }
 PTSZ(cuStreamSetAttribute);
 
-/* A host function of the job runs without the lock. It must not call CUDA, but it may run for long. */
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
     STREAM_CALL("cuLaunchHostFunc");
