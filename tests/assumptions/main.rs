@@ -14,7 +14,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("free_waits_for_green_contexts", "not asked", "no green contexts"),
     ("synchronise_covers_green_contexts", "not asked", "no green contexts"),
     ("unmap_over_a_hole_fails", "differs", "holes are skipped"),
-    ("copy_of_vmm_between_devices", "differs", "copies do not look at access"),
     (
         "mapping_attributes_of_alloc",
         "differs",

@@ -11,7 +11,8 @@
  *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
- *                          from the 3rd on returns this code; names without _v2
+ *                          from the 3rd on returns this code; names without _v2. A code of a fault (700, 702, 714
+ *                          to 719) is the answer of every later call of the context too
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms)
  *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
  *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c

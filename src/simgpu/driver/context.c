@@ -76,6 +76,35 @@ static struct Context *current_and_device(int *device)
     return known.context;
 }
 
+bool contexts_broken;
+
+CUresult context_broken(void)
+{
+    struct Context *context = context_current();
+    return context ? context->broken : CUDA_SUCCESS;
+}
+
+CUresult context_break(struct Context *context, CUresult error)
+{
+    contexts_broken = true;
+    return context->broken = error;
+}
+
+/* The errors of which cuda.h 13.0:2837-2960 says that any further CUDA work will return the same error. */
+CUresult sim_fault(const char *function)
+{
+    CUresult error = fault(function);
+    bool fault = error == CUDA_ERROR_ILLEGAL_ADDRESS || error == 702 || (error >= 714 && error <= 719);
+    if (!fault) return error;
+    pthread_mutex_lock(&sim_mutex);
+    struct Context *context = context_current();
+    if (context) context_break(context, error);
+    pthread_mutex_unlock(&sim_mutex);
+    return error;
+}
+
+int context_device(CUcontext context) { return context && context_valid(context) ? context->device : -1; }
+
 struct Context *primary_of(int device) { return &primaries[device]; }
 
 static bool belongs(const Allocation *a, const void *context) { return a->context == context; }
@@ -125,6 +154,7 @@ static CUresult primary_dies(int device, bool reset)
     if (primary->references == 0) return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     if (!reset && --primary->references > 0) return CUDA_SUCCESS;
     primary->references = 0;
+    primary->broken = CUDA_SUCCESS;
     memory_dies(primary);
     table_remove_where(of_device_stream_ordered, &device);
     pools_reset(device);
@@ -265,10 +295,11 @@ static CUresult synchronise(struct Context *context)
     __attribute__((cleanup(sim_unlock), unused)) int locked = 0;
     if (!context) context = context_current();
     if (!context || !context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = context_capturing(context);
+    CUresult result = context->broken ? context->broken : context_capturing(context);
     if (result) return result;
     int device = context->device;
     work_wait_context(context);
+    if (context->broken) return context->broken;
     pools_synchronised(device);
     return CUDA_SUCCESS;
 }

@@ -212,7 +212,7 @@ API CUresult cuGraphDebugDotPrint(U CUgraph graph, U const char *path, U unsigne
 
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    ENTER("cuGraphLaunch");
+    ENTER_WORKING("cuGraphLaunch");
     REQUIRE(exec);
     if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_GRAPH)) return CUDA_SUCCESS;
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});

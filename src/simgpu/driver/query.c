@@ -98,14 +98,14 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
 
 API CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 {
-    ENTER("cuPointerGetAttribute");
+    ENTER_WORKING("cuPointerGetAttribute");
     REQUIRE(out && attribute > 0 && attribute < 32);
     return attribute_value(out, attribute, address);
 }
 /* For an unknown pointer this function succeeds and sets every attribute to zero. */
 API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out, CUdeviceptr address)
 {
-    ENTER("cuPointerGetAttributes");
+    ENTER_WORKING("cuPointerGetAttributes");
     REQUIRE(attributes && out);
     for (unsigned i = 0; i < count; i++) {
         REQUIRE(attributes[i] > 0 && attributes[i] < 32);
@@ -113,4 +113,4 @@ API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out,
     }
     return CUDA_SUCCESS;
 }
-API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) { (void)value, (void)attribute; ENTER("cuPointerSetAttribute"); REQUIRE(table_find(address)); return CUDA_SUCCESS; }
+API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) { (void)value, (void)attribute; ENTER_WORKING("cuPointerSetAttribute"); REQUIRE(table_find(address)); return CUDA_SUCCESS; }

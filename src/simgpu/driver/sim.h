@@ -29,6 +29,7 @@ const struct config *config(void);
 /* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts
  * the call if work is delayed. */
 CUresult fault(const char *function);
+CUresult sim_fault(const char *function); /* context.c: also keeps a fault of the current context */
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
 
 /* ---- state.c: the state that the processes of a simulated host share */
@@ -112,6 +113,7 @@ struct Context {
     struct extent *extents;
     struct Context *next;
     uint64_t id;
+    CUresult broken; /* a fault of its work, which every later call answers */
 };
 extern pthread_mutex_t sim_mutex;
 /* Set as soon as there was a capture, a pool or delayed work. Until then a synchronisation has nothing to do and
@@ -128,9 +130,15 @@ static inline CUresult sim_enter(const char *function)
 {
     if (__builtin_expect(__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != INITIALISED, 0)) return CUDA_ERROR_NOT_INITIALIZED;
     if (__builtin_expect(in_host_function, 0)) return CUDA_ERROR_NOT_PERMITTED;
-    return __builtin_expect(sim_watched, 0) ? fault(function) : CUDA_SUCCESS;
+    return __builtin_expect(sim_watched, 0) ? sim_fault(function) : CUDA_SUCCESS;
 }
 struct Context *context_current(void);
+/* A fault makes every later call of the context answer its error. cuda.h 13.0:2837, CUDA_ERROR_ILLEGAL_ADDRESS: "This
+ * leaves the process in an inconsistent state and any further CUDA work will return the same error." */
+extern bool contexts_broken;
+CUresult context_broken(void);
+CUresult context_break(struct Context *context, CUresult error); /* returns the error */
+int context_device(CUcontext context); /* -1 if there is no such context */
 struct Context *primary_of(int device);
 /* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
  * by cuCtxEnablePeerAccess. */
@@ -144,8 +152,13 @@ static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(
     if (refused_) return refused_;                                             \
     pthread_mutex_lock(&sim_mutex);                                            \
     __attribute__((cleanup(sim_unlock), unused)) int locked_ = 0
-#define ENTER_CONTEXT(function, name)                                          \
+/* The same for calls that concern the work or memory of a device. They answer a fault of the current context. */
+#define ENTER_WORKING(function)                                                \
     ENTER(function);                                                           \
+    CUresult broken_ = __builtin_expect(contexts_broken, 0) ? context_broken() : CUDA_SUCCESS; \
+    if (broken_) return broken_
+#define ENTER_CONTEXT(function, name)                                          \
+    ENTER_WORKING(function);                                                   \
     struct Context *name = context_current();                                  \
     if (!name) return CUDA_ERROR_INVALID_CONTEXT
 #define REQUIRE(condition)                                                     \
@@ -202,6 +215,8 @@ uint64_t graph_used(int device), graph_reserved(int device);
 void graph_reset(int device);
 
 /* ---- vmm.c */
+/* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
+bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write);
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 
 /* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait releases the lock while

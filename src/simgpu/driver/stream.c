@@ -100,7 +100,7 @@ void stream_forget_context(struct Context *context)
     }
 }
 
-#define STREAM_CALL(function) ENTER(function); if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE
+#define STREAM_CALL(function) ENTER_WORKING(function); if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE
 
 API CUresult cuStreamSynchronize(CUstream stream)
 {
@@ -198,13 +198,13 @@ API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned fla
 API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) { (void)flags; return cuEventRecord(event, of_thread(stream)); }
 API CUresult cuEventQuery(CUevent event)
 {
-    ENTER("cuEventQuery");
+    ENTER_WORKING("cuEventQuery");
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     return work_pending(event->queue, event->number) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 API CUresult cuEventSynchronize(CUevent event)
 {
-    ENTER("cuEventSynchronize");
+    ENTER_WORKING("cuEventSynchronize");
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
     work_wait_for(event->queue, event->number);
     if (context_current()) pools_synchronised(context_current()->device);
@@ -212,7 +212,7 @@ API CUresult cuEventSynchronize(CUevent event)
 }
 API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
-    ENTER("cuEventElapsedTime");
+    ENTER_WORKING("cuEventElapsedTime");
     REQUIRE(milliseconds && start && end && start->nanoseconds && end->nanoseconds);
     if (work_pending(start->queue, start->number) || work_pending(end->queue, end->number)) return CUDA_ERROR_NOT_READY;
     *milliseconds = (float)((double)(int64_t)(end->nanoseconds - start->nanoseconds) / 1e6);

@@ -123,7 +123,7 @@ static Allocation *handle_of(CUmemGenericAllocationHandle handle)
 API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option)
 {
     (void)option;
-    ENTER("cuMemGetAllocationGranularity");
+    ENTER_WORKING("cuMemGetAllocationGranularity");
     SUPPORTED();
     REQUIRE(granularity && properties);
     *granularity = config()->granularity;
@@ -133,7 +133,7 @@ API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloc
 API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemAddressReserve");
+    ENTER_WORKING("cuMemAddressReserve");
     SUPPORTED();
     uint64_t granularity = config()->granularity;
     REQUIRE(out && size && size % granularity == 0);
@@ -173,6 +173,17 @@ static struct mapping *mapping_at(const Allocation *range, uint64_t address)
     return range->region->mappings[(address - range->address) / config()->granularity];
 }
 
+bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write)
+{
+    Allocation *range = size ? table_find_range(address) : NULL;
+    for (uint64_t at = address; range && at < address + size && at < range->address + range->span;) {
+        struct mapping *m = mapping_at(range, at);
+        if (!m || !(m->access[device] & (write ? 2 : 1))) return false;
+        at = m->address + m->size;
+    }
+    return true;
+}
+
 static struct mapping *find_mapping(uint64_t address) { return mapping_at(table_find_range(address), address); }
 
 /* Maps the region's own range at [address, address + size) again, without access. */
@@ -185,7 +196,7 @@ static bool cover(const Allocation *range, uint64_t address, uint64_t size)
 
 API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    ENTER("cuMemAddressFree");
+    ENTER_WORKING("cuMemAddressFree");
     Allocation *range = table_find_range(address);
     REQUIRE(range && range->address == address && range->span == size && !range->region->mapped);
     munmap((void *)address, size);
@@ -197,7 +208,7 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemCreate");
+    ENTER_WORKING("cuMemCreate");
     SUPPORTED();
     REQUIRE(out && properties && size && size % config()->granularity == 0);
     int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
@@ -216,7 +227,7 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
 
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    ENTER("cuMemRelease");
+    ENTER_WORKING("cuMemRelease");
     Allocation *a = handle_of(handle);
     REQUIRE(a && a->references);
     a->references--;
@@ -227,7 +238,7 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemMap");
+    ENTER_WORKING("cuMemMap");
     Allocation *a = handle_of(handle), *range = table_find_range(address);
     uint64_t granularity = config()->granularity;
     REQUIRE(a && range && size && size % granularity == 0 && address % granularity == 0 && offset == 0 && size <= a->requested);
@@ -253,7 +264,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
 
 API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    ENTER("cuMemUnmap");
+    ENTER_WORKING("cuMemUnmap");
     uint64_t granularity = config()->granularity, end = address + size;
     Allocation *range = table_find_range(address);
     REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
@@ -282,7 +293,7 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
-    ENTER("cuMemSetAccess");
+    ENTER_WORKING("cuMemSetAccess");
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && range);
     for (uint64_t at = address; at < address + size; at += config()->granularity) REQUIRE(mapping_at(range, at));
@@ -305,7 +316,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
 
 API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
 {
-    ENTER("cuMemGetAccess");
+    ENTER_WORKING("cuMemGetAccess");
     struct mapping *m = find_mapping(address);
     REQUIRE(flags && location && m);
     bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -316,7 +327,7 @@ API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loca
 
 API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
-    ENTER("cuMemRetainAllocationHandle");
+    ENTER_WORKING("cuMemRetainAllocationHandle");
     struct mapping *m = find_mapping((uint64_t)address);
     REQUIRE(out && m);
     m->physical->references++;
@@ -326,7 +337,7 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
 
 API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
 {
-    ENTER("cuMemGetAllocationPropertiesFromHandle");
+    ENTER_WORKING("cuMemGetAllocationPropertiesFromHandle");
     Allocation *a = handle_of(handle);
     REQUIRE(properties && a);
     *properties = (CUmemAllocationProp){
@@ -340,7 +351,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *propert
 API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemExportToShareableHandle");
+    ENTER_WORKING("cuMemExportToShareableHandle");
     Allocation *a = handle_of(handle);
     REQUIRE(out && a && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && a->class == VMM);
     if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -354,7 +365,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
 
 API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
-    ENTER("cuMemImportFromShareableHandle");
+    ENTER_WORKING("cuMemImportFromShareableHandle");
     struct exported e;
     REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     REQUIRE(pread((int)(intptr_t)os_handle, &e, sizeof e, 0) == sizeof e && e.magic == EXPORTED);
