@@ -2,6 +2,8 @@
  * library.
  *
  *   frees streams   work on every kind of stream; what it writes to pinned memory can be read after the free
+ *   frees gone      the stream of the work was destroyed before the free
+ *   frees contexts  another context of the device is current at the free
  *   frees others    work that other threads launched, on their own default streams too
  *   frees managed   the host reads managed memory that work of the same stream wrote before a free
  *   frees graphs    the work is a CUDA graph in flight
@@ -60,6 +62,40 @@ static void streams(void)
     behind(PER_THREAD, "the default stream of the thread");
     behind(LEGACY, "the legacy default stream");
     behind(NULL, "the default stream");
+}
+
+/* ---- gone, contexts */
+
+static void gone(void)
+{
+    volatile unsigned char *copy = pinned(SIZE);
+    for (unsigned char round = 1; round <= 4; round++) {
+        struct flag done = {0};
+        CUstream stream = new_stream(round % 2 ? NON_BLOCKING : 0);
+        CUdeviceptr block = allocate(SIZE);
+        launch(stream, block, round, copy, &done);
+        DO(cuStreamDestroy_v2(stream));
+        release(block);
+        check(&done, copy, round, "a stream that was destroyed");
+    }
+}
+
+static void other_context(void)
+{
+    volatile unsigned char *copy = pinned(SIZE);
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUcontext other;
+    DO(cuCtxCreate_v2(&other, 0, 0));
+    for (unsigned char round = 1; round <= 4; round++) {
+        struct flag done = {0};
+        DO(cuCtxSetCurrent(context));
+        CUdeviceptr block = allocate(SIZE);
+        launch(stream, block, round, copy, &done);
+        DO(cuCtxSetCurrent(other));
+        release(block);
+        check(&done, copy, round, "another context");
+        release(allocate(SIZE));
+    }
 }
 
 /* ---- others */
@@ -205,7 +241,7 @@ static void granted(void) { written_by_a_peer(true); }
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"streams", streams}, {"others", others}, {"managed", managed}, {"graphs", graphs},
+    static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs},
                                           {"green", green},     {"peers", peers},   {"granted", granted}};
     start_watchdog();
     open_devices(2);

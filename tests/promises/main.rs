@@ -36,81 +36,90 @@ fn failure(what: &str, finished: &Finished) -> Option<String> {
     failed.then(|| format!("{what}: {}\n{}", finished.status, messages.join("\n")))
 }
 
-/// Runs the job without the library, and then under each strategy. Every strategy is run before the test fails.
-fn plays(strategies: &[Strategy], job: impl Fn() -> Job + Sync) {
-    let alone = failure("without the library", &job().alone().run());
-    assert!(alone.is_none(), "{}", alone.unwrap_or_default());
-    // Jobs that hang cost no processor time, so they are run beside each other.
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let run = |strategy: Strategy| failure(&format!("{strategy:?}"), &job().strategy(strategy).run());
-        let running: Vec<_> = strategies
-            .iter()
-            .map(|strategy| scope.spawn(move || run(*strategy)))
-            .collect();
+/// Runs each job without the library, and then under each strategy. All jobs are run before the test fails.
+fn play<'a>(strategies: &[Strategy], names: &[&'a str], job: impl Fn(&'a str) -> Job + Sync) {
+    let mut failures = Vec::new();
+    for name in names {
+        let alone = job(name).alone().run();
+        if let Some(failure) = failure(&format!("{name}, without the library"), &alone) {
+            failures.push(failure);
+            continue;
+        }
+        let under = |strategy| failure(&format!("{name}, {strategy:?}"), &job(name).strategy(strategy).run());
+        failures.extend(side_by_side(strategies, under));
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The failures of all cases. Jobs that hang cost no processor time, so the cases are run at the same time.
+fn side_by_side<T: Copy + Send>(cases: &[T], run: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
+    let run = &run;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = cases.iter().map(|&case| scope.spawn(move || run(case))).collect();
         running
             .into_iter()
-            .filter_map(|thread| thread.join().unwrap())
+            .filter_map(|thread| thread.join().expect("a case"))
             .collect()
-    });
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    })
+}
+
+/// Plays scenes of one file.
+fn plays(strategies: &[Strategy], file: &str, names: &[&str]) {
+    play(strategies, names, |name| scene(file, name));
 }
 
 #[test]
 fn an_allocation_does_not_wait_for_work_that_waits_for_this_thread() {
-    plays(&ALL, || scene("waits", "sizes"));
-    plays(&ALL, || scene("waits", "several"));
+    plays(&ALL, "waits", &["sizes", "several"]);
 }
 
 #[test]
 fn no_thread_waits_for_the_work_of_another_thread_in_an_allocation() {
-    plays(&ALL, || scene("waits", "threads"));
+    plays(&ALL, "waits", &["threads"]);
 }
 
 #[test]
 fn a_host_function_may_take_a_mutex_that_is_held_during_an_allocation() {
-    plays(&ALL, || scene("waits", "mutex"));
-    plays(&ALL, || scene("waits", "mutexes"));
+    plays(&ALL, "waits", &["mutex", "mutexes"]);
 }
 
 #[test]
 fn one_thread_launches_both_halves_of_a_collective_around_an_allocation() {
-    plays(&ALL, || scene("waits", "collective-2"));
-    plays(&ALL, || scene("waits", "collective-4"));
+    plays(&ALL, "waits", &["collective-2", "collective-4"]);
 }
 
 #[test]
 fn a_free_waits_for_no_other_device() {
-    plays(&ALL, || scene("waits", "apart-2"));
-    plays(&ALL, || scene("waits", "apart-4"));
+    plays(&ALL, "waits", &["apart-2", "apart-4"]);
 }
 
 #[test]
 fn a_free_returns_after_the_work_that_uses_the_memory() {
-    for name in ["streams", "others", "managed", "graphs", "green"] {
-        plays(&ALL, || scene("frees", name));
-    }
+    plays(
+        &ALL,
+        "frees",
+        &["streams", "gone", "contexts", "others", "managed", "graphs", "green"],
+    );
 }
 
 #[test]
 fn a_free_waits_for_peers_that_may_write_the_memory() {
-    plays(&ALL, || scene("frees", "peers"));
-    plays(&ALL, || scene("frees", "granted"));
+    plays(&ALL, "frees", &["peers", "granted"]);
 }
 
 #[test]
 fn a_capture_begins_at_once_with_work_in_flight() {
-    plays(&ALL, || scene("captures", "begin"));
+    plays(&ALL, "captures", &["begin"]);
 }
 
 #[test]
 fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
-    plays(&ALL, || scene("captures", "beside"));
-    plays(&ALL, || scene("captures", "own"));
+    plays(&ALL, "captures", &["beside", "own"]);
 }
 
 #[test]
 fn memory_is_reused_correctly_beside_graphs_in_flight() {
-    plays(&ALL, || scene("captures", "flight"));
+    plays(&ALL, "captures", &["flight"]);
 }
 
 /// On a device that has room for one large block.
@@ -120,33 +129,30 @@ fn narrow(name: &str) -> Job {
 
 #[test]
 fn memory_that_may_still_be_in_use_is_waited_for_before_memory_runs_out() {
-    plays(&ALL, || narrow("exhausted"));
-    plays(&ALL, || narrow("helped"));
-    plays(&ALL, || narrow("crossed"));
+    play(&ALL, &["exhausted", "helped", "crossed"], narrow);
 }
 
 #[test]
 fn a_request_that_no_wait_can_serve_fails_at_once() {
-    plays(&ALL, || narrow("hopeless"));
+    play(&ALL, &["hopeless"], narrow);
 }
 
 #[test]
 fn a_tensor_waits_for_no_stream() {
-    plays(&POLICIES, || scene("memory", "same"));
-    plays(&POLICIES, || scene("memory", "other"));
+    plays(&POLICIES, "memory", &["same", "other"]);
 }
 
 #[test]
 fn large_blocks_lie_at_addresses_that_the_driver_would_give_them() {
-    plays(&ALL, || scene("memory", "aligned"));
+    plays(&ALL, "memory", &["aligned"]);
 }
 
 #[test]
 fn what_holds_for_the_driver_holds_through_the_runtime() {
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
-        for name in ["waits", "frees", "devices", "aligned"] {
-            plays(&ALL, || program("runtime", &[runtime, "libcuda.so.1"], &[name]));
-        }
+        play(&ALL, &["waits", "frees", "devices", "aligned"], |name| {
+            program("runtime", &[runtime, "libcuda.so.1"], &[name])
+        });
     }
 }
 
@@ -177,13 +183,7 @@ fn no_call_of_the_driver_holds_up_hits_frees_and_questions_of_other_threads() {
         (CHUNKS, "grow", "cuMemAlloc"),
         (CHUNKS, "trim", "cuMemFree"),
     ];
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let running = cases.map(|(strategy, name, call)| scope.spawn(move || holds(strategy, name, call)));
-        running
-            .into_iter()
-            .filter_map(|thread| thread.join().unwrap())
-            .collect()
-    });
+    let failures = side_by_side(&cases, |(strategy, name, call)| holds(strategy, name, call));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -201,12 +201,11 @@ fn random_programs_end_and_keep_their_bytes() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
     let seed = number("VRAMSHIM_TEST_SEED").unwrap_or(u64::from(now.subsec_nanos()));
     let operations = number("VRAMSHIM_TEST_OPERATIONS").unwrap_or(4000);
-    for (program_seed, threads) in [(seed, 1), (seed + 1, 2), (seed + 2, 4)] {
-        println!("VRAMSHIM_TEST_SEED={seed}: program {program_seed} {operations} {threads}");
-        let arguments = [program_seed, operations, threads].map(|number| number.to_string());
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        plays(&ALL, || {
-            program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2)
-        });
-    }
+    let programs = [(seed, 1), (seed + 1, 2), (seed + 2, 4)];
+    let programs = programs.map(|(seed, threads)| format!("{seed} {operations} {threads}"));
+    println!("VRAMSHIM_TEST_SEED={seed}; the programs are {programs:?}");
+    play(&ALL, &programs.each_ref().map(String::as_str), |arguments| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2)
+    });
 }

@@ -131,15 +131,24 @@ static inline void nothing_pending(CUdeviceptr address, size_t size)
 }
 
 /* A block that no pending work uses. */
-static inline CUdeviceptr allocate(size_t size)
+static inline CUdeviceptr allocate_at(const char *call, size_t size)
 {
     CUdeviceptr address;
-    DO(cuMemAlloc_v2(&address, size));
+    const char *before = enter(call);
+    CHECK(cuMemAlloc_v2(&address, size));
+    enter(before);
     nothing_pending(address, size);
     return address;
 }
+#define allocate(size) allocate_at(HERE("cuMemAlloc_v2 of " #size), size)
 
-static inline void release(CUdeviceptr address) { DO(cuMemFree_v2(address)); }
+static inline void release_at(const char *call, CUdeviceptr address)
+{
+    const char *before = enter(call);
+    CHECK(cuMemFree_v2(address));
+    enter(before);
+}
+#define release(address) release_at(HERE("cuMemFree_v2 of " #address), address)
 
 static inline void all_bytes_are(const void *bytes, unsigned char value, size_t size, CUdeviceptr address)
 {
