@@ -9,7 +9,8 @@
  *   frees graphs    the work is a CUDA graph in flight
  *   frees green     work on the stream of a green context (left out if the driver has none)
  *   frees peers     device 1 writes a block of device 0, which device 0 frees and allocates again
- *   frees granted   the same; the access was granted after the block was allocated */
+ *   frees granted   the same; the access was granted after the block was allocated
+ *   frees revoked   the same; the access was taken back after the work was launched */
 #include "promises.h"
 
 enum { SIZE = 2 * MIB };
@@ -206,7 +207,7 @@ static void green(void)
 
 /* ---- peers, granted */
 
-static void written_by_a_peer(bool grant_late)
+static void written_by_a_peer(bool grant_late, bool revoke)
 {
     enum { BLOCKS = 4 };
     CUstream writer = stream_on(1), own = stream_on(0);
@@ -222,8 +223,10 @@ static void written_by_a_peer(bool grant_late)
         use(1);
         DO(cuLaunchHostFunc(writer, takes_50_ms, NULL));
         for (int i = 0; i < BLOCKS; i++) DO(cuMemcpyDtoDAsync_v2(blocks[i], source, SIZE, writer));
+        if (revoke) DO(cuCtxDisablePeerAccess(contexts[0]));
         use(round % 2);
         for (int i = 0; i < BLOCKS; i++) release(blocks[i]);
+        if (revoke) enable_access(1, 0);
         use(0);
         for (int i = 0; i < BLOCKS; i++) {
             blocks[i] = allocate(SIZE);
@@ -236,13 +239,14 @@ static void written_by_a_peer(bool grant_late)
     THAT(simgpu_hazards() == 0);
 }
 
-static void peers(void) { written_by_a_peer(false); }
-static void granted(void) { written_by_a_peer(true); }
+static void peers(void) { written_by_a_peer(false, false); }
+static void granted(void) { written_by_a_peer(true, false); }
+static void revoked(void) { written_by_a_peer(false, true); }
 
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"streams", streams}, {"gone", gone}, {"contexts", other_context}, {"others", others}, {"managed", managed}, {"graphs", graphs},
-                                          {"green", green},     {"peers", peers},   {"granted", granted}};
+                                          {"green", green},     {"peers", peers},   {"granted", granted}, {"revoked", revoked}};
     start_watchdog();
     open_devices(2);
     return PLAY(scenes, argc, argv);

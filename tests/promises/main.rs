@@ -79,6 +79,19 @@ fn no_thread_waits_for_the_work_of_another_thread_in_an_allocation() {
 }
 
 #[test]
+fn no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question() {
+    plays(&ALL, "waits", &["beside", "teardown"]);
+}
+
+#[test]
+fn memory_that_is_given_back_holds_up_no_allocation() {
+    plays(&ALL, "waits", &["trims"]);
+    play(&ALL, &["sizes", "threads"], |name| {
+        scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms")
+    });
+}
+
+#[test]
 fn a_host_function_may_take_a_mutex_that_is_held_during_an_allocation() {
     plays(&ALL, "waits", &["mutex", "mutexes"]);
 }
@@ -104,7 +117,7 @@ fn a_free_returns_after_the_work_that_uses_the_memory() {
 
 #[test]
 fn a_free_waits_for_peers_that_may_write_the_memory() {
-    plays(&ALL, "frees", &["peers", "granted"]);
+    plays(&ALL, "frees", &["peers", "granted", "revoked"]);
 }
 
 #[test]

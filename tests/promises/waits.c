@@ -4,6 +4,9 @@
  *   waits sizes          freed blocks that are smaller, equal and larger; every kind of stream
  *   waits several        the same with sixteen freed blocks and requests
  *   waits threads        the same in four threads, each with a stream of its own
+ *   waits beside         other threads wait in calls of the driver for work that waits for this thread
+ *   waits teardown       another thread destroys a context whose work waits for this thread
+ *   waits trims          another thread gives idle memory back to the driver all the time
  *   waits mutex          a host function takes a mutex that the thread holds while it allocates
  *   waits mutexes        four threads hold one mutex for allocations, and not for frees
  *   waits collective-N   N devices in one thread: work of one device waits for work of the others, which is launched
@@ -11,6 +14,14 @@
  *   waits apart-N        the same after a free of memory of another device */
 #include "promises.h"
 #include "random.h"
+
+CUresult cuStreamAddCallback(CUstream stream, void (*function)(CUstream, CUresult, void *), void *data, unsigned flags);
+
+static void waits_in_a_callback(CUstream stream, CUresult result, void *flag)
+{
+    (void)stream, (void)result;
+    waits_for(flag);
+}
 
 /* Frees a block, launches a host function that waits for a flag, allocates, and sets the flag. */
 static void allocates_before_the_flag(CUstream stream, size_t freed, size_t wanted)
@@ -20,7 +31,8 @@ static void allocates_before_the_flag(CUstream stream, size_t freed, size_t want
     CUdeviceptr old = allocate(freed);
     DO(cuMemsetD8Async(old, 0xee, used, stream));
     release(old);
-    DO(cuLaunchHostFunc(stream, waits_for, &flag));
+    if (wanted % 3) DO(cuLaunchHostFunc(stream, waits_for, &flag));
+    else DO(cuStreamAddCallback(stream, waits_in_a_callback, &flag, 0));
     CUdeviceptr block = allocate(wanted);
     set(&flag);
     DO(cuMemsetD8Async(block, 7, filled, stream));
@@ -88,6 +100,132 @@ static void in_four_threads(void *(*thread)(void *))
 }
 
 static void threads(void) { in_four_threads(one_of_four); }
+
+/* ---- beside, teardown, trims */
+
+enum waiting { CONTEXT, STREAM, EVENT, FREE, FREE_HOST, WAITING };
+static CUstream waited_for;
+static CUdeviceptr freed_by_a_thread;
+static void *pinned_memory;
+static CUevent event;
+
+static void *waits_in_the_driver(void *kind)
+{
+    DO(cuCtxSetCurrent(context));
+    switch ((enum waiting)(intptr_t)kind) {
+    case CONTEXT: DO(cuCtxSynchronize()); break;
+    case STREAM: DO(cuStreamSynchronize(waited_for)); break;
+    case EVENT: DO(cuEventSynchronize(event)); break;
+    case FREE: release(freed_by_a_thread); break;
+    case FREE_HOST: DO(cuMemFreeHost(pinned_memory)); break;
+    case WAITING: break;
+    }
+    return NULL;
+}
+
+/* Calls that wait for no work: allocations, questions and streams, each more often than a cache could serve. */
+static void calls_that_wait_for_nothing(CUdeviceptr *blocks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        CUdeviceptr base, stream_ordered;
+        size_t size = (size_t)(1 + i % 9) * 300 * KIB, length, free_bytes, total;
+        blocks[i] = allocate(size);
+        DO(cuMemGetAddressRange_v2(&base, &length, blocks[i] + size / 2));
+        THAT(base == blocks[i] && length == size);
+        DO(cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, blocks[i] + 1));
+        THAT(base == blocks[i]);
+        DO(cuMemGetInfo_v2(&free_bytes, &total));
+        CUstream stream = new_stream(NON_BLOCKING);
+        DO(cuMemAllocAsync(&stream_ordered, size, stream));
+        DO(cuMemsetD8Async(stream_ordered, 1, KIB, stream));
+        DO(cuMemFreeAsync(stream_ordered, stream));
+        DO(cuStreamDestroy_v2(stream));
+    }
+}
+
+static void beside(void)
+{
+    enum { BLOCKS = 40 };
+    CUdeviceptr blocks[BLOCKS];
+    waited_for = new_stream(NON_BLOCKING);
+    DO(cuEventCreate(&event, 0));
+    for (int round = 0; round < 10; round++) {
+        struct flag flag = {0};
+        pthread_t threads[WAITING];
+        freed_by_a_thread = allocate(3 * MIB);
+        DO(cuMemAllocHost_v2(&pinned_memory, MIB));
+        for (int i = 0; i < BLOCKS; i++) blocks[i] = allocate((size_t)(1 + i % 9) * 200 * KIB);
+        for (int i = 0; i < BLOCKS; i++) release(blocks[i]);
+        DO(cuLaunchHostFunc(waited_for, waits_for, &flag));
+        DO(cuEventRecord(event, waited_for));
+        for (intptr_t i = 0; i < WAITING; i++) pthread_create(&threads[i], NULL, waits_in_the_driver, (void *)i);
+        usleep(20000); /* the threads are in their calls now, or soon */
+        calls_that_wait_for_nothing(blocks, BLOCKS);
+        set(&flag);
+        for (int i = 0; i < WAITING; i++) join(threads[i]);
+        for (int i = 0; i < BLOCKS; i++) release(blocks[i]);
+    }
+}
+
+static void *destroys(void *other)
+{
+    DO(cuCtxSetCurrent(context));
+    DO(cuCtxDestroy_v2(other));
+    return NULL;
+}
+
+static void teardown(void)
+{
+    enum { BLOCKS = 40 };
+    CUdeviceptr blocks[BLOCKS];
+    for (int round = 0; round < 10; round++) {
+        struct flag flag = {0};
+        CUcontext other;
+        pthread_t thread;
+        DO(cuCtxCreate_v2(&other, 0, 0));
+        for (int i = 0; i < 10; i++) blocks[i] = allocate((size_t)(1 + i) * MIB);
+        for (int i = 0; i < 5; i++) release(blocks[i]);
+        DO(cuLaunchHostFunc(new_stream(NON_BLOCKING), waits_for, &flag));
+        DO(cuCtxSetCurrent(context));
+        pthread_create(&thread, NULL, destroys, other);
+        usleep(20000);
+        for (int i = 0; i < 5; i++) {
+            calls_that_wait_for_nothing(blocks, BLOCKS);
+            for (int k = 0; k < BLOCKS; k++) release(blocks[k]); /* in a context whose work is done */
+        }
+        set(&flag);
+        join(thread);
+    }
+}
+
+static atomic_bool stop;
+
+static void *trims(void *unused)
+{
+    __typeof__(&vramshim_trim) trim = (__typeof__(trim))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    DO(cuCtxSetCurrent(context));
+    while (!stop) {
+        const char *before = enter(HERE("vramshim_trim"));
+        if (trim) trim(0);
+        enter(before);
+        usleep(100);
+    }
+    return unused;
+}
+
+static void beside_trims(void)
+{
+    pthread_t thread;
+    CUstream stream = new_stream(NON_BLOCKING);
+    pthread_create(&thread, NULL, trims, NULL);
+    for (int i = 0; i < 200; i++) {
+        CUdeviceptr block = allocate((size_t)(1 + i % 100) * MIB);
+        allocates_before_the_flag(stream, (size_t)(1 + i % 40) * MIB, (size_t)(1 + i % 31) * MIB);
+        release(block);
+    }
+    stop = true;
+    join(thread);
+}
 
 /* ---- mutex, mutexes: the lock of an interpreter */
 
@@ -250,7 +388,8 @@ static void apart_4(void) { apart(4); }
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {
-        {"sizes", sizes}, {"several", several}, {"threads", threads}, {"mutex", mutex}, {"mutexes", mutexes},
+        {"sizes", sizes}, {"several", several}, {"threads", threads}, {"beside", beside}, {"teardown", teardown},
+        {"trims", beside_trims}, {"mutex", mutex}, {"mutexes", mutexes},
         {"collective-2", collective_of_2}, {"collective-4", collective_of_4}, {"apart-2", apart_2}, {"apart-4", apart_4},
     };
     start_watchdog();
