@@ -28,31 +28,6 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("sync_memops_of_vmm", "differs", "answers 1 instead of 801"),
     ("dmabuf_of_alloc", "not asked", "no cuMemGetHandleForAddressRange"),
     ("dmabuf_of_vmm", "not asked", "no cuMemGetHandleForAddressRange"),
-    (
-        "default_stream_and_capture",
-        "differs",
-        "a thread's default stream cannot capture",
-    ),
-    (
-        "legacy_stream_breaks_capture",
-        "differs",
-        "work on the legacy stream is taken beside a capture",
-    ),
-    (
-        "event_query_in_capture",
-        "differs",
-        "an event can be queried in any capture",
-    ),
-    (
-        "event_query_beside_capture",
-        "differs",
-        "an event can be queried beside any capture",
-    ),
-    (
-        "synchronise_other_device_beside_capture",
-        "differs",
-        "a global capture breaks by a call on any device",
-    ),
     ("sticky_error", "not asked", "kernels compute nothing, so none faults"),
     (
         "primary_context_reset_frees_vmm",

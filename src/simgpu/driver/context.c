@@ -217,8 +217,10 @@ API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned 
 }
 API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CUdevice device)
 {
-    (void)parameters;
-    return cuCtxCreate_v2(out, flags, device);
+    const struct { void *affinity; int count; void *graphics; } *given = parameters; /* CUctxCreateParams, cuda.h 13.0:2473 */
+    CUresult result = cuCtxCreate_v2(out, flags, device);
+    if (!result && given) (*out)->graphics = given->graphics;
+    return result;
 }
 
 API CUresult cuCtxDestroy_v2(CUcontext context)
@@ -369,9 +371,14 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     return CUDA_SUCCESS;
 }
 
+bool context_covers(const struct Context *context, const struct Context *other)
+{
+    return other == context || (other->parent && other->parent == context);
+}
+
 bool context_may_touch(const struct Context *user, const struct Context *owner)
 {
-    return user == owner || ever_peers[user->device][owner->device];
+    return context_covers(owner, user) || ever_peers[user->device][owner->device];
 }
 
 API CUresult cuProfilerStart(void) { return CUDA_SUCCESS; }

@@ -47,7 +47,7 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
         if (forbidden) return forbidden;
     }
     REQUIRE(size == 0 || (to && from));
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
     CUresult refused = check_access(context, route, to, from, size);
     if (refused) return refused;
     struct Queue *q = work_queue(stream);
@@ -106,7 +106,7 @@ static CUresult box(struct side to, struct side from, size_t width, size_t heigh
     if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
     CUresult refused = CUDA_SUCCESS;
     for (size_t z = 0; z < depth && !refused; z++)
         for (size_t y = 0; y < height && !refused; y++)
@@ -154,7 +154,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
         if (forbidden) return forbidden;
     }
     REQUIRE(to || !width);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) return CUDA_SUCCESS;
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET);
     for (size_t y = 0; y < height; y++)
         if (!vmm_accessible(context->device, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};

@@ -2,6 +2,9 @@
 # entry has the base name, the first CUDA version in which the name means this symbol, and whether the symbol is the
 # variant for per-thread default streams.
 function since(base, generation) {
+    if (base == "cuMemGetHandleForAddressRange") return 11070
+    if (base == "cuStreamBeginRecaptureToGraph") return 13030
+    if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020
     if (generation == 1) {
         if (base ~ /Async$|MemPool|GraphMem|MemAllocFromPool/ && base ~ /MemAlloc|MemFree|Pool|GraphMem/) return 11020
         if (base ~ /^cuMem(Address|Create|Release|Map|Unmap|SetAccess|GetAccess|Export|Import|GetAllocation|Retain)/) return 10020

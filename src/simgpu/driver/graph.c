@@ -8,7 +8,7 @@ struct Node {
     CUdeviceptr address;
     struct Node *next;
 };
-struct Graph { struct Node *first, **last; };
+struct Graph { struct Node *first, **last, **recaptured; }; /* recaptured: the next node of a recapture */
 struct Exec { struct Node *nodes; unsigned long long flags; };
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 
@@ -30,8 +30,24 @@ struct Graph *graph_new(void)
     return g;
 }
 
+void graph_begin_recapture(struct Graph *graph) { graph->recaptured = &graph->first; }
+
+bool graph_end_recapture(struct Graph *graph)
+{
+    bool complete = !*graph->recaptured;
+    graph->recaptured = NULL;
+    return complete;
+}
+
+/* In a recapture the node that is there already, or NULL if it is of another type. */
 struct Node *graph_add(struct Graph *graph, int type)
 {
+    if (graph->recaptured) {
+        struct Node *node = *graph->recaptured;
+        if (!node || node->type != type) return NULL;
+        graph->recaptured = &node->next;
+        return node;
+    }
     struct Node *node = calloc(1, sizeof *node);
     node->type = type;
     *graph->last = node;
@@ -61,8 +77,22 @@ static CUresult add_free(struct Node **out, struct Graph *graph, CUdeviceptr add
     return CUDA_SUCCESS;
 }
 
-CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out) { REQUIRE(out); return add_alloc(NULL, graph, device, size, out); }
-CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address) { return add_free(NULL, graph, address); }
+CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out)
+{
+    REQUIRE(out);
+    if (!graph->recaptured) return add_alloc(NULL, graph, device, size, out);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (!node || node->size != size || node->device != device) return CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+    *out = node->address;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address)
+{
+    if (!graph->recaptured) return add_free(NULL, graph, address);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    return node && node->address == address ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+}
 
 void graph_freed(Allocation *a)
 {
@@ -214,7 +244,8 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     ENTER_WORKING("cuGraphLaunch");
     REQUIRE(exec);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_GRAPH)) return CUDA_SUCCESS;
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {

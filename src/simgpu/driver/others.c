@@ -7,7 +7,7 @@ static CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value
     ENTER("cuStreamWriteValue");
     if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
     REQUIRE(address);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) return CUDA_SUCCESS;
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET);
     struct Work work = {.kind = WORK_FILL, .to.base = (char *)address, .element = size, .width = size, .height = 1, .depth = 1};
     memcpy(work.value, &value, size);
     work_submit(stream, work);

@@ -20,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, free_waits_for_peers;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
@@ -89,7 +89,7 @@ typedef struct Allocation {
     bool placed, exported, reachable; /* reachable: by network cards */
     int ipc_fd;
     uint64_t opened_as; /* identifies the IPC handle with which this was opened */
-    bool from_arena;
+    bool from_arena, sync_memops;
 } Allocation;
 
 Allocation *table_new(enum class class, int device, uint64_t requested, uint64_t reserved, const char *api);
@@ -113,6 +113,8 @@ struct Context {
     struct extent *extents;
     struct Context *next;
     uint64_t id;
+    bool graphics;          /* created for a graphics client */
+    struct Context *parent; /* of a green context: the primary one */
     CUresult broken; /* a fault of its work, which every later call answers */
 };
 extern pthread_mutex_t sim_mutex;
@@ -139,6 +141,8 @@ extern bool contexts_broken;
 CUresult context_broken(void);
 CUresult context_break(struct Context *context, CUresult error); /* returns the error */
 int context_device(CUcontext context); /* -1 if there is no such context */
+/* Whether a wait for `context` covers the work of the other one. */
+bool context_covers(const struct Context *context, const struct Context *other);
 struct Context *primary_of(int device);
 /* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
  * by cuCtxEnablePeerAccess. */
@@ -167,29 +171,52 @@ static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(
 /* ---- stream.c */
 struct Stream {
     struct Context *context;
-    struct Graph *capture;
-    int mode;
-    bool invalidated, own_graph;
+    struct Capture *capture;
+    unsigned place, *seen; /* in its capture; see capture.c */
     struct Queue *queue;
     unsigned flags;
     int priority;
-    uint64_t id, owner;
+    uint64_t id;
+    uint64_t thread; /* 0, or the thread whose default stream this stands for; only captures need it */
     struct Stream *next;
 };
 #define PER_THREAD ((CUstream)2)
 /* The stream that the variant of a function for per-thread default streams uses. */
 static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
 bool stream_valid(CUstream stream);
-struct Graph *stream_capture(CUstream stream); /* NULL if it is not capturing */
+#define STREAM_CALL(function) ENTER_WORKING(function); if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE
+struct Stream *stream_object(CUstream stream);     /* NULL for the legacy stream, and for a thread's that never captured */
+struct Stream *stream_object_new(CUstream stream); /* NULL for the legacy stream alone */
+struct Stream *stream_next(const struct Stream *after, bool (*wanted)(const struct Stream *, const void *), const void *data);
 struct Context *stream_context(CUstream stream, struct Context *current); /* the current context if it is a default stream */
+void stream_forget_context(struct Context *context);
+
+/* ---- capture.c */
+bool stream_captures(CUstream stream);
 /* For calls that a capture forbids to this thread: returns 900 and invalidates the capture. */
 CUresult unsafe_while_capturing(void);
 /* The same for waits for a context that has an open capture, whatever the capture's mode is. */
 CUresult context_capturing(struct Context *context);
-void stream_forget_context(struct Context *context);
-/* For work on a stream. If the stream captures, adds a node to its graph and returns false. Otherwise returns true, and
- * the caller does the work. */
-bool stream_submit(CUstream stream, int node_type);
+/* The same for a wait for this stream, or a question whether it is idle. */
+CUresult capture_refuses(CUstream stream);
+/* For uses of the legacy stream: 906 while a blocking stream of its context captures. */
+CUresult legacy_captured(CUstream stream);
+/* For work on a stream: the graph that it becomes a node of, or NULL if the stream does not capture. */
+CUresult stream_capture(CUstream stream, int node_type, struct Graph **graph);
+/* Adds a plain node if the stream captures. */
+CUresult stream_submit(CUstream stream, int node_type, bool *captured);
+#define SUBMIT_TO_CAPTURE(stream, node_type)                                   \
+    do {                                                                       \
+        bool captured_;                                                        \
+        CUresult result_ = stream_submit(stream, node_type, &captured_);       \
+        if (result_ || captured_) return result_;                              \
+    } while (0)
+CUresult capture_failed(CUstream stream); /* the node is not the one of the recaptured graph: 918 */
+void capture_stream_gone(struct Stream *stream);
+struct CapturedEvent { uint64_t capture; unsigned *seen; };
+/* Returns whether the stream captures. Then the event stands for its nodes, if the result is success. */
+bool capture_record(CUstream stream, struct CapturedEvent *event, CUresult *result);
+CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool recorded, bool external);
 
 /* ---- pool.c */
 struct Pool {
@@ -208,6 +235,8 @@ bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools 
 /* ---- graph.c */
 struct Graph *graph_new(void);
 struct Node *graph_add(struct Graph *graph, int type);
+void graph_begin_recapture(struct Graph *graph);
+bool graph_end_recapture(struct Graph *graph); /* whether all nodes were recaptured */
 CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
 CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address);
 void graph_freed(Allocation *allocation); /* called when cuMemFree or cuMemFreeAsync freed the address */
@@ -218,6 +247,10 @@ void graph_reset(int device);
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write);
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
+/* Fixes the bytes of the handle that is mapped there at their place in the file. Returns false if there are none. */
+bool vmm_pin(uint64_t address, int *fd, uint64_t *offset);
+
+uint64_t sim_thread(void); /* a number of the calling thread, never used again */
 
 /* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait releases the lock while
  * a host function holds the work back, so the caller must look its table entries up again afterwards. */

@@ -20,7 +20,7 @@ struct Queue *work_queues;
 static uint64_t newest; /* the number of the last operation */
 static pthread_cond_t performed = PTHREAD_COND_INITIALIZER;
 
-static uint64_t this_thread(void)
+uint64_t sim_thread(void)
 {
     static uint64_t threads;
     static __thread uint64_t number; /* unlike pthread_self, never reused by another thread */
@@ -41,7 +41,7 @@ static struct Queue *queue_new(enum queue_kind kind, bool blocking, struct Conte
     q->kind = kind;
     q->blocking = blocking;
     q->context = context;
-    q->thread = this_thread();
+    q->thread = sim_thread();
     q->first = NULL;
     q->last = &q->first;
     return q;
@@ -50,7 +50,7 @@ static struct Queue *queue_new(enum queue_kind kind, bool blocking, struct Conte
 static struct Queue *default_queue(enum queue_kind kind, struct Context *context)
 {
     for (struct Queue *q = work_queues; q; q = q->next)
-        if (q->kind == kind && q->context == context && (kind == LEGACY_QUEUE || q->thread == this_thread())) return q;
+        if (q->kind == kind && q->context == context && (kind == LEGACY_QUEUE || q->thread == sim_thread())) return q;
     return NULL;
 }
 
@@ -172,7 +172,7 @@ void work_wait(struct Queue *q)
 
 void work_wait_for(struct Queue *q, uint64_t number) { if (q) wait_for(q, number); }
 
-static bool same(const struct Context *user, const struct Context *context) { return user == context; }
+static bool covered(const struct Context *user, const struct Context *context) { return context_covers(context, user); }
 static bool any(const struct Context *user, const struct Context *context) { (void)user, (void)context; return true; }
 
 static void wait_where(bool (*wanted)(const struct Context *, const struct Context *), const struct Context *context)
@@ -182,7 +182,7 @@ static void wait_where(bool (*wanted)(const struct Context *, const struct Conte
         if (q->first && q->context && wanted(q->context, context)) wait_for(q, last);
 }
 
-void work_wait_context(struct Context *context) { wait_where(same, context); }
+void work_wait_context(struct Context *context) { wait_where(covered, context); }
 void work_wait_users(struct Context *owner) { wait_where(context_may_touch, owner); }
 void work_wait_all(void) { wait_where(any, NULL); }
 

@@ -32,6 +32,9 @@ enum {
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+    CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_GRAPH_RECAPTURE_FAILURE = 918,
     CUDA_ERROR_ILLEGAL_STATE = 401,
 };
 
@@ -200,6 +203,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type);
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option);
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, int type, unsigned long long flags);
 CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *descriptor);
 CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 CUresult cuArrayDestroy(CUarray array);
@@ -258,5 +262,8 @@ int simgpu_write_truth(const char *path);
 uint64_t simgpu_hazard(uint64_t address, uint64_t size);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);
+/* Writes as a network card does through a dma-buf of cuMemGetHandleForAddressRange: to the physical memory of the range as
+ * it was at that call. Returns the bytes written, which are fewer if memory of it was freed since. */
+size_t simgpu_dmabuf_write(int fd, size_t offset, const void *bytes, size_t size);
 
 #endif
