@@ -42,7 +42,7 @@ static void check(const struct flag *done, volatile unsigned char *copy, unsigne
 static void behind(CUstream stream, const char *what)
 {
     volatile unsigned char *copy = pinned(SIZE);
-    for (unsigned char round = 1; round <= 4; round++) {
+    for (unsigned char round = 1; round <= 2; round++) {
         struct flag done = {0};
         CUdeviceptr block = allocate(SIZE);
         launch(stream, block, round, copy, &done);

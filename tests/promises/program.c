@@ -16,7 +16,7 @@ enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 6, PAIRS = 16, SYNCHRONISE
 
 /* ---- host functions */
 
-struct pair { atomic_int arrived, left; };
+struct pair { bool used; atomic_int arrived, left; };
 
 /* A host function: returns when the other one is here. */
 static void meets(void *data)
@@ -65,6 +65,7 @@ struct thread {
 };
 
 static __thread struct thread *me;
+static atomic_long allocations, frees, tensors, collectives_met, peer_works, captures, waiting; /* what the program did */
 static atomic_bool access_of[DEVICES][DEVICES]; /* the first may use memory of the second */
 static CUstream collective[DEVICES];
 static pthread_mutex_t collectives = PTHREAD_MUTEX_INITIALIZER;
@@ -155,6 +156,7 @@ static void obtain(struct block *block)
     use(device);
     if (below(4) || me->capturing >= 0) {
         block->address = allocate(size);
+        allocations++;
     } else {
         const char *before = enter(HERE("vramshim_torch_alloc"));
         if (torch_alloc) block->address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, device, stream);
@@ -162,6 +164,7 @@ static void obtain(struct block *block)
         enter(before);
         THAT(block->address);
         block->only = stream;
+        tensors++;
     }
     fill(block, stream);
 }
@@ -178,6 +181,7 @@ static void give_back(struct block *block)
         set_all_flags();
         use((int)below(DEVICES));
         release(block->address);
+        frees++;
     }
     block->address = 0;
 }
@@ -201,11 +205,13 @@ static void ask(const struct block *block)
 
 static struct pair *free_pair(void)
 {
-    for (int i = 0; i < PAIRS; i++)
-        if (me->pairs[i].arrived == 0 || me->pairs[i].left == 2) {
-            me->pairs[i].arrived = me->pairs[i].left = 0;
-            return &me->pairs[i];
-        }
+    for (int i = 0; i < PAIRS; i++) {
+        struct pair *pair = &me->pairs[i];
+        if (pair->used && pair->left < 2) continue;
+        pair->used = true;
+        pair->arrived = pair->left = 0;
+        return pair;
+    }
     return NULL;
 }
 
@@ -224,14 +230,15 @@ static struct block *live_block(void)
 
 static void both_halves(CUstream one, CUstream other)
 {
-    struct pair *pair = free_pair();
+    struct pair *pair = one == other ? NULL : free_pair();
     struct block *place = free_place();
-    if (!pair || one == other) return;
+    if (!pair) return;
     use(device_of(one));
     DO(cuLaunchHostFunc(one, meets, pair));
     if (place && may_wait()) obtain(place); /* its first work may come after the half that was launched */
     use(device_of(other));
     DO(cuLaunchHostFunc(other, meets, pair));
+    collectives_met++;
 }
 
 static void across_devices(void)
@@ -274,6 +281,7 @@ static void end_capture(void)
     }
     DO(cuGraphInstantiateWithFlags(&me->graphs[device], graph, 0));
     DO(cuGraphDestroy(graph));
+    captures++;
 }
 
 static void launch_graph(int device)
@@ -305,6 +313,7 @@ static void launch_waiting(void)
         int device = (int)below(DEVICES);
         use(device);
         DO(cuLaunchHostFunc(me->streams[device][below(STREAMS)], waits_and_ends, owed));
+        waiting++;
         return;
     }
 }
@@ -322,7 +331,7 @@ static void work_on(struct block *block)
 {
     int device = block->device;
     if (block->only) return fill(block, block->only);
-    if (access_of[!device][device] && below(3) == 0) device = !device;
+    if (access_of[!device][device] && below(3) == 0) device = !device, peer_works++;
     CUstream stream = me->streams[device][below(STREAMS)];
     struct block *from = live_block();
     bool reachable = from && from != block && !from->only && (from->device == device || access_of[device][from->device]);
@@ -335,7 +344,7 @@ static void operate(long number)
     struct block *block = &me->blocks[below(BLOCKS)];
     uint64_t choice = below(100);
     if (number % SYNCHRONISE_EVERY == SYNCHRONISE_EVERY - 1 && may_wait()) synchronise();
-    if (number == (long)below(500)) grant_access();
+    if (number == 50 || number == 500) grant_access();
     if (choice < 35) {
         if (!may_wait()) return;
         if (!block->address) obtain(block);
@@ -410,5 +419,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < count; i++) join(threads[i].id);
     THAT(simgpu_hazards() == 0);
+    printf("allocations %ld frees %ld tensors %ld collectives %ld peers %ld captures %ld waiting %ld\n", allocations, frees, tensors,
+           collectives_met, peer_works, captures, waiting);
     return 0;
 }

@@ -87,7 +87,7 @@ static void *one_of_four(void *seed)
     CHECK(cuCtxSetCurrent(context));
     uint64_t random = (uintptr_t)seed;
     CUstream stream = draw(&random, 2) ? new_stream(NON_BLOCKING) : PER_THREAD;
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < 50; i++)
         allocates_before_the_flag(stream, 512 * (1 + draw(&random, 8192)), 512 * (1 + draw(&random, 8192)));
     return NULL;
 }
@@ -253,7 +253,7 @@ static void mutex(void)
         CUstream stream = streams[i % 2];
         size_t size = (size_t)(1 + i) * MIB;
         CUdeviceptr old = allocate(size);
-        DO(cuMemsetD8Async(old, 0xee, size, stream));
+        DO(cuMemsetD8Async(old, 0xee, MIB, stream));
         release(old);
         lock_interpreter();
         DO(cuLaunchHostFunc(stream, takes_the_mutex, &count));
@@ -334,14 +334,14 @@ static void open_with_streams(int devices)
 static void collective(int devices)
 {
     open_with_streams(devices);
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 20; round++) {
         struct collective all = {.members = devices};
         CUdeviceptr blocks[MOST_DEVICES];
         size_t size = (size_t)(1 + round % 20) * MIB;
         for (int i = 0; i < devices; i++) {
             use(i);
             CUdeviceptr old = allocate(size);
-            DO(cuMemsetD8Async(old, 0xee, size, streams_of[i]));
+            DO(cuMemsetD8Async(old, 0xee, MIB, streams_of[i]));
             release(old);
         }
         for (int i = 0; i < devices; i++) {
@@ -360,14 +360,14 @@ static void collective(int devices)
 static void apart(int devices)
 {
     open_with_streams(devices);
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 20; round++) {
         struct collective all = {.members = devices};
         CUdeviceptr blocks[MOST_DEVICES];
         size_t size = (size_t)(1 + round % 20) * MIB;
         for (int i = 0; i < devices; i++) {
             use(i);
             blocks[i] = allocate(size);
-            DO(cuMemsetD8Async(blocks[i], 0xee, size, streams_of[i]));
+            DO(cuMemsetD8Async(blocks[i], 0xee, MIB, streams_of[i]));
         }
         for (int i = 0; i < devices; i++) {
             use(i);
