@@ -12,11 +12,11 @@
 #include "promises.h"
 #include "random.h"
 
-enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 6, PAIRS = 16, SYNCHRONISE_EVERY = 300, PART = 16 * KIB };
+enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 64, PAIRS = 64, SYNCHRONISE_EVERY = 300, PART = 16 * KIB };
 
 /* ---- host functions */
 
-struct pair { bool used; atomic_int arrived, left; };
+struct pair { atomic_int arrived; };
 
 /* A host function: returns when the other one is here. */
 static void meets(void *data)
@@ -26,16 +26,6 @@ static void meets(void *data)
     pair->arrived++;
     while (pair->arrived < 2) usleep(20);
     enter(before);
-    pair->left++;
-}
-
-struct owed { struct flag flag; atomic_bool used; };
-
-static void waits_and_ends(void *data)
-{
-    struct owed *owed = data;
-    waits_for(&owed->flag);
-    owed->used = false;
 }
 
 /* ---- what a thread has */
@@ -58,8 +48,9 @@ struct thread {
     struct block blocks[BLOCKS];
     CUdeviceptr of_graphs[DEVICES];
     CUgraphExec graphs[DEVICES];
-    struct owed owed[FLAGS];
+    struct flag flags[FLAGS];
     struct pair pairs[PAIRS];
+    int flags_used, pairs_used; /* since the last synchronise: the program does not depend on the time that work takes */
     int capturing, mode; /* the device of the open capture, or -1 */
     unsigned char *pinned;
 };
@@ -74,7 +65,7 @@ static uint64_t below(uint64_t limit) { return draw(&me->random, limit); }
 
 static void set_all_flags(void)
 {
-    for (int i = 0; i < FLAGS; i++) set(&me->owed[i].flag);
+    for (int i = 0; i < me->flags_used; i++) set(&me->flags[i]);
 }
 
 static bool may_wait(void) { return me->capturing < 0 || me->mode == CU_STREAM_CAPTURE_MODE_RELAXED; }
@@ -203,18 +194,6 @@ static void ask(const struct block *block)
 
 /* ---- collectives: two streams of one device, or the streams of two devices */
 
-static struct pair *free_pair(void)
-{
-    for (int i = 0; i < PAIRS; i++) {
-        struct pair *pair = &me->pairs[i];
-        if (pair->used && pair->left < 2) continue;
-        pair->used = true;
-        pair->arrived = pair->left = 0;
-        return pair;
-    }
-    return NULL;
-}
-
 static struct block *free_place(void)
 {
     for (int i = 0; i < BLOCKS; i++)
@@ -230,9 +209,10 @@ static struct block *live_block(void)
 
 static void both_halves(CUstream one, CUstream other)
 {
-    struct pair *pair = one == other ? NULL : free_pair();
     struct block *place = free_place();
-    if (!pair) return;
+    if (one == other || me->pairs_used == PAIRS) return;
+    struct pair *pair = &me->pairs[me->pairs_used++];
+    pair->arrived = 0;
     use(device_of(one));
     DO(cuLaunchHostFunc(one, meets, pair));
     if (place && may_wait()) obtain(place); /* its first work may come after the half that was launched */
@@ -301,21 +281,19 @@ static void synchronise(void)
         for (int i = 0; i < STREAMS; i++) DO(cuStreamSynchronize(me->streams[device][i]));
         DO(cuStreamSynchronize(collective[device]));
     }
+    me->flags_used = me->pairs_used = 0;
 }
 
 static void launch_waiting(void)
 {
-    for (int i = 0; i < FLAGS; i++) {
-        struct owed *owed = &me->owed[i];
-        if (owed->used) continue;
-        owed->used = true;
-        owed->flag.set = 0;
-        int device = (int)below(DEVICES);
-        use(device);
-        DO(cuLaunchHostFunc(me->streams[device][below(STREAMS)], waits_and_ends, owed));
-        waiting++;
-        return;
-    }
+    int device = (int)below(DEVICES);
+    CUstream stream = me->streams[device][below(STREAMS)];
+    if (me->flags_used == FLAGS) return;
+    struct flag *flag = &me->flags[me->flags_used++];
+    flag->set = 0;
+    use(device);
+    DO(cuLaunchHostFunc(stream, waits_for, flag));
+    waiting++;
 }
 
 static void grant_access(void)
@@ -354,7 +332,7 @@ static void operate(long number)
     } else if (choice < 72) {
         launch_waiting();
     } else if (choice < 80) {
-        set(&me->owed[below(FLAGS)].flag);
+        if (me->flags_used) set(&me->flags[below((uint64_t)me->flags_used)]);
     } else if (choice < 84) {
         if (block->address && may_wait()) verify(block);
     } else if (choice < 87) {
