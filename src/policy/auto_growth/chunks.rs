@@ -36,7 +36,7 @@ impl Chunks {
         let size = request.rounded();
         let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
         arena.obtain(memory, size.max(least)).or_else(|problem| {
-            if !memory.may_synchronise() {
+            if memory.is_capturing() {
                 return Err(problem);
             }
             arena.release_idle(memory);
@@ -55,19 +55,19 @@ impl ArenaPolicy for Chunks {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        if let Some(found) = arena.best(memory, Region::Main, request)? {
+        if let Some(found) = arena.best(memory, Region::Main, request) {
             return Ok(arena.carve(found, request, Cut::Tail));
         }
         // Giving a chunk back waits for the device, which an open stream capture does not allow.
-        if self.rules.release_before_growth && memory.may_synchronise() {
+        if self.rules.release_before_growth && !memory.is_capturing() {
             arena.release_idle(memory);
         }
         let chunk = self.grow(arena, memory, request)?;
         Ok(arena.carve(chunk, request, Cut::Tail))
     }
 
-    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
-        if self.rules.release_when_idle && memory.may_synchronise() {
+    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+        if self.rules.release_when_idle && !memory.is_capturing() {
             arena.release(memory, free_block);
         }
     }

@@ -37,10 +37,6 @@ const ENCLOSED_PIECE_SHARE: f64 = 0.5;
 /// makes 53% more driver calls for the same utilisation; with 0.1 `full_256mib` makes 33% fewer and falls from 0.995 to
 /// 0.991.
 const MAP_COST: f64 = 0.01;
-/// The cost of a synchronisation that only a composed block needs. Without it `pipeline` waits 27% more often and
-/// `decomfl` three times as often; with 1 it waits 23% less often, and utilisation falls by up to 0.001.
-const SYNCHRONISE_COST: f64 = 0.2;
-
 /// What a block can be composed of.
 #[derive(Clone, Copy, Debug)]
 pub struct Movable {
@@ -61,8 +57,6 @@ pub struct Survey<'a> {
     /// Shortest first.
     last_pieces: Vec<Piece>,
     movable: Movable,
-    /// What the synchronisation before a composition costs.
-    wait_cost: f64,
     /// Whether holes beside free blocks can be used.
     holes_usable: bool,
 }
@@ -82,18 +76,15 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but
-    /// composing any block then needs a synchronisation.
+    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but no
+    /// block can be composed of them, because work may use them where they are.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
-        let freed = arena
-            .freed_on(stream, region, SHORTEST_EXAMINED_UNITS)
-            .take(MOST_EXAMINED);
-        let mut free_blocks: Vec<Id> = arena
-            .clean_blocks(region, SHORTEST_EXAMINED_UNITS)
-            .take(MOST_EXAMINED)
-            .chain(freed)
-            .filter(|&id| granules.hold(arena, id))
-            .collect();
+        let is_held = |&id: &Id| granules.hold(arena, id);
+        let clean = arena.clean_blocks(region, SHORTEST_EXAMINED_UNITS);
+        let clean: Vec<Id> = clean.take(MOST_EXAMINED).filter(is_held).collect();
+        let freed = arena.freed_on(stream, region, SHORTEST_EXAMINED_UNITS);
+        let freed = freed.take(MOST_EXAMINED).filter(is_held);
+        let mut free_blocks: Vec<Id> = clean.iter().copied().chain(freed).collect();
         free_blocks.sort_by_key(|&id| Reverse(arena.blocks.units(id)));
         let mut survey = Survey {
             arena,
@@ -101,11 +92,10 @@ impl<'a> Survey<'a> {
             first_pieces: Vec::new(),
             last_pieces: Vec::new(),
             movable,
-            wait_cost: if stream.is_some() { SYNCHRONISE_COST } else { 0.0 },
             holes_usable: granules.holes_are_unmapped(),
             free_blocks: Vec::new(),
         };
-        for &free_block in &free_blocks {
+        for &free_block in &clean {
             survey.note_pieces(free_block);
         }
         survey.first_pieces.sort_by_key(|piece| piece.units);
@@ -233,7 +223,7 @@ impl<'a> Survey<'a> {
     /// Considers blocks of so many granules with no piece, one piece or two.
     fn consider_composed(&self, units: u32, granules: u32, cheapest: &mut Cheapest) {
         let new = granules.saturating_sub(self.movable.granules);
-        let base = GRANULE_WORTH * f64::from(granules) + NEW_GRANULE_COST * f64::from(new) + self.wait_cost;
+        let base = GRANULE_WORTH * f64::from(granules) + NEW_GRANULE_COST * f64::from(new);
         let whole_units = granules * self.granule_units;
         if whole_units >= units {
             let alone = Composition {

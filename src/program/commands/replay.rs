@@ -75,8 +75,8 @@ torch and torch_expandable are models of PyTorch's caching allocator, paddle_aut
 Paddle's own; passthrough gives each request to the driver as it is, which is also the least that could be reserved. \
 Traces that name streams (logs, snapshots, journals of vramshim_torch_alloc) are played as they name them.
 
-utilisation = peak live / peak reserved; waits are synchronisations that the library asks for before memory is used again \
-or mapped elsewhere; the smallest device is the one on which the strategy, giving back what is idle, still serves every \
+utilisation = peak live / peak reserved; waits are those for all work of the device before out of memory is \
+reported; the smallest device is the one on which the strategy, giving back what is idle, still serves every \
 request (to 1 MiB or 0.1%). The recommendation compares what can be set with what the job most likely runs now: the \
 strategy in force for a journal, PyTorch's allocator for the others.";
 

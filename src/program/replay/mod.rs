@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
-use policy::{Policy, Settings, Strategy};
+use policy::{Policy, Settings, Strategy, UsedBy};
 
 use device::ModelDevice;
 use torch::CachingAllocator;
@@ -29,8 +29,8 @@ pub struct Outcome {
     pub peak_reserved: u64,
     /// Calls that reached the driver for device memory.
     pub driver_calls: u64,
-    /// How often the job waited for the device, so that memory could be reused or mapped elsewhere; `None` where nobody
-    /// counts: those that the driver makes itself.
+    /// How often the job waited for the device before out of memory would have been reported. `None` for allocators whose
+    /// waits are not counted.
     pub synchronisations: Option<u64>,
     /// Requests that the device had no memory for.
     pub failed: u64,
@@ -95,6 +95,7 @@ fn attempt(
             Some(policy) => Box::new(Ours {
                 policy,
                 device: &device,
+                waits: 0,
             }),
             None => Box::new(Direct { device: &device }),
         },
@@ -180,24 +181,52 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our own policies. Requests that name a stream are those of `vramshim_torch_alloc`, others those of `cuMemAlloc`.
+/// One of our own policies, driven as the library drives it. Requests that name a stream are those of
+/// `vramshim_torch_alloc`, others those of `cuMemAlloc`.
 struct Ours<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
+    waits: u64,
+}
+
+impl Ours<'_> {
+    fn record_events(&mut self) {
+        for wanted in self.policy.take_wanted_events() {
+            let recorded = wanted.record(self.device);
+            self.policy.events_recorded(self.device, wanted, recorded);
+        }
+    }
 }
 
 impl Allocator for Ours<'_> {
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
-        let block = self.policy.allocate(self.device, size, stream)?;
-        Ok(block.address)
+        self.device.requested();
+        let mut result = self.policy.allocate(self.device, size, stream);
+        if result == Err(DriverError::OUT_OF_MEMORY) {
+            let ticket = self.policy.begin_wait();
+            if let Some(ticket) = ticket {
+                self.waits += 1;
+                self.policy.end_wait(self.device, ticket);
+            }
+            if self.policy.release_idle(self.device) > 0 || ticket.is_some() {
+                result = self.policy.allocate(self.device, size, stream);
+            }
+        }
+        self.record_events();
+        result.map(|block| block.address)
     }
 
     fn free(&mut self, handle: u64, stream: Option<u64>) {
-        self.policy.free(self.device, handle, stream);
+        let used_by = match stream.as_slice() {
+            [] => UsedBy::Nothing,
+            streams => UsedBy::Streams(streams),
+        };
+        self.policy.free(self.device, handle, used_by);
+        self.record_events();
     }
 
     fn synchronisations(&self) -> Option<u64> {
-        Some(self.policy.statistics().synchronisations)
+        Some(self.waits)
     }
 }
 

@@ -7,16 +7,12 @@ use base::cuda::CudaResult;
 
 impl Call {
     pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let (captures, pools) = (&self.engine.state.captures, &self.engine.pools);
+        let captures = &self.engine.state.captures;
         let context = Location::current().map_or(0, |location| location.context);
         captures.mark_used();
-        if !captures.any_open() {
-            pools.clean(context);
-        }
-        // Noted before the call, because no policy may synchronise from the moment that the capture is open. If the
-        // stream is capturing already, the driver refuses the call, and the stream goes on capturing.
+        // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
+        // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
         let is_new = captures.begin(stream, context);
-        pools.wait_for_policies();
         let result = ask();
         if result.is_err() && is_new {
             captures.end(stream);
@@ -50,6 +46,7 @@ impl Call {
     /// stream may have the same handle.
     pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
+        self.engine.state.live_streams.stream_closes(stream);
         let ended = captures.any_open().then(|| captures.end(stream)).flatten();
         let result = ask();
         if let Some(capture) = ended

@@ -4,10 +4,11 @@
 //! entered in the registry and the ledger, and written into the journal.
 
 use super::pool::Pool;
+use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::records;
-use crate::next::{self, CUmemAccessDesc, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use crate::next::{self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
-use policy::device_memory::{Available, DeviceMemory};
+use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
 const VIRTUAL_MEMORY: u32 = 102;
@@ -17,6 +18,9 @@ const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
 const MINIMUM_GRANULARITY: u32 = 0;
+
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_WITHOUT_TIMING: u32 = 2;
 
 pub struct Growth {
     /// The pool of a whole context.
@@ -50,9 +54,10 @@ impl Growth {
         state.records.write(record);
     }
 
-    /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none.
+    /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
+    /// calls invalidate no capture.
     fn in_context<T>(&self, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
-        next::in_context(self.pool.location.context, work)
+        relaxed(|| next::in_context(self.pool.location.context, work))
     }
 
     fn device(&self) -> i32 {
@@ -124,6 +129,14 @@ impl Growth {
     }
 }
 
+/// A new event of the current context.
+fn new_event() -> CudaResult<u64> {
+    let mut event: CUevent = std::ptr::null_mut();
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { next::cuEventCreate(&mut event, EVENT_WITHOUT_TIMING) })?;
+    Ok(event as u64)
+}
+
 fn warn_of_chunks(why: &str) {
     tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
@@ -161,13 +174,39 @@ impl DeviceMemory for Growth {
         result
     }
 
-    fn synchronise(&self) -> CudaResult {
-        // SAFETY: the call takes no argument.
-        self.in_context(|| check(unsafe { next::cuCtxSynchronize() }))
+    fn is_capturing(&self) -> bool {
+        self.pool.state.captures.any_open()
     }
 
-    fn may_synchronise(&self) -> bool {
-        !self.pool.state.captures.any_open()
+    fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
+        let state = self.pool.state;
+        let record = |handle: usize| {
+            let stream = handle as CUstream;
+            // SAFETY: the stream is not destroyed while its event is recorded.
+            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) })) {
+                return Err(NoEvent::NotNow);
+            }
+            let recorded = self.in_context(|| {
+                let event = match self.pool.take_event() {
+                    Some(event) => event,
+                    None => new_event()?,
+                };
+                // SAFETY: the event and the stream are live.
+                check(unsafe { next::cuEventRecord(event as CUevent, stream) })?;
+                Ok(EventId(event))
+            });
+            recorded.map_err(|_| NoEvent::Never)
+        };
+        state.live_streams.with(stream, record).unwrap_or(Err(NoEvent::Never))
+    }
+
+    fn event_is_done(&self, EventId(event): EventId) -> bool {
+        // SAFETY: the event is live, because events are kept as long as their context.
+        relaxed(|| check(unsafe { next::cuEventQuery(event as CUevent) })).is_ok()
+    }
+
+    fn forget_event(&self, EventId(event): EventId) {
+        self.pool.keep_event(event);
     }
 
     fn available(&self) -> CudaResult<Available> {
@@ -233,7 +272,7 @@ impl DeviceMemory for Growth {
     }
 
     fn unmap(&self, address: u64, size: u64) -> CudaResult {
-        // SAFETY: the range consists of whole mappings of ours. The policy has synchronised, so no work uses them.
+        // SAFETY: the range consists of whole mappings of ours. The policy unmaps clean memory only, so no work uses them.
         self.in_context(|| check(unsafe { next::cuMemUnmap(address, size as usize) }))
     }
 
