@@ -103,12 +103,14 @@ CUresult stream_capture(CUstream stream, int type, struct Graph **graph)
     return CUDA_SUCCESS;
 }
 
-CUresult stream_submit(CUstream stream, int type, bool *captured)
+CUresult stream_submit(CUstream stream, int type, const struct Work *work, bool *captured)
 {
     struct Graph *graph;
     CUresult result = stream_capture(stream, type, &graph);
     *captured = graph;
-    if (graph && !graph_add(graph, type)) result = capture_failed(stream);
+    struct Node *node = graph ? graph_add(graph, type) : NULL;
+    if (graph && !node) result = capture_failed(stream);
+    if (node && work) graph_work(node, work);
     return result;
 }
 
@@ -208,7 +210,7 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
 static CUresult begin(CUstream stream, struct Capture wanted)
 {
     ENTER_WORKING("cuStreamBeginCapture");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     REQUIRE(wanted.mode >= 0 && wanted.mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
     struct Stream *s = stream_object_new(stream);
     if (!s) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* cuda.h 13.0:15350: not on the legacy stream */
@@ -279,7 +281,7 @@ API CUresult cuStreamEndCapture(CUstream stream, CUgraph *out)
 {
     enum { UNMATCHED = 903, WRONG_THREAD = 908 };
     ENTER_WORKING("cuStreamEndCapture");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     REQUIRE(out);
     struct Capture *c = capture_of(stream);
     if (!c || c->to_graphics) return CUDA_ERROR_ILLEGAL_STATE;
@@ -308,7 +310,7 @@ API CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) { return cuStreamEndC
 static CUresult info(CUstream stream, int *status, unsigned long long *id, CUgraph *graph, const CUgraphNode **nodes, size_t *count)
 {
     ENTER_WORKING("cuStreamGetCaptureInfo");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     REQUIRE(status);
     struct Context *context = (uint64_t)stream <= 1 ? context_current() : NULL;
     if (context && stream_next(NULL, blocking_captures, context)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; /* cuda.h 13.0:15527; breaks nothing */

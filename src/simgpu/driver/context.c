@@ -45,7 +45,7 @@ static bool context_valid(struct Context *context)
 {
     if (context >= primaries && context < primaries + MAX_DEVICES) return context->references > 0;
     for (struct Context *c = contexts; c; c = c->next)
-        if (c == context) return true;
+        if (c == context) return !c->parent || c->parent->references > 0;
     return false;
 }
 
@@ -86,7 +86,7 @@ CUresult context_broken(void)
 
 CUresult context_break(struct Context *context, CUresult error)
 {
-    contexts_broken = true;
+    contexts_broken = sim_eventful = true;
     return context->broken = error;
 }
 
@@ -129,11 +129,8 @@ static CUresult created(struct Context *context)
     return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+static CUresult retain(int device)
 {
-    ENTER("cuDevicePrimaryCtxRetain");
-    REQUIRE(out);
-    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct Context *primary = &primaries[device];
     if (primary->references == 0) {
         primary->device = device;
@@ -142,8 +139,17 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
         if (result) return result;
     }
     primary->references++;
-    *out = primary;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    ENTER("cuDevicePrimaryCtxRetain");
+    REQUIRE(out);
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = retain(device);
+    if (!result) *out = &primaries[device];
+    return result;
 }
 
 static CUresult primary_dies(int device, bool reset)
@@ -223,13 +229,8 @@ API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CU
     return result;
 }
 
-API CUresult cuCtxDestroy_v2(CUcontext context)
+static void discard(struct Context *context)
 {
-    ENTER("cuCtxDestroy");
-    if (!context || !context_valid(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    work_wait_context(context);
-    if (!context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT; /* destroyed during the wait */
-    memory_dies(context);
     for (struct Context **c = &contexts; *c; c = &(*c)->next)
         if (*c == context) {
             *c = context->next;
@@ -238,6 +239,35 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
     atomic_fetch_add(&destroyed, 1);
     if (depth && stack[depth - 1] == context) depth--;
     free(context);
+}
+
+CUresult context_new_green(int device, struct Context **out)
+{
+    CUresult result = retain(device);
+    if (result) return result;
+    struct Context *context = calloc(1, sizeof *context);
+    *context = (struct Context){.device = device, .parent = &primaries[device], .id = ++ids, .next = contexts};
+    *out = contexts = context;
+    return CUDA_SUCCESS;
+}
+
+void context_end_green(struct Context *context)
+{
+    int device = context->device;
+    work_context_moves(context, context->parent);
+    stream_orphan(context, context->parent);
+    discard(context);
+    if (primaries[device].references) primary_dies(device, false);
+}
+
+API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    ENTER("cuCtxDestroy");
+    if (!context || !context_valid(context) || context->primary || context->parent) return CUDA_ERROR_INVALID_CONTEXT;
+    work_wait_context(context);
+    if (!context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT; /* destroyed during the wait */
+    memory_dies(context);
+    discard(context);
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }

@@ -39,7 +39,7 @@ static CUresult check_access(struct Context *context, struct route route, const 
 static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)
 {
     ENTER_WORKING("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {
@@ -47,12 +47,12 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
         if (forbidden) return forbidden;
     }
     REQUIRE(size == 0 || (to && from));
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
+    struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1, .peer = route.peer};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
     CUresult refused = check_access(context, route, to, from, size);
     if (refused) return refused;
     struct Queue *q = work_queue(stream);
     if (!q) return memmove(to, from, size), CUDA_SUCCESS;
-    struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1};
     bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
     if (pageable(from)) {
         /* The source is read before the call returns. The destination may be written later. */
@@ -103,16 +103,17 @@ static struct side side_of(int type, const void *host, CUdeviceptr device, CUarr
 static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered)
 {
     ENTER_WORKING("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY);
+    struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
     CUresult refused = CUDA_SUCCESS;
     for (size_t z = 0; z < depth && !refused; z++)
         for (size_t y = 0; y < height && !refused; y++)
             refused = check_access(context, OWN, to.base + z * to.slice + y * to.pitch, from.base + z * from.slice + y * from.pitch, width);
     if (refused) return refused;
-    work_submit(stream, (struct Work){.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth});
+    work_submit(stream, work);
     struct Queue *q = work_queue(stream);
     if (q && (!ordered || pageable(to.base) || pageable(from.base))) work_wait(q);
     return CUDA_SUCCESS;
@@ -146,7 +147,7 @@ API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { 
 static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
 {
     ENTER_WORKING("cuMemset");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {
@@ -154,11 +155,11 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
         if (forbidden) return forbidden;
     }
     REQUIRE(to || !width);
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET);
-    for (size_t y = 0; y < height; y++)
-        if (!vmm_accessible(context->device, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};
     memcpy(work.value, value, element);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
+    for (size_t y = 0; y < height; y++)
+        if (!vmm_accessible(context->device, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);

@@ -110,6 +110,7 @@ static int attribute_value(int attribute, int device)
     case 115: return 1;                 /* memory pools */
     case 119: return 1;                 /* pool handle types: file descriptor */
     case 120: return 1;                 /* cluster launch */
+    case 124: return config()->dmabuf;  /* dma-bufs */
     case 129: return 1;                 /* unified function pointers */
     default: return 0;
     }

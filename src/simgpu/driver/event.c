@@ -12,7 +12,7 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
     CUresult refused = legacy_captured(stream);
     if (!refused) refused = capture_wait(stream, &event->captured, event->nanoseconds, external);
     if (refused) return refused;
-    if (external) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT);
+    if (external) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, NULL);
     if (event->queue && !stream_captures(stream))
         work_submit(stream, (struct Work){.kind = WORK_WAIT, .after = event->queue, .after_number = event->number});
     return CUDA_SUCCESS;
@@ -26,7 +26,7 @@ static CUresult record(CUevent event, CUstream stream, unsigned flags)
 {
     STREAM_CALL("cuEventRecord");
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (flags & EXTERNAL) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD);
+    if (flags & EXTERNAL) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, NULL);
     CUresult result = legacy_captured(stream);
     if (result) return result;
     struct timespec now;

@@ -2,6 +2,8 @@
 # entry has the base name, the first CUDA version in which the name means this symbol, and whether the symbol is the
 # variant for per-thread default streams.
 function since(base, generation) {
+    if (base ~ /GreenCtx|DevResource|DevSmResource/) return base == "cuGreenCtxStreamCreate" ? 12050 : 12040
+    if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
     if (base == "cuMemGetHandleForAddressRange") return 11070
     if (base == "cuStreamBeginRecaptureToGraph") return 13030
     if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020

@@ -1,4 +1,5 @@
-/* CUDA graphs. Only memory nodes have an effect. An allocation node has its address from the start. It takes memory
+/* CUDA graphs. Captured copies, fills and host functions are work of the stream in which the graph is launched, one after
+ * the other. Nodes that are added by hand have no work, except those of memory. An allocation node has its address from the start. It takes memory
  * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
 #include "sim.h"
 
@@ -6,6 +7,7 @@ struct Node {
     int type, device;
     uint64_t size;
     CUdeviceptr address;
+    struct Work work;
     struct Node *next;
 };
 struct Graph { struct Node *first, **last, **recaptured; }; /* recaptured: the next node of a recapture */
@@ -54,6 +56,8 @@ struct Node *graph_add(struct Graph *graph, int type)
     graph->last = &node->next;
     return node;
 }
+
+void graph_work(struct Node *node, const struct Work *work) { node->work = *work; }
 
 static CUresult add_alloc(struct Node **out, struct Graph *graph, int device, uint64_t size, CUdeviceptr *address)
 {
@@ -240,14 +244,34 @@ API CUresult cuGraphUpload(U CUgraphExec exec, U CUstream stream) { ENTER("cuGra
 PTSZ(cuGraphUpload);
 API CUresult cuGraphDebugDotPrint(U CUgraph graph, U const char *path, U unsigned flags) { return CUDA_ERROR_NOT_SUPPORTED; }
 
+static bool accessible(int device, const struct side *side, const struct Work *w, bool write)
+{
+    uint64_t size = (w->depth - 1) * side->slice + (w->height - 1) * side->pitch + w->width;
+    return vmm_accessible(device, (uint64_t)side->base, w->width && w->height && w->depth ? size : 0, write);
+}
+
+/* Memory may have been unmapped since the capture. Then the graph faults. */
+static CUresult launch_work(CUstream stream, const struct Work *w, struct Context *context)
+{
+    bool copies = w->kind == WORK_COPY && !w->peer, writes = copies || w->kind == WORK_FILL;
+    if (writes && !accessible(context->device, &w->to, w, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (copies && !accessible(context->device, &w->from, w, false)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    work_submit(stream, *w);
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
     ENTER_WORKING("cuGraphLaunch");
     REQUIRE(exec);
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH);
+    struct Context *context = stream_context(stream, context_current());
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    CHECK_STREAM(stream);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH, NULL);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
+        CUresult result = node->work.kind == WORK_NOTHING ? CUDA_SUCCESS : launch_work(stream, &node->work, context);
+        if (result) return result;
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             Allocation *a = table_at(node->address);
             REQUIRE(a && a->class == GRAPH);

@@ -16,7 +16,7 @@ static Allocation *obtain(enum class class, struct Context *context, uint64_t re
     a->span = reserved;
     a->taken = reserved;
     a->extents = extents;
-    a->context = context;
+    a->context = context_owner(context);
     a->from_arena = true;
     table_add(a);
     return a;
@@ -29,10 +29,12 @@ static Allocation *obtain(enum class class, struct Context *context, uint64_t re
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
+    PRICED;
     MEMORY_CALL("cuMemAlloc");
     REQUIRE(out && size);
     Allocation *a = obtain(LINEAR, context, size, size, "cuMemAlloc");
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    price += price_of(ALLOC, size);
     *out = a->address;
     return CUDA_SUCCESS;
 }
@@ -51,7 +53,7 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
     a->span = size;
     a->taken = size;
     a->extents = extents;
-    a->context = context;
+    a->context = context_owner(context);
     table_add(a);
     *out = (CUdeviceptr_v1)(uint64_t)map;
     return CUDA_SUCCESS;
@@ -71,6 +73,7 @@ static void wait_before_free(const Allocation *a, struct Context *current)
 
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
+    PRICED;
     MEMORY_CALL("cuMemFree");
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
@@ -87,6 +90,7 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     }
     if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);
     int device = a->device;
+    price += price_of(FREE, a->requested);
     table_remove(a);
     if (device >= 0) pools_synchronised(device); /* a free waits for the device, which is when pools give memory back */
     return CUDA_SUCCESS;
@@ -128,7 +132,7 @@ static CUresult host(void **out, size_t size, const char *api, struct Context *c
     Allocation *a = table_new(HOST, -1, size, size, api);
     a->address = address;
     a->span = size;
-    a->context = context;
+    a->context = context_owner(context);
     a->from_arena = true;
     table_add(a);
     *out = (void *)address;

@@ -75,8 +75,9 @@ static CUresult launch(struct Kernel *k, CUstream stream)
 {
     ENTER_CONTEXT("cuLaunchKernel", context);
     (void)context;
-    if (!k || !stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL);
+    if (!k) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL, NULL);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }

@@ -104,7 +104,7 @@ static CUresult captured(CUstream stream, CUresult result)
 }
 
 #define CAPTURE(type)                                                                  \
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;                       \
+    CHECK_STREAM(stream);                                                              \
     struct Graph *graph;                                                               \
     CUresult refused = stream_capture(stream, type, &graph);                           \
     if (refused) return refused

@@ -26,11 +26,20 @@ struct config {
     const char *truth, *state;
 };
 const struct config *config(void);
-/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts
- * the call if work is delayed. */
+void complain(const char *variable, const char *value, const char *accepted);
+
+/* ---- rules.c: faults, durations and latches */
+/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says, and waits at
+ * a latch. Counts the call if work is delayed. */
 CUresult fault(const char *function);
 CUresult sim_fault(const char *function); /* context.c: also keeps a fault of the current context */
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
+extern bool sim_priced;  /* SIMGPU_LATENCY=prices */
+enum priced { FREE_OF_CHARGE, CREATE, MAP, SET_ACCESS, UNMAP, RELEASE, ALLOC, FREE };
+uint64_t price_of(enum priced call, uint64_t size);
+void price_pay(const uint64_t *ns);
+/* Before ENTER in a call that has a price. The call adds to `price`, which is paid when it returns, without the lock. */
+#define PRICED __attribute__((cleanup(price_pay), unused)) uint64_t price = 0
 
 /* ---- state.c: the state that the processes of a simulated host share */
 struct process_slot {
@@ -143,6 +152,10 @@ CUresult context_break(struct Context *context, CUresult error); /* returns the 
 int context_device(CUcontext context); /* -1 if there is no such context */
 /* Whether a wait for `context` covers the work of the other one. */
 bool context_covers(const struct Context *context, const struct Context *other);
+CUresult context_new_green(int device, struct Context **out);
+void context_end_green(struct Context *context);
+/* The context that owns the memory which is allocated in this one. */
+static inline struct Context *context_owner(struct Context *context) { return context && context->parent ? context->parent : context; }
 struct Context *primary_of(int device);
 /* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
  * by cuCtxEnablePeerAccess. */
@@ -177,6 +190,7 @@ struct Stream {
     unsigned flags;
     int priority;
     uint64_t id;
+    bool orphan;     /* its green context was destroyed */
     uint64_t thread; /* 0, or the thread whose default stream this stands for; only captures need it */
     struct Stream *next;
 };
@@ -184,7 +198,12 @@ struct Stream {
 /* The stream that the variant of a function for per-thread default streams uses. */
 static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
 bool stream_valid(CUstream stream);
-#define STREAM_CALL(function) ENTER_WORKING(function); if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE
+/* 400 for an unknown handle, 709 for a stream whose green context was destroyed. */
+CUresult stream_check(CUstream stream);
+#define CHECK_STREAM(stream) do { CUresult check_ = stream_check(stream); if (check_) return check_; } while (0)
+#define STREAM_CALL(function) ENTER_WORKING(function); CHECK_STREAM(stream)
+struct Stream *stream_new(struct Context *context, unsigned flags, int priority);
+void stream_orphan(struct Context *context, struct Context *heir); /* the context's streams cannot be used any more */
 struct Stream *stream_object(CUstream stream);     /* NULL for the legacy stream, and for a thread's that never captured */
 struct Stream *stream_object_new(CUstream stream); /* NULL for the legacy stream alone */
 struct Stream *stream_next(const struct Stream *after, bool (*wanted)(const struct Stream *, const void *), const void *data);
@@ -203,12 +222,13 @@ CUresult capture_refuses(CUstream stream);
 CUresult legacy_captured(CUstream stream);
 /* For work on a stream: the graph that it becomes a node of, or NULL if the stream does not capture. */
 CUresult stream_capture(CUstream stream, int node_type, struct Graph **graph);
-/* Adds a plain node if the stream captures. */
-CUresult stream_submit(CUstream stream, int node_type, bool *captured);
-#define SUBMIT_TO_CAPTURE(stream, node_type)                                   \
+/* Adds a node if the stream captures. Its work is done when the graph is launched. */
+struct Work;
+CUresult stream_submit(CUstream stream, int node_type, const struct Work *work, bool *captured);
+#define SUBMIT_TO_CAPTURE(stream, node_type, work)                             \
     do {                                                                       \
         bool captured_;                                                        \
-        CUresult result_ = stream_submit(stream, node_type, &captured_);       \
+        CUresult result_ = stream_submit(stream, node_type, work, &captured_); \
         if (result_ || captured_) return result_;                              \
     } while (0)
 CUresult capture_failed(CUstream stream); /* the node is not the one of the recaptured graph: 918 */
@@ -235,6 +255,7 @@ bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools 
 /* ---- graph.c */
 struct Graph *graph_new(void);
 struct Node *graph_add(struct Graph *graph, int type);
+void graph_work(struct Node *node, const struct Work *work);
 void graph_begin_recapture(struct Graph *graph);
 bool graph_end_recapture(struct Graph *graph); /* whether all nodes were recaptured */
 CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
@@ -261,6 +282,7 @@ struct Work {
     size_t width, height, depth; /* bytes, rows, slices */
     unsigned char value[8];
     size_t element;
+    bool peer;   /* a copy by the devices of both sides */
     void *owned; /* memory that holds `from`, freed after the work */
     void (*function)(void *);
     void (*callback)(CUstream, CUresult, void *);
@@ -287,6 +309,7 @@ bool work_pending(struct Queue *queue, uint64_t number);
 bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
+void work_context_moves(struct Context *from, struct Context *to); /* pending work of `from` becomes work of `to` */
 
 /* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);

@@ -12,6 +12,12 @@ bool stream_valid(CUstream stream)
     return false;
 }
 
+CUresult stream_check(CUstream stream)
+{
+    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    return (uint64_t)stream > 2 && stream->orphan ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
 struct Stream *stream_object(CUstream stream)
 {
     if ((uint64_t)stream > 2) return stream;
@@ -28,6 +34,11 @@ static struct Stream *add(struct Stream wanted)
     s->id = ++ids;
     s->next = streams;
     return streams = s;
+}
+
+struct Stream *stream_new(struct Context *context, unsigned flags, int priority)
+{
+    return add((struct Stream){.context = context, .flags = flags, .priority = priority < -5 ? -5 : priority > 0 ? 0 : priority});
 }
 
 struct Stream *stream_object_new(CUstream stream)
@@ -53,11 +64,11 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
 {
     ENTER_CONTEXT("cuStreamCreate", context);
     REQUIRE(out && flags <= 1);
-    *out = add((struct Stream){.context = context, .flags = flags, .priority = priority});
+    *out = stream_new(context, flags, priority);
     return CUDA_SUCCESS;
 }
 API CUresult cuStreamCreate(CUstream *out, unsigned flags) { return create(out, flags, 0); }
-API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) { return create(out, flags, priority < -5 ? -5 : priority > 0 ? 0 : priority); }
+API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) { return create(out, flags, priority); }
 
 static void unlink_stream(struct Stream *stream)
 {
@@ -74,11 +85,23 @@ static void unlink_stream(struct Stream *stream)
 API CUresult cuStreamDestroy_v2(CUstream stream)
 {
     ENTER("cuStreamDestroy");
-    if ((uint64_t)stream <= 2 || !stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if ((uint64_t)stream <= 2) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     unlink_stream(stream);
     return CUDA_SUCCESS;
 }
 API CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
+
+void stream_orphan(struct Context *context, struct Context *heir)
+{
+    for (struct Stream *s = streams; s; s = s->next)
+        if (s->context == context) {
+            capture_stream_gone(s);
+            s->context = heir;
+            s->queue = NULL;
+            s->orphan = true;
+        }
+}
 
 void stream_forget_context(struct Context *context)
 {
@@ -138,8 +161,9 @@ PTSZ(cuStreamSetAttribute);
 API CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data)
 {
     STREAM_CALL("cuLaunchHostFunc");
-    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_HOST);
-    work_submit(stream, (struct Work){.kind = WORK_HOST, .function = function, .data = data});
+    struct Work work = {.kind = WORK_HOST, .function = function, .data = data};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_HOST, &work);
+    work_submit(stream, work);
     return CUDA_SUCCESS;
 }
 API CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*function)(void *), void *data) { return cuLaunchHostFunc(of_thread(stream), function, data); }

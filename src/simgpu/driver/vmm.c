@@ -207,6 +207,7 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
+    PRICED;
     (void)flags;
     ENTER_WORKING("cuMemCreate");
     SUPPORTED();
@@ -222,21 +223,25 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     a->reachable = properties->allocFlags.gpuDirectRDMACapable;
     table_add(a);
     *out = a->address;
+    price += price_of(CREATE, size);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+    PRICED;
     ENTER_WORKING("cuMemRelease");
     Allocation *a = handle_of(handle);
     REQUIRE(a && a->references);
     a->references--;
+    price += price_of(RELEASE, a->requested);
     gone(a);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    PRICED;
     (void)flags;
     ENTER_WORKING("cuMemMap");
     Allocation *a = handle_of(handle), *range = table_find_range(address);
@@ -259,31 +264,32 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     for (uint64_t i = first; i < first + count; i++) region->mappings[i] = m;
     region->mapped += count;
     a->mappings++;
+    price += price_of(MAP, size);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
+    PRICED;
     ENTER_WORKING("cuMemUnmap");
     uint64_t granularity = config()->granularity, end = address + size;
     Allocation *range = table_find_range(address);
     REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
-    /* Only whole mappings can be unmapped. */
+    /* Only whole mappings can be unmapped, and no hole between them (cuda.h 13.0:13058, pytorch#188008). */
     for (uint64_t at = address; at < end;) {
         struct mapping *m = mapping_at(range, at);
-        if (!m) { at += granularity; continue; }
-        REQUIRE(m->address == at && m->address + m->size <= end);
+        REQUIRE(m && m->address == at && m->address + m->size <= end);
         at += m->size;
     }
     struct Region *region = range->region;
     work_unmapped(address, size);
     for (uint64_t at = address; at < end;) {
         struct mapping *m = mapping_at(range, at);
-        if (!m) { at += granularity; continue; }
         memset(&region->mappings[(at - range->address) / granularity], 0, m->size / granularity * sizeof m);
         region->mapped -= m->size / granularity;
         at += m->size;
         m->physical->mappings--;
+        price += price_of(UNMAP, m->size);
         gone(m->physical);
         free(m);
     }
@@ -293,6 +299,7 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
+    PRICED;
     ENTER_WORKING("cuMemSetAccess");
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && range);
@@ -301,6 +308,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     struct Region *region = range->region;
     for (uint64_t at = address; at < address + size;) {
         struct mapping *m = mapping_at(range, at);
+        price += price_of(SET_ACCESS, m->size);
         for (size_t i = 0; i < count; i++)
             if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;
@@ -395,4 +403,15 @@ Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size)
     *start = m->address;
     *size = m->size;
     return m->physical;
+}
+
+bool vmm_pin(uint64_t address, int *fd, uint64_t *offset)
+{
+    struct mapping *m = find_mapping(address);
+    if (!m) return false;
+    bool foreign = m->physical->class == IMPORTED;
+    if (!foreign) m->physical->exported = true;
+    *fd = foreign ? m->physical->ipc_fd : memory_fd;
+    *offset = m->physical->offset + (address - m->address);
+    return true;
 }

@@ -217,3 +217,12 @@ void work_context_gone(struct Context *context)
             q->context = NULL;
         }
 }
+
+void work_context_moves(struct Context *from, struct Context *to)
+{
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q->context == from) {
+            q->kind = q->first ? ORPHAN : UNUSED;
+            q->context = to;
+        }
+}
