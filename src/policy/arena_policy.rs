@@ -8,9 +8,7 @@ use base::cuda::DriverError;
 use crate::arena::{Arena, Request};
 use crate::blocks::Id;
 use crate::device_memory::DeviceMemory;
-use crate::policy::{
-    Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents,
-};
+use crate::policy::{Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents};
 
 /// The part of a policy that is its own.
 pub trait ArenaPolicy: Send {
@@ -58,7 +56,9 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
         let request = Request::new(size, stream)?;
         let (arena, policy) = (&mut self.arena, &mut self.policy);
-        arena.look_at_events(memory, &request, |arena, clean| policy.after_clean(arena, memory, clean));
+        arena.look_at_events(memory, &request, |arena, clean| {
+            policy.after_clean(arena, memory, clean)
+        });
         let reserved = arena.reserved();
         let result = policy.allocate(arena, memory, &request);
         if arena.reserved() > reserved {

@@ -168,12 +168,20 @@ fn memory_goes_to_other_streams_and_other_places_when_events_are_done() {
     run.take(Step::Record);
     run.take(Step::StreamEnds(0));
     run.take(Step::AllocateOn(5 << 20, 1));
-    assert_eq!(run.model.outstanding(), 16 << 20, "another stream, when the work is done");
+    assert_eq!(
+        run.model.outstanding(),
+        16 << 20,
+        "another stream, when the work is done"
+    );
     run.take(Step::Free(3));
     run.take(Step::Record);
     run.take(Step::StreamEnds(1));
     run.take(Step::AllocateOn(8 << 20, 1));
-    assert_eq!(run.model.outstanding(), 16 << 20, "mapped elsewhere, when the work is done");
+    assert_eq!(
+        run.model.outstanding(),
+        16 << 20,
+        "mapped elsewhere, when the work is done"
+    );
     run.end();
 }
 
@@ -243,7 +251,14 @@ fn a_request_examines_few_of_many_free_blocks() {
         for _ in 0..REQUESTS {
             if live.len() as u64 == LIVE {
                 let victim = live.swap_remove((draw(&mut state) % LIVE) as usize);
-                policy.free(&device, victim, stream.as_slice().first().map_or(UsedBy::Nothing, |_| UsedBy::Streams(&[0])));
+                policy.free(
+                    &device,
+                    victim,
+                    stream
+                        .as_slice()
+                        .first()
+                        .map_or(UsedBy::Nothing, |_| UsedBy::Streams(&[0])),
+                );
             }
             device.requested();
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);

@@ -234,7 +234,10 @@ impl DeviceMemory for Model {
     }
 
     fn forget_event(&self, EventId(number): EventId) {
-        self.events.borrow_mut().remove(&number).expect("an event that was recorded");
+        self.events
+            .borrow_mut()
+            .remove(&number)
+            .expect("an event that was recorded");
     }
 
     fn available(&self) -> Result<Available, DriverError> {

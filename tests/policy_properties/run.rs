@@ -82,7 +82,8 @@ impl Run {
                 let waits = block.stream.is_none() && !matches!(step, Step::FreeUsedAnywhere(_));
                 if waits && !self.model.capturing.get() {
                     let freed = self.model.wait_begins();
-                    self.waits.extend(self.policy.begin_wait().map(|ticket| (ticket, freed)));
+                    self.waits
+                        .extend(self.policy.begin_wait().map(|ticket| (ticket, freed)));
                 }
             }
             Step::Free(_) | Step::FreeUsedOn(..) | Step::FreeUsedAnywhere(_) => {}

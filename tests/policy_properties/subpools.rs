@@ -126,7 +126,10 @@ impl Run {
                     .live
                     .first()
                     .map_or(address, |&(_, block, size)| block + 1 + address % (size - 1));
-                assert_eq!(self.with(of, |policy, memory| policy.free(memory, inside, UsedBy::Unknown)), None);
+                assert_eq!(
+                    self.with(of, |policy, memory| policy.free(memory, inside, UsedBy::Unknown)),
+                    None
+                );
             }
             Step::Capture(open) => self.model.capturing.set(open),
             Step::ReleaseIdle(_) if self.model.capturing.get() => {}

@@ -152,7 +152,7 @@ fn a_request_that_no_wait_can_serve_fails_at_once() {
 
 #[test]
 fn a_tensor_waits_for_no_stream() {
-    plays(&POLICIES, "memory", &["same", "other"]);
+    plays(&POLICIES, "memory", &["same", "untold", "other"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
  *   memory crossed         nearly all memory is freed for one stream, and asked for on another
  *   memory hopeless        a request that no device can serve fails without a wait
  *   memory same            the allocator for PyTorch: the stream that freed a block gets it again at once
+ *   memory untold          the same in a job that never recorded a stream: a free waits for nothing
  *   memory other           another stream gets other memory at once, and the block when its work is done
  *   memory aligned         where large blocks lie */
 #include "promises.h"
@@ -174,11 +175,11 @@ static void hopeless(void)
 
 static void same(void)
 {
+    const size_t size = 5 * MIB;
     CUstream stream = new_stream(NON_BLOCKING);
     records_streams(stream, new_stream(NON_BLOCKING));
     for (unsigned char round = 1; round <= 100; round++) {
         struct flag flag = {0};
-        size_t size = (size_t)(1 + round % 7) * MIB;
         CUdeviceptr tensor = obtain_at_once(size, stream);
         fill(tensor, size, 0xee, stream);
         DO(cuLaunchHostFunc(stream, waits_for, &flag));
@@ -191,6 +192,26 @@ static void same(void)
         DO(cuStreamSynchronize(stream));
         check(next, size, round);
         give_back(next, size, stream);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static void untold(void)
+{
+    enum { SIZE = 3 * MIB };
+    CUstream streams[] = {new_stream(NON_BLOCKING), PER_THREAD, new_stream(0)};
+    for (int round = 0; round < 60; round++) {
+        struct flag flag = {0};
+        CUstream stream = streams[round % 3];
+        CUdeviceptr tensor = obtain(SIZE, stream);
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        fill(tensor, SIZE, 0xee, stream);
+        give_back(tensor, SIZE, stream);
+        CUdeviceptr next = obtain(SIZE, streams[(round + 1) % 3]);
+        nothing_pending(next, SIZE);
+        set(&flag);
+        DO(cuStreamSynchronize(stream));
+        give_back(next, SIZE, streams[(round + 1) % 3]);
     }
     THAT(simgpu_hazards() == 0);
 }
@@ -275,7 +296,7 @@ static void aligned(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"exhausted", exhausted}, {"helped", helped}, {"crossed", crossed}, {"hopeless", hopeless},
-                                          {"same", same},           {"other", other},   {"aligned", aligned}};
+                                          {"same", same}, {"untold", untold},           {"other", other},   {"aligned", aligned}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");

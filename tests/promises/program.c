@@ -136,6 +136,15 @@ static void verify(struct block *block)
 
 static __typeof__(&vramshim_torch_alloc) torch_alloc;
 static __typeof__(&vramshim_torch_free) torch_free;
+static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
+
+/* A job that has recorded a stream records every stream that uses another stream's block. */
+static void record_a_stream(void)
+{
+    void *tensor = torch_alloc(512, 0, collective[0]);
+    torch_record_stream(tensor, collective[1]);
+    torch_free(tensor, 512, 0, collective[0]);
+}
 
 static void obtain(struct block *block)
 {
@@ -386,10 +395,12 @@ int main(int argc, char **argv)
     if (has_policy()) { /* in passthrough a free for PyTorch waits, as cuMemFree does */
         torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
         torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+        torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
     }
     start_watchdog();
     open_devices(DEVICES);
     for (int device = 0; device < DEVICES; device++) collective[device] = stream_on(device);
+    if (torch_alloc) use(0), record_a_stream();
     for (int i = 0; i < count; i++) {
         threads[i].random = strtoull(argv[1], NULL, 10) * MOST + (uint64_t)i;
         threads[i].operations = atol(argv[2]) / count;

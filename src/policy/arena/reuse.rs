@@ -121,7 +121,10 @@ impl Arena {
     /// if no such block is long enough.
     pub fn best(&self, memory: &dyn DeviceMemory, region: Region, request: &Request) -> Option<Id> {
         let clean = std::iter::once(BatchId::CLEAN);
-        let Some(stream) = request.stream.filter(|_| self.batches.len() > BatchId::UNKNOWN.index() + 1) else {
+        let Some(stream) = request
+            .stream
+            .filter(|_| self.batches.len() > BatchId::UNKNOWN.index() + 1)
+        else {
             return self.smallest_of(region, request.units, clean);
         };
         // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
@@ -208,7 +211,13 @@ impl Arena {
         request: &Request,
         mut then: impl FnMut(&mut Arena, Id),
     ) {
-        let recorded = |arena: &Arena| arena.dirty_batches().filter(|&id| arena.batch(id).is_recorded()).count() > 0;
+        let recorded = |arena: &Arena| {
+            arena
+                .dirty_batches()
+                .filter(|&id| arena.batch(id).is_recorded())
+                .count()
+                > 0
+        };
         if self.batches.len() <= BatchId::UNKNOWN.index() + 1 || !recorded(self) {
             return;
         }
@@ -239,7 +248,10 @@ impl Arena {
     /// Asks for events on the streams of a batch, if a block has joined since it was last asked.
     fn want_events(&mut self, id: BatchId) {
         let batch = &mut self.batches[id.index()];
-        if matches!(batch.users, Users::Streams(_)) && batch.wanted_at != batch.joined && batch.recorded_at != batch.joined {
+        if matches!(batch.users, Users::Streams(_))
+            && batch.wanted_at != batch.joined
+            && batch.recorded_at != batch.joined
+        {
             batch.wanted_at = batch.joined;
             self.wanted.push(id);
         }
@@ -253,7 +265,9 @@ impl Arena {
         self.events_left -= 1;
         // With every block that joins the open batch its events are recorded anew, so they could be put off for ever. So
         // one batch of the same streams is closed as long as its events are not done.
-        let has_closed = self.dirty_batches().any(|other| other != id && self.have_same_streams(id, other));
+        let has_closed = self
+            .dirty_batches()
+            .any(|other| other != id && self.have_same_streams(id, other));
         if !has_closed {
             self.batches[id.index()].is_closed = true;
         }

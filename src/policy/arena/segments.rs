@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
-use super::request::{LARGEST_UNITS, Region};
 use super::batches::{Batch, BatchId, Users};
+use super::request::{LARGEST_UNITS, Region};
 use crate::blocks::{Blocks, Id, Kind, NONE, UNIT};
 use crate::device_memory::DeviceMemory;
 use crate::free_index::FreeIndex;

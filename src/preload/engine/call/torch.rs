@@ -122,7 +122,9 @@ impl Call {
         if self.may_be_in_a_graph(address, stream) {
             return torch.keep_for_graph();
         }
-        let own = self.identity_of_live(stream).filter(|_| !self.engine.may_be_used_elsewhere());
+        let own = self
+            .identity_of_live(stream)
+            .filter(|_| !self.engine.may_be_used_elsewhere());
         // The usual case, a block that only its own stream has used, needs no list.
         let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
         let mut streams: Vec<u64> = Vec::new();

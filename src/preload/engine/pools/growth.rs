@@ -6,7 +6,9 @@
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::records;
-use crate::next::{self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use crate::next::{
+    self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
+};
 use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
@@ -183,7 +185,8 @@ impl DeviceMemory for Growth {
         let record = |handle: usize| {
             let stream = handle as CUstream;
             // SAFETY: the stream is not destroyed while its event is recorded.
-            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) })) {
+            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
+            {
                 return Err(NoEvent::NotNow);
             }
             let recorded = self.in_context(|| {

@@ -97,8 +97,12 @@ impl Pool {
     /// granted access. No lock may be held. Returns whether all of the work is done: a wait is not allowed while a
     /// stream capture is open.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        let is_capture =
-            |problem| matches!(problem, DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED);
+        let is_capture = |problem| {
+            matches!(
+                problem,
+                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
+            )
+        };
         // SAFETY: the call takes no argument.
         let synchronise = |context| next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
         let own = self.location.context;
