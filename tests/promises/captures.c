@@ -2,6 +2,7 @@
  *
  *   captures begin    a capture begins, in each mode, while work waits for a flag that is set after it began
  *   captures beside   a relaxed or thread-local capture stays valid while other threads allocate and free
+ *   captures often    the same with many short captures, each of which begins at any point of a free
  *   captures own      the thread that captures in relaxed mode allocates and frees by itself
  *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
 #include "promises.h"
@@ -79,24 +80,28 @@ static void *allocates_and_frees(void *seed)
     return NULL;
 }
 
-static void beside(void)
+static void captures_beside(int rounds, int turns_of_others)
 {
-    enum { THREADS = 3, ROUNDS = 30 };
+    enum { THREADS = 3 };
     pthread_t threads[THREADS];
     CUstream captured = new_stream(NON_BLOCKING);
     CUdeviceptr used = allocate(SIZE);
     for (uintptr_t i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, allocates_and_frees, (void *)(i + 1));
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         DO(cuStreamBeginCapture_v2(captured, round % 2 ? CU_STREAM_CAPTURE_MODE_RELAXED : CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         DO(cuMemsetD8Async(used, 1, SIZE, captured));
-        for (int before = turns; turns < before + 20;) usleep(100);
+        for (int before = turns; turns < before + turns_of_others;) usleep(50);
         valid(captured);
         DO(cuGraphExecDestroy(end(captured)));
+        usleep((useconds_t)round % 100);
     }
     stop = true;
     for (int i = 0; i < THREADS; i++) join(threads[i]);
     THAT(simgpu_hazards() == 0);
 }
+
+static void beside(void) { captures_beside(30, 20); }
+static void often(void) { captures_beside(1500, 1); }
 
 /* ---- own */
 
@@ -170,7 +175,7 @@ static void flight(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"own", by_itself}, {"flight", flight}};
+    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"own", by_itself}, {"flight", flight}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

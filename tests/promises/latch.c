@@ -51,7 +51,9 @@ static void *grows(void *unused)
 static void *trims(void *unused)
 {
     DO(cuCtxSetCurrent(context));
+    const char *before = enter(HERE("vramshim_trim"));
     if (trim) trim(0);
+    enter(before);
     held_thread_is_done = true;
     return unused;
 }

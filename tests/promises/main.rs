@@ -127,7 +127,7 @@ fn a_capture_begins_at_once_with_work_in_flight() {
 
 #[test]
 fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
-    plays(&ALL, "captures", &["beside", "own"]);
+    plays(&ALL, "captures", &["beside", "often", "own"]);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_request_that_no_wait_can_serve_fails_at_once() {
 
 #[test]
 fn a_tensor_waits_for_no_stream() {
-    plays(&POLICIES, "memory", &["same", "untold", "other"]);
+    plays(&POLICIES, "memory", &["same", "untold", "other", "per-thread"]);
 }
 
 #[test]

@@ -8,6 +8,7 @@
  *   memory same            the allocator for PyTorch: the stream that freed a block gets it again at once
  *   memory untold          the same in a job that never recorded a stream: a free waits for nothing
  *   memory other           another stream gets other memory at once, and the block when its work is done
+ *   memory per-thread      the same with the default stream of the thread
  *   memory aligned         where large blocks lie */
 #include "promises.h"
 
@@ -199,7 +200,7 @@ static void same(void)
 static void untold(void)
 {
     enum { SIZE = 3 * MIB };
-    CUstream streams[] = {new_stream(NON_BLOCKING), PER_THREAD, new_stream(0)};
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING), new_stream(0)};
     for (int round = 0; round < 60; round++) {
         struct flag flag = {0};
         CUstream stream = streams[round % 3];
@@ -224,10 +225,10 @@ static uint64_t reserved(void)
     return now.reserved;
 }
 
-static void other(void)
+static void crosses_streams(CUstream third)
 {
     enum { SIZE = 4 * MIB, SETTLED = 5, ROUNDS = 60 };
-    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING), PER_THREAD};
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING), third};
     uint64_t settled = 0;
     records_streams(streams[0], streams[1]);
     records_streams(streams[2], streams[1]);
@@ -259,6 +260,9 @@ static void other(void)
     }
     THAT(simgpu_hazards() == 0);
 }
+
+static void other(void) { crosses_streams(new_stream(0)); }
+static void per_thread(void) { crosses_streams(PER_THREAD); }
 
 /* ---- aligned */
 
@@ -296,7 +300,7 @@ static void aligned(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"exhausted", exhausted}, {"helped", helped}, {"crossed", crossed}, {"hopeless", hopeless},
-                                          {"same", same}, {"untold", untold},           {"other", other},   {"aligned", aligned}};
+                                          {"same", same}, {"untold", untold},           {"other", other}, {"per-thread", per_thread},   {"aligned", aligned}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
