@@ -101,7 +101,7 @@ static void captures_beside(int rounds, int turns_of_others)
 }
 
 static void beside(void) { captures_beside(30, 20); }
-static void often(void) { captures_beside(1500, 1); }
+static void often(void) { captures_beside(400, 1); }
 
 /* ---- own */
 
