@@ -5,7 +5,7 @@
  *
  * Sources: cuda.h 13.0:3070-3123 (the errors), 15344-15520 (begin, modes of threads, end); CUDA programming guide, CUDA
  * Graphs, "Creating a Graph Using Stream Capture" (cross-stream dependencies, prohibited and unhandled operations,
- * invalidation); cuda.h 13.3 for recapture and CIG. */
+ * invalidation); the driver API reference of CUDA 13.3 for recapture and CIG. */
 #include "sim.h"
 
 enum { PLACES = 64 };
@@ -84,7 +84,7 @@ CUresult legacy_captured(CUstream stream)
 
 /* ---- nodes */
 
-/* cuda.h 13.3, cuStreamBeginCaptureToCig: not allowed on such a stream. */
+/* The driver API reference, cuStreamBeginCaptureToCig: not allowed on such a stream. */
 static bool not_for_graphics(int type)
 {
     return type == CU_GRAPH_NODE_TYPE_HOST || type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_MEM_FREE;
@@ -242,8 +242,8 @@ API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const C
 }
 API CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, int mode) { return cuStreamBeginCaptureToGraph(of_thread(s), graph, d, edges, n, mode); }
 
-/* cuda.h 13.3: the nodes have to be created in the order of the graph, or error 918; the callback is told of other
- * parameters of a node. Nodes have no parameters here, except those of memory. */
+/* The driver API reference of CUDA 13.3: the nodes have to be created in the order of the graph, or error 918; the
+ * callback is told of other parameters of a node. Nodes have no parameters here, except those of memory. */
 API CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, CUresult (*callback)(void *), void *data)
 {
     (void)callback, (void)data;
@@ -252,8 +252,8 @@ API CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph gr
 }
 API CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, int mode, CUgraph graph, CUresult (*callback)(void *), void *data) { return cuStreamBeginRecaptureToGraph(of_thread(s), mode, graph, callback, data); }
 
-/* cuda.h 13.3: "operates similarly to cuStreamBeginCapture with the CU_STREAM_CAPTURE_MODE_RELAXED option", in a context
- * that was created for a graphics client. */
+/* The driver API reference: "operates similarly to cuStreamBeginCapture with the CU_STREAM_CAPTURE_MODE_RELAXED option",
+ * in a context that was created for a graphics client. */
 API CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters)
 {
     REQUIRE((uint64_t)stream > 1 && parameters && *parameters);

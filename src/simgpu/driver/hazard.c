@@ -17,6 +17,14 @@ static bool touches(const struct Work *w, uint64_t address, uint64_t size)
     return meets(&w->to, w, address, size) || (w->kind == WORK_COPY && !w->owned && meets(&w->from, w, address, size));
 }
 
+static uint64_t pending_on(uint64_t address, uint64_t size)
+{
+    uint64_t count = 0;
+    for (struct Queue *q = work_queues; q; q = q->next)
+        for (struct Work *w = q->first; w; w = w->next) count += touches(w, address, size);
+    return count;
+}
+
 void work_unmapped(uint64_t address, uint64_t size)
 {
     for (struct Queue *q = work_queues; q; q = q->next)
@@ -26,6 +34,8 @@ void work_unmapped(uint64_t address, uint64_t size)
                 w->kind = WORK_NOTHING; /* on a device this would be an access to unmapped memory */
             }
 }
+
+void work_freed(uint64_t address, uint64_t size) { hazards += pending_on(address, size); }
 
 static bool mark(struct Queue *q, uint64_t last)
 {
@@ -55,10 +65,8 @@ bool work_release(CUstream stream, uint64_t address, uint64_t size)
 
 API uint64_t simgpu_hazard(uint64_t address, uint64_t size)
 {
-    uint64_t count = 0;
     pthread_mutex_lock(&sim_mutex);
-    for (struct Queue *q = work_queues; q; q = q->next)
-        for (struct Work *w = q->first; w; w = w->next) count += touches(w, address, size);
+    uint64_t count = pending_on(address, size);
     pthread_mutex_unlock(&sim_mutex);
     return count;
 }

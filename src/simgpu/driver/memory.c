@@ -63,9 +63,13 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
  * was granted access to it. pytorch#50925 quotes NVIDIA: cudaFree waits for its device and the peers that can reach the
  * memory. rmm#1655 and pytorch#19222 rely on it. Against it: pytorch#196257 saw no wait for peers (H200, CUDA 13), and
  * cuda.h 13.0:8684 says that the call "may perform implicit synchronization". The strict reading is the default, because
- * a program that relies on the wait must work; SIMGPU_FREE_WAITS_FOR_PEERS=0 gives the other one. */
+ * a program that relies on the wait must work; SIMGPU_FREE_WAITS_FOR_PEERS=0 gives the other one.
+ *
+ * Stream-ordered memory is not waited for: cuda.h 13.0:8680, "This API will not perform any implict synchronization when
+ * the pointer was allocated with cuMemAllocAsync". Work that still uses it is a hazard. */
 static void wait_before_free(const Allocation *a, struct Context *current)
 {
+    if (a->class == ASYNC) return work_freed(a->address, a->span);
     struct Context *owner = a->context ? a->context : current;
     if (config()->free_waits_for_peers) work_wait_users(owner);
     else work_wait_context(owner);
@@ -89,7 +93,7 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);
-    int device = a->device;
+    int device = a->class == ASYNC ? -1 : a->device;
     price += price_of(FREE, a->requested);
     table_remove(a);
     if (device >= 0) pools_synchronised(device); /* a free waits for the device, which is when pools give memory back */

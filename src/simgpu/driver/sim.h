@@ -20,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
@@ -313,6 +313,7 @@ void work_context_moves(struct Context *from, struct Context *to); /* pending wo
 
 /* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);
+void work_freed(uint64_t address, uint64_t size); /* without a wait */
 /* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
 bool work_release(CUstream stream, uint64_t address, uint64_t size);
 

@@ -273,6 +273,8 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     PRICED;
     ENTER_WORKING("cuMemUnmap");
     uint64_t granularity = config()->granularity, end = address + size;
+    struct mapping *start = config()->unmap_waits ? find_mapping(address) : NULL;
+    if (start && start->physical->device >= 0) work_wait_users(primary_of(start->physical->device));
     Allocation *range = table_find_range(address);
     REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
     /* Only whole mappings can be unmapped, and no hole between them (cuda.h 13.0:13058, pytorch#188008). */
