@@ -62,7 +62,8 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         let reserved = arena.reserved();
         let result = policy.allocate(arena, memory, &request);
         if arena.reserved() > reserved {
-            arena.note_growth();
+            arena.expect_events();
+            arena.want_all_events();
         }
         result
     }
@@ -87,6 +88,10 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
 
     fn all_clean(&self) -> bool {
         self.arena.all_clean()
+    }
+
+    fn want_events(&mut self) {
+        self.arena.want_all_events();
     }
 
     fn take_wanted_events(&mut self) -> Vec<WantedEvents> {

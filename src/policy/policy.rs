@@ -129,6 +129,9 @@ pub trait Policy: Send {
     /// free. They are recorded (`WantedEvents::record`) while the policy is not locked.
     fn take_wanted_events(&mut self) -> Vec<WantedEvents>;
 
+    /// Asks for events on all streams that may use dirty blocks.
+    fn want_events(&mut self);
+
     /// The outcome of `WantedEvents::record`.
     fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded);
 

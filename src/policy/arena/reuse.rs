@@ -8,9 +8,13 @@ use crate::device_memory::DeviceMemory;
 use crate::free_index::FreeIndex;
 use crate::policy::{Recorded, UsedBy, WaitTicket, WantedEvents};
 
-/// Events are recorded at this many frees after memory has grown. Later frees record none, so that a job that repeats
-/// itself makes no driver calls. The number is that of `SEARCHES_AFTER_GROWTH`, for the same reason.
-const EVENTS_AFTER_GROWTH: u32 = 4000;
+/// Events are recorded at each of this many frees after memory has grown, or a block was composed of clean memory. A job
+/// that repeats itself does neither. The number is that of `SEARCHES_AFTER_GROWTH`, for the same reason.
+const FREES_WITH_EVENTS: u32 = 4000;
+/// Later, events are recorded at one of this many frees, so that most free memory is known to be clean if a request needs
+/// it. If none are recorded, the utilisation of `variable_lengths` falls from 0.999 to 0.960; with 16, no other changes
+/// by 0.001.
+const FREES_BETWEEN_EVENTS: u64 = 64;
 /// After a look at the events that found none done, this many requests do without one, if a free block serves them.
 const REQUESTS_BETWEEN_LOOKS: u32 = 3;
 
@@ -257,12 +261,14 @@ impl Arena {
         }
     }
 
-    /// A block has joined this batch. Asks for events, if memory has grown a short time ago.
+    /// A block has joined this batch. Asks for events if clean memory is needed.
     pub(super) fn note_joined(&mut self, id: BatchId) {
-        if self.events_left == 0 || !matches!(self.batch(id).users, Users::Streams(_)) {
+        let batch = self.batch(id);
+        let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= FREES_BETWEEN_EVENTS;
+        if !is_due || !matches!(batch.users, Users::Streams(_)) {
             return;
         }
-        self.events_left -= 1;
+        self.frees_with_events = self.frees_with_events.saturating_sub(1);
         // With every block that joins the open batch its events are recorded anew, so they could be put off for ever. So
         // one batch of the same streams is closed as long as its events are not done.
         let has_closed = self
@@ -274,9 +280,12 @@ impl Arena {
         self.want_events(id);
     }
 
-    /// Memory has grown although there may be dirty blocks: asks for the events that tell when they are clean.
-    pub fn note_growth(&mut self) {
-        self.events_left = EVENTS_AFTER_GROWTH;
+    /// A request needed clean memory, so the next ones may as well.
+    pub fn expect_events(&mut self) {
+        self.frees_with_events = FREES_WITH_EVENTS;
+    }
+
+    pub fn want_all_events(&mut self) {
         let used: Vec<BatchId> = self.dirty_batches().filter(|&id| !self.is_empty(id)).collect();
         for id in used {
             self.want_events(id);

@@ -21,8 +21,8 @@ pub struct Arena {
     pub(super) waits_begun: u64,
     /// The batches whose events are to be recorded.
     pub(super) wanted: Vec<BatchId>,
-    /// At how many more frees events are recorded.
-    pub(super) events_left: u32,
+    /// At how many more frees, one after the other, events are recorded.
+    pub(super) frees_with_events: u32,
     /// How many more requests do without a look at the events.
     pub(super) requests_until_look: u32,
     /// The region of each segment.
@@ -45,7 +45,7 @@ impl Arena {
             batches_begun: 0,
             waits_begun: 0,
             wanted: Vec::new(),
-            events_left: 0,
+            frees_with_events: 0,
             requests_until_look: 0,
             regions: Vec::new(),
             holes: Default::default(),

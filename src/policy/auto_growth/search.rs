@@ -147,6 +147,7 @@ impl Search<'_> {
                 .compose(self.arena, self.memory, region, &composition, units)
             {
                 Ok(address) => {
+                    self.arena.expect_events();
                     self.note_search(composition.new);
                     return self.cut_at(address);
                 }

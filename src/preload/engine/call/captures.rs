@@ -32,6 +32,7 @@ impl Call {
             self.engine.state.captures.end(stream);
             if !self.engine.state.captures.any_open() {
                 self.engine.sharing.captures_over();
+                self.engine.pools.captures_over();
             }
         }
         result

@@ -141,20 +141,16 @@ impl Call {
         self.engine.sharing.block_freed(address);
         let waits = used_by == UsedBy::Unknown && !state.captures.any_open();
         // The record's slot comes before the block can serve other requests.
-        let claim = if waits { None } else { state.records.claim() };
+        let claim = state.records.claim();
         match pool.free(address, used_by, waits) {
             Freed::Block(block, ticket) => {
-                let (waited, claim) = match ticket {
-                    Some(ticket) => self.wait_for_users(pool, ticket),
-                    None => (Ok(()), claim.or_else(|| state.records.claim())),
-                };
                 let stream = match used_by {
                     UsedBy::Streams(&[stream]) => state.streams.number(Some(stream)),
                     _ => state.streams.number(None),
                 };
                 let record = records::block_freed(self.api(), pool.location.device, &block, stream, false);
                 state.records.commit(claim, record);
-                FreedPooled::Done(waited)
+                FreedPooled::Done(ticket.map_or(Ok(()), |ticket| self.wait_for_users(pool, ticket)))
             }
             // The block was freed already, or none begins there. The next layer must not be asked: the address may be the
             // beginning of a segment, and it would free the whole segment.
@@ -167,16 +163,14 @@ impl Call {
         }
     }
 
-    /// Waits for the work that may use a block that was just freed. Returns the driver's answer, and the slot for the
-    /// record of the free, which was claimed before the block can serve other requests.
-    fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> (CudaResult, Option<Claim>) {
+    /// Waits for the work that may use a block that was just freed; returns the driver's answer.
+    fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> CudaResult {
         let waited = pool.root().wait_for_users();
-        let claim = self.engine.state.records.claim();
         if waited == Ok(true) {
             pool.end_wait(ticket);
         }
         // The driver's pools give memory back when a context is synchronised.
         self.refresh_pools();
-        (waited.map(drop), claim)
+        waited.map(drop)
     }
 }

@@ -261,6 +261,17 @@ impl Pools {
         (!begun.is_empty()).then_some(Waits(begun))
     }
 
+    /// The last open capture has ended. Events can be recorded again on the streams of what was freed meanwhile.
+    pub fn captures_over(&self) {
+        for pool in self.select(|_| true).into_iter().flat_map(Pool::family) {
+            let wanted = pool.with_policy(|policy, _| {
+                policy.want_events();
+                Ok(policy.take_wanted_events())
+            });
+            pool.record_events(wanted.unwrap_or_default());
+        }
+    }
+
     /// The job is about to wait for all work of a context. `None` if that cleans no memory of pools.
     pub fn context_waits(&self, context: u64) -> Option<Waits> {
         let root = *self.registry.contexts().get(&context)?;
