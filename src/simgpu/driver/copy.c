@@ -24,7 +24,8 @@ struct route { bool peer; CUcontext to, from; };
 /* A copy of mapped memory needs the access of the device that copies (cuda.h 13.0:13089, cuMemSetAccess). For memory of
  * cuMemAlloc the driver finds its own way between devices, with or without peer access. For mapped memory it does not:
  * llama.cpp#4606 and #4620 saw plain copies between devices fail, and PyTorch's CUDACachingAllocator::memcpyAsync calls
- * cuMemcpyPeerAsync instead, whose contexts name both devices. */
+ * cuMemcpyPeerAsync instead, whose contexts name both devices. These sources speak of copies between devices. Fills, and
+ * copies from and to the host, by a device without access are taken to fail in the same way. */
 static CUresult check_access(struct Context *context, struct route route, const void *to, const void *from, size_t size)
 {
     int writer = context->device, reader = context->device;
