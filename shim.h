@@ -1,20 +1,22 @@
 /* shim.h: the functions that libvramshim.so offers to the job.
  *
- * The job does not link with libvramshim.so: the library is preloaded (LD_PRELOAD). A job that must also run without the
- * library looks each function up with dlsym(RTLD_DEFAULT, "vramshim_stats"). dlsym returns NULL if the library is not
- * loaded. examples/stats.c shows how.
+ * The job does not link with libvramshim.so: the library is preloaded (LD_PRELOAD). A job that must also run without
+ * the library looks each function up with dlsym(RTLD_DEFAULT, "vramshim_stats"). dlsym returns NULL if the library is
+ * not loaded. examples/stats.c shows how.
  *
  * All sizes are in bytes. A device has the number that the job gives it (after CUDA_VISIBLE_DEVICES). VRAMSHIM_HOST
- * stands for host memory that the job obtained through CUDA. Any thread may call any function, before and after the job
- * initialises CUDA. No function initialises CUDA.
+ * stands for host memory that the job obtained through CUDA. Any thread may call any function at any time. No function
+ * initialises CUDA. Until the job's first call that concerns memory, all totals are 0 and any device number is
+ * accepted.
  *
  * Terms:
  *   the job         the program that the library is loaded into
  *   the next layer  what answers the library's calls: the NVIDIA driver, or a virtualisation layer in front of it
- *   segment         one piece of memory that a policy obtained from the next layer
- *   block           a part of a segment that a policy handed to the job
+ *   segment         memory that a policy obtained from the next layer in one piece
+ *   granule         one physical handle that the policy auto_growth maps into an address range
+ *   block           a part of a segment or of granules: live (the job has it) or free
  *   policy          what cuts segments into blocks: naive_best_fit or auto_growth (see docs/strategies.md)
- *   account         a file in which processes that share a limit keep what they use (see docs/limits.md)
+ *   account         a file with the bytes that processes which share a limit use (see docs/limits.md)
  */
 #ifndef VRAMSHIM_SHIM_H
 #define VRAMSHIM_SHIM_H
@@ -28,15 +30,16 @@ extern "C" {
 
 #define VRAMSHIM_HOST (-1)
 
-/* Totals of one device, or of the host. "requested": bytes that the job asked for and still holds. "allocated": the same
- * bytes after rounding. "reserved": bytes that the library or the job obtained from the next layer. */
+/* Totals of one device, or of the host. "requested": bytes that the job asked for and still holds. "allocated": the
+ * same bytes after rounding. "reserved": bytes that were obtained from the next layer. "peak": the largest value so
+ * far. */
 struct vramshim_stats {
     uint64_t requested, requested_peak;
     uint64_t allocated, allocated_peak;
     uint64_t reserved, reserved_peak;
     uint64_t free_inside;        /* free bytes inside segments; 0 in the totals of a single class */
     uint64_t largest_free_block; /* the largest contiguous part of free_inside; 0 in the totals of a single class.
-                                    auto_growth can serve a larger request: it maps free granules side by side */
+                                    auto_growth can serve larger requests: it maps free granules side by side */
     uint64_t live;               /* number of live allocations */
     uint64_t failures;           /* number of requests that failed */
 };
@@ -44,45 +47,46 @@ struct vramshim_stats {
 /* Returns the version of the library, for example "0.1.0". The string has static storage. */
 const char *vramshim_version(void);
 
-/* Writes the totals of one device to *out. Returns 0 on success. Returns -1 and writes nothing if device is out of range
- * or out is NULL. */
+/* Writes the totals of one device to *out. Returns 0 on success. Returns -1 and writes nothing if device is out of
+ * range or out is NULL. */
 int vramshim_stats(int device, struct vramshim_stats *out);
 
-/* Writes the totals of one class of memory on one device to *out. The classes are "linear", "pitched", "managed", "host",
- * "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph" and "address_range". Returns what
- * vramshim_stats returns, and -1 if the class is unknown. */
+/* Writes the totals of one class of memory on one device to *out. The classes are "linear", "pitched", "managed",
+ * "host", "host_registered", "async", "vmm", "array", "mipmap", "imported", "graph" and "address_range". Returns 0 on
+ * success. Returns -1 and writes nothing if device is out of range, the class is unknown, or a pointer is NULL. */
 int vramshim_class_stats(int device, const char *class_name, struct vramshim_stats *out);
 
 /* The limit of this process on one device. All sizes are in bytes.
  *   limit      the limit; 0 if there is none
- *   used       bytes that count towards the limit: those of this process, or of its group if the limit is a group's
- *   available  bytes that may still be taken; UINT64_MAX if there is no limit
- *   context    bytes that the driver holds for this process beside its allocations, as far as the library measured them
- *   group      1 if the limit is that of a group (VRAMSHIM_ACCOUNTS), else 0 */
+ *   used       bytes that count towards the limit: bytes of all processes that share the limit, or of this process
+ *   available  bytes that may still be allocated; UINT64_MAX if there is no limit
+ *   context    bytes that the driver held for this process besides its allocations at the last measurement
+ *   group      1 if processes share the limit (VRAMSHIM_ACCOUNTS), 0 if it holds for this process alone */
 struct vramshim_limit {
     uint64_t limit, used, available, context, group;
 };
 
-/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL or device
- * is out of range, as VRAMSHIM_HOST is. Two cases leave every field but "available" at 0: the device has neither a limit
- * nor an account, or the job has not used the device yet. */
+/* Writes the limit of one device to *out. Returns 0 on success. Returns -1 and writes nothing if out is NULL, or if
+ * device is out of range or VRAMSHIM_HOST. If the job has not used the device yet, or the device has neither a limit
+ * nor an account, "available" is UINT64_MAX and all other fields are 0. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
-/* Writes the ledger of the process as JSON, by device and class:
+/* Writes the totals of the process as JSON, by device and class:
  *   {"pid":N,"strategy":"...","events_lost":N,"totals":[{"device":N,"class":"...",
  *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}
- * Writes at most capacity bytes, the final NUL included. Returns the number of bytes that the whole text needs. A call
- * with NULL and 0 writes nothing and returns that number. */
+ * Writes at most capacity bytes, the final NUL included. Returns the number of bytes that the whole text needs with its
+ * NUL. With NULL and 0 the function writes nothing and returns this number. */
 size_t vramshim_account(char *buffer, size_t capacity);
 
-/* Writes the path of this process's journal, by the same rules as vramshim_account. The path is empty if the process
- * keeps no journal. */
+/* Writes the path of this process's journal; the arguments and the result are as for vramshim_account. The path is
+ * empty if the process keeps no journal. */
 size_t vramshim_journal_path(char *buffer, size_t capacity);
 
-/* Gives segments and granules that hold no block back to the next layer. Returns the number of bytes given back. */
+/* Gives segments and granules of a device that have no live block back to the next layer. Returns the bytes given
+ * back. */
 uint64_t vramshim_trim(int device);
 
-/* An allocator for PyTorch. With it every tensor is a request of its own, and PyTorch's cache does not take part:
+/* An allocator for PyTorch, in place of PyTorch's cache. Every tensor is then a separate request to the library:
  *
  *   allocator = torch.cuda.memory.CUDAPluggableAllocator(
  *       "/path/to/libvramshim.so", "vramshim_torch_alloc", "vramshim_torch_free")
@@ -90,17 +94,17 @@ uint64_t vramshim_trim(int device);
  *   record = ctypes.CDLL("/path/to/libvramshim.so").vramshim_torch_record_stream
  *   allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
  *
- * The path must be that of the preloaded file. examples/pytorch_allocator.py is a complete program.
+ * Both paths must name the preloaded file. examples/pytorch_allocator.py is a complete program.
  *
- * The strategy in force serves the requests: naive_best_fit or auto_growth cuts a block, and passthrough asks the next
- * layer for each tensor.
+ * The strategy in force serves the requests: naive_best_fit and auto_growth serve a tensor with a block, passthrough
+ * asks the next layer for each tensor.
  *
- * Reuse. Memory that the job freed on a stream serves the next request of that stream without waiting. Another stream
- * gets the memory only after the library waited for the device. The same holds if the job recorded another stream for
- * the tensor. If a job creates streams and has not recorded any stream yet, the library always waits.
+ * Reuse. Memory that the job freed on a stream serves the next request of that stream without waiting. In three cases
+ * the library first waits for the device: another stream makes the request; the job recorded another stream for the
+ * freed tensor (vramshim_torch_record_stream); or the job has created streams and recorded none for any tensor yet.
  *
- * Captures. This concerns memory that is allocated or freed during the capture of a CUDA graph, on the captured stream
- * or by the capturing thread. Such memory stays allocated, because the graph may use it.
+ * Captures. A CUDA graph may use memory at each launch. So memory stays allocated if it was allocated or freed during a
+ * capture, on the captured stream or by the capturing thread.
  *
  * vramshim_torch_alloc returns NULL if there is no memory, and writes the reason to stderr. It also returns NULL for a
  * size of 0 bytes. */

@@ -1,12 +1,12 @@
-"""Makes the library PyTorch's allocator: every tensor is a request of its own, and PyTorch's cache does not take part.
+"""Makes the library PyTorch's allocator, in place of PyTorch's cache. Every tensor is then a separate request.
 
-Run under the library, over a simulated GPU of 4 GiB or over a real one:
+Run this program under the library, on a simulated GPU of 4 GiB or on a real GPU:
 
     target/release/vramshim run --sim 4GiB --strategy auto_growth -- python examples/pytorch_allocator.py
     target/release/vramshim run -- python examples/pytorch_allocator.py
 
-The simulated GPU carries a CUDA build of PyTorch; its kernels do nothing, so the numbers that a model computes there have
-no meaning. The memory is real host memory, and the totals are exact.
+A CUDA build of PyTorch runs on the simulated GPU, but the GPU's kernels do nothing. So the numbers that a model
+computes there have no meaning. The totals of memory are exact.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class Stats(ctypes.Structure):
 
 
 def preloaded_library():
-    """The path of libvramshim.so. PyTorch must be given the very file that is preloaded."""
+    """The path of the preloaded libvramshim.so. PyTorch must load this very file."""
     for path in os.environ.get("LD_PRELOAD", "").replace(":", " ").split():
         if os.path.basename(path) == "libvramshim.so":
             return path
@@ -47,10 +47,10 @@ def preloaded_library():
 
 
 def use_as_allocator(path):
-    """Must run before the first use of CUDA."""
+    """Makes the library at this path PyTorch's allocator. Must run before the first use of CUDA."""
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "vramshim_torch_alloc", "vramshim_torch_free")
     torch.cuda.memory.change_current_allocator(allocator)
-    # Without these two lines a job that creates streams waits for the device at each reuse.
+    # Without the next two lines, a job that creates streams waits for the device at each reuse of memory.
     record = ctypes.CDLL(path).vramshim_torch_record_stream
     allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
 

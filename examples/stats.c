@@ -1,15 +1,15 @@
-/* Asks the library for its totals, from inside the job. The program also runs without the library: it then says so.
+/* A job that asks the library for the totals of its memory. Without the library the program says so and ends.
  *
  * Build, from the root of the repository (no CUDA headers needed):
  *
  *     cc -std=c11 -O2 -Wall -Wextra -o target/stats examples/stats.c -I . -ldl
  *
- * Run under the library, over a simulated GPU of 4 GiB or over a real one:
+ * Run the program under the library, on a simulated GPU of 4 GiB or on a real GPU:
  *
  *     target/release/vramshim run --sim 4GiB --strategy auto_growth -- target/stats
  *     target/release/vramshim run -- target/stats
  *
- * Exit code: 0 the totals match what this program holds, or the library is not loaded; 1 anything else. */
+ * Exit code: 0 if the totals match what this program holds, or the library is not loaded; else 1. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #endif
@@ -46,7 +46,7 @@ static void check(CUresult result, const char *call)
     exit(1);
 }
 
-/* The functions of shim.h, NULL if the library is not loaded. The cast through __typeof__ keeps the declared type. */
+/* The functions of shim.h; NULL if the library is not loaded. __typeof__ takes the types that shim.h declares. */
 static __typeof__(&vramshim_version) shim_version;
 static __typeof__(&vramshim_stats) shim_stats;
 static __typeof__(&vramshim_limit) shim_limit;

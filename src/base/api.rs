@@ -1,5 +1,5 @@
-//! Names that the library and the program share: the functions through which a job can request memory (`Api`), and the
-//! kinds of memory (`Class`). Journals store both as numbers, so a number is never given to another name.
+//! Names that the library and the program share: the functions whose calls a journal records (`Api`), and the kinds of
+//! memory (`Class`). Journals store the names as numbers, so a number is never given to another name.
 
 macro_rules! vocabulary {
     ($(#[$doc:meta])* $name:ident, $code:ident: $repr:ty { $($number:literal $variant:ident $text:literal,)+ }) => {
@@ -21,14 +21,14 @@ macro_rules! vocabulary {
                 self as $repr
             }
 
-            /// The entry with this number, or `None` for one that this version does not know.
+            /// The entry with this number; `None` if this version does not know the number.
             pub const fn from_number(number: $repr) -> Option<Self> {
                 match number { $($number => Some($name::$variant),)+ _ => None }
             }
         }
 
-        #[doc = concat!("The number of a `", stringify!($name), "` as a journal has it. A newer library may ")]
-        #[doc = "have written a number that this version does not know."]
+        #[doc = concat!("The number of a `", stringify!($name), "` in a journal. A newer library may have written a ")]
+        #[doc = "number that this version does not know."]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $code($repr);
 
@@ -38,7 +38,7 @@ macro_rules! vocabulary {
                 self.0
             }
 
-            /// The entry with this number, if this version knows it.
+            /// The entry with this number, if this version knows the number.
             pub const fn known(self) -> Option<$name> {
                 $name::from_number(self.0)
             }
@@ -60,7 +60,7 @@ macro_rules! vocabulary {
 }
 
 vocabulary! {
-    /// What kind of memory an allocation is.
+    /// The kind of memory of an allocation.
     Class, ClassCode: u8 {
         1 Linear "linear",
         2 Pitched "pitched",
@@ -89,8 +89,8 @@ impl Class {
 }
 
 vocabulary! {
-    /// The function that the job called. If functions nest, it is the outermost one, under the name in source code:
-    /// `cuMemAlloc` stands for `cuMemAlloc_v2` and the per-thread-stream variants. `_v1` marks the 32-bit functions.
+    /// The function that the job called, by its name in source code: `cuMemAlloc` stands for `cuMemAlloc_v2` and the
+    /// per-thread-stream variants. `_v1` marks the 32-bit functions. If a function calls another, the outer one counts.
     Api, ApiCode: u16 {
         1 cuMemAlloc "cuMemAlloc",
         2 cuMemAlloc_v1 "cuMemAlloc_v1",
@@ -178,7 +178,7 @@ vocabulary! {
         300 vramshim_torch_alloc "vramshim_torch_alloc",
         301 vramshim_torch_free "vramshim_torch_free",
 
-        // Not calls of the job, but steps of the library itself.
+        // Steps of the library itself, not calls of the job.
         400 Policy "(policy)",
         401 IdleRelease "(idle release)",
     }

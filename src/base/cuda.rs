@@ -1,9 +1,9 @@
-//! Constants of the CUDA driver API that have a name here (public header `cuda.h`).
+//! Constants and result codes of the CUDA driver API (public header `cuda.h`), and the limits of device numbers.
 
-/// The devices that a process is followed on: those with ordinals below this.
+/// The library accounts for devices with ordinals below this number.
 pub const MAX_DEVICES: usize = 32;
 
-/// The device number of memory that is on no device.
+/// The device number that stands for host memory.
 pub const HOST_DEVICE: i16 = -1;
 
 /// `CUDA_SUCCESS`
@@ -14,12 +14,13 @@ pub const LOCATION_DEVICE: u32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
 pub const POSIX_FILE_DESCRIPTOR: u32 = 1;
 
-/// `CU_STREAM_LEGACY` is the default stream, 0; `CU_STREAM_PER_THREAD` is a different stream in each thread.
+/// `CU_STREAM_LEGACY`: a handle of the default stream, as a null handle is in most functions.
 pub const STREAM_LEGACY: usize = 1;
+/// `CU_STREAM_PER_THREAD`: a handle that stands for another stream in each thread.
 pub const STREAM_PER_THREAD: usize = 2;
 
-/// A CUDA driver result code (`CUresult`) other than success. It is an integer because a newer driver may return codes
-/// that an enum of ours does not know.
+/// A result code of the CUDA driver (`CUresult`) other than success. It is an integer, because a newer driver may
+/// return codes that are not listed here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverError(pub i32);
 
@@ -51,7 +52,7 @@ impl DriverError {
     pub const CAPTURE_INVALIDATED: Self = Self(901);
 }
 
-/// The result code of a CUDA driver call as a `Result`.
+/// Turns the result code of a CUDA driver call into a `Result`.
 #[inline]
 pub const fn check(result: i32) -> CudaResult {
     match result {
@@ -60,7 +61,7 @@ pub const fn check(result: i32) -> CudaResult {
     }
 }
 
-/// The result code that stands for `result`.
+/// Turns a `Result` into the result code of a CUDA driver call.
 #[inline]
 pub const fn result_code(result: CudaResult) -> i32 {
     match result {

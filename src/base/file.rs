@@ -1,11 +1,11 @@
-//! System calls for the files that the library keeps open in a job: open them with high descriptor numbers, allocate
-//! their blocks, and recognise them again. Errors are errno values.
+//! System calls for the files that the library keeps open in a job: to open a file with a high descriptor number, to
+//! allocate its blocks on disk, and to identify it. Errors are errno values.
 
 use std::ffi::CStr;
 use std::io;
 
-/// The library's descriptors are at least this. Programs expect lower numbers to be free, and some close them by
-/// number.
+/// The lowest number that the library asks for when it opens a file. Programs expect lower numbers to be free, and some
+/// programs close lower descriptors by number.
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
 /// The identity of a file. It shows whether a descriptor number still stands for the same file.
@@ -30,17 +30,18 @@ impl FileId {
     }
 }
 
-/// Opens a file, close-on-exec, with a descriptor of at least `FIRST_DESCRIPTOR`. Fails if `path` is a symbolic link.
+/// Opens a file, close-on-exec. The descriptor is at least `FIRST_DESCRIPTOR`, unless the process may not have such a
+/// number. Fails if `path` is a symbolic link. A created file has mode 0600.
 pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let mode: libc::c_uint = 0o600;
-    // SAFETY: `path` is NUL-terminated; the rest are numbers.
+    // SAFETY: `path` is NUL-terminated; the other arguments are numbers.
     let fd = unsafe { libc::open(path.as_ptr(), flags, mode) };
     if fd < 0 {
         return Err(errno());
     }
-    // SAFETY: both descriptors were opened here. The lower one is closed before any lock is taken, since closing would
-    // drop the lock.
+    // SAFETY: both descriptors were opened here. `fd` is closed before the caller can lock the file: closing any
+    // descriptor of a file drops the process's record locks on the file.
     unsafe {
         let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
         if high < 0 {
@@ -63,7 +64,7 @@ pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32
     }
 }
 
-/// Allocates blocks on file systems without fallocate.
+/// Allocates blocks on a file system without fallocate, by writing zeros.
 fn write_zeros(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     static ZEROS: [u8; 16384] = [0; 16384];
     let mut done = 0;
@@ -81,7 +82,7 @@ fn write_zeros(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32>
     Ok(())
 }
 
-/// Bytes that the process may write to a file (`RLIMIT_FSIZE`).
+/// The largest size that a file of this process may grow to (`RLIMIT_FSIZE`).
 pub fn file_size_limit() -> usize {
     resource_limit(libc::RLIMIT_FSIZE)
 }

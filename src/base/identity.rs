@@ -3,14 +3,14 @@
 
 use std::ffi::CStr;
 
-/// When the process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
-/// The program's name in field 2 may contain spaces and parentheses, so fields are counted from the last closing
-/// parenthesis.
+/// When a process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
 pub fn start_ticks(process: &str) -> Option<u64> {
     let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
     start_ticks_in(&stat)
 }
 
+/// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so
+/// fields are counted from the last closing parenthesis.
 fn start_ticks_in(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let field = stat
@@ -27,20 +27,20 @@ pub fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// The inode number of this process's pid namespace, which identifies it; 0 if it cannot be read.
+/// The inode number that identifies the pid namespace of this process; 0 if the number cannot be read.
 pub fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// The id of the present boot of the machine; zeros if it cannot be read.
+/// The id that the kernel gave to the present boot of the machine; zeros if it cannot be read.
 pub fn boot_id() -> [u8; 16] {
     std::fs::read("/proc/sys/kernel/random/boot_id")
         .map(|text| hex(&text))
         .unwrap_or_default()
 }
 
-/// The 16 bytes of a UUID; zeros if the text is not a UUID.
+/// The 16 bytes of a UUID; zeros if the text has fewer than 32 hexadecimal digits.
 fn hex(text: &[u8]) -> [u8; 16] {
     let mut digits = text.iter().filter_map(|&byte| char::from(byte).to_digit(16));
     let mut id = [0; 16];
@@ -65,8 +65,8 @@ pub fn host_name() -> String {
         .unwrap_or_default()
 }
 
-/// The name as part of a file name: at most 64 characters, no dot in front, and underscores in place of all characters
-/// but ASCII letters, digits, dots, dashes and underscores.
+/// Makes `name` fit for a file name: at most 64 characters, no dot in front, and an underscore in place of each
+/// character that is no ASCII letter, digit, dot or dash. `host` if nothing is left.
 pub fn for_file_name(name: &str) -> String {
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() || "-_.".contains(letter) {

@@ -1,4 +1,4 @@
-//! The calling process as a journal describes it: the job's name, its command line, and chosen environment variables.
+//! What a journal says about the process that writes it: the job's name, the command line and environment variables.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -9,7 +9,7 @@ pub fn command_line() -> Vec<u8> {
     std::fs::read("/proc/self/cmdline").unwrap_or_default()
 }
 
-/// `NAME=value` for each of `names` that is set, NUL-separated.
+/// `NAME=value` for each environment variable of `names` that is set; a NUL ends each entry.
 pub fn environment(names: &[&str]) -> Vec<u8> {
     let mut text = Vec::new();
     for name in names {
@@ -23,8 +23,8 @@ pub fn environment(names: &[&str]) -> Vec<u8> {
     text
 }
 
-/// A short name for the job that can be part of a file name: the script or module that Python runs, or else the
-/// program. It is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
+/// A short name for the job, fit for a file name: the script or module that Python runs, or else the program. The name
+/// is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
 pub fn job_name() -> String {
     let line = command_line();
     let arguments: Vec<String> = line

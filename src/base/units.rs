@@ -1,6 +1,6 @@
 //! Sizes in bytes as people write and read them, for example `1.50 GiB`.
 
-/// A size with a binary unit and at least three significant digits.
+/// A size with a binary unit. From 1 KiB on it has at least three significant digits.
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -17,8 +17,8 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
-/// Reads a size in bytes: a whole number, or a decimal number with a binary (KiB) or decimal (KB) unit. `None` for any
-/// other text, also for negative and overflowing values.
+/// Reads a size: a whole number of bytes, or a number with a binary (KiB) or decimal (KB) unit, which may have a
+/// fraction. `None` for any other text, and for values that are negative or too large.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());

@@ -1,13 +1,15 @@
 //! The UUID of a device: 16 bytes, and the text that NVML writes for them (`GPU-...`, `MIG-...`).
 
-/// The text of a GPU's UUID, as NVML writes it.
+/// The text of a device's UUID. It begins with `GPU-` even if the device is a MIG instance, because the 16 bytes do not
+/// show that.
 pub fn uuid_text(uuid: [u8; 16]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let [a, b, c, d, e] = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex);
     format!("GPU-{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The bytes of a UUID as NVML writes it (`GPU-...`, `MIG-...`); `None` for any other text.
+/// The bytes of a UUID that NVML wrote (`GPU-...`, `MIG-...`). `None` if the text behind the first dash does not have
+/// exactly 32 hexadecimal digits.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let (_, digits) = text.split_once('-')?;
     let digits: Vec<u8> = digits.bytes().filter(u8::is_ascii_hexdigit).collect();

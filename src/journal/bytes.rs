@@ -1,5 +1,5 @@
-//! Little-endian numbers at given offsets of a byte slice. An offset outside the slice is a mistake of the caller: the
-//! reader checks lengths before it looks.
+//! Reads little-endian numbers at given offsets of a byte slice. The caller must check the length of the slice first:
+//! an offset outside the slice panics.
 
 pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     std::array::from_fn(|place| bytes[offset + place])

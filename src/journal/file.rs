@@ -1,4 +1,4 @@
-//! System calls for a journal's file: create it, lock it, and reserve address space to map it. Errors are errno values.
+//! System calls for a journal's file: create the file, lock it, and reserve address space to map it.
 
 use std::ffi::CString;
 use std::fmt;
@@ -15,6 +15,7 @@ use crate::format::EXTENSION;
 /// Why a journal cannot be created.
 #[derive(Debug)]
 pub struct CreateError {
+    /// What failed, as a verb with its object.
     pub doing: &'static str,
     pub path: PathBuf,
     pub errno: i32,
@@ -39,8 +40,8 @@ impl CreateError {
     }
 }
 
-/// Creates a new file `<host>-<pid>-<start ticks>.vraj`. A program started by exec keeps pid and start time, so a
-/// number is added if the file exists.
+/// Creates a new file `<host>-<pid>-<start ticks>.vraj`. If the file exists, a number is added to the name: a program
+/// that exec started has the pid and the start time of the program before it.
 pub(crate) fn create_file(
     directory: &Path,
     host: &str,
@@ -78,8 +79,9 @@ pub(crate) fn create_file(
     })
 }
 
-/// Marks the file as being written. The kernel drops the lock when the process ends, however it ends, and a forked
-/// child does not inherit it. On a file system without locks, a reader looks for the process instead.
+/// Locks the file to show readers that its process runs. The kernel drops the lock when the process ends, however it
+/// ends, and a forked child does not inherit the lock. An error is ignored: on a file system without locks, a reader
+/// looks for the process instead.
 pub(crate) fn lock_file(fd: libc::c_int) {
     // SAFETY: `flock` is plain data, valid if all zero.
     let mut whole_file: libc::flock = unsafe { std::mem::zeroed() };
@@ -89,9 +91,10 @@ pub(crate) fn lock_file(fd: libc::c_int) {
     unsafe { libc::fcntl(fd, libc::F_SETLK, &whole_file) };
 }
 
-/// Reserves `wanted` bytes of address space, or if that fails as much as possible, but at least `smallest`.
+/// Reserves `wanted` bytes of address space. If that fails, reserves less, but at least `smallest` bytes. Returns the
+/// address and the size.
 pub(crate) fn reserve(wanted: usize, smallest: usize) -> Option<(*mut u8, usize)> {
-    // Under `ulimit -v`, the job needs most of its address space itself.
+    // If address space is limited (`ulimit -v`), most of it is left to the job.
     let mut size = wanted
         .min(page_down(resource_limit(libc::RLIMIT_AS) / 16))
         .max(smallest);

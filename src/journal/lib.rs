@@ -1,4 +1,4 @@
-//! The journal: what happened to GPU memory in one process, written so that it survives the process.
+//! The journal: a file with what happened to GPU memory in one process. The file survives the process.
 //!
 //! `format` defines the bytes on disk and the typed events that they stand for. `writer` runs inside the job, `reader`
 //! in the program.

@@ -1,23 +1,23 @@
-//! The account that the processes on one device share: how many bytes they use together, and how many each of them
-//! holds.
+//! The account that the processes on one device share: how many bytes all of them use, and how many each process holds.
 //!
 //! The account lies in memory that all these processes map. No lock guards it, because a process may be killed or
 //! stopped at any instruction. It consists of one *word* and of one *seat* for each process. The word holds three
 //! numbers: the bytes used by all, the seat whose operation changed the word last, and that operation's number. A seat
-//! tells what the latest operation of its process is to change: the bytes held before it and after it.
+//! holds the number of the latest operation of its process, and the bytes held before and after that operation.
 //!
-//! An operation (take or give back bytes) does these steps. If another process changes the word before step 5, the
-//! operation starts again at step 1.
+//! An operation takes bytes or gives bytes back, in these steps. If another process changes the word before step 5,
+//! the operation starts again at step 1.
 //!
 //! 1. Read the word and compute the new number of used bytes; stop if it exceeds the limit.
-//! 2. Store the bytes held before and after in the own seat, in the pair for odd or for even operation numbers.
-//! 3. Store the operation's number in the own seat.
+//! 2. Store the bytes held before and after the operation in this process's seat. The seat has one pair of fields for
+//!    odd operation numbers and one for even ones.
+//! 3. Store the operation's number in this process's seat.
 //! 4. *Acknowledge* the operation that the word names: store its number in the seat of the process that made it.
 //! 5. Replace the word by compare-and-swap. At this instant the operation takes effect.
 //!
-//! So any process can tell whether the latest operation of a dead process took effect: either the word still names it,
-//! or a process that replaced the word has acknowledged it first. An example with two processes, where `word` is (used,
-//! seat, number):
+//! So any process can find out whether the latest operation of a dead process took effect. If it did, either the word
+//! still names the operation, or the process that replaced the word acknowledged the operation first. An example with
+//! two processes, where `word` is (used, seat, number):
 //!
 //! ```text
 //! A has seat 0, B has seat 1                        word (  0, -, 0)
@@ -25,27 +25,27 @@
 //! B takes  50 as its operation 1                    word (150, 1, 1)   seat 1: number 1, held 0 -> 50
 //!     (B acknowledged A's operation 1 in seat 0 before it replaced the word)
 //! A begins to take 30 as its operation 2            word (150, 1, 1)   seat 0: number 2, held 100 -> 130
-//! A is killed before step 5:  the word does not name seat 0 and number 2, and only operation 1 is acknowledged:
-//!                             A held 100
-//! A is killed after step 5:   the word is (180, 0, 2): A held 130. If B replaces the word, it first acknowledges
+//! A is killed before step 5:  the word does not name seat 0 and number 2, and only operation 1 is acknowledged.
+//!                             So A held 100
+//! A is killed after step 5:   the word is (180, 0, 2). So A held 130. If B replaces the word, B first acknowledges
 //!                             operation 2 in seat 0, so A's 130 bytes stay known
 //! ```
 //!
-//! The next process on seat 0 gives these bytes back with an operation of its own, and may itself be killed at any
-//! step.
+//! The next process that locks seat 0 gives A's bytes back with operation 3 (or 2, if A's did not take effect). That
+//! process may also be killed at any step.
 //!
-//! A seat has one process that operates on it at a time. `file` decides which.
+//! Only one process at a time operates on a seat. `file` decides which process that is.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 pub const SEATS: usize = 2048;
 
-/// Bits of the word, from its low end: bytes used by all, the seat of the last operation, and that operation's number,
-/// of which the word keeps the low bits.
+/// The bits of the word, from its low end: the bytes used by all, the seat of the last operation, and the low bits of
+/// that operation's number.
 const USED_BITS: u32 = 42;
 const SEAT_BITS: u32 = 11;
 const NUMBER_BITS: u32 = 11;
-/// The most that an account can count: 4 TiB, more than any device has.
+/// The most bytes that an account can count: 4 TiB, more than any device has.
 pub const MAX_BYTES: u64 = (1 << USED_BITS) - 1;
 
 const _: () = assert!(USED_BITS + SEAT_BITS + NUMBER_BITS == 64 && SEATS == 1 << SEAT_BITS);
@@ -67,7 +67,7 @@ impl Word {
         (self.0 >> USED_BITS) as usize & (SEATS - 1)
     }
 
-    /// Whether the operation of this seat with this number made the word.
+    /// Whether the word was made by operation `number` of `seat`.
     fn names(self, seat: usize, number: u64) -> bool {
         self == Word::new(self.used(), seat, number) && number > 0
     }
@@ -77,33 +77,34 @@ impl Word {
 #[repr(C, align(128))]
 pub struct Account {
     word: AtomicU64,
-    /// Bytes that all processes together may use, as the last process with such a limit wrote it; 0 if there is none.
-    /// Only for display: each process applies its own limit.
+    /// Bytes that all processes of the group together may use, as written by the last process that began to use the
+    /// account; 0 for no limit. Only for display: each process applies the limit of its own environment.
     pub limit: AtomicU64,
     /// Keeps the word on a cache line of its own.
     _padding: [u64; 14],
     seats: [Seat; SEATS],
 }
 
-/// The entry of one process. If another process takes the seat, it goes on counting from the last operation's number.
+/// The entry of one process. The next process that takes the seat continues the operation numbers.
 #[repr(C, align(128))]
 pub struct Seat {
     /// The number of the operation that began last; 0 before the first.
     number: AtomicU64,
-    /// Operations up to this number are known to have taken effect.
+    /// Operations of this seat up to this number are known to have taken effect.
     acknowledged: AtomicU64,
-    /// Bytes held before and after an operation: the first pair for even operation numbers, the second for odd ones.
+    /// Bytes held before and after an operation. The first pair is for even operation numbers, the second for odd ones.
     held: [[AtomicU64; 2]; 2],
-    /// 1 if a process has the seat, or had it and died; else 0.
+    /// 1 if a process has the seat, or died with the seat; else 0.
     pub taken: AtomicU64,
-    /// The process as it knows itself: process id in its own pid namespace, the inode number of that namespace, and
-    /// start time in clock ticks.
+    /// The process id in the pid namespace of the process.
     pub pid: AtomicU64,
+    /// The inode number of that pid namespace.
     pub namespace: AtomicU64,
+    /// Start time of the process in clock ticks after boot.
     pub start_ticks: AtomicU64,
 }
 
-/// A process's own record of its seat: which seat it is, and how its latest operation ended.
+/// What a process knows of its seat: the seat's index, and how the latest operation on the seat ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeatHandle {
     seat: usize,
@@ -121,14 +122,14 @@ impl SeatHandle {
     }
 }
 
-/// Why nothing was taken.
+/// Bytes were refused: all processes together would have used more than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Bytes that all processes used at that moment.
+    /// Bytes that all processes used when the request was refused.
     pub used: u64,
 }
 
-/// Called before each step that other processes can see. Tests stop an operation there.
+/// A function that an operation calls before each step that other processes can see. Tests stop an operation there.
 trait Steps: FnMut() {}
 impl<F: FnMut()> Steps for F {}
 
@@ -141,7 +142,7 @@ impl Account {
         &self.seats[seat]
     }
 
-    /// Reads the seat as its last process left it. The caller may operate on it only if no other process does.
+    /// Makes a handle of a seat as it is now. The caller may operate on the seat only if no other process does.
     pub fn handle(&self, seat: usize) -> SeatHandle {
         let state = &self.seats[seat];
         let number = state.number.load(SeqCst);
@@ -154,13 +155,14 @@ impl Account {
         }
     }
 
-    /// Bytes that the process on a seat holds. That process may change them at any moment.
+    /// Bytes that the process on a seat holds now. If that process runs, the number may change at any moment.
     pub fn held(&self, seat: usize) -> u64 {
         self.handle(seat).held
     }
 
     fn took_effect(&self, seat: usize, number: u64) -> bool {
-        // The word is read first: a process that replaces it has acknowledged the operation before.
+        // The word must be read before `acknowledged`: a process that replaces the word acknowledges the operation
+        // first.
         Word(self.word.load(SeqCst)).names(seat, number) || self.seats[seat].acknowledged.load(SeqCst) >= number
     }
 
@@ -174,7 +176,8 @@ impl Account {
         )
     }
 
-    /// Counts `bytes` that the process already has, whatever the limit. Fails only above `MAX_BYTES`.
+    /// Adds `bytes` that the process already has, whatever the limit. Fails only if the account would exceed
+    /// `MAX_BYTES`.
     pub fn add(&self, handle: &mut SeatHandle, bytes: u64) -> Result<(), Refused> {
         self.take(handle, bytes, MAX_BYTES)
     }
@@ -183,7 +186,7 @@ impl Account {
     pub fn give(&self, handle: &mut SeatHandle, bytes: u64) {
         let bytes = bytes.min(handle.held);
         if bytes > 0 {
-            // A smaller number is never refused.
+            // An operation that lowers the used bytes is never refused.
             let _ = self.operate(
                 handle,
                 &|used| Some(used.saturating_sub(bytes)),
@@ -193,9 +196,8 @@ impl Account {
         }
     }
 
-    /// One operation. `becomes` computes the used bytes after it, or `None` if it is refused; the seat then holds
-    /// `change`
-    /// bytes more.
+    /// Does one operation, which adds `change` to the bytes that the seat holds. `becomes` computes the used bytes
+    /// after the operation from those before it; `None` refuses the operation.
     fn operate(
         &self,
         handle: &mut SeatHandle,
@@ -204,7 +206,7 @@ impl Account {
         step: &mut impl Steps,
     ) -> Result<(), Refused> {
         let state = &self.seats[handle.seat];
-        // If the last operation did not take effect, its number is used again.
+        // If the seat's last operation did not take effect, this operation gets the same number.
         let number = handle.number.wrapping_add(u64::from(handle.done));
         let after = handle.held.wrapping_add_signed(change);
         loop {
@@ -232,12 +234,12 @@ impl Account {
         }
     }
 
-    /// Notes that the operation which `word` names took effect, in the seat of the process that made it.
+    /// Stores in a seat that the operation which `word` names took effect. The seat is that of the operation.
     fn acknowledge(&self, word: Word) {
         let seat = &self.seats[word.seat()];
         let latest = seat.number.load(SeqCst);
-        // While the word stays, its operation is the seat's latest or the one before that. If the word has changed, the
-        // process that changed it has acknowledged the operation.
+        // As long as the word is unchanged, the operation that it names is the seat's latest or the one before the
+        // latest. If the word has changed, the process that changed it has acknowledged the operation already.
         if self.word.load(SeqCst) != word.0 {
             return;
         }
@@ -251,6 +253,7 @@ impl Account {
 }
 
 impl Seat {
+    /// The bytes held after operation `number` if it took effect (`done`), else those before it.
     fn held_by(&self, number: u64, done: bool) -> u64 {
         self.held[number as usize & 1][usize::from(done)].load(SeqCst)
     }

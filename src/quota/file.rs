@@ -1,14 +1,14 @@
-//! The file that holds an account: one file for each device, in a folder that the processes of a group share.
+//! The file that holds an account. The folder that the processes of a group share has one file for each device.
 //!
-//! A process has a seat as long as it holds the record lock on one byte that stands for the seat. The kernel drops the
-//! lock when the process ends, however it ends. Record locks work across pid namespaces, and a forked child inherits
-//! none. So if a process can lock a seat that another process took, that process is dead. The process with the lock may
-//! give back what the dead process held, and take the seat.
+//! One byte of the file stands for each seat. A process has a seat as long as it holds the record lock on that byte.
+//! The kernel drops the lock when the process ends, however it ends. Record locks work across pid namespaces, and a
+//! forked child inherits none. So if a process can lock a seat that another process took, the other process is dead.
+//! The process with the lock may then give back what the dead process held, and take the seat.
 //!
-//! Two properties of record locks need care. A process loses its locks when it closes *any* descriptor of the file, so
-//! it opens each file once and never closes it. And locks belong to the process: the kernel grants each of its threads
-//! a lock that the process already has. So a process keeps a list of its own seats, and one thread at a time locks
-//! seats.
+//! Two properties of record locks need care. First, a process loses its locks when it closes *any* descriptor of the
+//! file. So a process opens each file once and never closes it. Second, the kernel grants a process a lock that the
+//! process already has, to any of its threads. So a process keeps a list of its seats, and locks seats on one thread at
+//! a time.
 
 use std::ffi::CString;
 use std::fmt;
@@ -36,12 +36,12 @@ struct Layout {
     seats: u32,
     uuid: [u8; 16],
     boot_id: [u8; 16],
-    /// The highest seat that was ever taken, plus one.
+    /// The number of the highest seat that was ever taken, plus one.
     seats_used: AtomicU32,
     account: Account,
 }
 
-/// Why an account cannot be shared.
+/// Why the file of an account cannot be opened or created.
 #[derive(Debug)]
 pub struct AccountError {
     pub path: PathBuf,
@@ -56,15 +56,15 @@ impl fmt::Display for AccountError {
 
 impl std::error::Error for AccountError {}
 
-/// An account that is open. It is never closed: that would drop the locks on this process's seats.
+/// An open account file. It is never closed, because closing would drop the locks on this process's seats.
 pub struct SharedAccount {
     layout: *const Layout,
     fd: libc::c_int,
-    /// The seats of this process. A thread holds this mutex while it locks seats.
+    /// The seats that this process has. A thread holds this mutex while it locks seats.
     own: Mutex<Vec<usize>>,
 }
 
-// SAFETY: the mapping lives as long as the process, and every field that changes in it is atomic.
+// SAFETY: the mapping lives as long as the process, and all of its fields that change are atomic.
 unsafe impl Send for SharedAccount {}
 // SAFETY: as above.
 unsafe impl Sync for SharedAccount {}
@@ -72,13 +72,13 @@ unsafe impl Sync for SharedAccount {}
 /// One process that holds memory of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The process id in the process's own pid namespace.
+    /// The process id in the pid namespace of the process.
     pub pid: u32,
-    /// The inode number of that namespace.
+    /// The inode number of that pid namespace.
     pub namespace: u64,
     /// Start time in clock ticks after boot.
     pub start_ticks: u64,
-    /// Bytes.
+    /// Bytes that the process holds.
     pub held: u64,
 }
 
@@ -87,11 +87,11 @@ impl SharedAccount {
         folder.join(format!("{}.{EXTENSION}", uuid_text(uuid)))
     }
 
-    /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing, and replaces a
-    /// file that cannot be trusted by a new one.
+    /// Opens the account of a device in `folder`. Creates the folder and the file if they are missing. Replaces a file
+    /// that cannot be trusted with a new file.
     pub fn open(folder: &Path, uuid: [u8; 16]) -> Result<SharedAccount, AccountError> {
         let path = Self::path(folder, uuid);
-        // Many processes may start at once, and nearly all of them find a file: those need no lock on the folder.
+        // Many processes may start at once, and nearly all of them find the file. They need no lock on the folder.
         if let Ok(account) = Self::open_existing(&path, uuid) {
             return Ok(account);
         }
@@ -119,12 +119,13 @@ impl SharedAccount {
         made.map_err(error)
     }
 
-    /// Opens the account of a device to read it, if there is one.
+    /// Opens the account of a device if its file exists and can be trusted. Creates nothing.
     pub fn find(folder: &Path, uuid: [u8; 16]) -> Option<SharedAccount> {
         Self::open_existing(&Self::path(folder, uuid), uuid).ok()
     }
 
-    /// Opens the account in this file to read it, or says why it cannot be trusted.
+    /// Opens the account in the file `path`, which must be named by the UUID of a device. Creates nothing. The error
+    /// says why the file cannot be used.
     pub fn open_path(path: &Path) -> Result<SharedAccount, String> {
         let name = path.file_stem().and_then(|stem| stem.to_str());
         let uuid = name
@@ -138,7 +139,7 @@ impl SharedAccount {
 
     fn open_existing(path: &Path, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
         let name = c_path(path).map_err(Unusable::Broken)?;
-        // If a FIFO has this name, `O_NONBLOCK` keeps the open from waiting for its writer.
+        // If a FIFO has this name, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
         let fd = match files::open(&name, libc::O_RDWR | libc::O_NONBLOCK) {
             Ok(fd) => fd,
             Err(libc::ENOENT) => return Err(Unusable::Missing),
@@ -154,6 +155,7 @@ impl SharedAccount {
         opened
     }
 
+    /// Checks the file and maps it. The caller closes `fd` after an error.
     fn map(fd: libc::c_int, uuid: [u8; 16]) -> Result<SharedAccount, Unusable> {
         let distrusted = |why: &str| Err(Unusable::Distrusted(why.to_owned()));
         // SAFETY: `stat` is plain data, valid if all zero.
@@ -209,17 +211,17 @@ impl SharedAccount {
         } else if layout.uuid != uuid {
             "it is the account of another device"
         } else if layout.boot_id != identity::boot_id() {
-            // No process in it has outlived the boot.
+            // Every process with a seat in the file ended with the earlier boot.
             "it is from before the machine started"
         } else {
             return Ok(account);
         };
-        // SAFETY: mapped above, and no reference to it is left.
+        // SAFETY: the memory was mapped above, and no reference to it is left.
         unsafe { libc::munmap(base, size_of::<Layout>()) };
         distrusted(why)
     }
 
-    /// Creates the file. It is complete before it gets its name, so no process ever opens half of one.
+    /// Creates the file. It gets the name `path` when it is complete, so no process ever opens an incomplete file.
     fn make(path: &Path, uuid: [u8; 16]) -> Result<(), String> {
         // SAFETY: getpid has no preconditions.
         let fresh = path.with_extension(format!("{EXTENSION}.{}", unsafe { libc::getpid() }));
@@ -236,8 +238,9 @@ impl SharedAccount {
         done
     }
 
+    /// Gives a new, empty file its size and the fields that never change.
     fn fill(fd: libc::c_int, uuid: [u8; 16]) -> Result<(), String> {
-        // A store into a hole of the file would raise SIGBUS if the disk is full.
+        // The blocks are allocated, because a store into a hole of the file raises SIGBUS if the disk is full.
         files::allocate(fd, 0, size_of::<Layout>()).map_err(describe)?;
         let mut head = [0u8; offset_of!(Layout, seats_used)];
         head[offset_of!(Layout, magic)..][..8].copy_from_slice(&MAGIC);
@@ -255,8 +258,8 @@ impl SharedAccount {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: the mapping stays as long as `self` is in use. Any bytes are a valid `Layout`, and the fields that change
-        // are atomic.
+        // SAFETY: the memory stays mapped as long as `self` is in use. Any bytes are a valid `Layout`, and the fields
+        // that change are atomic.
         unsafe { &*self.layout }
     }
 
@@ -264,14 +267,14 @@ impl SharedAccount {
         &self.layout().account
     }
 
-    /// Takes a seat for this process. A process that sees one device under two ordinals takes two seats.
+    /// Takes a seat for this process. A process that sees one device under two ordinals takes one seat for each.
     pub fn take_seat(&self) -> Result<SeatHandle, String> {
         let mut own = lock(&self.own);
         // SAFETY: getpid has no preconditions.
         let pid = unsafe { libc::getpid() } as u64;
-        // A hash of the process id, so that processes which start at once try different seats.
+        // A hash of the process id is the first seat to try, so that processes which start at once try different seats.
         let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
-        // First the seats that look free, then those whose process may be dead.
+        // The first round tries free seats, the second round tries taken seats, whose processes may be dead.
         for taken in [0, 1] {
             let mut seats = (0..SEATS).map(|step| {
                 if first + step < SEATS {
@@ -291,8 +294,8 @@ impl SharedAccount {
         Err(format!("all {SEATS} seats are taken"))
     }
 
-    /// The number of seats among which a process begins its search. It is small while few seats are in use, so that
-    /// they lie close together and `reap` has few seats to look at.
+    /// How many seats `take_seat` chooses its first seat from. The number is small while few seats are in use. The used
+    /// seats then have low numbers, and `reap` has few seats to check.
     fn span(&self) -> usize {
         (2 * self.seats_used() + 16).min(SEATS)
     }
@@ -301,7 +304,7 @@ impl SharedAccount {
         (self.layout().seats_used.load(SeqCst) as usize).min(SEATS)
     }
 
-    /// Enters this process in a seat that it has locked.
+    /// Writes this process into a seat that it has locked.
     fn occupy(&self, seat: usize, pid: u64) -> SeatHandle {
         self.layout().seats_used.fetch_max(seat as u32 + 1, SeqCst);
         let state = self.account().seat(seat);
@@ -315,7 +318,7 @@ impl SharedAccount {
         handle
     }
 
-    /// Gives back what the last process of a seat held. This process has locked the seat.
+    /// Gives back what the previous process of a seat held. The calling process must have locked the seat.
     fn clear(&self, seat: usize) -> SeatHandle {
         let account = self.account();
         account.seat(seat).pid.store(0, SeqCst);
@@ -325,7 +328,7 @@ impl SharedAccount {
         handle
     }
 
-    /// Gives back what dead processes held.
+    /// Gives back what dead processes held, and frees their seats.
     pub fn reap(&self) {
         let own = lock(&self.own);
         for seat in (0..self.seats_used()).filter(|seat| !own.contains(seat)) {
@@ -342,7 +345,7 @@ impl SharedAccount {
         }
     }
 
-    /// The living processes that hold memory.
+    /// The living processes that hold bytes of this account.
     pub fn holders(&self) -> Vec<Holder> {
         self.reap();
         (0..self.seats_used())
@@ -360,12 +363,12 @@ impl SharedAccount {
             .collect()
     }
 
-    /// Locks a seat unless another process has it.
+    /// Locks a seat; false if another process has it.
     fn lock_seat(&self, seat: usize) -> bool {
         self.set_seat_lock(seat, libc::F_WRLCK)
     }
 
-    /// Sets the record lock on the byte of a seat, without waiting. Whether it succeeded.
+    /// Sets or drops (`kind`) the record lock on the byte of a seat, without waiting. Returns whether that succeeded.
     fn set_seat_lock(&self, seat: usize, kind: libc::c_int) -> bool {
         // SAFETY: `flock` is plain data, valid if all zero.
         let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -381,13 +384,14 @@ impl SharedAccount {
 /// Why a file cannot be used as an account.
 enum Unusable {
     Missing,
-    /// It is not what this process would have made: it is replaced.
+    /// The file is not one that this process would have made, so `open` replaces it.
     Distrusted(String),
-    /// It cannot be replaced either.
+    /// The file can neither be used nor be replaced.
     Broken(String),
 }
 
-/// A lock on the folder: one process at a time creates or replaces its files. The kernel drops it if the process dies.
+/// A lock on the folder. Only the process that holds the lock creates or replaces files in the folder. The kernel drops
+/// the lock if the process dies.
 struct FolderLock(libc::c_int);
 
 impl FolderLock {
@@ -399,8 +403,8 @@ impl FolderLock {
         let name = c_path(&folder)?;
         let fd = files::open(&name, libc::O_RDONLY | libc::O_DIRECTORY).map_err(describe)?;
         let lock = FolderLock(fd);
-        // A process holds the lock only for a few file operations. If the holder is stopped meanwhile, the calling
-        // process gives up after 2 s.
+        // A process holds the lock only for a few file operations. If the process that holds the lock is stopped
+        // meanwhile, the calling process gives up after 2 s.
         for _ in 0..2000 {
             // SAFETY: flock takes numbers only.
             if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {

@@ -1,8 +1,8 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
-//! `limits` reads the limits from the environment, `account` counts the bytes that each process holds, `file` lets
-//! several processes share an account. A device without a limit and without a shared account has no `DeviceQuota`, so
-//! its allocations cost nothing here.
+//! `limits` parses the text of limits, `account` counts the bytes that each process holds, `file` lets several
+//! processes share an account. A device with neither a limit nor a shared account has no `DeviceQuota`, so nothing is
+//! counted for its allocations here.
 
 mod account;
 pub mod file;
@@ -28,6 +28,7 @@ use base::uuid::uuid_text;
 /// Whose memory counts towards a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
+    /// This process alone.
     #[default]
     Process,
     /// All processes that share an account.
@@ -43,11 +44,11 @@ impl Scope {
     }
 }
 
-/// What the environment says about limits.
+/// The limits and accounts that the environment asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub limits: Limits,
-    /// The variable that the limits came from.
+    /// The environment variable that set the limits.
     pub from: &'static str,
     pub scope: Scope,
     /// The folder of the shared accounts; `None` if accounts are not shared.
@@ -55,6 +56,7 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether any device is to have a limit or a shared account.
     pub fn ask_for_anything(&self) -> bool {
         !self.limits.is_empty() || self.accounts.is_some()
     }
@@ -68,11 +70,11 @@ pub struct Device {
     pub total: u64,
 }
 
-/// The account of a device.
+/// Where the account of a device is.
 enum AnyAccount {
-    /// In memory of this process alone.
+    /// In memory that only this process has.
     Own(Box<Account>),
-    /// In a file that other processes map, too.
+    /// In a file that other processes map as well.
     Shared(&'static SharedAccount),
 }
 
@@ -85,25 +87,25 @@ impl AnyAccount {
     }
 }
 
-/// One device with a limit or a shared account.
+/// The limit and the account of one device; at least one of a limit and a shared account exists.
 pub struct DeviceQuota {
     pub uuid: [u8; 16],
     pub limit: Option<u64>,
     pub scope: Scope,
-    /// The variable that the limit came from.
+    /// The environment variable that set the limit.
     pub from: &'static str,
     account: AnyAccount,
     /// The seat of this process in the account.
     seat: Mutex<SeatHandle>,
-    /// Bytes that the driver holds for this process besides its allocations (its contexts), as last measured.
+    /// Bytes that the driver held at the last measurement for this process besides its allocations (its contexts).
     context_bytes: AtomicU64,
 }
 
-/// Why memory was refused, in bytes.
+/// Why a limit refused a request. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub limit: u64,
-    /// Used by all processes whose memory counts towards the limit.
+    /// Bytes used by all processes whose memory counts towards the limit.
     pub used: u64,
 }
 
@@ -146,7 +148,7 @@ impl DeviceQuota {
         }
     }
 
-    /// Takes `bytes` if the limit allows it.
+    /// Adds `bytes` to what this process holds, unless a limit would be exceeded.
     pub fn take(&self, bytes: u64) -> Result<(), Refusal> {
         let Some(limit) = self.limit else {
             self.add(bytes);
@@ -169,7 +171,7 @@ impl DeviceQuota {
                 let mut take = || self.account.get().take(&mut seat, bytes, limit);
                 take()
                     .or_else(|_| {
-                        // Dead processes may still count as users.
+                        // The bytes of dead processes may still count as used.
                         self.reap();
                         take()
                     })
@@ -178,44 +180,44 @@ impl DeviceQuota {
         }
     }
 
-    /// Counts `bytes` that this process already has.
+    /// Adds `bytes` that this process already has, whatever the limit.
     pub fn add(&self, bytes: u64) {
         if bytes > 0 {
-            // Fails only above 4 TiB; more is not counted.
+            // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
             let _ = self.account.get().add(&mut lock(&self.seat), bytes);
         }
     }
 
-    /// Gives `bytes` back.
+    /// Subtracts `bytes` from what this process holds.
     pub fn give(&self, bytes: u64) {
         if bytes > 0 {
             self.account.get().give(&mut lock(&self.seat), bytes);
         }
     }
 
-    /// Counts `bytes` as what the driver holds for this process besides its allocations, in place of the last figure.
+    /// Sets the bytes that the driver holds for this process besides its allocations. They replace the earlier figure.
     pub fn set_context_bytes(&self, bytes: u64) {
-        // The lock is taken first: if two threads measured, the second one must not give back bytes that the first one
-        // has not added yet.
+        // The lock is held from the swap to the end. Otherwise a second thread could give back bytes that the first
+        // thread has swapped in but not added yet.
         let mut seat = lock(&self.seat);
         let before = self.context_bytes.swap(bytes, Ordering::SeqCst);
-        // Fails only above 4 TiB; more is not counted.
+        // Fails only if the account would exceed 4 TiB; the bytes are not counted then.
         let _ = self.account.get().add(&mut seat, bytes.saturating_sub(before));
         self.account.get().give(&mut seat, before.saturating_sub(bytes));
     }
 
-    /// Bytes that the driver holds for this process besides its allocations, as last measured.
+    /// Bytes that the driver held for this process besides its allocations when they were last measured.
     pub fn context_bytes(&self) -> u64 {
         self.context_bytes.load(Ordering::SeqCst)
     }
 
-    /// Bytes that this process holds, with its contexts.
+    /// Bytes that this process holds, its contexts included.
     pub fn held(&self) -> u64 {
         lock(&self.seat).held()
     }
 
-    /// The seat as it is now. It differs after each operation, even if the same bytes are held again: two equal answers
-    /// mean that nothing was taken or given back between them.
+    /// A copy of this process's seat. Each operation changes the seat's number, so two equal copies show that no bytes
+    /// were taken or given back between them.
     pub fn seat(&self) -> SeatHandle {
         *lock(&self.seat)
     }
@@ -236,14 +238,14 @@ impl DeviceQuota {
         Some(self.limit?.saturating_sub(self.used()))
     }
 
-    /// Gives back what dead processes held.
+    /// Subtracts what dead processes held from a shared account.
     fn reap(&self) {
         if let AnyAccount::Shared(shared) = &self.account {
             shared.reap();
         }
     }
 
-    /// The living processes on this device's account.
+    /// The living processes that hold memory in this device's account.
     fn holders(&self) -> Vec<Holder> {
         match &self.account {
             AnyAccount::Shared(shared) => shared.holders(),
@@ -269,7 +271,7 @@ fn own_account() -> Box<Account> {
     }
 }
 
-/// What limit and account say of a device, whether or not this process uses it.
+/// What the limit and the account of a device say, for a caller that only asks. This process need not use the device.
 pub struct View {
     pub limit: Option<u64>,
     /// Bytes used by all processes whose memory counts towards the limit.
@@ -280,9 +282,9 @@ pub struct View {
 /// The limits and accounts of one process.
 pub struct Quota {
     settings: Settings,
-    /// By ordinal; `None` for a device without a limit and without a shared account.
+    /// By ordinal; `None` for a device that has neither a limit nor a shared account.
     devices: [OnceCell<Option<DeviceQuota>>; MAX_DEVICES],
-    /// By UUID. A process opens the file of an account once and never closes it.
+    /// The open shared accounts, by the device's UUID. A process opens each account's file once and never closes it.
     opened: Mutex<HashMap<[u8; 16], &'static SharedAccount>>,
 }
 
@@ -300,7 +302,7 @@ impl Quota {
         self.settings.ask_for_anything()
     }
 
-    /// The quota of a device, if it has one. `find` describes the device; it is called until it succeeds once.
+    /// The quota of a device, if it has one. Calls `find`, which describes the device, until `find` has succeeded once.
     pub fn device(&self, ordinal: i16, find: impl FnOnce() -> Option<Device>) -> Option<&DeviceQuota> {
         if !self.settings.ask_for_anything() {
             return None;
@@ -323,7 +325,7 @@ impl Quota {
         known.filter_map(|(ordinal, cell)| Some((ordinal as i16, cell.get()?.as_ref()?)))
     }
 
-    /// What limit and account say of the device with this UUID and total; `None` if it has neither.
+    /// The view of the device that has this UUID and `total` bytes; `None` if it has neither a limit nor an account.
     pub fn view(&self, uuid: [u8; 16], total: u64) -> Option<View> {
         if !self.settings.ask_for_anything() {
             return None;
@@ -351,7 +353,7 @@ impl Quota {
                 used: shared.account().used(),
                 holders,
             }),
-            // This process does not use the device, and other processes do not count towards its limit.
+            // This process uses nothing of the device, and other processes do not count towards this process's limit.
             Scope::Process => Some(View {
                 limit,
                 used: 0,
@@ -360,7 +362,7 @@ impl Quota {
         }
     }
 
-    /// The shared account of a device, opened at the first call that succeeds.
+    /// The shared account of a device. `open` is called until it has succeeded once for the device.
     fn account(
         &self,
         uuid: [u8; 16],
@@ -376,7 +378,7 @@ impl Quota {
         Some(account)
     }
 
-    /// A seat in the shared account of a device; `None` if accounts are not shared.
+    /// Takes a seat in the shared account of a device; `None` if accounts are not shared.
     fn take_seat(&self, uuid: [u8; 16]) -> Result<Option<(&'static SharedAccount, SeatHandle)>, String> {
         let mut problem = None;
         let open = |folder: &Path, uuid| {

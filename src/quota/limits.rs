@@ -1,8 +1,8 @@
-//! The text of a memory limit, as in `VRAMSHIM_MEMORY_LIMIT`.
+//! Parses the text of memory limits, such as the value of `VRAMSHIM_MEMORY_LIMIT`.
 //!
 //! `8GiB` or `50%` (of the device's total) holds for every device. `0=8GiB,1=50%` holds for the named devices, by the
-//! number that the job sees or by UUID. Of several limits that fit a device, a UUID wins over a number, and a number
-//! over the limit for every device. 0 means no limit.
+//! number that the job gives a device or by its UUID. If several limits fit a device, the limit by UUID wins over the
+//! limit by number, which wins over the limit for every device. 0 means no limit.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// `None` if the text is not an amount.
+    /// Reads `8GiB`, `50%` or a number of bytes; `None` for any other text.
     fn parse(text: &str) -> Option<Amount> {
         match text.trim().strip_suffix('%') {
             Some(number) => {
@@ -28,27 +28,29 @@ impl Amount {
         }
     }
 
-    /// The bytes that it means on a device with `total` bytes; `None` if it means no limit.
+    /// The amount in bytes on a device with `total` bytes; `None` if the amount means no limit.
     fn of(self, total: u64) -> Option<u64> {
         match self {
             Amount::Bytes(0) => None,
             Amount::Bytes(bytes) => Some(bytes),
-            // At least one byte: 0 would mean no limit.
+            // 0 bytes would mean no limit, so the share is at least 1 byte.
             Amount::Share(share) => Some(((total as f64 * share) as u64).max(1)),
         }
     }
 }
 
+/// The limits of all devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
+    /// The limit of a device that the other two fields do not name.
     every: Option<Amount>,
     by_number: Vec<(u32, Amount)>,
-    /// A UUID as NVML and CUDA write it, or the first part of one.
+    /// By UUID as NVML writes it, or by the first part of a UUID.
     by_uuid: Vec<(String, Amount)>,
 }
 
 impl Limits {
-    /// `None` if the text is not a list of limits, or if it limits one device twice.
+    /// Reads a list of limits; `None` if the text is no such list, or has two limits for one name.
     pub fn parse(text: &str) -> Option<Limits> {
         let mut limits = Limits::default();
         for part in text.split(',') {
@@ -98,15 +100,14 @@ impl Limits {
         *self == Limits::default()
     }
 
-    /// The devices that have a limit of their own.
+    /// The names of the devices that are limited by name.
     pub fn names(&self) -> Vec<Name<'_>> {
         let numbers = self.by_number.iter().map(|(number, _)| Name::Number(*number));
         let uuids = self.by_uuid.iter().map(|(uuid, _)| Name::Uuid(uuid));
         numbers.chain(uuids).collect()
     }
 
-    /// The limit of a device in bytes. `number` is `None` if it is not known under which number the job sees the
-    /// device.
+    /// The limit of a device in bytes. `number` is the job's number of the device; `None` if the number is not known.
     pub fn of(&self, number: Option<u32>, uuid: &str, total: u64) -> Option<u64> {
         let by_uuid = self.by_uuid.iter().find(|(name, _)| Name::Uuid(name).means(None, uuid));
         let by_number = || {
@@ -130,11 +131,12 @@ pub enum Name<'a> {
 }
 
 impl Name<'_> {
-    /// Whether it names the device with this number and this UUID, which begins with `GPU-`.
+    /// Whether this name means the device that has `number` and `uuid`. `uuid` begins with `GPU-`.
     pub fn means(&self, number: Option<u32>, uuid: &str) -> bool {
         match self {
             Name::Number(name) => Some(*name) == number,
-            // `GPU-` and `MIG-` are skipped: the UUID of a device does not tell which of them it is.
+            // The first four characters (`GPU-`, `MIG-`) are not compared: `uuid` begins with `GPU-` for a MIG instance
+            // too.
             Name::Uuid(name) => uuid
                 .get(4..name.len())
                 .is_some_and(|begin| begin.eq_ignore_ascii_case(&name[4..])),
@@ -151,7 +153,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Whether this is a device's UUID or the first part of one.
+/// Whether the text can be a device's UUID or the first part of a UUID.
 fn is_uuid(text: &str) -> bool {
     ["GPU-", "MIG-"].iter().any(|kind| {
         text.strip_prefix(kind).is_some_and(|rest| {

@@ -6,23 +6,23 @@
 //! offset 16448    slot 1   ...
 //! ```
 //!
-//! The writer stores through a shared mapping and may be killed at any instruction. So the commit word of a slot tells
-//! how far its record got. For slot 5 it goes through these values:
+//! The writer stores through a shared mapping and may be killed at any instruction. So each slot has a commit word,
+//! which shows how much of the slot is written. The commit word of slot 5 takes these values, one after another:
 //!
 //! ```text
-//! 0                    no thread has used the slot; a thread may hold it in reserve
+//! 0                    no event has used the slot; a thread may hold the slot in reserve
 //! 6 | UNDER_WAY        an event has begun; the record is not written yet
-//! 6                    the record is whole: slot number plus one, stored last, with Release
+//! 6                    the record is complete: the slot's number plus one, stored last, with Release
 //! ```
 //!
-//! A reader takes a record only if its commit word is the slot's number plus one. A slot that is still marked with
-//! `UNDER_WAY` after the process ended is an event that was interrupted; its other bytes mean nothing.
+//! A reader takes a record only if the commit word is the slot's number plus one. If a slot has the bit `UNDER_WAY`
+//! after the process ended, the slot's event was interrupted, and the other bytes of the slot mean nothing.
 //!
-//! Threads that write at the same time take several slots at once. So slots are only nearly in the order of time: the
-//! records of one thread are in order, and the times put the records of all threads in order.
+//! Threads that write at the same time take several slots at once. The slots of one thread are in the order of time,
+//! the slots of several threads only nearly. The times in the records give the order of all.
 //!
-//! Sizes and offsets are fixed here, and the compiler checks them below. A reader takes them from here, never from the
-//! file. If the meaning of a field changes, `VERSION` changes.
+//! The constants and structs of this folder fix all sizes and offsets, and the compiler checks the sizes below. A
+//! reader takes sizes and offsets from here, never from the file. If the meaning of a field changes, `VERSION` changes.
 
 pub mod header;
 pub mod record;
@@ -33,11 +33,12 @@ pub use record::{Allocation, Event, MemInfo, RawRecord, Record};
 use std::sync::atomic::AtomicU64;
 
 pub const MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
-/// Format 1 has no `UNDER_WAY`: a thread took one slot at a time, and a slot without a commit word that lies before a
-/// committed one is an event that was interrupted.
+/// The format that the library writes. Format 1 has no `UNDER_WAY`: threads took one slot at a time. If a slot before a
+/// committed one has the commit word 0 in format 1, the slot's event was interrupted.
 pub const VERSION: u32 = 2;
+/// The oldest format that the reader reads.
 pub const OLDEST_VERSION: u32 = 1;
-/// Journal files end in `.vraj`.
+/// The extension of the names of journal files.
 pub const EXTENSION: &str = "vraj";
 
 /// Offset of slot 0; everything before it is the header.
@@ -45,14 +46,14 @@ pub const HEADER_SIZE: usize = 16384;
 /// Bytes of a slot: the commit word and the record.
 pub const SLOT_SIZE: usize = 64;
 
-/// Bit of the commit word from the moment an event begins until its record is whole.
+/// The bit of the commit word that is set from the beginning of an event until its record is complete.
 pub const UNDER_WAY: u64 = 1 << 63;
 
 /// A slot of the file.
 #[repr(C)]
 pub struct Slot {
-    /// The slot's number plus one if the record is whole; the same with `UNDER_WAY` while the event is under way; else
-    /// 0.
+    /// The commit word: the slot's number plus one if the record is complete; the same with `UNDER_WAY` while the event
+    /// is under way; 0 before.
     pub commit: AtomicU64,
     pub record: RawRecord,
 }

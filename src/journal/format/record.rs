@@ -1,12 +1,12 @@
-//! One record of the journal: what it tells (`Event`), and the 56 bytes that stand for it in the file (`RawRecord`).
+//! One record of the journal: its meaning (`Event`), and its 56 bytes in the file (`RawRecord`).
 //!
-//! The library builds an `Event` and encodes it; the reader decodes the bytes to a `Record`. All events share the same
-//! twelve fields on disk, and `encode` and `decode` alone know which field holds what.
+//! The library builds an `Event` and encodes it to a `RawRecord`; the reader decodes the bytes to a `Record`. All
+//! events share the same twelve fields on disk. Only `encode` and `decode` know what a field holds for which event.
 //!
-//! To add a field to an event, add it to the variant, and store it in `encode` and load it in `decode`. Use a field of
-//! `RawRecord` or a bit of `flags` that this kind of record leaves at 0: older journals then have 0 there, and the new
-//! field should read 0 as "not known" (`Option`). An allocation leaves only `result` and four bits of `flags`. If no
-//! field is free, the record needs a new format `VERSION`.
+//! To add a field to an event, add it to the variant, store it in `encode`, and load it in `decode`. Use a field of
+//! `RawRecord` or a bit of `flags` that `encode` leaves at 0 for this event. Older journals have 0 there, so `decode`
+//! should read 0 as "not known" (`None`). Records of allocations have only `result` and some bits of `flags` left. If
+//! no field is left, the record needs a new format `VERSION`.
 
 use std::mem::offset_of;
 
@@ -29,12 +29,12 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What happened.
+/// What a record says that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The job obtained memory.
     Alloc(Allocation),
-    /// The job gave an allocation back. If `context_gone`, it did so by destroying or resetting the context.
+    /// The job gave an allocation back. If `context_gone`, the job destroyed or reset the context of the allocation.
     Free { allocation: Allocation, context_gone: bool },
     /// The job asked for `requested` bytes and got the CUDA result `result`. If `over_limit`, the library refused the
     /// request because of a limit and did not ask the next layer.
@@ -44,43 +44,44 @@ pub enum Event {
         result: i32,
         over_limit: bool,
     },
-    /// Memory at `address` was to be freed, with the CUDA result `result`. If a policy tried to give a segment back,
-    /// `segment` is its size in bytes; if the job made the call, `segment` is `None`.
+    /// The free of the memory at `address` failed with the CUDA result `result`. If a policy tried to give a segment
+    /// back, `segment` is the segment's size in bytes. If the job made the call, `segment` is `None`.
     FreeFailed {
         address: u64,
         segment: Option<u64>,
         result: i32,
     },
-    /// A policy obtained a segment of `size` bytes from the next layer. If `moved`, it holds no new memory but memory
-    /// that the policy unmapped elsewhere.
+    /// A policy obtained a segment of `size` bytes from the next layer. If `moved`, the segment holds no new memory,
+    /// but memory that the policy unmapped elsewhere.
     SegmentAlloc { address: u64, size: u64, moved: bool },
-    /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of memory that it had mapped. If
-    /// `moved`, the policy maps the same memory elsewhere. If `context_gone`, the memory went with its context.
+    /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of the memory that the policy
+    /// had mapped. If `moved`, the policy keeps the memory and maps it elsewhere. If `context_gone`, the memory was
+    /// freed because its context was destroyed.
     SegmentFree {
         address: u64,
         size: u64,
         moved: bool,
         context_gone: bool,
     },
-    /// The driver's own pools of this class (stream-ordered pools, or graph memory) now hold `reserved` bytes of the
-    /// device. For graph memory, launched graphs use `used` of these bytes.
+    /// The driver's own pools of this class (`async` or `graph`) now hold `reserved` bytes of the device. For `graph`,
+    /// launched graphs use `used` of these bytes.
     PoolReserved { class: ClassCode, reserved: u64, used: u64 },
-    /// A context of this device was destroyed. For each of its allocations a `Free` with `context_gone` follows.
+    /// A context of this device was destroyed. For each allocation of the context a `Free` with `context_gone` follows.
     ContextDestroyed { context: u64 },
     /// The job mapped the physical memory `handle` at an address.
     Map { address: u64, size: u64, handle: u64 },
     /// The job unmapped `size` bytes at `address`.
     Unmap { address: u64, size: u64 },
-    /// The device's memory as it was at this moment.
+    /// A measurement of the device's memory.
     Measured {
-        /// The next layer's answer to `cuMemGetInfo`; `None` if no context allowed the question.
+        /// The next layer's answer to `cuMemGetInfo`; `None` if it could not be asked.
         mem_info: Option<MemInfo>,
-        /// Bytes that NVML counts for this process, more than 0; `None` if NVML does not say.
+        /// Bytes that NVML reports for this process, more than 0; `None` if NVML does not report them.
         process_bytes: Option<u64>,
-        /// Bytes that the ledger had reserved on the device.
+        /// Reserved bytes of the device in the ledger.
         reserved: u64,
     },
-    /// A kind of record that this version does not know: from a newer library, or damaged.
+    /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
 
@@ -88,29 +89,29 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub class: ClassCode,
-    /// Device or host address; for classes without addresses (vmm, array, mipmap, external memory) a handle.
+    /// Device or host address. For classes without addresses (vmm, array, mipmap, external memory), a handle.
     pub address: u64,
     /// Bytes that the job asked for.
     pub requested: u64,
     /// Bytes after rounding.
     pub allocated: u64,
-    /// Bytes that this call obtained from the next layer, pitch and padding included; `None` if the allocation lies in
-    /// a segment or in a pool of the driver.
+    /// Bytes that the call obtained from the next layer, pitch and padding included. `None` if the allocation lies in a
+    /// segment or in a pool of the driver.
     pub reserved: Option<u64>,
-    /// The stream that the call named: 0 for none (also in journals of older libraries), 1 for the default stream, 2 to
-    /// 254 for others in the order in which they first came, 255 for all streams after those.
+    /// The stream that the call named. 0: none, or an older library wrote the journal. 1: the default stream. 2 to 254:
+    /// other streams, in the order of their first calls. 255: any later stream.
     pub stream: u8,
 }
 
 /// The next layer's answer to `cuMemGetInfo`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
-    /// More than 0.
+    /// Always more than 0.
     pub total: u64,
     pub free: u64,
 }
 
-/// A record as it lies in the file. What a field holds depends on `kind`; see `Event::encode`.
+/// A record as it is in the file. What a field holds depends on `kind`; see `Event::encode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawRecord {
@@ -143,7 +144,7 @@ const UNMAP: u8 = 10;
 const MEASURED: u8 = 11;
 
 // Bits of `RawRecord::flags`.
-/// Of an allocation: this call obtained memory from the next layer, `detail` bytes.
+/// In the record of an allocation: the call obtained `detail` bytes from the next layer.
 const DIRECT: u8 = 1;
 const CONTEXT_GONE: u8 = 2;
 const MOVED: u8 = 4;
@@ -156,9 +157,10 @@ fn flag(condition: bool, bit: u8) -> u8 {
 }
 
 impl Event {
-    /// The record of this event, without time and thread: the writer fills these in.
+    /// The record of this event. Its time and thread are 0; the writer fills them in.
     ///
-    /// Inlined where the variant is known, so that only the stores of its fields remain: it runs at each allocation.
+    /// The function runs at each allocation. It is inlined: where the compiler knows the variant, only the stores of
+    /// the variant's fields remain.
     #[inline(always)]
     pub fn encode(self, api: Api, device: i16) -> RawRecord {
         let blank = RawRecord {
@@ -306,7 +308,7 @@ impl Allocation {
     }
 }
 
-/// The fields of a segment, which is linear memory; its size fills all three sizes.
+/// `blank` with the fields of a segment: the class is linear, and all three sizes are the segment's size.
 #[inline(always)]
 fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
     RawRecord {
@@ -320,7 +322,7 @@ fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
 }
 
 impl RawRecord {
-    /// The record in these bytes: at least 56, of which the first ones count.
+    /// The record in the first 56 bytes of `bytes`, which must not be fewer.
     pub fn from_bytes(bytes: &[u8]) -> RawRecord {
         RawRecord {
             time_ns: u64_at(bytes, offset_of!(RawRecord, time_ns)),
@@ -339,8 +341,8 @@ impl RawRecord {
         }
     }
 
-    /// What the record tells. Any 56 bytes mean something: what this version does not know becomes `Event::Unknown`, or
-    /// a code that names no class or function.
+    /// Decodes the record. This works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or
+    /// function stays a number.
     pub fn decode(&self, slot: u64) -> Record {
         let class = ClassCode::from(self.class);
         let has = |bit: u8| self.flags & bit != 0;
@@ -358,7 +360,7 @@ impl RawRecord {
             },
             FREE_FAILED => Event::FreeFailed {
                 address: self.address,
-                // Only the record of a segment names a class.
+                // Among failed frees, only the record of a segment has a class.
                 segment: (self.class != 0).then_some(self.size),
                 result: self.result,
             },

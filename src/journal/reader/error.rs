@@ -1,4 +1,4 @@
-//! Why a file cannot be read as a journal, with the advice that the user gets.
+//! Why a file cannot be read as a journal. The messages tell the user what to do.
 
 use std::fmt;
 use std::io;
@@ -20,11 +20,11 @@ pub enum Problem {
     /// The file does not begin as a journal does.
     NotAJournal,
     OtherVersion(u32),
-    /// The version is a known one, but the header's sizes are not those of that version.
+    /// The version is known, but the sizes in the header are not those of this version.
     OtherLayout,
-    /// The file begins as a journal does, but is shorter than a header. It has this many bytes.
+    /// The file begins as a journal does, but its size, which is given here, is less than a header's.
     Short(u64),
-    /// The process has not finished the header: it is just starting, or was killed while it did.
+    /// The header is not complete: the process is just starting, or was killed while it wrote the header.
     NotReady,
 }
 

@@ -1,20 +1,21 @@
-//! The records of a journal that is still being written: each once, in the order of their times.
+//! Reads a journal while its process still writes it, and hands out each record once, in the order of the times.
 //!
-//! A follower reads the slots that were taken since it looked last. It also reads again the slots that held no record
-//! then. A record that it finds waits until no earlier record can come. How early a record can be follows from
-//! `writer::Journal::claim`: the writer marks the slot as under way before it takes the time. So:
+//! The follower reads the file again and again; each time is a *look*. A look reads the slots that were taken since the
+//! last look, and again the slots that held no record at the last look. A record waits in memory until no earlier
+//! record can come. How early a record can be follows from `writer::Journal::claim`: the writer *marks* the slot
+//! (`UNDER_WAY`) before it reads the clock. So:
 //!
 //! - If a slot was not marked when a look began, its record is later than every record that was read before that look.
-//! - If a slot is marked, its record is later than the look that last found the slot unmarked. The slot holds back all
-//!   records that are later than that look until it is committed: mostly for less than a microsecond.
+//! - If a slot is marked, its record is later than every record that was read before the last look that found the slot
+//!   unmarked. All later records are held back until the slot is committed: mostly for less than a microsecond.
 //!
-//! A call that waits for the device may be under way for long. After `PATIENCE` its slot holds nothing back any more.
-//! Its record is handed out when it comes, and `late` counts it as out of order.
+//! A call that waits for the device may be under way for long. After `PATIENCE` the slot of such a call holds back no
+//! records any more. The record of the call is handed out when it comes, and `late` counts it.
 //!
-//! A long file is read in portions. The order of the slots is not the order of the times. A thread has up to 64 slots in
-//! reserve, and may use them after other threads have used later slots. So the next portion can hold records that are
-//! earlier than some that were read. At most the 64 latest records that were read of each thread are concerned.
-//! Therefore the `HELD` latest records wait, and only the others are handed out. This bounds the memory, too.
+//! A long file is read in portions. The slots are not in the order of the times: a thread holds up to 64 slots in
+//! reserve, and may use them after other threads have used later slots. So the next portion can have records that are
+//! earlier than some records that were read already, at most than the 64 latest of each thread. Therefore the `HELD`
+//! latest records wait, and only earlier records are handed out. This also bounds the memory.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -24,15 +25,15 @@ use super::journal::Journal;
 use super::records::{commit_word, key, record_in};
 use crate::format::{HEADER_SIZE, Record, SLOT_SIZE};
 
-/// Slots that are read at once.
+/// The largest number of slots that are read at once.
 const PORTION: u64 = 1 << 16;
-/// Slots in reserve that are at most this far apart are read at once.
+/// If two slots in reserve are at most this far apart, they are read together with the slots between them.
 const NEAR: u64 = 64;
-/// Records that may wait: enough for 1024 threads.
+/// How many records may wait: enough for 1024 threads with 64 slots each.
 const HELD: usize = 1 << 16;
 /// How long a call that is under way holds back later records.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often slots under way are read again before `follow` returns.
+/// How often `follow` reads the marked slots again before it returns.
 const RETRIES: u32 = 4;
 /// The pause before each of these retries.
 const RETRY_PAUSE: Duration = Duration::from_micros(300);
@@ -42,28 +43,28 @@ pub struct Follower {
     journal: Journal,
     /// The first slot that was not read yet.
     next: u64,
-    /// Slots below `next` that were unused when they were read, in order: a thread holds them in reserve, or has ended.
+    /// Slots below `next` that were unused when they were read, in order. A thread holds or held each in reserve.
     reserved: Vec<u64>,
-    /// Slots below `next` whose event is under way.
+    /// Slots below `next` whose event was under way when they were read.
     marked: Vec<Marked>,
-    /// Records that were read and are not in `waiting` yet.
+    /// Records that were read and not yet moved to `waiting`.
     found: Vec<Record>,
     /// Records that wait to be handed out, in order.
     waiting: VecDeque<Record>,
-    /// The latest time that was read.
+    /// The latest time of a record that was read.
     latest: u64,
-    /// A record in a slot that was not marked at the last look has at least this time.
+    /// The least time that a record can have in a slot that was not marked at the last look.
     unmarked_from: u64,
     /// Records up to this time may be handed out.
     frontier: u64,
-    /// The key of the record that was handed out last.
+    /// The greatest key of the records that were handed out.
     handed_out: (u64, u64),
     late: u64,
-    /// Whether the follower has read everything that was there at its first look.
+    /// Whether the follower has once reached the end of the file.
     begun: bool,
-    /// Records that may wait (`HELD`, fewer in tests).
+    /// How many records may wait (`HELD`, fewer in tests).
     held: usize,
-    /// Slots that are read at once (`PORTION`, fewer in tests).
+    /// The largest number of slots that are read at once (`PORTION`, fewer in tests).
     portion: u64,
     buffer: Vec<u8>,
 }
@@ -71,9 +72,9 @@ pub struct Follower {
 /// A slot whose event is under way.
 struct Marked {
     slot: u64,
-    /// Its record has at least this time.
+    /// The least time that the record of this slot can have.
     from: u64,
-    /// Until then it holds back records later than `from`.
+    /// Until when this slot holds back records that are later than `from`.
     until: Instant,
 }
 
@@ -108,7 +109,7 @@ impl Follower {
         }
     }
 
-    /// Begins again with the first record.
+    /// Forgets everything that was read, so that reading begins again with the first record.
     pub fn restart(&mut self) {
         self.next = 0;
         self.reserved.clear();
@@ -128,30 +129,30 @@ impl Follower {
         &self.journal
     }
 
-    /// How many bytes of the journal have been read, and how many there are.
+    /// The number of bytes of slots that were read, and of slots that are in the journal.
     pub fn progress(&self) -> (u64, u64) {
         let bytes = |slots: u64| slots * SLOT_SIZE as u64;
         (bytes(self.next), bytes(self.end().max(self.next)))
     }
 
-    /// Slots whose event has begun and is not finished.
+    /// The number of slots whose event has begun and is not finished.
     pub fn unfinished(&self) -> u64 {
         self.marked.len() as u64
     }
 
-    /// Events that were handed out after later ones.
+    /// The number of records that were handed out after a later record.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Reads at most one portion; `next` then hands out the records that may be handed out. False if there is more to
-    /// read.
+    /// Reads at most one portion of new slots in each of at most two looks. `next` then hands out the records that need
+    /// not wait. Returns false if there is more to read.
     pub fn follow(&mut self) -> Result<bool, OpenError> {
         self.look()?;
         if self.is_behind() {
             return Ok(false);
         }
-        // A second look proves for the records of the first one that no earlier record can come.
+        // After a second look, no record can come that is earlier than the records that the first look read.
         self.look()?;
         for _ in 0..RETRIES {
             if !self.marked.iter().any(Marked::holds_back) {
@@ -164,7 +165,7 @@ impl Follower {
         Ok(!self.is_behind())
     }
 
-    /// Merges the records that were found into those that wait. Mostly all of them are later.
+    /// Moves the records in `found` to their places in `waiting`. Mostly all of `found` is later than all of `waiting`.
     fn put_in_order(&mut self) {
         self.found.sort_by_key(key);
         let Some(first) = self.found.first().map(key) else {
@@ -181,13 +182,13 @@ impl Follower {
         self.waiting.extend(among);
     }
 
-    /// Sets the frontier: records may be handed out up to the earliest time at which another one may still come.
+    /// Sets the frontier to the least time that a record can have that was not read yet.
     fn settle(&mut self) {
         self.put_in_order();
         if !self.begun {
             self.begun = true;
-            // These events began before the first look, so their times may be as early as 0. They hold nothing back, or
-            // no record could be handed out before they end.
+            // The marked events began before the first look, so their times are unknown. They must not hold back any
+            // record: otherwise no record could be handed out before the events end.
             for marked in &mut self.marked {
                 marked.until = Instant::now();
             }
@@ -196,24 +197,25 @@ impl Follower {
         self.frontier = held_back.map(|marked| marked.from).fold(self.unmarked_from, u64::min);
     }
 
-    /// Lets all records that were read be handed out, because the follower will not look again.
+    /// Lets `next` hand out all records that were read. The caller will not call `follow` again.
     pub fn finish(&mut self) {
         self.frontier = u64::MAX;
     }
 
-    /// The number of slots that were taken, as far as the file has them.
+    /// The number of slots that threads took, but at most the number of slots in the file.
     fn end(&self) -> u64 {
         self.journal.claimed()
     }
 
+    /// Whether there are taken slots that were not read yet.
     fn is_behind(&self) -> bool {
         self.next < self.end()
     }
 
-    /// Reads the slots that held no record at the last look, and those that were taken since.
+    /// One look: reads the slots that held no record at the last look, and a portion of the slots taken since.
     fn look(&mut self) -> Result<(), OpenError> {
-        // The process goes on writing during the look. So a record that comes later is certainly later than the records
-        // that were read before the look, and only than those.
+        // The process goes on writing during the look. So a record that this look does not find is later than all
+        // records that were read before the look, but not always later than those read during the look.
         let known = self.latest;
         self.journal.refresh()?;
         self.look_at_marked()?;
@@ -223,7 +225,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Ends a look; before it began, records up to the time `known` had been read.
+    /// Ends a look. `known` is the latest time of the records that were read before the look began.
     fn looked(&mut self, known: u64) {
         self.put_in_order();
         if !self.is_behind() {
@@ -231,7 +233,7 @@ impl Follower {
         }
     }
 
-    /// Reads the next portion of the slots that were taken since.
+    /// Reads the next portion of slots that were never read.
     fn look_at_new(&mut self) -> Result<(), OpenError> {
         let first = self.next;
         let count = self.end().saturating_sub(first).min(self.portion);
@@ -245,7 +247,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads the slots that threads held in reserve, those that are near each other at once.
+    /// Reads again the slots that threads held in reserve. Slots that are near each other are read together.
     fn look_at_reserved(&mut self) -> Result<(), OpenError> {
         let reserved = std::mem::take(&mut self.reserved);
         let mut rest = &reserved[..];
@@ -265,7 +267,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads the slots whose event was under way.
+    /// Reads again the slots whose event was under way.
     fn look_at_marked(&mut self) -> Result<(), OpenError> {
         for marked in std::mem::take(&mut self.marked) {
             let index = marked.slot;
@@ -273,15 +275,15 @@ impl Follower {
             if self.read(index, 1)? == 0 || !self.take(index, index) {
                 self.marked.push(marked);
             } else if let Some(again) = self.marked.get_mut(was) {
-                // The slot is still marked. The older entry stays, because its `from` and `until` are those of the look
-                // that first found the slot marked.
+                // The slot is still marked. The old entry replaces the new one, because `from` and `until` must be
+                // those of the look that first found the slot marked.
                 *again = marked;
             }
         }
         Ok(())
     }
 
-    /// Reads up to `count` slots into the buffer. Returns how many of them the file has.
+    /// Reads `count` slots from slot `first` on into the buffer. Returns the number of slots that the file had.
     fn read(&mut self, first: u64, count: u64) -> Result<u64, OpenError> {
         self.buffer.resize(count as usize * SLOT_SIZE, 0);
         let start = HEADER_SIZE as u64 + first * SLOT_SIZE as u64;
@@ -291,8 +293,8 @@ impl Follower {
         }
     }
 
-    /// Takes the record out of slot `index` of the buffer, which begins with slot `first`, or notes that its event is
-    /// under way. False if the slot is still unused.
+    /// Examines slot `index` in the buffer, which begins with slot `first`. Adds the slot's record to `found`, or the
+    /// slot to `marked`. Returns false if the slot is unused.
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
         match commit_word(slot) {
@@ -302,7 +304,7 @@ impl Follower {
                 self.found.push(event);
             }
             0 if self.journal.marks_under_way() => return false,
-            // Under way. In format 1 an unused slot looks the same.
+            // The event is under way. In format 1 an unused slot looks the same.
             _ => self.marked.push(Marked {
                 slot: index,
                 from: self.unmarked_from,
@@ -313,7 +315,7 @@ impl Follower {
     }
 }
 
-/// The records that may be handed out now. After `None` there may be more once the follower has looked again.
+/// Hands out the records that need not wait. After `None`, a call of `follow` can make more records available.
 impl Iterator for Follower {
     type Item = Record;
 

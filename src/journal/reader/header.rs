@@ -1,4 +1,4 @@
-//! What a journal's header says. The values are copied out of the file; none of them is used as an offset or a count.
+//! Reads a journal's header. The values are copied out of the file, and none of them is used as an offset.
 
 use std::mem::offset_of;
 
@@ -10,14 +10,14 @@ use crate::format::{
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
 
-/// What a journal says about its process. In texts, bytes that are not UTF-8 are replaced by U+FFFD.
+/// The header of a journal (`format::Header`). In texts, bytes that are not UTF-8 are replaced by U+FFFD.
 #[derive(Clone, Debug)]
 pub struct Header {
     pub pid: u32,
     pub parent_pid: u32,
     pub start_ticks: u64,
     pub boot_id: [u8; 16],
-    /// CLOCK_REALTIME at the start, nanoseconds.
+    /// CLOCK_REALTIME when the journal was created, in nanoseconds.
     pub wall_start_ns: u64,
     /// CLOCK_MONOTONIC at the same moment.
     pub mono_start_ns: u64,
@@ -30,7 +30,7 @@ pub struct Header {
     pub devices: Vec<Device>,
     /// How the job looked up functions of the library, in the order of `format::Route`.
     pub routes: Vec<HandedOut>,
-    /// Frees that succeeded, of memory that was allocated without the library.
+    /// Successful frees of addresses that the library did not know.
     pub unknown_frees: u64,
     pub lost_first_ns: u64,
     pub lost_errno: i32,
@@ -41,6 +41,7 @@ pub struct Header {
     pub(super) lost: u64,
 }
 
+/// One device as the job sees it.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub ordinal: i32,
@@ -54,14 +55,15 @@ pub struct Device {
 /// The functions of the library that one route handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandedOut {
+    /// The number of look-ups that got a function of the library.
     pub times: u64,
-    /// As in `format::RouteEntry`.
+    /// Bit sets of the functions that were handed out, as in `format::RouteEntry`.
     driver: u64,
     runtime: u64,
 }
 
 impl HandedOut {
-    /// Whether the route handed out the function that is recorded under this `Api` number.
+    /// Whether the route handed out the function with this `Api` number.
     pub fn has(&self, api: u16) -> bool {
         let bit = |word: u64, number: u16| number < 64 && word >> number & 1 == 1;
         match api.checked_sub(FIRST_RUNTIME_API) {
@@ -71,7 +73,7 @@ impl HandedOut {
     }
 }
 
-/// The format's version and the header, from the first bytes of a file.
+/// Reads the format's version and the header from the first `HEADER_SIZE` bytes of a file.
 pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     use format::Header as H;
     let begins = head.len().min(MAGIC.len());
@@ -150,13 +152,13 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     Ok((version, header))
 }
 
-/// A text without its padding.
+/// The text in a field, without the padding.
 fn text(field: &[u8]) -> String {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end]).into_owned()
 }
 
-/// NUL-separated texts without the padding. An empty text between two others is kept.
+/// The NUL-separated texts in a field, without the padding. An empty text between two others is kept.
 fn texts(field: &[u8]) -> Vec<String> {
     let end = field.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     if end == 0 {

@@ -11,11 +11,14 @@ use super::header::{Header, parse_header};
 use crate::format::{HEADER_SIZE, SLOT_SIZE};
 use base::identity;
 
+/// Whether the process of a journal runs, and if not, how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Running,
+    /// The process exited with this status.
     Exited(i32),
-    /// The process is gone and did not note its exit: a signal, `_exit`, or the machine went down.
+    /// The process ended without noting an exit: a signal killed it, the job made the system call itself, or the
+    /// machine went down.
     Killed,
 }
 
@@ -29,8 +32,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens a journal. The process that writes the journal must not do this: when it closes any descriptor of the
-    /// file, the kernel drops its lock on the file.
+    /// Opens a journal. The process that writes the journal must not call this: if a process closes any descriptor of a
+    /// file, the kernel drops the process's locks on the file.
     pub fn open(path: &Path) -> Result<Journal, OpenError> {
         Self::read_head(path).map_err(|problem| OpenError {
             path: path.to_owned(),
@@ -39,11 +42,11 @@ impl Journal {
     }
 
     fn read_head(path: &Path) -> Result<Journal, Problem> {
-        // Checked before the file is opened, because opening a device file can have effects.
+        // The kind of the file is checked before the file is opened, because opening a device file can have effects.
         if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
             return Err(Problem::NotAFile);
         }
-        // If a FIFO has taken the file's place since, `O_NONBLOCK` keeps the open from waiting for its writer.
+        // If a FIFO has taken the file's place meanwhile, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
         let mut options = File::options();
         let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(Problem::Io)?;
@@ -63,7 +66,7 @@ impl Journal {
         })
     }
 
-    /// Reads the header again, and looks again whether the process still runs.
+    /// Reads the header again, and checks again whether the process still runs.
     pub fn refresh(&mut self) -> Result<(), OpenError> {
         let head = Head::of(&self.file).map_err(|problem| self.error(problem))?;
         self.header = head.header;
@@ -92,19 +95,20 @@ impl Journal {
         self.state
     }
 
-    /// Bytes in the file, for a progress bar.
+    /// The size of the file in bytes, as of the last `refresh`.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Nanoseconds from start to exit, if the process noted its exit.
+    /// Nanoseconds from the creation of the journal to the exit, if the process noted its exit.
     pub fn ended_ns(&self) -> Option<u64> {
         self.header.ended.then_some(self.header.ended_ns)
     }
 
-    /// Events that happened but are not in the file: those that the writer counted as lost, and taken slots beyond the
-    /// end of the file. While the process runs, such a slot may only wait for the file to grow, so it is not counted.
-    /// If the file was cut short, this is an upper bound: a few of the slots may only have been held in reserve.
+    /// Events that happened but are not in the file: events that the writer counted as lost, and taken slots beyond the
+    /// end of the file. Slots beyond the end are not counted while the process runs, because the file may still grow.
+    /// If the file was cut short, the number is an upper bound: threads may have held some of
+    /// the slots in reserve.
     pub fn lost(&self) -> u64 {
         let missing = match self.state {
             State::Running => 0,
@@ -113,22 +117,22 @@ impl Journal {
         self.header.lost.saturating_add(missing)
     }
 
-    /// Slots that threads took, as far as the file has them.
+    /// The number of slots that threads took, but at most the number of slots in the file.
     pub(super) fn claimed(&self) -> u64 {
         self.header.claimed.min(self.slots())
     }
 
-    /// Whether the commit words of this file's format tell an event under way from a slot held in reserve.
+    /// Whether a commit word in this file shows that an event is under way. In format 1 such a slot looks unused.
     pub(super) fn marks_under_way(&self) -> bool {
         self.version > 1
     }
 
-    /// Fills `buffer` from the file, as far as the file goes; returns the number of bytes read.
+    /// Fills `buffer` from the file at `offset`, up to the end of the file. Returns the number of bytes read.
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         fill(&self.file, buffer, offset)
     }
 
-    /// Whole slots in the file.
+    /// The number of complete slots in the file.
     pub(super) fn slots(&self) -> u64 {
         self.size.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
     }
@@ -148,8 +152,8 @@ impl Head {
         let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
         head.truncate(got);
         let (version, header) = parse_header(&head)?;
-        // The size is read after the header, so the file has room for every slot that the header counts and that was
-        // written.
+        // The size is read after the header. So every slot that the header counts, and that is written, lies within the
+        // size.
         let size = file.metadata().map_err(Problem::Io)?.len();
         let state = match (is_running(file, &header), header.ended) {
             (true, _) => State::Running,
@@ -165,8 +169,8 @@ impl Head {
     }
 }
 
-/// Whether the process that wrote this file still holds its lock on it. This works from any pid namespace. On a file
-/// system without locks, the process is looked for by pid and start time instead.
+/// Whether the process that wrote this file still runs: whether it holds its lock on the file. This works from any pid
+/// namespace. On a file system without locks, the process is looked for by pid and start time instead.
 fn is_running(file: &File, header: &Header) -> bool {
     // SAFETY: `flock` is plain data, valid if all zero.
     let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
@@ -182,7 +186,7 @@ fn is_running(file: &File, header: &Header) -> bool {
         && identity::start_ticks(&header.pid.to_string()) == Some(header.start_ticks)
 }
 
-/// Reads until `buffer` is full or the file ends.
+/// Reads from `offset` until `buffer` is full or the file ends. Returns the number of bytes read.
 fn fill(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut got = 0;
     while got < buffer.len() {

@@ -1,9 +1,9 @@
-//! The journal's end in the program: reads what a process wrote, dead or alive, and checks everything it uses.
+//! Reads journals, in the program. The process that writes the journal may be running, ended or killed.
 //!
-//! Offsets come from `format`, never from the file; how much there is comes from the file's size. The file is read in
-//! blocks, not mapped: if a mapped file were cut short, the reader would be killed by SIGBUS. A slot whose commit word
-//! does not match is skipped, and counted if an event had begun in it. `records` puts the others in order; `follow`
-//! does so while the process still writes.
+//! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
+//! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
+//! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
+//! still writes.
 
 mod error;
 mod follow;

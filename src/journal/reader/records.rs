@@ -1,12 +1,12 @@
 //! The records of a whole journal in the order of their times.
 //!
 //! The slots of a file are nearly in the order of time. A thread may hold a slot in reserve, so a record can be later
-//! than the records in the slots behind it. But no record is from before its slot was taken.
+//! than records in later slots. But no record is from before its slot was taken.
 //!
 //! The file is read twice, in blocks of slots. The first reading finds the earliest time in each block. The second
-//! reading sorts the records of each block. A record is handed out if no record in the blocks behind it is earlier;
-//! the few others wait in a heap. This is right for any times in the file. If the times are in disorder, only the heap
-//! grows.
+//! reading sorts the records of each block. A record is handed out if no record in a later block is earlier. All other
+//! records of the block wait in a heap. The order is right for any times in the file; the more disorder, the larger the
+//! heap.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -19,31 +19,31 @@ use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, Slot};
 
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 4 << 20;
-/// No time of a record is later.
+/// Later than any time of a record.
 const NEVER: u64 = u64::MAX;
 
-/// Iterator over committed records. A read error is handed out once, after the records before it, and ends the
-/// iterator.
+/// Iterator over the committed records of a journal. A read error ends the iterator: it is the last item, after all
+/// records that were read before it.
 pub struct Records<'a> {
     journal: &'a Journal,
     /// Bytes of a block: a whole number of slots.
     block: usize,
-    /// For each block, the earliest time in all blocks behind it. Empty before the first record is asked for, and for a
-    /// file of one block.
+    /// For each block, the earliest time in all later blocks. Empty before the first reading, and for a file of one
+    /// block.
     behind: Vec<u64>,
     buffer: Vec<u8>,
     /// Blocks read so far.
     blocks: usize,
-    /// Where in the file these blocks end.
+    /// The offset in the file where the blocks read so far end.
     read_to: u64,
-    /// Records of the last block, the next one last.
+    /// Records of the block that was read last, in reverse order: the next record to hand out is the last.
     ready: Vec<Record>,
-    /// Records of earlier blocks, later than some record of a block behind.
+    /// Records of earlier blocks that are not handed out yet, because some record of a later block is earlier.
     waiting: BinaryHeap<Waiting>,
     /// Records up to this time may be handed out.
     frontier: u64,
     unfinished: u64,
-    /// Uncommitted slots since the last committed one.
+    /// In format 1: the number of uncommitted slots since the last committed slot.
     gap: u64,
     failed: Option<io::Error>,
     done: bool,
@@ -51,12 +51,13 @@ pub struct Records<'a> {
 
 struct Waiting(Record);
 
+/// What records are ordered by.
 pub(super) fn key(record: &Record) -> (u64, u64) {
     (record.time_ns, record.slot)
 }
 
 impl Ord for Waiting {
-    /// The earliest is the greatest: it leaves the heap first.
+    /// The earliest record is the greatest, so that it leaves the heap first.
     fn cmp(&self, other: &Self) -> Ordering {
         key(&other.0).cmp(&key(&self.0))
     }
@@ -106,14 +107,14 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// How many bytes of the file have been used, for a progress bar. Records in the heap count as used.
+    /// How many bytes of the file have been handed out, for a progress bar. Records in the heap count as handed out.
     pub fn position(&self) -> u64 {
         let ahead = (self.ready.len() * SLOT_SIZE) as u64;
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
-    /// Slots read so far whose event began and was never finished. In format 1 such a slot looks like one that was
-    /// never taken; there, uncommitted slots before a committed one are counted.
+    /// The number of slots read so far whose event has begun and is not finished. In format 1, which does not mark such
+    /// slots, uncommitted slots before a committed slot count.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
     }
@@ -127,12 +128,12 @@ impl<'a> Records<'a> {
         Ok(!self.buffer.is_empty())
     }
 
-    /// The first reading. A process that still runs may commit records between the two readings; if one of them is
-    /// earlier than a record that was handed out already, it follows at once. The second reading meets and reports read
-    /// errors.
+    /// The first reading, which fills `behind`. A process that still runs may commit records between the two readings.
+    /// If such a record is earlier than records that were handed out already, it is handed out next. A read error ends
+    /// the first reading silently; the second reading reports the error.
     fn look_ahead(&mut self) {
         let mut start = HEADER_SIZE as u64;
-        // A single block has no blocks behind it.
+        // If the file has a single block, no later block can have an earlier record.
         if self.journal.size().saturating_sub(start) > self.block as u64 {
             while let Ok(true) = self.read(start) {
                 let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
@@ -145,7 +146,8 @@ impl<'a> Records<'a> {
                 start += self.buffer.len() as u64;
             }
         }
-        // `behind` holds the earliest time in each block; from here on, the earliest time behind each block.
+        // Up to here `behind` has the earliest time in each block. The loop replaces it by the earliest time in all
+        // later blocks.
         let mut earliest = NEVER;
         for time in self.behind.iter_mut().rev() {
             let own = std::mem::replace(time, earliest);
@@ -154,8 +156,8 @@ impl<'a> Records<'a> {
         self.read_to = HEADER_SIZE as u64;
     }
 
-    /// Reads the next block and sorts its records. At the end of the file, or after an error, all waiting records may
-    /// be handed out.
+    /// Reads the next block and sorts its records. At the end of the file, or after a read error, lets all waiting
+    /// records be handed out.
     fn advance(&mut self) {
         if self.blocks == 0 {
             self.look_ahead();
@@ -182,9 +184,9 @@ impl<'a> Records<'a> {
                     self.unfinished += std::mem::take(&mut self.gap);
                     self.ready.push(record_in(index, slot));
                 }
-                // Held in reserve by a thread, or never taken.
+                // A thread holds the slot in reserve, or no thread has taken it.
                 0 if knows_under_way => {}
-                // Under way, or damaged: no record in either case.
+                // The event is under way, or the slot is damaged.
                 _ if knows_under_way => self.unfinished += 1,
                 _ => self.gap += 1,
             }
@@ -198,7 +200,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// The offset of the time in a slot.
+/// The offset of the record's time in a slot.
 const TIME: usize = offset_of!(Slot, record) + offset_of!(RawRecord, time_ns);
 
 pub(super) fn commit_word(slot: &[u8]) -> u64 {

@@ -88,7 +88,7 @@ fn reads_what_was_written() {
     });
 }
 
-/// The sample with other commit words in some slots, as a file of the given format.
+/// The sample as a file of the given format version, with other commit words in some slots (`(slot, word)`).
 fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = sample();
     bytes[offset_of!(format::Header, version)] = version;
@@ -120,8 +120,8 @@ fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
     assert_eq!(found_and_unfinished(&with_words(1, &[])), (EVENTS, 0));
 }
 
-/// The slots in the order in which their records are handed out. The file is read in blocks of `slots` slots, and the
-/// position is checked to grow.
+/// The slots in the order in which `Records` hands out their records. The file is read in blocks of `slots` slots.
+/// Checks that the position grows.
 fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
     with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
@@ -150,7 +150,7 @@ fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
 
 #[test]
 fn events_come_in_the_order_of_their_times() {
-    // Slots 3 and 4 were held in reserve for long. The thread that took slot 50 read the clock late.
+    // As if a thread held slots 3 and 4 in reserve for long, and the thread that took slot 50 read the clock late.
     let time = |index| match index {
         3 => 805,
         4 => 806,
@@ -243,7 +243,7 @@ proptest! {
         let mut bytes = sample();
         for (place, value) in flips {
             let place = place.index(bytes.len());
-            // The first fields are mostly left as they are: otherwise the reader would refuse nearly every file.
+            // The first 33 bytes mostly keep their values. Otherwise the reader would refuse nearly every file.
             if place > 32 || value < 8 {
                 bytes[place] = value;
             }

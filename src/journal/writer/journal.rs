@@ -1,4 +1,4 @@
-//! One journal that this process writes: its header, and the claim and the commit of a record.
+//! One journal that this process writes: writes the header, and claims and commits records.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ pub struct Options {
     pub directory: PathBuf,
     /// The strategy in force.
     pub strategy: String,
-    /// What the user calls this job; may be empty.
+    /// The name of the job; may be empty.
     pub job: String,
     /// The file never grows beyond this size.
     pub max_bytes: u64,
     /// Arguments of the process, NUL-separated.
     pub command_line: Vec<u8>,
-    /// `NAME=value`, NUL-separated.
+    /// `NAME=value` of the environment variables to store, NUL-separated.
     pub environment: Vec<u8>,
 }
 
@@ -31,31 +31,32 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Written,
-    /// Only counted as lost. `first` is true once in a journal's life, so that the caller can report it once.
+    /// The record was not written but counted as lost. `first` is true for the first lost record of a journal, so that
+    /// the caller can report the loss once.
     Lost {
         first: bool,
     },
 }
 
-/// A slot and a time, taken before the record is known.
+/// A slot and a time for a record that is committed later.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// The slot, or `NO_SLOT` if the file could not grow: `commit` tries once more.
+    /// The slot. `NO_SLOT` if the file could not grow; `commit` then tries once more to take a slot.
     index: u64,
     time_ns: u64,
     tid: u32,
 }
 
-/// A journal that this process writes. A forked child must never write to its parent's: see `abandon`.
+/// A journal that this process writes. A forked child must never write to its parent's journal: see `abandon`.
 pub struct Journal {
     mapping: Mapping,
-    /// Whether a loss was reported.
+    /// Whether a record was lost already.
     told: AtomicBool,
-    /// Differs from every other journal of this process and its ancestors.
+    /// A number that no other journal of this process or of its ancestors has.
     id: u32,
 }
 
-/// The counters of the header.
+/// Atomic fields of the header.
 struct Counters<'a> {
     lost: &'a AtomicU64,
     lost_first_ns: &'a AtomicU64,
@@ -66,7 +67,7 @@ struct Counters<'a> {
 }
 
 impl Journal {
-    /// Creates the directory if it is missing, and in it a file for this process.
+    /// Creates the directory if it is missing, and a journal file for this process in the directory.
     pub fn create(options: &Options) -> Result<Journal, CreateError> {
         let directory = std::path::absolute(&options.directory).unwrap_or_else(|_| options.directory.clone());
         std::fs::create_dir_all(&directory)
@@ -76,7 +77,7 @@ impl Journal {
         let start_ticks = identity::start_ticks("self").unwrap_or(0);
         let (path, fd) = create_file(&directory, &host, start_ticks)?;
         Self::set_up(options, &path, fd, &host, start_ticks).map_err(|(doing, errno)| {
-            // SAFETY: opened above, and not used any more.
+            // SAFETY: the descriptor was opened above, and is not used any more.
             unsafe { libc::close(fd) };
             let _ = std::fs::remove_file(&path);
             CreateError { doing, path, errno }
@@ -102,7 +103,7 @@ impl Journal {
 
     fn write_header(&self, options: &Options, host: &str, start_ticks: u64) {
         let header = self.mapping.header();
-        // SAFETY: the header is mapped and zero. No other thread has this journal yet, and a reader waits for `ready`.
+        // SAFETY: the header is mapped and zero. No other thread has this journal yet, and readers wait for `ready`.
         unsafe {
             (*header).magic = MAGIC;
             (*header).version = VERSION;
@@ -123,23 +124,22 @@ impl Journal {
         }
     }
 
-    /// Writes a record with the time of this call.
+    /// Writes a record that has the time of this call.
     #[inline]
     pub fn write(&self, record: RawRecord) -> Outcome {
         self.commit(self.claim(), record)
     }
 
-    /// Takes a slot and the present time for a record that is committed later. A call that frees memory claims before
-    /// it frees; otherwise another thread's allocation of the same address could have an earlier time than the free.
+    /// Takes a slot and the present time for a record that is committed later. A caller that frees memory must claim
+    /// before the free. Otherwise the next allocation of the address, on another thread, could get an earlier time.
     #[inline]
     pub fn claim(&self) -> Claim {
         let (index, tid) = slots::take(&self.mapping, self.id);
         if index != NO_SLOT {
-            // From here on the slot stands for an event. If the process is killed before, the slot looks unused.
+            // This store marks the slot: its event has begun. If the process is killed earlier, the slot looks unused.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
         }
-        // The time is taken after the slot, so no slot has a time from before it was taken. A reader that puts records
-        // in order relies on that.
+        // The clock is read after the slot was taken and marked. Readers rely on this order to sort the records.
         Claim {
             index,
             time_ns: self.mapping.now(),
@@ -158,13 +158,14 @@ impl Journal {
         if index == NO_SLOT {
             index = slots::take(&self.mapping, self.id).0;
         }
-        // A slot that was taken is always mapped. The check catches `NO_SLOT`, and a claim of another journal.
+        // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
+        // journals.
         if index >= self.mapping.mapped() {
             return self.lose(time_ns);
         }
         record.time_ns = time_ns;
         record.tid = tid;
-        // SAFETY: `index < mapped`, so the slot is mapped; the claim makes it this thread's alone.
+        // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it.
         unsafe {
             let slot = self.mapping.slot(index);
             ptr::write(&raw mut (*slot).record, record);
@@ -176,16 +177,17 @@ impl Journal {
     /// The commit word of a slot that was taken.
     #[inline]
     fn commit_word(&self, index: u64) -> &AtomicU64 {
-        // SAFETY: only slots below `mapped` are taken, and what is mapped stays so. The word is only used as an atomic.
+        // SAFETY: only slots below `mapped` are taken, and they stay mapped. The word is only used as an atomic.
         unsafe { &(*self.mapping.slot(index)).commit }
     }
 
-    /// Publishes a device; later calls for the same ordinal do nothing. Beyond `MAX_DEVICES`, devices are not named.
+    /// Writes a device into the header. Later calls for the same ordinal do nothing. After `MAX_DEVICES` devices, no
+    /// further device is written.
     pub fn device(&self, ordinal: i32, total_memory: u64, uuid: [u8; 16], name: &str, limit: Option<u64>) {
         self.mapping.exclusively(|| {
             let header = self.mapping.header();
             for place in 0..MAX_DEVICES {
-                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer; a reader waits
+                // SAFETY: the header is mapped, `place` is in range, and this thread is the only writer. Readers wait
                 // for `present`.
                 unsafe {
                     let entry = &raw mut (*header).devices[place];
@@ -208,8 +210,8 @@ impl Journal {
         });
     }
 
-    /// Copies the counts of how the job looked up functions of the library into the header. It only stores to the
-    /// header, because it runs inside `dlsym`.
+    /// Copies into the header how often each route handed out functions of the library. Does nothing but loads and
+    /// stores, because it runs inside `dlsym`.
     pub fn routes(&self, routes: &[RouteEntry; MAX_ROUTES]) {
         let header = self.mapping.header();
         // SAFETY: the header is mapped from `create` on, and these fields are only ever used as atomics.
@@ -221,14 +223,14 @@ impl Journal {
         }
     }
 
-    /// Counts a free that succeeded in the next layer, of an address that the library did not know.
+    /// Counts a successful free of an address that the library did not know.
     pub fn unknown_free(&self) {
         let header = self.mapping.header();
         // SAFETY: the header is mapped as long as the process lives, and this field is only used as an atomic.
         unsafe { (*header).unknown_frees.fetch_add(1, Relaxed) };
     }
 
-    /// Notes that the process exits by itself with `status`.
+    /// Notes in the header that the process exits with `status`.
     pub fn ended(&self, status: i32) {
         let counters = self.counters();
         counters.exit_status.store(status, Relaxed);
@@ -236,7 +238,7 @@ impl Journal {
         counters.ended.store(Ended::Exit as u32, Release);
     }
 
-    /// Events that could not be written so far.
+    /// The number of events that could not be written so far.
     pub fn lost(&self) -> u64 {
         self.counters().lost.load(Relaxed)
     }
@@ -245,7 +247,7 @@ impl Journal {
         self.mapping.path()
     }
 
-    /// Why events are lost, for the message about the first one.
+    /// Why events are lost, for the message about the first lost event.
     pub fn loss_reason(&self) -> String {
         match self.mapping.reason() {
             0 => format!("its size limit of {} bytes is reached", self.mapping.max_bytes()),
@@ -253,18 +255,18 @@ impl Journal {
         }
     }
 
-    /// Gives up the parent's journal in a forked child and leaves the file as it is. The parent keeps its lock: record
-    /// locks belong to a process, not to a descriptor.
+    /// Gives up the parent's journal in a forked child, and leaves the file as it is. The parent keeps its lock on the
+    /// file, because record locks belong to a process, not to a descriptor.
     ///
     /// # Safety
-    /// Only in a forked child, while it has one thread, and this journal must not be used afterwards.
+    /// The caller must be a forked child that has one thread. This journal must not be used afterwards.
     pub unsafe fn abandon(&self) {
         // SAFETY: the caller promises that nothing of this journal is used afterwards.
         unsafe { self.mapping.abandon() };
     }
 
-    /// The counters of the header. No reference to the whole header is made, because device entries are written in
-    /// place.
+    /// References to atomic fields of the header. No reference to the whole header is made, because device entries are
+    /// written in place.
     #[inline]
     fn counters(&self) -> Counters<'_> {
         let header = self.mapping.header();
@@ -281,7 +283,7 @@ impl Journal {
         }
     }
 
-    /// Counts an event that has no slot.
+    /// Counts an event as lost. `time_ns` is the time of the event.
     #[cold]
     fn lose(&self, time_ns: u64) -> Outcome {
         let counters = self.counters();
@@ -295,13 +297,13 @@ impl Journal {
     }
 }
 
-/// Copies as many bytes as the field holds; the rest of the field stays zero.
+/// Copies as many of `bytes` as the field has room for. All other bytes of the field stay 0.
 fn fill(field: &mut [u8], bytes: &[u8]) {
     let count = field.len().min(bytes.len());
     field[..count].copy_from_slice(&bytes[..count]);
 }
 
-/// Copies as many whole characters as the field holds.
+/// Copies as many whole characters of `text` as the field has room for.
 fn fill_text(field: &mut [u8], text: &str) {
     let mut count = field.len().min(text.len());
     while !text.is_char_boundary(count) {

@@ -1,5 +1,5 @@
-//! The file of a journal, mapped into the job, and how it grows: first blocks on disk, then a mapping of them into the
-//! address space that was reserved at the start.
+//! The file of a journal, mapped into the job. To grow the file, the library first allocates blocks on disk, and then
+//! maps them into the address space that was reserved at the start.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -11,28 +11,30 @@ use crate::file::{lock_file, reserve};
 use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot};
 use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
 
-/// The first growth; later ones double the file, by at most `LARGEST_STEP_BYTES` at a time.
+/// The first step by which the file grows. Later steps double the file, but are at most `LARGEST_STEP_BYTES`.
 const FIRST_STEP_BYTES: usize = 1 << 20;
 const LARGEST_STEP_BYTES: usize = 64 << 20;
-/// On a disk that is nearly full, growth tries smaller steps down to this.
+/// If the disk has no room for a step, smaller steps are tried, down to this size.
 const SMALLEST_STEP_BYTES: usize = 64 << 10;
-/// After a failed growth no thread tries again for this long.
+/// How long no thread tries to grow the file after a failure.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// A journal's file in the memory of the process that writes it.
 pub(super) struct Mapping {
     base: *mut u8,
-    /// Bytes of address space; the file never grows beyond them.
+    /// Bytes of reserved address space. The file never grows beyond this size.
     reserved: usize,
     /// Slots below this have blocks on disk and are mapped.
     mapped: AtomicU64,
     growth: Mutex<Growth>,
     /// No thread tries to grow the file before this time.
     retry_at_ns: AtomicU64,
-    /// Why the last growth failed: an errno, or 0 at the size cap.
+    /// Why the last growth failed: an errno, or 0 if the size limit was reached.
     reason: AtomicI32,
+    /// The descriptor of the file, which the job may have closed.
     fd: AtomicI32,
     path: PathBuf,
+    /// Shows whether `fd` still stands for the journal's file.
     file: FileId,
     /// CLOCK_MONOTONIC when the journal was created.
     mono_start_ns: u64,
@@ -45,14 +47,15 @@ struct Growth {
     limit: usize,
 }
 
-// SAFETY: `base` points at a shared mapping that lives as long as the process. After `create`, everything in it that
-// changes is atomic, or is a slot or device entry that exactly one thread owns until it publishes it.
+// SAFETY: `base` points at a shared mapping that lives as long as the process. After `create`, only atomics, slots and
+// device entries in it change. One thread alone writes a slot or entry until it publishes it with an atomic store.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Locks the file `fd` and maps its first step, which is zero. Error: what failed, and an errno.
+    /// Locks the file `fd`, reserves address space, and allocates and maps the file's first bytes, which are 0. The
+    /// error is what failed, and an errno.
     pub(super) fn create(path: &Path, fd: libc::c_int, max_bytes: u64) -> Result<Mapping, (&'static str, i32)> {
         let file = FileId::of(fd).map_err(|errno| ("look at", errno))?;
         lock_file(fd);
@@ -91,20 +94,20 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The header, valid for reading and writing as long as the process lives. Its fields that change are atomics; no
-    /// reference to the whole header may be made, because device entries are written in place.
+    /// The header, valid for reading and writing as long as the process lives. The caller must not make a reference to
+    /// the whole header, because device entries are written in place. References to atomic fields are allowed.
     #[inline]
     pub(super) fn header(&self) -> *mut Header {
         self.base.cast()
     }
 
-    /// The slot `index`, which must be below `mapped`.
+    /// A pointer to the slot `index`, which must be below `mapped`.
     #[inline]
     pub(super) fn slot(&self, index: u64) -> *mut Slot {
         self.base.wrapping_add(HEADER_SIZE + index as usize * SLOT_SIZE).cast()
     }
 
-    /// Slots below this are mapped, and stay so.
+    /// Slots below this number are mapped, and stay mapped.
     #[inline]
     pub(super) fn mapped(&self) -> u64 {
         self.mapped.load(Acquire)
@@ -118,12 +121,12 @@ impl Mapping {
         self.mono_start_ns
     }
 
-    /// Bytes that the file may have.
+    /// The largest size of the file.
     pub(super) fn max_bytes(&self) -> usize {
         self.reserved
     }
 
-    /// Why the last growth failed: an errno, or 0 at the size cap.
+    /// Why the last growth failed: an errno, or 0 if the size limit was reached.
     pub(super) fn reason(&self) -> i32 {
         self.reason.load(Relaxed)
     }
@@ -133,22 +136,22 @@ impl Mapping {
         clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(self.mono_start_ns)
     }
 
-    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing after a thread panicked
-    /// here.
+    /// Runs `change` while no other thread grows the file or runs a `change`. Does nothing if a
+    /// thread has panicked while it held that lock.
     pub(super) fn exclusively(&self, change: impl FnOnce()) {
         if let Ok(_one_at_a_time) = self.growth.lock() {
             change();
         }
     }
 
-    /// Unmaps the file and closes its descriptor, in a forked child.
+    /// Unmaps the parent's file and closes its descriptor, in a forked child.
     ///
     /// # Safety
     /// Nothing of the mapping may be used afterwards.
     pub(super) unsafe fn abandon(&self) {
         let fd = self.fd.swap(-1, Relaxed);
         // SAFETY: the caller promises that the mapping is not used any more. The descriptor is closed only if it still
-        // is the journal's file: the job may have closed it and reused its number.
+        // stands for the journal's file: the job may have closed it and reused the number.
         unsafe {
             libc::munmap(self.base.cast(), self.reserved);
             if fd >= 0 && FileId::of(fd) == Ok(self.file) {
@@ -157,7 +160,8 @@ impl Mapping {
         }
     }
 
-    /// Grows the file until slot `index` is mapped. Waits if another thread grows it; false if it cannot grow for now.
+    /// Grows the file until slot `index` is mapped, or waits until another thread has done so. Returns false if the
+    /// file cannot grow for now.
     #[cold]
     pub(super) fn reach(&self, index: u64, time_ns: u64) -> bool {
         if time_ns < self.retry_at_ns.load(Relaxed) {
@@ -168,7 +172,7 @@ impl Mapping {
         };
         while self.mapped.load(Acquire) <= index {
             if time_ns < self.retry_at_ns.load(Relaxed) {
-                // The thread that held the lock just failed.
+                // The thread that held the lock before has just failed to grow the file.
                 return false;
             }
             if let Err(errno) = self.extend(&mut growth) {
@@ -181,22 +185,21 @@ impl Mapping {
         true
     }
 
-    /// Grows the file and the mapping by one step. Error: an errno, or 0 at the size cap.
+    /// Grows the file and the mapping by one step. The error is an errno, or 0 if the size limit is reached.
     fn extend(&self, growth: &mut Growth) -> Result<(), i32> {
         let old = growth.bytes;
         let mut step = old.clamp(FIRST_STEP_BYTES, LARGEST_STEP_BYTES).min(growth.limit - old);
         if step == 0 {
             return Err(0);
         }
-        // Growing beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills.
+        // Growth beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills the job.
         step = step.min(page_down(file_size_limit().saturating_sub(old)));
         if step == 0 || (old == 0 && step < HEADER_SIZE + SLOT_SIZE) {
             return Err(libc::EFBIG);
         }
         let fd = self.own_descriptor()?;
         while let Err(errno) = allocate(fd, old, step) {
-            // EINTR: the signals of a profiler's timer can interrupt every long fallocate, so a shorter one may
-            // succeed.
+            // EINTR: a profiler's timer signals can interrupt every long fallocate. A shorter step may succeed.
             let less_may_succeed = matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EINTR);
             if !less_may_succeed || step <= SMALLEST_STEP_BYTES {
                 return Err(errno);
@@ -215,8 +218,8 @@ impl Mapping {
             )
         };
         if mapped == libc::MAP_FAILED {
-            // The kernel may have dropped the reservation there, and another mapping may have taken its place. So the
-            // file never grows again.
+            // The failed call may have unmapped that part of the reserved address space, and other memory may be mapped
+            // there now. So the file never grows again.
             growth.limit = old;
             return Err(errno());
         }
@@ -226,8 +229,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// The descriptor of the journal's file. A job that closes descriptors by number may have closed it, and another
-    /// file may have the number now: then the journal's file is opened and locked again.
+    /// The descriptor of the journal's file. If the job has closed the descriptor, or another file has the number now,
+    /// the journal's file is opened and locked again.
     fn own_descriptor(&self) -> Result<libc::c_int, i32> {
         let fd = self.fd.load(Relaxed);
         if FileId::of(fd) == Ok(self.file) {
@@ -236,7 +239,7 @@ impl Mapping {
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)?;
         let fd = open(&path, libc::O_RDWR)?;
         if FileId::of(fd) != Ok(self.file) {
-            // SAFETY: opened above and used nowhere else.
+            // SAFETY: the descriptor was opened above and is used nowhere else.
             unsafe { libc::close(fd) };
             return Err(libc::ESTALE);
         }

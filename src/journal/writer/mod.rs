@@ -1,13 +1,15 @@
-//! The journal's end inside the job: a file that outlives the process however it dies.
+//! Writes a journal, inside the job. The journal is a file that survives the process, however the process ends.
 //!
-//! The file is mapped shared. So a record is safe from SIGKILL as soon as it is stored: its pages belong to the kernel,
-//! not to the process. A record costs a slot, a look at the clock, a copy of 56 bytes and a Release store, but no lock,
-//! no allocation and no system call. Address space for the largest size is reserved once and the file grows into it, so
-//! nothing ever moves. A growth really allocates blocks: on a full disk, a store into a sparse file would kill the job
+//! The file is mapped shared. So a record survives SIGKILL as soon as it is stored: the mapped pages belong to the
+//! kernel, not to the process. To write a record, a thread takes a slot, reads the clock, copies 56 bytes and does a
+//! Release store. It takes no lock, allocates nothing and makes no system call, unless the file must grow.
+//!
+//! Address space for the largest size of the file is reserved at the start. The file grows into this space, so mapped
+//! slots never move. Growth allocates blocks on disk: on a full disk, a store into a sparse file would kill the job
 //! with SIGBUS.
 //!
-//! Nothing here panics or stops the job. While the file cannot grow, events are counted as lost. Growth is tried again
-//! once a second, so disk space that becomes free is used.
+//! Nothing here panics or stops the job. While the file cannot grow, events are counted as lost. At most once a second
+//! a thread tries again to grow the file.
 
 mod journal;
 mod mapping;

@@ -1,9 +1,9 @@
-//! Which slot of the file a record gets.
+//! Chooses the slot of the file that a record gets.
 //!
-//! All threads share one counter of slots. If several threads step it in turn, they wait for its cache line longer than
-//! for everything else that a record needs. So a thread that finds that another thread has stepped the counter takes
-//! several slots at once, and uses these without the counter. If only one thread writes, it takes one slot at a time,
-//! and the file is dense and in order.
+//! All threads share one counter of slots. If several threads increase the counter in turn, each waits longer for the
+//! counter's cache line than for all other steps of a record. So if a thread finds that another thread has increased
+//! the counter meanwhile, it takes several slots at once and later uses them without the counter. If only one thread
+//! writes, it takes one slot at a time. The file then has no unused slots and is in order.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
@@ -11,28 +11,29 @@ use std::sync::atomic::Ordering::*;
 use super::mapping::Mapping;
 use base::identity;
 
-/// Slots that a thread takes at once while other threads write, too. A thread that never writes again leaves at most
-/// 4 KiB of the file unused.
+/// How many slots a thread takes at once while other threads write too. If the thread never writes again, its unused
+/// slots waste less than 4 KiB of the file.
 const BATCH: u64 = 64;
 
-/// No slot: the file cannot grow for now.
+/// Stands for no slot: the file cannot grow for now.
 pub(super) const NO_SLOT: u64 = u64::MAX;
 
-/// The slots that a thread holds in reserve, of the journal it wrote to last. A forked child begins with a copy of its
-/// parent's reserve; the journal's id shows that these slots are not the child's.
+/// The slots that a thread holds in reserve, in the journal that it wrote to last. A forked child begins with a copy of
+/// its parent's reserve. The id shows that the copy belongs to another journal than the child's.
 #[derive(Clone, Copy)]
 struct Reserve {
     /// The journal's id; 0 if the reserve belongs to no journal.
     journal: u32,
     /// The kernel's id of the thread.
     tid: u32,
-    /// The slots from `next` to before `end` are taken and not used yet.
+    /// The slots from `next` on, up to but without `end`, are in reserve.
     next: u64,
     end: u64,
 }
 
 thread_local! {
-    // Constant and without a destructor: using it never allocates, and works in a thread that is ending.
+    // The variable has a constant start value and no destructor. So its use never allocates, and works in a thread that
+    // is ending.
     static RESERVE: Cell<Reserve> = const { Cell::new(EMPTY) };
 }
 
@@ -43,16 +44,16 @@ const EMPTY: Reserve = Reserve {
     end: 0,
 };
 
-/// A slot of the journal `id` that only this thread writes, mapped, and the thread's id. `NO_SLOT` if the file cannot
-/// grow.
+/// Takes a mapped slot of the journal `id`, which only this thread may write. Returns the slot, or `NO_SLOT` if the
+/// file cannot grow, and the thread's id.
 #[inline]
 pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
-    // A thread whose thread-locals are gone takes one slot at a time, and asks for its id each time.
+    // If the thread-local variables of the thread are gone, it takes one slot at a time and asks for its id each time.
     let taken = RESERVE.try_with(|kept| take_with(mapping, id, kept));
     taken.unwrap_or_else(|_| take_with(mapping, id, &Cell::new(EMPTY)))
 }
 
-/// As `take`, for a thread with this reserve.
+/// As `take`, with the thread's reserve in `kept`.
 #[inline]
 fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
     let mut reserve = kept.get();
@@ -68,14 +69,14 @@ fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
     (take_from_counter(mapping, kept, reserve), reserve.tid)
 }
 
+/// Takes slots from the counter, puts all but the first into the reserve, and returns the first.
 fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
     // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
     let claimed = unsafe { &(*mapping.header()).claimed };
     let mut next = claimed.load(Relaxed);
     loop {
-        // Checked before the step, so that no slot is handed out that is not mapped. While the file is full, lost
-        // events must not take slots: a later growth would have to leave these empty. Nor may a thread hold slots in
-        // reserve that other threads need.
+        // This check comes before the counter is increased. So every slot that is taken is mapped. A lost event must
+        // not take a slot: if the file grows later, the slot would stay empty.
         let mapped = mapping.mapped();
         if next >= mapped {
             if !mapping.reach(next, mapping.now()) {
@@ -84,7 +85,7 @@ fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) 
             next = claimed.load(Relaxed);
             continue;
         }
-        // Another thread has stepped the counter since this thread did.
+        // Whether another thread has increased the counter since this thread did.
         let others_write = reserve.end != 0 && reserve.end != next;
         let count = if others_write && mapped - next >= BATCH {
             BATCH

@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::*;
 
 fn account() -> Box<Account> {
-    // SAFETY: an account may be all zero: no process holds anything then.
+    // SAFETY: an account may be all zero; no process holds bytes of it then.
     unsafe { Box::new_zeroed().assume_init() }
 }
 
@@ -11,8 +11,8 @@ fn held_by_all(account: &Account) -> u64 {
     (0..SEATS).map(|seat| account.held(seat)).sum()
 }
 
-/// Runs one operation that stops for good before step `last`, as if its process was killed. Calls `meanwhile` before
-/// each earlier step with its number. Whether the operation finished.
+/// Runs one operation that stops for good before step `last`, as if its process was killed. Before each earlier step it
+/// calls `meanwhile` with the step's number. Returns whether the operation finished.
 fn operate_until(
     account: &Account,
     handle: SeatHandle,
@@ -39,8 +39,8 @@ fn operate_until(
 const DEAD: usize = 3;
 const ALIVE: usize = 7;
 
-/// Kills a process at every step, in combination with what another process does meanwhile. The bytes that the dead
-/// process held are known exactly, and all of them go back, even if the process that gives them back is killed as well.
+/// Kills a process at every step, while another process operates on the account. Afterwards the bytes that the dead
+/// process held are known exactly. All of them go back, even if processes that give them back are killed as well.
 #[test]
 fn what_a_dead_process_had_is_known_wherever_it_died() {
     let mut died = 0;
@@ -56,6 +56,8 @@ fn what_a_dead_process_had_is_known_wherever_it_died() {
     assert!(died > 300, "{died}");
 }
 
+/// Kills a process that adds `change` bytes before its step `last`. At step `at` another process does the operations
+/// `others`. Returns whether the operation of the first process finished.
 fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     let account = account();
     let (mut dead, mut alive) = (account.handle(DEAD), account.handle(ALIVE));
@@ -161,7 +163,7 @@ fn nothing_is_booked_that_cannot_be_counted() {
     assert_eq!((account.used(), handle.held()), (0, 0));
 }
 
-/// With any bytes in the shared memory, no operation panics.
+/// No operation panics, whatever bytes the shared memory has.
 #[test]
 fn a_mad_account_is_survived() {
     for fill in [0xff, 0x55, 0xaa, 0x81] {

@@ -1,5 +1,5 @@
-//! `encode` and `decode` undo each other, and the bytes of each kind stay what they are: journals of older libraries
-//! must stay readable.
+//! Tests that `encode` and `decode` undo each other, and that the bytes of each kind never change. Otherwise journals
+//! of older libraries could not be read.
 
 use super::*;
 use base::cuda::HOST_DEVICE;
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 const ADDRESS: u64 = 0x7f12_3456_7000;
 
-/// 56 bytes each, in the order of `records` below.
+/// The 56 bytes of each record, in the order of `records` below.
 const BYTES: [&str; 14] = [
     "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000000100020001020100",
     "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000c800020001010003",

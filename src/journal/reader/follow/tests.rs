@@ -1,4 +1,4 @@
-//! A follower on a journal that simulated threads write one step at a time; the follower looks between the steps.
+//! Tests a follower on a journal that simulated threads write one step at a time. The follower looks between the steps.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -71,7 +71,7 @@ impl Stage {
         HEADER_SIZE + index as usize * SLOT_SIZE
     }
 
-    /// The thread goes on: a new event begins, or the one that is under way is committed.
+    /// One step of a thread: it commits the event that is under way, or begins a new event if none is.
     fn step(&mut self, number: usize, batch: bool) {
         let mut thread = self.threads[number];
         if let Some((index, time)) = thread.under_way.take() {
@@ -123,7 +123,7 @@ fn assert_each_once(told: &[(u64, u64)], stage: &Stage) {
 
 type Step = (usize, bool);
 
-/// The parts of `follow`, one after the other, with steps of the threads between them.
+/// One step of a test: a step of a thread, or a part of `follow`.
 #[derive(Clone, Debug)]
 enum Act {
     Step(Step),
@@ -199,7 +199,7 @@ proptest! {
                 stage.step(thread, batch);
             }
         }
-        // Events that were under way at the first look may come late.
+        // The events that are under way before the first look are ended here, because their records may come late.
         stage.finish();
         let mut follower = stage.follower(portion, THREADS * BATCH as usize);
         follower.begun = true;
@@ -217,7 +217,7 @@ fn what_is_under_way_holds_back_what_began_later_and_comes_when_it_is_done() {
     stage.step(0, false);
     assert!(follower.follow().unwrap());
     assert_eq!(follower.by_ref().count(), 1);
-    stage.step(1, true); // begins, and stays under way
+    stage.step(1, true); // thread 1 begins an event, which stays under way
     for _ in 0..6 {
         stage.step(2, true);
     }
@@ -244,7 +244,7 @@ fn what_was_under_way_before_anybody_looked_holds_nothing_back() {
     assert_eq!((follower.by_ref().count(), follower.late()), (1, 1));
 }
 
-/// The order within a long file whose threads use their slots at very different paces.
+/// The threads of a long file use their slots at different paces.
 #[test]
 fn a_first_reading_in_portions_is_in_order() {
     let mut stage = Stage::new();
