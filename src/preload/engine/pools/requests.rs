@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use super::Pools;
 use super::growth::Growth;
 use super::pool::Pool;
+use crate::engine::state::captures::relaxed;
 use crate::engine::state::location::Location;
 use crate::next;
 use base::cuda::{CudaResult, DriverError, check};
@@ -103,10 +104,22 @@ impl Pool {
                 DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
             )
         };
-        // SAFETY: the call takes no argument.
-        let synchronise = |context| next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
+        let captures = &self.state.captures;
+        let synchronise = |context| {
+            next::in_context(context, || {
+                let waited = captures.ever_used().then(wait_beside_captures);
+                match waited {
+                    Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => {
+                        Err(DriverError::CAPTURE_UNSUPPORTED)
+                    }
+                    // SAFETY: the call takes no argument.
+                    None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
+                    Some(result) => result,
+                }
+            })
+        };
         let own = self.location.context;
-        if self.state.captures.any_open() {
+        if captures.any_open() {
             return Ok(false);
         }
         match synchronise(own) {
@@ -119,6 +132,20 @@ impl Pool {
         let broken = |context| synchronise(context).is_err_and(is_capture);
         Ok(!users.into_iter().any(broken))
     }
+}
+
+/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
+/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
+/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
+fn wait_beside_captures() -> CudaResult {
+    relaxed(|| {
+        let mut address = 0;
+        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
+        unsafe {
+            check(next::cuMemAlloc_v2(&mut address, 1))?;
+            check(next::cuMemFree_v2(address))
+        }
+    })
 }
 
 /// Waits that have begun in pools.

@@ -96,7 +96,12 @@ impl Captures {
 
     /// Notes that the job uses captures. Called before the first one begins.
     pub fn mark_used(&self) {
-        self.ever_used.store(true, Ordering::Relaxed);
+        self.ever_used.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the job has begun a capture at any time, so that another may begin at any moment.
+    pub fn ever_used(&self) -> bool {
+        self.ever_used.load(Ordering::SeqCst)
     }
 
     /// Notes a capture of this thread in `context`. Returns false if the stream was capturing already.
@@ -137,7 +142,7 @@ impl Captures {
     /// again. Returns `None` if the job has never begun a capture, if a capture of
     /// this thread is open, or if the others do not end soon.
     pub fn run_between<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        if !self.ever_used.load(Ordering::Relaxed) || Self::thread_has_one(&lock(&self.open)) {
+        if !self.ever_used() || Self::thread_has_one(&lock(&self.open)) {
             return None;
         }
         let start = Instant::now();
