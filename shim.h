@@ -96,8 +96,9 @@ uint64_t vramshim_trim(int device);
  * layer for each tensor.
  *
  * Reuse. Memory that the job freed on a stream serves the next request of that stream without waiting. Another stream
- * gets the memory only after the library waited for the device. The same holds if the job recorded another stream for
- * the tensor. If a job creates streams and has not recorded any stream yet, the library always waits.
+ * gets the memory when an event tells that its work is done. The same holds if the job recorded another stream for the
+ * tensor. If a job creates streams and has not recorded any stream yet, all work of the context must be done. No request
+ * waits for that, unless the memory of the device runs out.
  *
  * Captures. This concerns memory that is allocated or freed during the capture of a CUDA graph, on the captured stream
  * or by the capturing thread. Such memory stays allocated, because the graph may use it.

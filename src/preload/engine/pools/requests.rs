@@ -9,9 +9,9 @@ use super::Pools;
 use super::growth::Growth;
 use super::pool::Pool;
 use crate::engine::state::location::Location;
-use crate::next;
-use base::cuda::{CudaResult, DriverError, check};
+use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
+use policy::device_memory::DeviceMemory;
 use policy::{Backing, Block, Policy, UsedBy, WaitTicket, WantedEvents, slabs};
 
 /// The outcome of a request to free.
@@ -43,9 +43,8 @@ impl Pool {
         Ok(block)
     }
 
-    /// Frees the block that begins at `address`. If it is not known which work may use the block, and `waits` is set, a
-    /// wait begins.
-    pub fn free(&'static self, address: u64, used_by: UsedBy, waits: bool) -> Freed {
+    /// Frees the block that begins at `address`. A wait begins if the block is awaited.
+    pub fn free(&'static self, address: u64, used_by: UsedBy) -> Freed {
         let mut wanted = Vec::new();
         let freed = self.with_policy(|policy, memory| {
             // To the policy a slab is a live block, but the job did not allocate it.
@@ -56,8 +55,8 @@ impl Pool {
                 Some(block) => {
                     self.usage.returned(&block);
                     wanted = policy.take_wanted_events();
-                    let begins_wait = waits && used_by == UsedBy::Unknown;
-                    Freed::Block(block, begins_wait.then(|| policy.begin_wait()).flatten())
+                    let is_awaited = used_by == UsedBy::Awaited;
+                    Freed::Block(block, is_awaited.then(|| policy.begin_wait()).flatten())
                 }
                 None if self.lender.is_some() || policy.owns(address) => Freed::NoBlock,
                 None => Freed::NotPooled,
@@ -93,31 +92,20 @@ impl Pool {
         });
     }
 
-    /// Waits for all work that may use memory of this pool's context: its own, and that of the contexts that were ever
-    /// granted access. No lock may be held. Returns whether all of the work is done: a wait is not allowed while a
-    /// stream capture is open.
+    /// Whether the device has so much memory at all.
+    fn may_ever_serve(&'static self, size: u64) -> bool {
+        let available = Growth::of(self).available();
+        available.is_ok_and(|available| size <= available.total)
+    }
+
+    /// See `Growth::wait_for_users`.
     pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        let is_capture = |problem| {
-            matches!(
-                problem,
-                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
-            )
-        };
-        // SAFETY: the call takes no argument.
-        let synchronise = |context| next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
-        let own = self.location.context;
-        if self.state.captures.any_open() {
-            return Ok(false);
-        }
-        match synchronise(own) {
-            // A stream capture is open that the library has not seen begin.
-            Err(problem) if is_capture(problem) => return Ok(false),
-            result => result?,
-        }
-        let users = self.state.peers.users_of(own);
-        // A context with another error runs nothing any more.
-        let broken = |context| synchronise(context).is_err_and(is_capture);
-        Ok(!users.into_iter().any(broken))
+        Growth::of(self.root()).wait_for_users()
+    }
+
+    /// See `Growth::has_context_events`.
+    pub fn has_context_events() -> bool {
+        Growth::has_context_events()
     }
 }
 
@@ -153,6 +141,9 @@ impl Pools {
         if lacks_memory(&result) && first.lender.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
+        }
+        if lacks_memory(&result) && !root.may_ever_serve(size) {
+            return result;
         }
         if lacks_memory(&result) {
             result = after_release().unwrap_or(result);
