@@ -43,6 +43,10 @@ pub trait DeviceMemory {
     /// the stream until now. It stays recorded until `forget_event`.
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent>;
 
+    /// Records events of all work that may use memory of this device: the work of its context, and of every context that
+    /// was granted access. `Never` if the next layer records no events of contexts.
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent>;
+
     /// Whether an event is done. Waits for nothing.
     fn event_is_done(&self, event: EventId) -> bool;
 

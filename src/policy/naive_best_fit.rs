@@ -74,16 +74,6 @@ impl NaiveBestFit {
             }
         }
     }
-
-    /// Like `obtain_halving`. If the device has no room, gives idle segments back and tries once more.
-    fn reserve(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<Id, DriverError> {
-        Self::obtain_halving(arena, memory, wanted, size).or_else(|problem| {
-            if memory.is_capturing() || arena.release_idle(memory) == 0 {
-                return Err(problem);
-            }
-            Self::obtain_halving(arena, memory, wanted, size)
-        })
-    }
 }
 
 impl ArenaPolicy for NaiveBestFit {
@@ -101,12 +91,12 @@ impl ArenaPolicy for NaiveBestFit {
         let later = self.reservation_size(memory, self.reallocate_bytes);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         let segment = if size > largest {
-            let segment = Self::reserve(arena, memory, size, size)?;
+            let segment = Self::obtain_halving(arena, memory, size, size)?;
             self.dedicated.insert(arena.blocks.address(segment));
             segment
         } else {
             let wanted = if self.reserved { later } else { initial };
-            let segment = Self::reserve(arena, memory, wanted, size)?;
+            let segment = Self::obtain_halving(arena, memory, wanted, size)?;
             self.reserved = true;
             segment
         };

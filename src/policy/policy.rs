@@ -59,8 +59,10 @@ pub enum UsedBy<'a> {
     Nothing,
     /// Work on these streams, by identity in ascending order.
     Streams(&'a [u64]),
-    /// Work on any stream of any context that has access.
+    /// Work on any stream of any context that has access. Events tell when it is done.
     Unknown,
+    /// The same. The caller begins a wait before anything else happens.
+    Awaited,
 }
 
 /// A wait that has begun.
@@ -74,14 +76,16 @@ pub struct WantedEvents {
     pub(crate) batch: usize,
     pub(crate) generation: u64,
     pub(crate) joined: u64,
-    pub(crate) streams: Box<[u64]>,
+    /// `None` for all streams.
+    pub(crate) streams: Option<Box<[u64]>>,
 }
 
 /// The outcome of a request to record events.
 #[derive(Debug)]
 pub enum Recorded {
-    /// One for each stream.
+    /// The blocks are clean when all of them are done.
     Events(Vec<EventId>),
+    /// See `NoEvent`.
     NotNow,
     Never,
 }
@@ -89,27 +93,36 @@ pub enum Recorded {
 impl WantedEvents {
     /// Records an event on each of the streams.
     pub fn record(&self, memory: &dyn DeviceMemory) -> Recorded {
-        let mut events = Vec::with_capacity(self.streams.len());
-        for &stream in &self.streams {
+        let outcome = match &self.streams {
+            None => memory.record_all(),
+            Some(streams) => Self::record_each(memory, streams),
+        };
+        match outcome {
+            Ok(events) => Recorded::Events(events),
+            Err(NoEvent::NotNow) => Recorded::NotNow,
+            Err(NoEvent::Never) => Recorded::Never,
+        }
+    }
+
+    fn record_each(memory: &dyn DeviceMemory, streams: &[u64]) -> Result<Vec<EventId>, NoEvent> {
+        let mut events = Vec::with_capacity(streams.len());
+        for &stream in streams {
             match memory.record_event(stream) {
                 Ok(event) => events.push(event),
                 Err(problem) => {
                     events.into_iter().for_each(|event| memory.forget_event(event));
-                    return match problem {
-                        NoEvent::NotNow => Recorded::NotNow,
-                        NoEvent::Never => Recorded::Never,
-                    };
+                    return Err(problem);
                 }
             }
         }
-        Recorded::Events(events)
+        Ok(events)
     }
 }
 
 pub trait Policy: Send {
     /// Returns a block of at least `size` bytes. As in CUDA, 0 bytes are `INVALID_VALUE`. `stream` is the stream that
     /// will use the block, if the request names it: blocks that only this stream has used need not be clean. Waits for
-    /// nothing. If it returns out of memory, a wait may help, unless all free blocks are clean.
+    /// nothing. If it returns out of memory, the caller waits, gives idle memory back, and tries once more.
     fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError>;
 
     /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.

@@ -158,6 +158,10 @@ impl DeviceMemory for ParentMemory<'_> {
         self.memory.record_event(stream)
     }
 
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        self.memory.record_all()
+    }
+
     fn event_is_done(&self, event: EventId) -> bool {
         self.memory.event_is_done(event)
     }

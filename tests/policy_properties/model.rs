@@ -13,6 +13,9 @@ use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;
 
+/// In an event: the work of all streams.
+const ANY_STREAM: u64 = u64::MAX;
+
 #[derive(Default)]
 pub struct Model {
     /// Segments: first address -> bytes.
@@ -45,6 +48,8 @@ pub struct Model {
     /// By number, the stream of an event, and how many blocks had been freed when it was recorded.
     events: RefCell<BTreeMap<u64, (u64, u64)>>,
     pub events_recorded: Cell<u64>,
+    /// Whether events of all work can be recorded.
+    pub context_events: Cell<bool>,
     pub fell_back: Cell<bool>,
 }
 
@@ -108,7 +113,7 @@ impl Model {
             streams: match used_by {
                 UsedBy::Nothing => Some(Vec::new()),
                 UsedBy::Streams(streams) => Some(streams.to_vec()),
-                UsedBy::Unknown => None,
+                UsedBy::Unknown | UsedBy::Awaited => None,
             },
             freed: self.freed.get(),
         });
@@ -133,6 +138,7 @@ impl Model {
     }
 
     pub fn wait_ends(&self, freed: u64) {
+        self.ended.borrow_mut().insert(ANY_STREAM, freed);
         self.busy.borrow_mut().retain(|busy| busy.freed > freed);
     }
 
@@ -226,6 +232,13 @@ impl DeviceMemory for Model {
         self.events_recorded.set(number);
         self.events.borrow_mut().insert(number, (stream, self.freed.get()));
         Ok(EventId(number))
+    }
+
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        if !self.context_events.get() {
+            return Err(NoEvent::Never);
+        }
+        self.record_event(ANY_STREAM).map(|event| vec![event])
     }
 
     fn event_is_done(&self, EventId(number): EventId) -> bool {

@@ -75,12 +75,12 @@ impl Run {
                 streams.dedup();
                 let used_by = match step {
                     Step::FreeUsedAnywhere(_) => UsedBy::Unknown,
-                    _ if block.stream.is_none() => UsedBy::Unknown,
+                    _ if block.stream.is_none() && self.model.capturing.get() => UsedBy::Unknown,
+                    _ if block.stream.is_none() => UsedBy::Awaited,
                     _ => UsedBy::Streams(&streams),
                 };
                 self.free(&block, used_by);
-                let waits = block.stream.is_none() && !matches!(step, Step::FreeUsedAnywhere(_));
-                if waits && !self.model.capturing.get() {
+                if used_by == UsedBy::Awaited {
                     let freed = self.model.wait_begins();
                     self.waits
                         .extend(self.policy.begin_wait().map(|ticket| (ticket, freed)));
@@ -144,6 +144,7 @@ impl Run {
         let mut result = self.policy.allocate(&self.model, size, stream);
         if result == Err(DriverError::OUT_OF_MEMORY) && !self.model.capturing.get() {
             self.wait();
+            self.policy.release_idle(&self.model);
             result = self.policy.allocate(&self.model, size, stream);
         }
         let largest = self.policy.statistics().largest_free_block;
@@ -284,6 +285,8 @@ impl Run {
 pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
     let model = Model::default();
     model.virtual_memory.set(virtual_memory);
+    // In half of the runs, because the number of steps is random.
+    model.context_events.set(steps.len().is_multiple_of(2));
     model.fault_at.set(fault_at);
     let mut run = Run::new(kind, settings, model);
     for step in steps {

@@ -57,8 +57,10 @@ pub struct Batch {
     pub users: Users,
     /// The number of the first wait that began after the last block joined; it cleans the batch, as later ones do.
     pub cleaned_by: Option<u64>,
-    /// Whether events alone close the batch: another batch of the same streams is open.
+    /// Whether no more blocks may join, so that the events need not be recorded again.
     pub is_closed: bool,
+    /// Whether no event can tell when the batch is clean.
+    pub takes_no_events: bool,
     /// Different for all batches that ever had this number.
     pub generation: u64,
     /// How many blocks have joined the batch.
@@ -77,6 +79,7 @@ impl Batch {
             users,
             cleaned_by: None,
             is_closed: false,
+            takes_no_events: false,
             generation,
             joined: 0,
             wanted_at: 0,

@@ -38,7 +38,7 @@ impl Arena {
         self.allocated -= block.allocated;
         let batch = self.batch_for(memory, used_by);
         let free_block = self.join(id, batch);
-        if batch != BatchId::CLEAN {
+        if !matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) {
             self.note_joined(batch);
         }
         Some((block, free_block))

@@ -50,7 +50,7 @@ impl Arena {
     /// The batch for a block that is freed now.
     pub(super) fn batch_for(&mut self, memory: &dyn DeviceMemory, used_by: UsedBy) -> BatchId {
         let is_for = |users: &Users| match (used_by, users) {
-            (UsedBy::Unknown, Users::Unknown) => true,
+            (UsedBy::Unknown | UsedBy::Awaited, Users::Unknown) => true,
             (UsedBy::Streams(these), Users::Streams(streams)) => **streams == *these,
             _ => false,
         };
@@ -195,7 +195,9 @@ impl Arena {
             BatchId::UNKNOWN => Users::Unknown,
             _ => Users::Vacant,
         };
-        let batch = std::mem::replace(&mut self.batches[id.index()], Batch::new(users, 0));
+        self.batches_begun += 1;
+        let fresh = Batch::new(users, self.batches_begun);
+        let batch = std::mem::replace(&mut self.batches[id.index()], fresh);
         for event in batch.events {
             memory.forget_event(event);
         }
@@ -222,7 +224,7 @@ impl Arena {
                 .count()
                 > 0
         };
-        if self.batches.len() <= BatchId::UNKNOWN.index() + 1 || !recorded(self) {
+        if !self.has_events || !recorded(self) {
             return;
         }
         if self.requests_until_look > 0 && self.serves(memory, request) {
@@ -252,10 +254,8 @@ impl Arena {
     /// Asks for events on the streams of a batch, if a block has joined since it was last asked.
     fn want_events(&mut self, id: BatchId) {
         let batch = &mut self.batches[id.index()];
-        if matches!(batch.users, Users::Streams(_))
-            && batch.wanted_at != batch.joined
-            && batch.recorded_at != batch.joined
-        {
+        let is_recorded = batch.wanted_at == batch.joined || batch.recorded_at == batch.joined;
+        if batch.users != Users::Vacant && !batch.takes_no_events && !is_recorded {
             batch.wanted_at = batch.joined;
             self.wanted.push(id);
         }
@@ -265,15 +265,16 @@ impl Arena {
     pub(super) fn note_joined(&mut self, id: BatchId) {
         let batch = self.batch(id);
         let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= FREES_BETWEEN_EVENTS;
-        if !is_due || !matches!(batch.users, Users::Streams(_)) {
+        if !is_due || batch.takes_no_events {
             return;
         }
         self.frees_with_events = self.frees_with_events.saturating_sub(1);
-        // With every block that joins the open batch its events are recorded anew, so they could be put off for ever. So
+        // With every block that joins the open batch, its events are recorded anew, so they could be put off for ever. So
         // one batch of the same streams is closed as long as its events are not done.
+        let users = &self.batch(id).users;
         let has_closed = self
             .dirty_batches()
-            .any(|other| other != id && self.have_same_streams(id, other));
+            .any(|other| other != id && self.batch(other).users == *users);
         if !has_closed {
             self.batches[id.index()].is_closed = true;
         }
@@ -301,15 +302,17 @@ impl Arena {
         let wanted = std::mem::take(&mut self.wanted);
         let describe = |id: BatchId| {
             let batch = self.batch(id);
-            match &batch.users {
-                Users::Streams(streams) => Some(WantedEvents {
-                    batch: id.index(),
-                    generation: batch.generation,
-                    joined: batch.joined,
-                    streams: streams.clone(),
-                }),
-                _ => None,
-            }
+            let streams = match &batch.users {
+                Users::Vacant => return None,
+                Users::Unknown => None,
+                Users::Streams(streams) => Some(streams.clone()),
+            };
+            Some(WantedEvents {
+                batch: id.index(),
+                generation: batch.generation,
+                joined: batch.joined,
+                streams,
+            })
         };
         wanted.into_iter().filter_map(describe).collect()
     }
@@ -317,10 +320,11 @@ impl Arena {
     /// The events of a batch were recorded, or could not be.
     pub fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded) {
         let batch = &mut self.batches[wanted.batch];
-        let is_it = batch.generation == wanted.generation && matches!(batch.users, Users::Streams(_));
+        let is_it = batch.generation == wanted.generation && batch.users != Users::Vacant;
         match recorded {
             Recorded::Events(events) if is_it && wanted.joined > batch.recorded_at => {
                 batch.recorded_at = wanted.joined;
+                self.has_events = true;
                 let before = std::mem::replace(&mut batch.events, events);
                 before.into_iter().for_each(|event| memory.forget_event(event));
             }
@@ -330,8 +334,11 @@ impl Arena {
                 batch.wanted_at = batch.recorded_at;
                 batch.is_closed = false;
             }
-            // The stream is gone, but its work may still run.
-            Recorded::Never if is_it => batch.users = Users::Unknown,
+            // The stream is gone, but its work may still run. If no events tell of all work, a wait does.
+            Recorded::Never if is_it => {
+                batch.takes_no_events = batch.users == Users::Unknown;
+                batch.users = Users::Unknown;
+            }
             _ => {}
         }
     }

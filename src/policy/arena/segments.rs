@@ -19,6 +19,8 @@ pub struct Arena {
     pub(super) batches: Vec<Batch>,
     pub(super) batches_begun: u64,
     pub(super) waits_begun: u64,
+    /// Whether events were ever recorded.
+    pub(super) has_events: bool,
     /// The batches whose events are to be recorded.
     pub(super) wanted: Vec<BatchId>,
     /// At how many more frees, one after the other, events are recorded.
@@ -44,6 +46,7 @@ impl Arena {
             batches: vec![Batch::new(Users::Unknown, 0), Batch::new(Users::Unknown, 0)],
             batches_begun: 0,
             waits_begun: 0,
+            has_events: false,
             wanted: Vec::new(),
             frees_with_events: 0,
             requests_until_look: 0,

@@ -112,6 +112,10 @@ impl DeviceMemory for ModelDevice {
         Ok(EventId(self.requests.get()))
     }
 
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        self.record_event(0).map(|event| vec![event])
+    }
+
     /// An event is done when the next request comes.
     fn event_is_done(&self, event: EventId) -> bool {
         event.0 < self.requests.get()

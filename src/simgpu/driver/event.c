@@ -43,6 +43,19 @@ API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(
 API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) { return record(event, stream, flags); }
 API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) { return record(event, of_thread(stream), flags); }
 
+/* All work that the context has now, and that of its green contexts. A stream of the context that captures is broken by
+ * it (cuda.h 13.0:7010-7026). */
+API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+    ENTER_WORKING("cuCtxRecordEvent");
+    if (context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult refused = context_capturing(context);
+    if (refused) return refused;
+    event->queue = work_context_end(context, &event->number);
+    return CUDA_SUCCESS;
+}
+
 /* Waiting for an event and asking for it: never for one that stands for nodes of a capture (cuda.h 13.0:3113), and as
  * unsafe as an allocation for any other beside a capture (pytorch#105182, #148594; cuda.h 13.0:15463). */
 static CUresult forbidden(const struct Event *event)

@@ -304,6 +304,7 @@ uint64_t work_next_number(void);
 void work_wait(struct Queue *queue);
 void work_wait_for(struct Queue *queue, uint64_t number);
 void work_wait_context(struct Context *context);
+struct Queue *work_context_end(struct Context *context, uint64_t *number);
 void work_wait_users(struct Context *owner); /* waits for all contexts that may touch the memory of `owner` */
 void work_wait_all(void);
 /* Whether operations up to `number` are pending. If so, performs one of them, if none holds it back. Never waits. */

@@ -182,6 +182,20 @@ static void wait_where(bool (*wanted)(const struct Context *, const struct Conte
         if (q->first && q->context && wanted(q->context, context)) wait_for(q, last);
 }
 
+/* The end of all work that a context has now, as the number of an operation in a queue that no stream has. NULL if all
+ * work is done. */
+struct Queue *work_context_end(struct Context *context, uint64_t *number)
+{
+    if (!config()->delayed && !host_functions_pending) return NULL;
+    struct Queue *end = queue_new(ORPHAN, false, context);
+    uint64_t last = newest;
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q != end && q->first && q->context && covered(q->context, context))
+            work_add(end, (struct Work){.kind = WORK_WAIT, .after = q, .after_number = last});
+    *number = work_add(end, (struct Work){.kind = WORK_NOTHING});
+    return end;
+}
+
 void work_wait_context(struct Context *context) { wait_where(covered, context); }
 void work_wait_users(struct Context *owner) { wait_where(context_may_touch, owner); }
 void work_wait_all(void) { wait_where(any, NULL); }

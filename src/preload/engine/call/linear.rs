@@ -93,7 +93,7 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
-        match self.free_block(address, UsedBy::Unknown) {
+        match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => self.give_back_claimed(claim, Key::Address(address), ask),
         }
@@ -124,9 +124,9 @@ impl Call {
         }
     }
 
-    /// Frees the block that begins at `address`, if the address is in a pool. If it is not known which work may use the
-    /// block, waits for all work that may, as the driver does. During a capture there is no wait, and the block is used
-    /// again after a later one.
+    /// Frees the block that begins at `address`, if the address is in a pool. If the block is awaited, waits for all work
+    /// that may use it, as the driver does. During a capture there is no wait, and the block is used again when events or
+    /// a later wait tell that the work is done.
     pub(super) fn free_block(&self, address: u64, used_by: UsedBy) -> FreedPooled {
         let Some(pool) = self.engine.pools.possible_owner(address) else {
             return FreedPooled::NotPooled(None);
@@ -139,10 +139,13 @@ impl Call {
         }
         let state = self.engine.state;
         self.engine.sharing.block_freed(address);
-        let waits = used_by == UsedBy::Unknown && !state.captures.any_open();
+        let used_by = match used_by {
+            UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
+            used_by => used_by,
+        };
         // The record's slot comes before the block can serve other requests.
         let claim = state.records.claim();
-        match pool.free(address, used_by, waits) {
+        match pool.free(address, used_by) {
             Freed::Block(block, ticket) => {
                 let stream = match used_by {
                     UsedBy::Streams(&[stream]) => state.streams.number(Some(stream)),

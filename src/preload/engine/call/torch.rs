@@ -3,8 +3,8 @@
 //! A block that was freed on a stream can be used on the same stream again at once, because work on one stream runs in
 //! order. Other streams get it when events tell that the work is done. That holds only if it is known which streams used
 //! the block. PyTorch reports uses on other streams (`record_stream`) only if it was given
-//! `vramshim_torch_record_stream`. Until the first report, the frees of a job that has created streams wait, as
-//! `cuMemFree` does.
+//! `vramshim_torch_record_stream`. Until the first report, events of the whole context tell when a block of a job that has
+//! created streams can be used again. Before CUDA 12.5 there are no such events, and its frees wait, as `cuMemFree` does.
 
 use std::collections::{HashMap, HashSet};
 use std::ptr;
@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::call::linear::FreedPooled;
+use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::location::Location;
@@ -129,7 +130,9 @@ impl Call {
         let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
         let mut streams: Vec<u64> = Vec::new();
         let used_by = match (own.as_slice(), others) {
-            ([], _) | (_, None) => UsedBy::Unknown,
+            // Events tell of all work, if the next layer has them; otherwise the free has to wait.
+            ([], _) | (_, None) if Pool::has_context_events() => UsedBy::Unknown,
+            ([], _) | (_, None) => UsedBy::Awaited,
             (own, Some(others)) if others.is_empty() => UsedBy::Streams(own),
             (own, Some(others)) => {
                 streams.extend(others.iter().chain(own));

@@ -8,11 +8,10 @@ use std::collections::HashMap;
 use super::Pools;
 use super::growth::Growth;
 use super::pool::Pool;
-use crate::engine::state::captures::relaxed;
 use crate::engine::state::location::Location;
-use crate::next;
-use base::cuda::{CudaResult, DriverError, check};
+use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
+use policy::device_memory::DeviceMemory;
 use policy::{Backing, Block, Policy, UsedBy, WaitTicket, WantedEvents, slabs};
 
 /// The outcome of a request to free.
@@ -44,9 +43,8 @@ impl Pool {
         Ok(block)
     }
 
-    /// Frees the block that begins at `address`. If it is not known which work may use the block, and `waits` is set, a
-    /// wait begins.
-    pub fn free(&'static self, address: u64, used_by: UsedBy, waits: bool) -> Freed {
+    /// Frees the block that begins at `address`. A wait begins if the block is awaited.
+    pub fn free(&'static self, address: u64, used_by: UsedBy) -> Freed {
         let mut wanted = Vec::new();
         let freed = self.with_policy(|policy, memory| {
             // To the policy a slab is a live block, but the job did not allocate it.
@@ -57,8 +55,8 @@ impl Pool {
                 Some(block) => {
                     self.usage.returned(&block);
                     wanted = policy.take_wanted_events();
-                    let begins_wait = waits && used_by == UsedBy::Unknown;
-                    Freed::Block(block, begins_wait.then(|| policy.begin_wait()).flatten())
+                    let is_awaited = used_by == UsedBy::Awaited;
+                    Freed::Block(block, is_awaited.then(|| policy.begin_wait()).flatten())
                 }
                 None if self.parent.is_some() || policy.owns(address) => Freed::NoBlock,
                 None => Freed::NotPooled,
@@ -94,58 +92,21 @@ impl Pool {
         });
     }
 
-    /// Waits for all work that may use memory of this pool's context: its own, and that of the contexts that were ever
-    /// granted access. No lock may be held. Returns whether all of the work is done: a wait is not allowed while a
-    /// stream capture is open.
-    pub fn wait_for_users(&'static self) -> CudaResult<bool> {
-        let is_capture = |problem| {
-            matches!(
-                problem,
-                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
-            )
-        };
-        let captures = &self.state.captures;
-        let synchronise = |context| {
-            next::in_context(context, || {
-                let waited = captures.ever_used().then(wait_beside_captures);
-                match waited {
-                    Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => {
-                        Err(DriverError::CAPTURE_UNSUPPORTED)
-                    }
-                    // SAFETY: the call takes no argument.
-                    None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
-                    Some(result) => result,
-                }
-            })
-        };
-        let own = self.location.context;
-        if captures.any_open() {
-            return Ok(false);
-        }
-        match synchronise(own) {
-            // A stream capture is open that the library has not seen begin.
-            Err(problem) if is_capture(problem) => return Ok(false),
-            result => result?,
-        }
-        let users = self.state.peers.users_of(own);
-        // A context with another error runs nothing any more.
-        let broken = |context| synchronise(context).is_err_and(is_capture);
-        Ok(!users.into_iter().any(broken))
+    /// Whether the device has so much memory at all.
+    fn may_ever_serve(&'static self, size: u64) -> bool {
+        let available = Growth::of(self).available();
+        available.is_ok_and(|available| size <= available.total)
     }
-}
 
-/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
-/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
-/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
-fn wait_beside_captures() -> CudaResult {
-    relaxed(|| {
-        let mut address = 0;
-        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
-        unsafe {
-            check(next::cuMemAlloc_v2(&mut address, 1))?;
-            check(next::cuMemFree_v2(address))
-        }
-    })
+    /// See `Growth::wait_for_users`.
+    pub fn wait_for_users(&'static self) -> CudaResult<bool> {
+        Growth::of(self.root()).wait_for_users()
+    }
+
+    /// See `Growth::has_context_events`.
+    pub fn has_context_events() -> bool {
+        Growth::has_context_events()
+    }
 }
 
 /// Waits that have begun in pools.
@@ -180,6 +141,9 @@ impl Pools {
         if lacks_memory(&result) && first.parent.is_some() {
             // The context's pool may have room for the request, but not for a slab.
             result = from(root);
+        }
+        if lacks_memory(&result) && !root.may_ever_serve(size) {
+            return result;
         }
         if lacks_memory(&result) {
             result = after_release().unwrap_or(result);
@@ -323,8 +287,8 @@ impl Pools {
     pub fn free_inside(&self, device: i16) -> (u64, u64) {
         let (mut free, mut largest) = (0, 0);
         for root in self.of_device(device) {
-            // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The lock of
-            // the parent pool comes last, as always.
+            // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
+            // lock comes last, as always.
             let family: Vec<_> = root.family().map(|pool| lock(&pool.policy)).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();

@@ -138,6 +138,12 @@ impl Captures {
         self.any_open() && Self::thread_has_one(&lock(&self.open))
     }
 
+    /// Runs `work` if no capture is open. None begins meanwhile, so `work` must be short.
+    pub fn while_none_is_open<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let open = lock(&self.open);
+        open.is_empty().then(work)
+    }
+
     /// Runs `work` once the captures of other threads have ended. Blocks that were freed during a capture can then be used
     /// again. Returns `None` if the job has never begun a capture, if a capture of
     /// this thread is open, or if the others do not end soon.
