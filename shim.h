@@ -99,9 +99,10 @@ uint64_t vramshim_trim(int device);
  * The strategy in force serves the requests: naive_best_fit and auto_growth serve a tensor with a block, passthrough
  * asks the next layer for each tensor.
  *
- * Reuse. Memory that the job freed on a stream serves the next request of that stream without waiting. In three cases
- * the library first waits for the device: another stream makes the request; the job recorded another stream for the
- * freed tensor (vramshim_torch_record_stream); or the job has created streams and recorded none for any tensor yet.
+ * Reuse. Memory that the job freed on a stream serves the next request of that stream at once. Another stream gets the
+ * memory when an event tells that its work is done. The same holds if the job recorded another stream for the tensor. If
+ * a job creates streams and has not recorded any stream yet, all work of the context must be done first. A request waits
+ * only if the device has no other memory.
  *
  * Captures. A CUDA graph may use memory at each launch. So memory stays allocated if it was allocated or freed during a
  * capture, on the captured stream or by the capturing thread.

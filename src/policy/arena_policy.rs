@@ -1,14 +1,14 @@
 //! Rules over an arena, made into a `Policy`.
 //!
 //! All policies keep their segments and blocks in an `Arena`. They differ in how they make room for a request and in
-//! what they do after a free. A policy's file implements `ArenaPolicy` for that; `over_arena` adds the rest.
+//! what they do with a block that has become clean. A policy's file implements `ArenaPolicy` for that; `over_arena` adds the rest.
 
 use base::cuda::DriverError;
 
 use crate::arena::{Arena, Request};
 use crate::blocks::Id;
 use crate::device_memory::DeviceMemory;
-use crate::policy::{Backing, Block, Policy, Statistics, VirtualMemory};
+use crate::policy::{Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents};
 
 /// The part of a policy that is its own.
 pub trait ArenaPolicy: Send {
@@ -19,8 +19,8 @@ pub trait ArenaPolicy: Send {
         request: &Request,
     ) -> Result<Block, DriverError>;
 
-    /// Called after a block was freed and joined with its free neighbours to `free_block`.
-    fn after_free(&mut self, _arena: &mut Arena, _memory: &dyn DeviceMemory, _free_block: Id) {}
+    /// Called after a freed block has become clean and was joined with its clean neighbours to `free_block`.
+    fn after_clean(&mut self, _arena: &mut Arena, _memory: &dyn DeviceMemory, _free_block: Id) {}
 
     fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
         arena.release_idle(memory)
@@ -55,17 +55,54 @@ pub fn over_arena(policy: impl ArenaPolicy + 'static) -> Box<dyn Policy> {
 impl<P: ArenaPolicy> Policy for OverArena<P> {
     fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
         let request = Request::new(size, stream)?;
-        self.policy.allocate(&mut self.arena, memory, &request)
+        let (arena, policy) = (&mut self.arena, &mut self.policy);
+        arena.look_at_events(memory, &request, |arena, clean| {
+            policy.after_clean(arena, memory, clean)
+        });
+        let reserved = arena.reserved();
+        let result = policy.allocate(arena, memory, &request);
+        if arena.reserved() > reserved {
+            arena.expect_events();
+            arena.want_all_events();
+        }
+        result
     }
 
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block> {
-        let (block, free_block) = self.arena.free(memory, address, stream)?;
-        self.policy.after_free(&mut self.arena, memory, free_block);
+    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
+        let (block, free_block) = self.arena.free(memory, address, used_by)?;
+        if used_by == UsedBy::Nothing {
+            self.policy.after_clean(&mut self.arena, memory, free_block);
+        }
         Some(block)
     }
 
-    fn synchronise(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
-        self.arena.synchronise(memory).map(drop)
+    fn begin_wait(&mut self) -> Option<WaitTicket> {
+        self.arena.begin_wait()
+    }
+
+    fn end_wait(&mut self, memory: &dyn DeviceMemory, ticket: WaitTicket) {
+        let policy = &mut self.policy;
+        self.arena
+            .end_wait(memory, ticket, |arena, clean| policy.after_clean(arena, memory, clean));
+    }
+
+    fn all_clean(&self) -> bool {
+        self.arena.all_clean()
+    }
+
+    fn want_events(&mut self) {
+        self.arena.want_all_events();
+    }
+
+    fn take_wanted_events(&mut self) -> Vec<WantedEvents> {
+        match self.arena.wants_events() {
+            true => self.arena.take_wanted_events(),
+            false => Vec::new(),
+        }
+    }
+
+    fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded) {
+        self.arena.events_recorded(memory, wanted, recorded);
     }
 
     fn find(&self, address: u64) -> Option<Block> {

@@ -14,6 +14,20 @@ pub struct Available {
     pub total: u64,
 }
 
+/// An event that was recorded on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId(pub u64);
+
+/// Why no event was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoEvent {
+    /// It may be possible later: a stream capture is open.
+    NotNow,
+    /// The stream is gone, or takes no events.
+    Never,
+}
+
+/// Nothing here waits for work of the device, except `free`.
 pub trait DeviceMemory {
     /// Obtains a contiguous segment of `size` bytes; returns its address, a multiple of 256 at least.
     fn allocate(&self, size: u64) -> Result<u64, DriverError>;
@@ -21,12 +35,22 @@ pub trait DeviceMemory {
     /// Gives a segment back that `allocate` returned. Waits for the work that uses it, as `cuMemFree` does.
     fn free(&self, address: u64) -> Result<(), DriverError>;
 
-    /// Waits until all work that was submitted to this context has finished.
-    fn synchronise(&self) -> Result<(), DriverError>;
+    /// Whether a stream capture is open. A policy then gives no memory back and unmaps none, because the next layer could
+    /// invalidate the capture; and the order of a stream promises nothing, because captured work runs later.
+    fn is_capturing(&self) -> bool;
 
-    /// Whether `synchronise` is allowed now. It is not while a stream capture is open, because it would break the
-    /// capture. A policy must then hand out only blocks that need no synchronisation.
-    fn may_synchronise(&self) -> bool;
+    /// Records an event on the stream with this identity. The event is done when all work is done that was submitted to
+    /// the stream until now. It stays recorded until `forget_event`.
+    fn record_event(&self, stream: u64) -> Result<EventId, NoEvent>;
+
+    /// Records events of all work that may use memory of this device: the work of its context, and of every context that
+    /// was granted access. `Never` if the next layer records no events of contexts.
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent>;
+
+    /// Whether an event is done. Waits for nothing.
+    fn event_is_done(&self, event: EventId) -> bool;
+
+    fn forget_event(&self, event: EventId);
 
     /// Free and total memory of the device now.
     fn available(&self) -> Result<Available, DriverError>;

@@ -31,7 +31,7 @@ use arena_policy::over_arena;
 use auto_growth::{AutoGrowth, ChunkRules};
 use naive_best_fit::NaiveBestFit;
 
-pub use policy::{Backing, Block, Policy, Statistics, VirtualMemory};
+pub use policy::{Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents};
 pub use slabs::subpool;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults

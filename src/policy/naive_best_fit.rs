@@ -74,16 +74,6 @@ impl NaiveBestFit {
             }
         }
     }
-
-    /// Like `obtain_halving`. If the device has no room, gives idle segments back and tries once more.
-    fn reserve(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<Id, DriverError> {
-        Self::obtain_halving(arena, memory, wanted, size).or_else(|problem| {
-            if !memory.may_synchronise() || arena.release_idle(memory) == 0 {
-                return Err(problem);
-            }
-            Self::obtain_halving(arena, memory, wanted, size)
-        })
-    }
 }
 
 impl ArenaPolicy for NaiveBestFit {
@@ -93,7 +83,7 @@ impl ArenaPolicy for NaiveBestFit {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        if let Some(found) = arena.best(memory, Region::Main, request)? {
+        if let Some(found) = arena.best(memory, Region::Main, request) {
             return Ok(arena.carve(found, request, Cut::Head));
         }
         let size = request.rounded();
@@ -101,21 +91,21 @@ impl ArenaPolicy for NaiveBestFit {
         let later = self.reservation_size(memory, self.reallocate_bytes);
         let largest = *self.largest_reservation.get_or_insert(initial.max(later));
         let segment = if size > largest {
-            let segment = Self::reserve(arena, memory, size, size)?;
+            let segment = Self::obtain_halving(arena, memory, size, size)?;
             self.dedicated.insert(arena.blocks.address(segment));
             segment
         } else {
             let wanted = if self.reserved { later } else { initial };
-            let segment = Self::reserve(arena, memory, wanted, size)?;
+            let segment = Self::obtain_halving(arena, memory, wanted, size)?;
             self.reserved = true;
             segment
         };
         Ok(arena.carve(segment, request, Cut::Head))
     }
 
-    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
         // While a stream capture is open the segment cannot be given back. It is then kept and used like any other.
-        if self.dedicated.remove(&arena.blocks.address(free_block)) && memory.may_synchronise() {
+        if self.dedicated.remove(&arena.blocks.address(free_block)) && !memory.is_capturing() {
             arena.release(memory, free_block);
         }
     }

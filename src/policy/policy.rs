@@ -4,7 +4,7 @@
 
 use base::cuda::DriverError;
 
-use crate::device_memory::DeviceMemory;
+use crate::device_memory::{DeviceMemory, EventId, NoEvent};
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,23 +48,105 @@ pub struct Statistics {
     pub segments: usize,
     /// How many live blocks there are now.
     pub live_blocks: usize,
-    /// How often the context was synchronised so that dirty blocks could be used.
-    pub synchronisations: u64,
     /// How many free blocks were examined one by one, because a request needed more than the best fit.
     pub examined: u64,
 }
 
+/// Which work may still use a block when it is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsedBy<'a> {
+    /// None: the caller has waited for it.
+    Nothing,
+    /// Work on these streams, by identity in ascending order.
+    Streams(&'a [u64]),
+    /// Work on any stream of any context that has access. Events tell when it is done.
+    Unknown,
+    /// The same. The caller begins a wait before anything else happens.
+    Awaited,
+}
+
+/// A wait that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the blocks become clean by `end_wait` alone"]
+pub struct WaitTicket(pub(crate) u64);
+
+/// Events to be recorded on the streams that may use some dirty blocks.
+#[derive(Debug)]
+pub struct WantedEvents {
+    pub(crate) batch: usize,
+    pub(crate) generation: u64,
+    pub(crate) joined: u64,
+    /// `None` for all streams.
+    pub(crate) streams: Option<Box<[u64]>>,
+}
+
+/// The outcome of a request to record events.
+#[derive(Debug)]
+pub enum Recorded {
+    /// The blocks are clean when all of them are done.
+    Events(Vec<EventId>),
+    /// See `NoEvent`.
+    NotNow,
+    Never,
+}
+
+impl WantedEvents {
+    /// Records an event on each of the streams.
+    pub fn record(&self, memory: &dyn DeviceMemory) -> Recorded {
+        let outcome = match &self.streams {
+            None => memory.record_all(),
+            Some(streams) => Self::record_each(memory, streams),
+        };
+        match outcome {
+            Ok(events) => Recorded::Events(events),
+            Err(NoEvent::NotNow) => Recorded::NotNow,
+            Err(NoEvent::Never) => Recorded::Never,
+        }
+    }
+
+    fn record_each(memory: &dyn DeviceMemory, streams: &[u64]) -> Result<Vec<EventId>, NoEvent> {
+        let mut events = Vec::with_capacity(streams.len());
+        for &stream in streams {
+            match memory.record_event(stream) {
+                Ok(event) => events.push(event),
+                Err(problem) => {
+                    events.into_iter().for_each(|event| memory.forget_event(event));
+                    return Err(problem);
+                }
+            }
+        }
+        Ok(events)
+    }
+}
+
 pub trait Policy: Send {
     /// Returns a block of at least `size` bytes. As in CUDA, 0 bytes are `INVALID_VALUE`. `stream` is the stream that
-    /// will use the block, if the request names it: blocks that were freed on the same stream need no synchronisation.
+    /// will use the block, if the request names it: blocks that only this stream has used need not be clean. Waits for
+    /// nothing. If it returns out of memory, the caller waits, gives idle memory back, and tries once more.
     fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError>;
 
-    /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing. `stream` is
-    /// the only stream that has used the block, if that is known.
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, stream: Option<u64>) -> Option<Block>;
+    /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.
+    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block>;
 
-    /// Makes every free block clean, by a synchronisation if one is needed and allowed now.
-    fn synchronise(&mut self, memory: &dyn DeviceMemory) -> Result<(), DriverError>;
+    /// Called before a wait for all work that may use the memory. The blocks that are dirty now are clean when the wait
+    /// has ended. `None` if all free blocks are clean. Other requests may come during the wait.
+    fn begin_wait(&mut self) -> Option<WaitTicket>;
+
+    /// The wait has ended, so the blocks that were dirty when it began are clean.
+    fn end_wait(&mut self, memory: &dyn DeviceMemory, ticket: WaitTicket);
+
+    /// Whether every free block is clean.
+    fn all_clean(&self) -> bool;
+
+    /// The events by which the policy wants to learn when dirty blocks are clean. It asks for them after a request or
+    /// free. They are recorded (`WantedEvents::record`) while the policy is not locked.
+    fn take_wanted_events(&mut self) -> Vec<WantedEvents>;
+
+    /// Asks for events on all streams that may use dirty blocks.
+    fn want_events(&mut self);
+
+    /// The outcome of `WantedEvents::record`.
+    fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded);
 
     /// The live block that contains `address`.
     fn find(&self, address: u64) -> Option<Block>;
@@ -83,7 +165,7 @@ pub trait Policy: Send {
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     fn split_live(&mut self, address: u64);
 
-    /// Gives memory without a live block back to the next layer; returns how much.
+    /// Gives clean memory without a live block back to the next layer; returns how much.
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
 
     /// What must be given back separately after the context is destroyed.

@@ -13,8 +13,8 @@ use base::cuda::DriverError;
 use crate::arena::{Arena, Cut, Region, Request};
 use crate::arena_policy::{ArenaPolicy, over_arena};
 use crate::blocks::{Id, NONE, UNIT};
-use crate::device_memory::{Available, DeviceMemory};
-use crate::policy::{Block, Policy};
+use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
+use crate::policy::{Block, Policy, UsedBy};
 
 /// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
 /// measured.
@@ -80,16 +80,16 @@ impl ArenaPolicy for Subpool {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        let mut found = arena.best(memory, Region::Main, request)?;
+        let mut found = arena.best(memory, Region::Main, request);
         if found.is_none() {
             Self::borrow(arena, memory)?;
-            found = arena.best_now(memory, Region::Main, request);
+            found = arena.best(memory, Region::Main, request);
         }
         let free_block = found.ok_or(DriverError::OUT_OF_MEMORY)?;
         Ok(arena.carve(free_block, request, Cut::Head))
     }
 
-    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
         let blocks = &arena.blocks;
         let is_whole = blocks.prev(free_block) == NONE && blocks.next(free_block) == NONE;
         // One free slab is kept, because the next request would borrow it again.
@@ -99,9 +99,6 @@ impl ArenaPolicy for Subpool {
     }
 
     fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
-        if !matches!(arena.synchronise(memory), Ok(true)) {
-            return 0;
-        }
         let free_blocks: Vec<Id> = arena.clean_blocks(Region::Main, 1).collect();
         free_blocks
             .into_iter()
@@ -146,19 +143,31 @@ impl DeviceMemory for ParentMemory<'_> {
             parent.split_live(address + size);
             // The observer comes first: after the free, the parent may hand the memory out at any moment.
             self.observer.returned(address, size);
-            match parent.free(self.memory, address, None) {
+            match parent.free(self.memory, address, UsedBy::Nothing) {
                 Some(_) => Ok(()),
                 None => Err(DriverError::INVALID_VALUE),
             }
         })
     }
 
-    fn synchronise(&self) -> Result<(), DriverError> {
-        self.memory.synchronise()
+    fn is_capturing(&self) -> bool {
+        self.memory.is_capturing()
     }
 
-    fn may_synchronise(&self) -> bool {
-        self.memory.may_synchronise()
+    fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
+        self.memory.record_event(stream)
+    }
+
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        self.memory.record_all()
+    }
+
+    fn event_is_done(&self, event: EventId) -> bool {
+        self.memory.event_is_done(event)
+    }
+
+    fn forget_event(&self, event: EventId) {
+        self.memory.forget_event(event);
     }
 
     fn available(&self) -> Result<Available, DriverError> {

@@ -1,15 +1,17 @@
 /* A policy and stream captures: it must not wait for the device while a capture is open, and must wait if none is.
- * Exits with 1 otherwise. In all scenes but `idle`, most of the device is one freed block that was just used. It can be
- * reused only after a wait, unless it was clean when the capture began.
+ * Exits with 1 otherwise. In all scenes but `idle`, most of the device is one block. A free waits for the work that may
+ * use the block, but not during a capture. What is freed then can be used again only after a later wait, which a request
+ * makes before it fails.
  *
  *   captures stream     the capturing stream is destroyed
  *   captures context    the capturing stream's context is destroyed
  *   captures threads    two threads capture CU_STREAM_PER_THREAD, each its own (over a layer)
  *   captures failed     the end fails and the stream goes on capturing; or it ends invalidated (with SIMGPU_FAULTS)
- *   captures meanwhile  a capture begins while the policy waits (with SIMGPU_LATENCY)
+ *   captures meanwhile  a capture begins while a free of another thread waits for a host function
  *   captures idle       a job does nothing but capture while its memory is given back (with VRAMSHIM_IDLE_RELEASE) */
 #include "delayed.h"
 #include <pthread.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PER_THREAD ((CUstream)2)
@@ -24,8 +26,7 @@ static void end_capture(CUstream stream, CUresult wanted)
     EXPECT(cuStreamEndCapture(stream, &graph), wanted);
 }
 
-/* Allocates, uses and frees most of the device. Afterwards only the policy can serve a block of this size, after a
- * wait. */
+/* Allocates and frees most of the device. Afterwards only the policy can serve a block of this size. */
 static void use_most(void)
 {
     CUdeviceptr address;
@@ -79,6 +80,7 @@ static void context_goes(void)
     CHECK(cuCtxCreate_v2(&other, 0, 0));
     begin_capture(new_stream(NON_BLOCKING), CU_STREAM_CAPTURE_MODE_RELAXED);
     CHECK(cuCtxSetCurrent(context));
+    CHECK(most());
     may_not_wait();
     CHECK(cuCtxDestroy_v2(other));
     may_wait();
@@ -134,6 +136,23 @@ static void failed(void)
 
 /* ---- meanwhile */
 
+static _Atomic bool running;
+
+static void runs_for_long(void *unused)
+{
+    (void)unused;
+    running = true;
+    usleep(300000);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* The free waits for the host function. */
 static void *waits(void *unused)
 {
     CHECK(cuCtxSetCurrent(context));
@@ -146,10 +165,12 @@ static void meanwhile(void)
     CUstream stream = new_stream(NON_BLOCKING);
     pthread_t thread;
     use_most();
-    uint64_t before = synchronisations();
+    CHECK(cuLaunchHostFunc(new_stream(NON_BLOCKING), runs_for_long, NULL));
     pthread_create(&thread, NULL, waits, NULL);
-    while (synchronisations() == before) continue; /* the wait has begun, and takes some time */
+    while (!running) continue;
+    double before = seconds();
     begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    THAT(seconds() - before < 0.2);
     pthread_join(thread, NULL);
     end_capture(stream, CUDA_SUCCESS);
 }

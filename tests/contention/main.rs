@@ -3,19 +3,11 @@
 
 use support::{AUTO_GROWTH, Finished, Job, STRATEGIES, Strategy, assert_agree, client};
 
-/// With this latency a wait takes long enough for other threads to find the policy's lock held.
-const SLOW: &str = "cuCtxSynchronize=300us";
-
 fn crowd(strategy: Strategy, threads: u32, memory: &str, large: u32) -> Finished {
     let path = client("support/clients/contend.c", "contend", &["libcuda.so.1"]);
     let arguments = [threads, 4000, 7, large].map(|number| number.to_string());
     let job = Job::new(path).strategy(strategy).sim(memory, 1);
-    let finished = job
-        .env("SIMGPU_LATENCY", SLOW)
-        .env("VRAMSHIM_LOG", "debug")
-        .args(arguments)
-        .run()
-        .ok();
+    let finished = job.env("VRAMSHIM_LOG", "debug").args(arguments).run().ok();
     let checkpoints = finished.json();
     assert_eq!(checkpoints.len(), 3);
     for (number, checkpoint) in checkpoints.iter().enumerate() {
@@ -33,6 +25,17 @@ fn subpools(finished: &Finished) -> usize {
         .count()
 }
 
+/// Nothing is slow while a policy is locked, so it is a matter of chance whether threads contend. Of this many runs one
+/// does.
+const TRIES: u32 = 30;
+
+/// A run in which four threads contended.
+fn contended(strategy: Strategy, memory: &str, large: u32) -> Finished {
+    let mut runs = (0..TRIES).map(|_| crowd(strategy, 4, memory, large));
+    let found = runs.find(|finished| subpools(finished) > 0);
+    found.unwrap_or_else(|| panic!("{strategy:?}: no thread got a subpool"))
+}
+
 fn tells(finished: &Finished, words: &str) -> bool {
     finished.stdout.lines().any(|line| line == words)
 }
@@ -40,14 +43,16 @@ fn tells(finished: &Finished, words: &str) -> bool {
 #[test]
 fn threads_that_contend_get_subpools_and_every_byte_is_counted() {
     for strategy in STRATEGIES {
-        let finished = crowd(strategy, 4, "8GiB", 1);
+        let finished = match strategy.name {
+            "passthrough" => crowd(strategy, 4, "8GiB", 1),
+            _ => contended(strategy, "8GiB", 1),
+        };
         assert!(
             tells(&finished, "refused 0") && tells(&finished, "large 0"),
             "{}",
             finished.stdout
         );
-        let expected = strategy.name != "passthrough";
-        assert_eq!(subpools(&finished) > 0, expected, "{strategy:?}: {}", finished.stderr);
+        assert!(strategy.name != "passthrough" || subpools(&finished) == 0);
     }
 }
 
@@ -59,8 +64,7 @@ fn a_lone_thread_gets_no_subpool() {
 #[test]
 fn free_memory_of_subpools_serves_a_large_request() {
     // The large request needs nearly all of 1 GiB; eight small blocks stay live.
-    let finished = crowd(AUTO_GROWTH, 4, "1GiB", 900);
-    assert!(subpools(&finished) > 0, "{}", finished.stderr);
+    let finished = contended(AUTO_GROWTH, "1GiB", 900);
     assert!(tells(&finished, "large 0"), "{}", finished.stdout);
 }
 

@@ -128,7 +128,7 @@ fn shared(source: &str, name: &str, runtime: &str) -> PathBuf {
 }
 
 #[test]
-fn a_freed_block_waits_for_the_device_before_it_is_used_again() {
+fn a_free_waits_for_the_device_and_a_request_does_not() {
     for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH, support::AUTO_GROWTH_CHUNKS] {
         scene("reuse", strategy)
             .preload(shared("support/clients/count_sync.c", "count_sync.so", ""))

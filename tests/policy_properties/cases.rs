@@ -1,6 +1,6 @@
 //! Single promises of the policies, each shown in as few requests as possible.
 
-use policy::{Policy, Settings, Strategy as Kind};
+use policy::{Policy, Settings, Strategy as Kind, UsedBy};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
@@ -11,7 +11,7 @@ fn block_of(policy: &mut dyn Policy, model: &Model, size: u64) -> u64 {
 }
 
 #[test]
-fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_freed_before() {
+fn a_wait_cleans_what_was_freed_before_it_began_and_no_more() {
     let settings = Settings {
         initial_bytes: 8 << 20,
         ..Settings::default()
@@ -21,46 +21,46 @@ fn a_freed_block_costs_one_synchronisation_when_it_is_reused_and_covers_all_free
         Kind::NaiveBestFit.create(&settings).expect("a policy"),
     );
     let blocks: Vec<u64> = (0..8).map(|_| block_of(policy.as_mut(), &model, 1 << 20)).collect();
-    assert_eq!(model.synchronisations.get(), 0, "memory never used is clean");
-    for &block in &blocks {
-        policy.free(&model, block, None);
-    }
-    assert_eq!(model.synchronisations.get(), 0, "freeing alone waits for nothing");
-    for _ in 0..8 {
-        block_of(policy.as_mut(), &model, 1 << 20);
-    }
-    assert_eq!(model.synchronisations.get(), 1);
-}
-
-#[test]
-fn nothing_waits_where_no_free_block_would_be_long_enough() {
-    let settings = Settings {
-        initial_bytes: 8 << 20,
-        ..Settings::default()
+    let free = |policy: &mut dyn Policy, block: u64| {
+        policy.free(&model, block, UsedBy::Unknown).expect("a block");
+        policy.begin_wait().expect("a wait")
     };
-    for (kind, stream) in [
-        (Kind::NaiveBestFit, None),
-        (Kind::AutoGrowth, None),
-        (Kind::AutoGrowth, Some(0)),
+    let first = free(policy.as_mut(), blocks[0]);
+    let second = free(policy.as_mut(), blocks[1]);
+    let _third = free(policy.as_mut(), blocks[2]);
+    policy.end_wait(&model, second);
+    assert_eq!(block_of(policy.as_mut(), &model, 2 << 20), blocks[0]);
+    policy.end_wait(&model, first);
+    block_of(policy.as_mut(), &model, 1 << 20);
+    assert_eq!(policy.statistics().segments, 2, "the third block is dirty");
+}
+
+#[test]
+fn new_memory_serves_where_only_dirty_memory_is_free() {
+    for (kind, virtual_memory, stream) in [
+        (Kind::NaiveBestFit, false, None),
+        (Kind::AutoGrowth, false, None),
+        (Kind::AutoGrowth, true, None),
+        (Kind::AutoGrowth, true, Some(1)),
     ] {
-        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
-        let allocate = |policy: &mut dyn Policy, mebibytes: u64| {
-            let block = policy.allocate(&model, mebibytes << 20, stream);
-            block.expect("a block").address
+        let settings = Settings {
+            initial_bytes: 4 << 20,
+            reallocate_bytes: 4 << 20,
+            ..Settings::default()
         };
-        let blocks: Vec<u64> = (0..8).map(|_| allocate(policy.as_mut(), 1)).collect();
-        for &block in blocks.iter().step_by(2) {
-            policy.free(&model, block, stream);
-        }
-        allocate(policy.as_mut(), 2);
-        assert_eq!(model.synchronisations.get(), 0, "{kind:?}, stream {stream:?}");
+        let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
+        model.virtual_memory.set(virtual_memory);
+        let block = block_of(policy.as_mut(), &model, 4 << 20);
+        model.in_use(block, 4 << 20, UsedBy::Streams(&[0]));
+        policy.free(&model, block, UsedBy::Streams(&[0]));
+        let other = policy.allocate(&model, 4 << 20, stream).expect("a block");
+        assert!(!model.is_busy(other.address, 4 << 20, stream), "{kind:?}");
+        assert_eq!(model.outstanding(), 8 << 20, "{kind:?}");
     }
 }
 
-/// While a capture is open no block can be cleaned, so a block that is freed then must not make its clean neighbours
-/// dirty.
 #[test]
-fn what_is_clean_stays_so_while_a_capture_is_open() {
+fn a_block_that_is_freed_makes_no_clean_neighbour_dirty() {
     let settings = Settings {
         initial_bytes: 8 << 20,
         ..Settings::default()
@@ -68,14 +68,12 @@ fn what_is_clean_stays_so_while_a_capture_is_open() {
     for kind in [Kind::NaiveBestFit, Kind::AutoGrowth] {
         let (model, mut policy) = (Model::default(), kind.create(&settings).expect("a policy"));
         let block = block_of(policy.as_mut(), &model, 8 << 20);
-        policy.free(&model, block, None);
-        policy.synchronise(&model).expect("a synchronisation");
+        policy.free(&model, block, UsedBy::Nothing);
         let first = block_of(policy.as_mut(), &model, 1 << 20);
         model.capturing.set(true);
-        policy.free(&model, first, None);
+        policy.free(&model, first, UsedBy::Unknown);
         block_of(policy.as_mut(), &model, 6 << 20);
         assert_eq!(model.outstanding(), 8 << 20, "{kind:?}: no new memory");
-        assert_eq!(model.synchronisations.get(), 1, "{kind:?}");
     }
 }
 
@@ -111,7 +109,7 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
     assert_eq!(policy.statistics().segments, 1, "one reservation serves them all");
     let large = block_of(policy.as_mut(), &model, 5 << 20);
     assert_eq!(policy.statistics().reserved, (4 << 20) + (5 << 20));
-    policy.free(&model, large, None);
+    policy.free(&model, large, UsedBy::Nothing);
     assert_eq!(policy.statistics().reserved, 4 << 20, "given back at once");
     block_of(policy.as_mut(), &model, 1 << 20);
     assert_eq!(
@@ -121,11 +119,17 @@ fn naive_best_fit_reserves_once_and_leaves_larger_requests_to_the_driver() {
     );
 }
 
+/// A free, and the end of the wait that it begins.
+fn freed(which: usize) -> [Step; 2] {
+    [Step::Free(which), Step::WaitEnds(0)]
+}
+
 /// The second half of one granule and the first of another are free, and all else is in use.
 fn two_halves() -> Vec<Step> {
     let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
     // After `Free(1)`, the last block has the index 1.
-    allocated.into_iter().chain([Step::Free(1), Step::Free(3)]).collect()
+    let freed = [1, 3].into_iter().flat_map(freed);
+    allocated.into_iter().chain(freed).collect()
 }
 
 fn growing() -> Run {
@@ -144,7 +148,7 @@ fn what_is_free_of_two_granules_serves_one_request() {
     assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two views");
     // The halves of both granules are side by side again, each granule in one of its views.
     for _ in 0..3 {
-        run.take(Step::Free(0));
+        freed(0).into_iter().for_each(|step| run.take(step));
     }
     run.take(Step::Allocate(5 << 20));
     assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
@@ -152,34 +156,32 @@ fn what_is_free_of_two_granules_serves_one_request() {
 }
 
 #[test]
-fn a_stream_waits_for_others_and_for_memory_that_has_to_be_mapped() {
+fn memory_goes_to_other_streams_and_other_places_when_events_are_done() {
     let mut run = growing();
     for mebibytes in [6, 2, 6, 2] {
         run.take(Step::AllocateOn(mebibytes << 20, 0));
     }
     run.take(Step::Free(0));
     run.take(Step::AllocateOn(4 << 20, 0));
-    assert_eq!(
-        run.model.synchronisations.get(),
-        0,
-        "memory of the same stream serves the request"
-    );
+    assert_eq!(run.model.outstanding(), 16 << 20, "the stream itself needs no event");
     run.take(Step::Free(2));
+    run.take(Step::Record);
+    run.take(Step::StreamEnds(0));
     run.take(Step::AllocateOn(5 << 20, 1));
     assert_eq!(
-        run.model.synchronisations.get(),
-        1,
-        "another stream may still use the memory"
+        run.model.outstanding(),
+        16 << 20,
+        "another stream, when the work is done"
     );
-    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
     run.take(Step::Free(3));
+    run.take(Step::Record);
+    run.take(Step::StreamEnds(1));
     run.take(Step::AllocateOn(8 << 20, 1));
     assert_eq!(
-        run.model.synchronisations.get(),
-        2,
-        "nothing is moved while work may use it"
+        run.model.outstanding(),
+        16 << 20,
+        "mapped elsewhere, when the work is done"
     );
-    assert_eq!(run.model.outstanding(), 16 << 20, "no new memory");
     run.end();
 }
 
@@ -192,25 +194,34 @@ fn draw(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn a_job_that_grows_no_more_seldom_waits() {
+fn a_job_that_repeats_itself_records_few_events() {
     let Run { model, mut policy, .. } = growing();
-    let (mut live, mut state, mut waited) = (Vec::new(), 1u64, Vec::new());
-    for _ in 0..20 {
-        let before = model.synchronisations.get();
-        for _ in 0..1000 {
-            let drawn = draw(&mut state) as usize;
-            if live.len() == 16 {
-                policy.free(&model, live.swap_remove(drawn % 16), Some(0));
-            }
-            let block = policy.allocate(&model, 512 * (2048 + drawn as u64 % 4096), Some(0));
+    let mut recorded = Vec::new();
+    for _ in 0..1000 {
+        let before = model.events_recorded.get();
+        let (mut live, mut state) = (Vec::new(), 1u64);
+        for step in 0..100 {
+            let block = policy.allocate(&model, 512 * (1 + draw(&mut state) % 4096), Some(0));
             live.push(block.expect("a block").address);
+            if step >= 10 {
+                let victim = live.swap_remove((draw(&mut state) % 10) as usize);
+                policy.free(&model, victim, UsedBy::Streams(&[0]));
+            }
+            if step == 99 {
+                for block in live.drain(..) {
+                    policy.free(&model, block, UsedBy::Streams(&[0]));
+                }
+            }
+            for wanted in policy.take_wanted_events() {
+                let events = wanted.record(&model);
+                policy.events_recorded(&model, wanted, events);
+            }
+            model.stream_ends(0);
         }
-        waited.push(model.synchronisations.get() - before);
+        recorded.push(model.events_recorded.get() - before);
     }
-    assert!(
-        waited[19] * 4 < waited[0],
-        "synchronisations in each thousand: {waited:?}"
-    );
+    let rounds: Vec<u64> = recorded.chunks(20).map(|rounds| rounds.iter().sum()).collect();
+    assert!(rounds[49] < 20 * 3, "events in each 20 rounds: {rounds:?}");
 }
 
 #[test]
@@ -244,10 +255,22 @@ fn a_request_examines_few_of_many_free_blocks() {
         for _ in 0..REQUESTS {
             if live.len() as u64 == LIVE {
                 let victim = live.swap_remove((draw(&mut state) % LIVE) as usize);
-                policy.free(&device, victim, stream);
+                policy.free(
+                    &device,
+                    victim,
+                    stream
+                        .as_slice()
+                        .first()
+                        .map_or(UsedBy::Nothing, |_| UsedBy::Streams(&[0])),
+                );
             }
+            device.requested();
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.expect("a block").address);
+            for wanted in policy.take_wanted_events() {
+                let events = wanted.record(&device);
+                policy.events_recorded(&device, wanted, events);
+            }
         }
         let examined = policy.statistics().examined;
         assert!(
@@ -261,7 +284,10 @@ fn a_request_examines_few_of_many_free_blocks() {
 fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
     let mut steps = two_halves();
     steps.push(Step::Allocate(2 << 20));
-    steps.extend((0..2).flat_map(|_| [Step::Free(0), Step::Allocate(3 << 20), Step::ReleaseIdle]));
+    steps.extend((0..2).flat_map(|_| {
+        let rest = [Step::Allocate(3 << 20), Step::ReleaseIdle];
+        freed(0).into_iter().chain(rest)
+    }));
     let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
     for fault_at in 1..=calls {
         run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
@@ -274,7 +300,7 @@ fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
     for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
         run.take(step);
     }
-    run.take(Step::Free(1));
+    freed(1).into_iter().for_each(|step| run.take(step));
     run.model.keeps_mappings.set(true);
     run.take(Step::Allocate(4 << 20));
     assert_eq!(run.live.len(), 3, "the device had memory");
@@ -288,10 +314,10 @@ fn views_that_cannot_be_unmapped_do_not_become_ever_more() {
     let mut state = 1u64;
     for _ in 0..2000 {
         let drawn = draw(&mut state);
-        run.take(match run.live.len() > 25 {
-            true => Step::Free(drawn as usize),
-            false => Step::Allocate(512 * (1 + drawn % 8192)),
-        });
+        match run.live.len() > 25 {
+            true => freed(drawn as usize).into_iter().for_each(|step| run.take(step)),
+            false => run.take(Step::Allocate(512 * (1 + drawn % 8192))),
+        }
     }
     let views = run.model.mappings.borrow().len() as u64;
     assert!(views <= 2 * TOTAL / GRANULARITY, "{views} views");

@@ -7,10 +7,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::cuda::DriverError;
-use policy::device_memory::{Available, DeviceMemory};
+use policy::UsedBy;
+use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 pub const TOTAL: u64 = 64 << 20;
 pub const GRANULARITY: u64 = 2 << 20;
+
+/// In an event: the work of all streams.
+const ANY_STREAM: u64 = u64::MAX;
 
 #[derive(Default)]
 pub struct Model {
@@ -35,9 +39,17 @@ pub struct Model {
     /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
     pub capturing: Cell<bool>,
-    /// Blocks that were freed since the last synchronisation, so that work may still use them.
+    /// Freed blocks, with the work that may still use them.
     busy: RefCell<Vec<Busy>>,
-    pub synchronisations: Cell<u64>,
+    /// How many blocks were freed.
+    freed: Cell<u64>,
+    /// By stream, how many blocks had been freed when the work ended that is the last to have ended on it.
+    ended: RefCell<BTreeMap<u64, u64>>,
+    /// By number, the stream of an event, and how many blocks had been freed when it was recorded.
+    events: RefCell<BTreeMap<u64, (u64, u64)>>,
+    pub events_recorded: Cell<u64>,
+    /// Whether events of all work can be recorded.
+    pub context_events: Cell<bool>,
     pub fell_back: Cell<bool>,
 }
 
@@ -50,8 +62,10 @@ struct Busy {
     /// Its first address, and the address after its last.
     place: (u64, u64),
     memory: Vec<Bytes>,
-    /// The only stream that has used it; `None` if any may have.
-    stream: Option<u64>,
+    /// The streams that have used it; `None` if any may have.
+    streams: Option<Vec<u64>>,
+    /// How many blocks had been freed, this one included.
+    freed: u64,
 }
 
 fn overlap(one: &Bytes, other: &Bytes) -> bool {
@@ -90,19 +104,51 @@ impl Model {
         pieces
     }
 
-    /// Notes that work on this stream, or on any, may use the block until the next synchronisation.
-    pub fn in_use(&self, address: u64, size: u64, stream: Option<u64>) {
+    /// Notes a free: work may still use the block.
+    pub fn in_use(&self, address: u64, size: u64, used_by: UsedBy) {
+        self.freed.set(self.freed.get() + 1);
         self.busy.borrow_mut().push(Busy {
             place: (address, address + size),
             memory: self.behind(address, size),
-            stream,
+            streams: match used_by {
+                UsedBy::Nothing => Some(Vec::new()),
+                UsedBy::Streams(streams) => Some(streams.to_vec()),
+                UsedBy::Unknown | UsedBy::Awaited => None,
+            },
+            freed: self.freed.get(),
         });
+    }
+
+    /// The work ends that was submitted to this stream until now.
+    pub fn stream_ends(&self, stream: u64) {
+        let freed = self.freed.get();
+        let mut ended = self.ended.borrow_mut();
+        ended.insert(stream, freed);
+        let has_ended = |busy: &Busy| {
+            let ended = |stream| ended.get(stream).is_some_and(|&freed| freed >= busy.freed);
+            busy.streams.as_ref().is_some_and(|streams| streams.iter().all(ended))
+        };
+        self.busy.borrow_mut().retain(|busy| !has_ended(busy));
+    }
+
+    /// A wait for all work begins; returns what `wait_ends` needs.
+    pub fn wait_begins(&self) -> u64 {
+        assert!(!self.capturing.get(), "synchronising breaks a capture");
+        self.freed.get()
+    }
+
+    pub fn wait_ends(&self, freed: u64) {
+        self.ended.borrow_mut().insert(ANY_STREAM, freed);
+        self.busy.borrow_mut().retain(|busy| busy.freed > freed);
     }
 
     /// Whether earlier work may still use a part of the block when the next work on this stream runs.
     pub fn is_busy(&self, address: u64, size: u64, stream: Option<u64>) -> bool {
         let memory = self.behind(address, size);
-        let in_order = |busy: &Busy| stream.is_some() && busy.stream == stream;
+        let in_order = |busy: &Busy| match (stream, &busy.streams) {
+            (Some(stream), Some(streams)) => streams.iter().all(|&user| user == stream),
+            _ => false,
+        };
         let touches = |busy: &Busy| {
             busy.memory
                 .iter()
@@ -126,6 +172,11 @@ impl Model {
         for pair in pieces.windows(2) {
             assert!(!overlap(&pair[0], &pair[1]), "two live blocks share memory");
         }
+    }
+
+    /// How many events are recorded and not forgotten.
+    pub fn events_kept(&self) -> usize {
+        self.events.borrow().len()
     }
 
     /// Bytes that the policy has reported as mapped.
@@ -158,24 +209,48 @@ impl DeviceMemory for Model {
         }
         let size = self.segments.borrow_mut().remove(&address).expect("a segment of ours");
         let gone = (0, address, address + size);
-        self.busy
-            .borrow_mut()
-            .retain(|busy| !busy.memory.iter().any(|piece| overlap(piece, &gone)));
+        let uses = |busy: &Busy| busy.memory.iter().any(|piece| overlap(piece, &gone));
+        assert!(
+            !self.busy.borrow().iter().any(uses),
+            "given back while work may use it, so that the driver waits"
+        );
         Ok(())
     }
 
-    fn synchronise(&self) -> Result<(), DriverError> {
-        assert!(!self.capturing.get(), "synchronising breaks a capture");
-        if self.fails_now() {
-            return Err(DriverError(700));
+    fn is_capturing(&self) -> bool {
+        self.capturing.get()
+    }
+
+    fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
+        if self.capturing.get() {
+            return Err(NoEvent::NotNow);
         }
-        self.synchronisations.set(self.synchronisations.get() + 1);
-        self.busy.borrow_mut().clear();
-        Ok(())
+        if self.fails_now() {
+            return Err(NoEvent::Never);
+        }
+        let number = self.events_recorded.get() + 1;
+        self.events_recorded.set(number);
+        self.events.borrow_mut().insert(number, (stream, self.freed.get()));
+        Ok(EventId(number))
     }
 
-    fn may_synchronise(&self) -> bool {
-        !self.capturing.get()
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        if !self.context_events.get() {
+            return Err(NoEvent::Never);
+        }
+        self.record_event(ANY_STREAM).map(|event| vec![event])
+    }
+
+    fn event_is_done(&self, EventId(number): EventId) -> bool {
+        let (stream, freed) = self.events.borrow()[&number];
+        !self.fails_now() && self.ended.borrow().get(&stream).is_some_and(|&ended| ended >= freed)
+    }
+
+    fn forget_event(&self, EventId(number): EventId) {
+        self.events
+            .borrow_mut()
+            .remove(&number)
+            .expect("an event that was recorded");
     }
 
     fn available(&self) -> Result<Available, DriverError> {

@@ -4,7 +4,7 @@
 //! knows.
 
 use base::cuda::DriverError;
-use policy::{Policy, Settings, Strategy as Kind};
+use policy::{Policy, Settings, Strategy as Kind, UsedBy, WaitTicket};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 
@@ -13,10 +13,19 @@ pub enum Step {
     Allocate(u64),
     /// Bytes, and the stream that the request names.
     AllocateOn(u64, u64),
-    /// Frees a live block on the stream that its request named.
+    /// Frees a live block that only the stream has used that its request named. If the request named none, any stream may
+    /// have, and a wait begins, unless a capture is open.
     Free(usize),
-    /// Frees a live block that any stream may have used.
+    /// Frees a live block that this stream has used as well.
+    FreeUsedOn(usize, u64),
+    /// Frees a live block that any stream may have used, without a wait.
     FreeUsedAnywhere(usize),
+    /// The work that was submitted to this stream ends.
+    StreamEnds(u64),
+    /// One of the waits ends.
+    WaitEnds(usize),
+    /// The events that the policy wants are recorded.
+    Record,
     /// Frees an address at which no live block begins.
     FreeUnknown(u64),
     /// Opens or closes a stream capture.
@@ -29,6 +38,8 @@ pub struct Run {
     pub model: Model,
     pub policy: Box<dyn Policy>,
     pub live: Vec<Live>,
+    /// The waits that have begun, and what the model needs to end them.
+    waits: Vec<(WaitTicket, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,6 +57,7 @@ impl Run {
             model,
             policy: kind.create(settings).expect("a policy"),
             live: Vec::new(),
+            waits: Vec::new(),
         }
     }
 
@@ -53,27 +65,43 @@ impl Run {
         match step {
             Step::Allocate(size) => self.allocate(size, None),
             Step::AllocateOn(size, stream) => self.allocate(size, Some(stream)),
-            Step::Free(which) | Step::FreeUsedAnywhere(which) if !self.live.is_empty() => {
+            Step::Free(which) | Step::FreeUsedOn(which, _) | Step::FreeUsedAnywhere(which) if !self.live.is_empty() => {
                 let block = self.live.swap_remove(which % self.live.len());
-                let stream = block.stream.filter(|_| matches!(step, Step::Free(_)));
-                self.model.in_use(block.address, block.allocated, stream);
-                let freed = self.policy.free(&self.model, block.address, stream);
-                let freed = freed.expect("a live block");
-                assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
-                assert_eq!(
-                    self.policy.free(&self.model, block.address, stream),
-                    None,
-                    "freed twice"
-                );
+                let mut streams: Vec<u64> = block.stream.into_iter().collect();
+                if let Step::FreeUsedOn(_, other) = step {
+                    streams.push(other);
+                }
+                streams.sort_unstable();
+                streams.dedup();
+                let used_by = match step {
+                    Step::FreeUsedAnywhere(_) => UsedBy::Unknown,
+                    _ if block.stream.is_none() && self.model.capturing.get() => UsedBy::Unknown,
+                    _ if block.stream.is_none() => UsedBy::Awaited,
+                    _ => UsedBy::Streams(&streams),
+                };
+                self.free(&block, used_by);
+                if used_by == UsedBy::Awaited {
+                    let freed = self.model.wait_begins();
+                    self.waits
+                        .extend(self.policy.begin_wait().map(|ticket| (ticket, freed)));
+                }
             }
-            Step::Free(_) | Step::FreeUsedAnywhere(_) => {}
+            Step::Free(_) | Step::FreeUsedOn(..) | Step::FreeUsedAnywhere(_) => {}
+            Step::StreamEnds(stream) => self.model.stream_ends(stream),
+            Step::WaitEnds(which) if !self.waits.is_empty() => {
+                let (ticket, freed) = self.waits.swap_remove(which % self.waits.len());
+                self.model.wait_ends(freed);
+                self.policy.end_wait(&self.model, ticket);
+            }
+            Step::WaitEnds(_) => {}
+            Step::Record => self.record(),
             Step::FreeUnknown(address) => {
                 let before = self.policy.statistics();
                 let inside = self
                     .live
                     .first()
                     .map_or(address, |block| block.address + 1 + address % (block.allocated - 1));
-                assert_eq!(self.policy.free(&self.model, inside, None), None);
+                assert_eq!(self.policy.free(&self.model, inside, UsedBy::Unknown), None);
                 assert_eq!(self.policy.statistics(), before);
             }
             Step::Capture(open) => self.model.capturing.set(open),
@@ -83,10 +111,45 @@ impl Run {
         self.check();
     }
 
+    fn free(&mut self, block: &Live, used_by: UsedBy) {
+        self.model.in_use(block.address, block.allocated, used_by);
+        let freed = self.policy.free(&self.model, block.address, used_by);
+        let freed = freed.expect("a live block");
+        assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
+        assert_eq!(
+            self.policy.free(&self.model, block.address, used_by),
+            None,
+            "freed twice"
+        );
+    }
+
+    fn record(&mut self) {
+        for wanted in self.policy.take_wanted_events() {
+            let recorded = wanted.record(&self.model);
+            self.policy.events_recorded(&self.model, wanted, recorded);
+        }
+    }
+
+    /// Waits for all work, as the library does before it reports out of memory.
+    pub fn wait(&mut self) {
+        let ticket = self.policy.begin_wait();
+        self.model.wait_ends(self.model.wait_begins());
+        if let Some(ticket) = ticket {
+            self.policy.end_wait(&self.model, ticket);
+        }
+        assert!(self.policy.all_clean());
+    }
+
     fn allocate(&mut self, size: u64, stream: Option<u64>) {
+        let mut result = self.policy.allocate(&self.model, size, stream);
+        if result == Err(DriverError::OUT_OF_MEMORY) && !self.model.capturing.get() {
+            self.wait();
+            self.policy.release_idle(&self.model);
+            result = self.policy.allocate(&self.model, size, stream);
+        }
         let largest = self.policy.statistics().largest_free_block;
         let room = TOTAL - self.model.outstanding();
-        match self.policy.allocate(&self.model, size, stream) {
+        match result {
             Ok(block) => {
                 assert!(size > 0 && block.requested == size && block.allocated >= size);
                 assert_eq!(block.address % 256, 0);
@@ -203,8 +266,10 @@ impl Run {
         self.model.fault_at.set(0);
         self.model.keeps_mappings.set(false);
         for block in std::mem::take(&mut self.live) {
-            assert!(self.policy.free(&self.model, block.address, block.stream).is_some());
+            self.free(&block, UsedBy::Unknown);
         }
+        self.wait();
+        assert!(self.model.events_kept() < 64, "events are forgotten");
         self.policy.release_idle(&self.model);
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
         let left = self.policy.statistics();
@@ -212,7 +277,6 @@ impl Run {
             (left.reserved, left.allocated, left.free, left.live_blocks),
             (0, 0, 0, 0)
         );
-        assert_eq!(left.synchronisations, self.model.synchronisations.get());
     }
 }
 
@@ -221,6 +285,8 @@ impl Run {
 pub fn run(kind: Kind, settings: &Settings, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
     let model = Model::default();
     model.virtual_memory.set(virtual_memory);
+    // In half of the runs, because the number of steps is random.
+    model.context_events.set(steps.len().is_multiple_of(2));
     model.fault_at.set(fault_at);
     let mut run = Run::new(kind, settings, model);
     for step in steps {

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use base::cuda::DriverError;
 use policy::slabs::{ParentMemory, SlabObserver};
-use policy::{Policy, Settings, Strategy as Kind, subpool};
+use policy::{Policy, Settings, Strategy as Kind, UsedBy, subpool};
 use proptest::prelude::*;
 
 use crate::model::{GRANULARITY, Model, TOTAL};
@@ -16,7 +16,10 @@ use crate::model::{GRANULARITY, Model, TOTAL};
 enum Step {
     /// A pool (a subpool, or `PARENT`) and bytes.
     Allocate(usize, u64),
-    Free(usize),
+    /// Frees a block. Whether work may still use it.
+    Free(usize, bool),
+    /// Waits for all work.
+    Wait,
     /// Frees an address at which no live block of this pool begins.
     FreeUnknown(usize, u64),
     /// Opens or closes a stream capture.
@@ -31,7 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..SUBPOOLS, 1u64..1 << 20).prop_map(|(of, size)| Step::Allocate(of, size)),
         2 => (1u64..16 << 20).prop_map(|size| Step::Allocate(PARENT, size)),
-        6 => any::<usize>().prop_map(Step::Free),
+        6 => any::<(usize, bool)>().prop_map(|(which, dirty)| Step::Free(which, dirty)),
+        1 => Just(Step::Wait),
         1 => (0..=PARENT, any::<u64>()).prop_map(|(of, address)| Step::FreeUnknown(of, address)),
         1 => any::<bool>().prop_map(Step::Capture),
         1 => (0..=PARENT).prop_map(Step::ReleaseIdle),
@@ -102,22 +106,30 @@ impl Run {
     fn take(&mut self, step: Step) {
         match step {
             Step::Allocate(of, size) => self.allocate(of, size),
-            Step::Free(which) if !self.live.is_empty() => {
+            Step::Free(which, dirty) if !self.live.is_empty() => {
                 let (of, address, size) = self.live.swap_remove(which % self.live.len());
-                self.model.in_use(address, size, None);
-                let freed = self.with(of, |policy, memory| policy.free(memory, address, None));
+                let used_by = if dirty { UsedBy::Unknown } else { UsedBy::Nothing };
+                if dirty {
+                    self.model.in_use(address, size, used_by);
+                }
+                let freed = self.with(of, |policy, memory| policy.free(memory, address, used_by));
                 assert_eq!(
                     freed.map(|block| (block.address, block.allocated)),
                     Some((address, size))
                 );
             }
-            Step::Free(_) => {}
+            Step::Free(..) => {}
+            Step::Wait if self.model.capturing.get() => {}
+            Step::Wait => self.wait(),
             Step::FreeUnknown(of, address) => {
                 let inside = self
                     .live
                     .first()
                     .map_or(address, |&(_, block, size)| block + 1 + address % (size - 1));
-                assert_eq!(self.with(of, |policy, memory| policy.free(memory, inside, None)), None);
+                assert_eq!(
+                    self.with(of, |policy, memory| policy.free(memory, inside, UsedBy::Unknown)),
+                    None
+                );
             }
             Step::Capture(open) => self.model.capturing.set(open),
             Step::ReleaseIdle(_) if self.model.capturing.get() => {}
@@ -135,7 +147,9 @@ impl Run {
                 self.live.push((of, block.address, block.allocated));
             }
             Err(DriverError::OUT_OF_MEMORY) if !self.model.capturing.get() && self.model.fault_at.get() == 0 => {
-                // As the engine does: the subpools give back what is free in their slabs, and the parent tries again.
+                // As the engine does: it waits, the subpools give back what is free in their slabs, and the parent tries
+                // again.
+                self.wait();
                 for subpool in 0..SUBPOOLS {
                     self.with(subpool, |policy, memory| policy.release_idle(memory));
                 }
@@ -149,6 +163,17 @@ impl Run {
                 }
             }
             Err(_) => {}
+        }
+    }
+
+    fn wait(&mut self) {
+        let begin = |pool: usize| self.with(pool, |policy, _| policy.begin_wait());
+        let tickets: Vec<_> = (0..=PARENT).map(begin).collect();
+        self.model.wait_ends(self.model.wait_begins());
+        for (pool, ticket) in tickets.into_iter().enumerate() {
+            if let Some(ticket) = ticket {
+                self.with(pool, |policy, memory| policy.end_wait(memory, ticket));
+            }
         }
     }
 
@@ -191,10 +216,11 @@ impl Run {
         self.model.fault_at.set(0);
         for (of, address, _) in std::mem::take(&mut self.live) {
             assert!(
-                self.with(of, |policy, memory| policy.free(memory, address, None))
+                self.with(of, |policy, memory| policy.free(memory, address, UsedBy::Unknown))
                     .is_some()
             );
         }
+        self.wait();
         for of in 0..=PARENT {
             self.with(of, |policy, memory| policy.release_idle(memory));
         }

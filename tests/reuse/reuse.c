@@ -4,7 +4,7 @@
  *   reuse order      checks that the simulator delays, orders and waits as CUDA documents it (without the library)
  *   reuse streams    frees and allocates behind work on every kind of stream, from one thread and from two
  *   reuse capture    the same while another stream captures
- *   reuse once       frees 100 blocks; prints the number of waits for the context */
+ *   reuse once       frees 100 blocks and allocates as many; prints how often an allocation waited for the context */
 #include "delayed.h"
 #include <pthread.h>
 

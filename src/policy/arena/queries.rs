@@ -1,5 +1,7 @@
 //! Questions about the arena that change nothing.
 
+use super::batches::BatchId;
+use super::request::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE, UNIT};
 use crate::free_index::FreeIndex;
@@ -34,10 +36,10 @@ impl Arena {
     }
 
     pub fn statistics(&self) -> Statistics {
-        let (clean, dirty) = self.lists.split_at(self.dirty_lists().start);
+        let (clean, dirty) = self.lists.split_at(BatchId::UNKNOWN.list(Region::Main) as usize);
         let clean = clean.iter().filter_map(FreeIndex::largest);
         let clean = clean.map(|id| self.blocks.units(id)).max().unwrap_or(0);
-        // As long as the block will be after a synchronisation.
+        // As long as the block will be when all blocks are clean.
         let dirty = dirty.iter().flat_map(|list| list.descending(&self.blocks, 1));
         let largest = dirty.map(|id| self.free_around(id)).fold(clean, u32::max);
         Statistics {
@@ -47,7 +49,6 @@ impl Arena {
             largest_free_block: u64::from(largest) * UNIT,
             segments: self.blocks.segment_count(),
             live_blocks: self.blocks.live_count(),
-            synchronisations: self.synchronisations,
             examined: self.examined.get(),
             ..Statistics::default()
         }

@@ -5,46 +5,55 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
+use super::batches::{Batch, BatchId, Users};
 use super::request::{LARGEST_UNITS, Region};
-use super::wait::WaitFor;
 use crate::blocks::{Blocks, Id, Kind, NONE, UNIT};
 use crate::device_memory::DeviceMemory;
 use crate::free_index::FreeIndex;
 
 pub struct Arena {
     pub blocks: Blocks,
-    /// The free blocks, by what they wait for and region; see `WaitFor::list`.
+    /// The free blocks by batch and region; see `BatchId::list`.
     pub(super) lists: Vec<FreeIndex>,
-    /// The streams that have freed blocks, in the order in which they were seen.
-    pub(super) streams: Vec<u64>,
+    /// By number. Blocks of the first are clean; the second takes blocks that work on any stream may use.
+    pub(super) batches: Vec<Batch>,
+    pub(super) batches_begun: u64,
+    pub(super) waits_begun: u64,
+    /// Whether events were ever recorded.
+    pub(super) has_events: bool,
+    /// The batches whose events are to be recorded.
+    pub(super) wanted: Vec<BatchId>,
+    /// At how many more frees, one after the other, events are recorded.
+    pub(super) frees_with_events: u32,
+    /// How many more requests do without a look at the events.
+    pub(super) requests_until_look: u32,
     /// The region of each segment.
     regions: Vec<Region>,
     /// The holes of each region: (units, place, block).
     holes: [BTreeSet<(u32, u64, Id)>; 2],
     pub(super) reserved: u64,
     pub(super) allocated: u64,
-    /// How often the context was synchronised.
-    pub(super) synchronisations: u64,
-    /// Whether free neighbours may exist that were not joined because they wait for different work. A synchronisation
-    /// joins them.
-    pub(super) has_unjoined: bool,
     /// See `Statistics::examined`.
     pub(super) examined: Cell<u64>,
 }
 
 impl Arena {
     pub fn new() -> Self {
-        let lists_without_streams = WaitFor::CONTEXT.list(Region::Small) + 1;
+        let first_lists = BatchId::UNKNOWN.list(Region::Small) + 1;
         Arena {
             blocks: Blocks::default(),
-            lists: (0..lists_without_streams).map(FreeIndex::new).collect(),
-            streams: Vec::new(),
+            lists: (0..first_lists).map(FreeIndex::new).collect(),
+            batches: vec![Batch::new(Users::Unknown, 0), Batch::new(Users::Unknown, 0)],
+            batches_begun: 0,
+            waits_begun: 0,
+            has_events: false,
+            wanted: Vec::new(),
+            frees_with_events: 0,
+            requests_until_look: 0,
             regions: Vec::new(),
             holes: Default::default(),
             reserved: 0,
             allocated: 0,
-            synchronisations: 0,
-            has_unjoined: false,
             examined: Cell::new(0),
         }
     }
@@ -56,7 +65,7 @@ impl Arena {
         match kind {
             Kind::Free => {
                 self.reserved += size;
-                self.list(id, WaitFor::NOTHING);
+                self.list(id, BatchId::CLEAN);
             }
             _ => self.note_hole(id),
         }
@@ -72,41 +81,19 @@ impl Arena {
         Ok(self.add_segment(address, size, Kind::Free, Region::Main))
     }
 
-    /// Gives the segment of a free block back; returns its bytes. Returns 0 if the segment is not idle, or if the next
-    /// layer does not take it.
+    /// Gives the segment of a free block back; returns its bytes. Returns 0 if not all of the segment is free and clean,
+    /// or if the next layer does not take it.
     pub fn release(&mut self, memory: &dyn DeviceMemory, id: Id) -> u64 {
-        let Some(first) = self.first_of_idle(id) else { return 0 };
-        if memory.free(self.blocks.address(first)).is_err() {
+        // Clean neighbours are always joined.
+        let is_whole = self.blocks.prev(id) == NONE && self.blocks.next(id) == NONE;
+        if !is_whole || !self.is_clean(id) || memory.free(self.blocks.address(id)).is_err() {
             return 0;
         }
-        self.unlist(first);
-        while self.blocks.next(first) != NONE {
-            self.unlist(self.blocks.next(first));
-            self.blocks.join_next(first);
-        }
-        let size = u64::from(self.blocks.units(first)) * UNIT;
-        self.blocks.detach(first);
+        self.unlist(id);
+        let size = u64::from(self.blocks.units(id)) * UNIT;
+        self.blocks.detach(id);
         self.reserved -= size;
         size
-    }
-
-    /// The first block of the segment that `id` is in, if all blocks of the segment are free.
-    fn first_of_idle(&self, id: Id) -> Option<Id> {
-        let mut first = id;
-        while self.blocks.prev(first) != NONE {
-            first = self.blocks.prev(first);
-            if self.blocks.kind(first) != Kind::Free {
-                return None;
-            }
-        }
-        let mut each = first;
-        while each != NONE {
-            if self.blocks.kind(each) != Kind::Free {
-                return None;
-            }
-            each = self.blocks.next(each);
-        }
-        Some(first)
     }
 
     /// Gives every idle segment back; returns bytes.
@@ -140,21 +127,21 @@ impl Arena {
         self.holes[region as usize].range((units, 0, 0)..).map(|&(_, _, id)| id)
     }
 
-    /// Puts a free block in the list of its region and of what it waits for.
-    pub(super) fn list(&mut self, id: Id, wait: WaitFor) {
-        let list = wait.list(self.region(id));
+    /// Puts a free block in the list of its region and batch.
+    pub(super) fn list(&mut self, id: Id, batch: BatchId) {
+        let list = batch.list(self.region(id));
         self.lists[list as usize].insert(&mut self.blocks, id);
     }
 
-    /// Takes a free block out of its list; returns what it waits for.
-    pub(super) fn unlist(&mut self, id: Id) -> WaitFor {
+    /// Takes a free block out of its list; returns its batch.
+    pub(super) fn unlist(&mut self, id: Id) -> BatchId {
         let list = self.blocks.list(id);
         self.lists[list as usize].remove(&mut self.blocks, id);
-        WaitFor::of_list(list)
+        BatchId::of_list(list)
     }
 
-    /// Whether this is a free block that waits for exactly this.
-    pub(super) fn is_free(&self, id: Id, wait: WaitFor) -> bool {
-        id != NONE && self.blocks.kind(id) == Kind::Free && WaitFor::of_list(self.blocks.list(id)) == wait
+    /// Whether this is a free block of this batch.
+    pub(super) fn is_free(&self, id: Id, batch: BatchId) -> bool {
+        id != NONE && self.blocks.kind(id) == Kind::Free && BatchId::of_list(self.blocks.list(id)) == batch
     }
 }

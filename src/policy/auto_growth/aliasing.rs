@@ -7,7 +7,7 @@
 //!
 //! A write through one address is visible through another only after the work that wrote it has finished (CUDA C++
 //! Programming Guide, Virtual Memory Management, Virtual Aliasing Support). This holds here: bytes move to another view
-//! only after a synchronisation of the context, and no two blocks share a byte.
+//! only after they have become clean, and no two blocks share a byte.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ impl Granules {
         !self.views.has_stale()
     }
 
-    /// Notes that `free_block` is free now.
-    pub fn after_free(&mut self, arena: &Arena, free_block: Id) {
+    /// Notes that `free_block` is free and clean now.
+    pub fn after_clean(&mut self, arena: &Arena, free_block: Id) {
         let segment = arena.blocks.segment_of(free_block);
         if !self.views.watches(segment) {
             return;
@@ -146,7 +146,7 @@ impl Granules {
         })
     }
 
-    /// Moves free bytes that are side by side in a granule into one view. All free memory must be clean.
+    /// Moves clean bytes that are side by side in a granule into one view.
     pub fn gather(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) {
         for view in self.views.take_stale() {
             self.unmap_if_hole(arena, memory, view);
@@ -170,7 +170,7 @@ impl Granules {
         }
     }
 
-    /// The free bytes of a granule in all of its views, ordered by their distance from its beginning.
+    /// The clean bytes of a granule in all of its views, ordered by their distance from its beginning.
     fn fragments(&self, arena: &Arena, handle: u64) -> Vec<Fragment> {
         let mut fragments = Vec::new();
         for &view in self.views.of(handle) {

@@ -1,8 +1,8 @@
 //! Growth in chunks, by the rules of Paddle's `auto_growth`.
 //!
 //! `auto_growth` grows in this way if the next layer has no virtual memory management. A request gets the tail of the
-//! best fit, which is always split; blocks are joined within a chunk. On out of memory, idle chunks go back to the next
-//! layer, and the request is tried once more.
+//! best fit, which is always split; blocks are joined within a chunk. On out of memory, the caller gives idle chunks
+//! back, and tries the request once more.
 
 use base::cuda::DriverError;
 
@@ -35,16 +35,10 @@ impl Chunks {
     fn grow(&self, arena: &mut Arena, memory: &dyn DeviceMemory, request: &Request) -> Result<Id, DriverError> {
         let size = request.rounded();
         let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
-        arena.obtain(memory, size.max(least)).or_else(|problem| {
-            if !memory.may_synchronise() {
-                return Err(problem);
-            }
-            arena.release_idle(memory);
-            // A chunk of the size that was set is preferred, but one of the size of the request is enough.
-            arena
-                .obtain(memory, size.max(least))
-                .or_else(|_| arena.obtain(memory, size))
-        })
+        // A chunk of the size that was set is preferred, but one of the size of the request is enough.
+        arena
+            .obtain(memory, size.max(least))
+            .or_else(|_| arena.obtain(memory, size))
     }
 }
 
@@ -55,19 +49,19 @@ impl ArenaPolicy for Chunks {
         memory: &dyn DeviceMemory,
         request: &Request,
     ) -> Result<Block, DriverError> {
-        if let Some(found) = arena.best(memory, Region::Main, request)? {
+        if let Some(found) = arena.best(memory, Region::Main, request) {
             return Ok(arena.carve(found, request, Cut::Tail));
         }
         // Giving a chunk back waits for the device, which an open stream capture does not allow.
-        if self.rules.release_before_growth && memory.may_synchronise() {
+        if self.rules.release_before_growth && !memory.is_capturing() {
             arena.release_idle(memory);
         }
         let chunk = self.grow(arena, memory, request)?;
         Ok(arena.carve(chunk, request, Cut::Tail))
     }
 
-    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
-        if self.rules.release_when_idle && memory.may_synchronise() {
+    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+        if self.rules.release_when_idle && !memory.is_capturing() {
             arena.release(memory, free_block);
         }
     }

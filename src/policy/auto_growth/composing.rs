@@ -341,7 +341,7 @@ impl Granules {
 
     /// Gives every granule that is wholly free back to the next layer; returns bytes.
     pub fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
-        if !matches!(arena.synchronise(memory), Ok(true)) {
+        if memory.is_capturing() {
             return 0;
         }
         self.gather(arena, memory);

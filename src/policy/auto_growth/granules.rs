@@ -97,13 +97,11 @@ impl Granules {
         if head == 0 && tail != 0 { Cut::Tail } else { Cut::Head }
     }
 
-    /// How many granules a block of `region` could use of the free blocks that are clean or were freed on `stream`.
-    pub fn count_free(&self, arena: &Arena, region: Region, from: FreeGranules, stream: Option<u64>) -> usize {
+    /// How many granules of the clean blocks a block of `region` could use.
+    pub fn count_free(&self, arena: &Arena, region: Region, from: FreeGranules) -> usize {
         let of = |region: Region| -> usize {
-            let usable = arena
-                .clean_blocks(region, self.units())
-                .chain(arena.freed_on(stream, region, self.units()));
-            usable.map(|id| self.whole_in(arena, id).len()).sum()
+            let clean = arena.clean_blocks(region, self.units());
+            clean.map(|id| self.whole_in(arena, id).len()).sum()
         };
         match from {
             FreeGranules::None => 0,

@@ -21,7 +21,7 @@
 //! Each constant in `search` and `survey` was varied while the others stayed as they are, and `vramshim replay` played
 //! traces. `decomfl` is a recorded PyTorch job, which is not in this repository; the others are made by
 //! `cargo run -p vramshim-tests --example traces -- FOLDER`, with 20,000 events for `full_16mib` and its like. The figures
-//! are utilisation (peak live / peak reserved), driver calls and synchronisations, which are called waits.
+//! are utilisation (peak live / peak reserved) and driver calls.
 
 mod aliasing;
 mod chunks;
@@ -122,10 +122,10 @@ impl ArenaPolicy for AutoGrowth {
         }
     }
 
-    fn after_free(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
         match &mut self.growth {
-            Growth::Granules(granules) => granules.after_free(arena, free_block),
-            _ => self.chunks.after_free(arena, memory, free_block),
+            Growth::Granules(granules) => granules.after_clean(arena, free_block),
+            _ => self.chunks.after_clean(arena, memory, free_block),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::policy::Block;
 const LARGEST_SMALL_UNITS: u32 = (64 << 10) / UNIT as u32;
 
 /// Small requests get a region of their own as soon as this many bytes are reserved. A granule is then little beside
-/// the reserved memory. Without a small region `decomfl` waits twice as often. From the first byte on, the utilisation
+/// the reserved memory. From the first byte on, the utilisation
 /// of `full_16mib` rises from 0.934 to 0.953, but a process with a few small blocks would need two granules instead of
 /// one.
 const SMALL_REGION_FROM_BYTES: u64 = 512 << 20;
@@ -32,8 +32,8 @@ const LARGEST_SCRAP_UNITS: u32 = (256 << 10) / UNIT as u32;
 /// utilisation of `full_16mib` falls from 0.934 to 0.903, and it makes a quarter fewer driver calls; 256 KiB gains
 /// nothing.
 const LARGEST_MEDIUM_UNITS: u32 = (1 << 20) / UNIT as u32;
-/// A request is also large if it is more than 1/128 of the reserved memory. With 1/32 or 1/512 the utilisation of
-/// `growing` changes by 0.001, and no other utilisation changes.
+/// A request is also large if it is more than 1/128 of the reserved memory. Values of 32 and 512 change the utilisation
+/// of `growing` by 0.001, and no other.
 const LARGE_RESERVED_DIVISOR: u64 = 128;
 
 /// A free block is taken for a large request if it is longer by at most 1/256 of the request. With 1/16 `decomfl` waits
@@ -51,8 +51,8 @@ const PLENTIFUL_FREE_DIVISOR: u64 = 3;
 /// 0.988; with 16000 it makes 54% more driver calls and stays the same.
 const SEARCHES_AFTER_GROWTH: u32 = 4000;
 
-/// So many searches are allowed after memory has grown by 1/50 of the reserved memory, and proportionally fewer after
-/// less. With 1/10 or 1/500 a utilisation changes by 0.001 at most.
+/// That many after memory has grown by 1/50 of the reserved memory, and proportionally fewer after less. Values of 10
+/// and 500 make a difference of 0.001 at most.
 const FULL_GROWTH_DIVISOR: u64 = 50;
 
 pub struct Search<'a> {
@@ -69,24 +69,23 @@ impl Search<'_> {
         let request = self.request;
         let small = request.units <= LARGEST_SMALL_UNITS && self.arena.reserved() >= SMALL_REGION_FROM_BYTES;
         let region = if small { Region::Small } else { Region::Main };
-        let mut found = self.arena.best(self.memory, region, request)?;
+        let mut found = self.best(region);
         if found.is_none() && small {
             let is_scrap = |&id: &Id| {
                 self.arena.blocks.units(id) <= LARGEST_SCRAP_UNITS && self.granules.whole_in(self.arena, id).is_empty()
             };
-            found = self.best_now(Region::Main).filter(is_scrap);
+            found = self.best(Region::Main).filter(is_scrap);
         }
         match found {
             Some(free_block) if !self.is_large() || *self.searches_left == 0 || self.fits_closely(free_block) => {
                 Ok(self.cut(free_block))
             }
-            Some(_) if self.may_avoid_waiting() => self.place_now(region),
             _ => self.place(region),
         }
     }
 
-    fn best_now(&self, region: Region) -> Option<Id> {
-        self.arena.best_now(self.memory, region, self.request)
+    fn best(&self, region: Region) -> Option<Id> {
+        self.arena.best(self.memory, region, self.request)
     }
 
     fn fits_closely(&self, free_block: Id) -> bool {
@@ -98,44 +97,30 @@ impl Search<'_> {
             || self.request.rounded() > self.arena.reserved() / LARGE_RESERVED_DIVISOR
     }
 
-    /// Whether a placement without a synchronisation is possible: the request names its stream, and there are dirty
-    /// blocks.
-    fn may_avoid_waiting(&self) -> bool {
-        self.request.stream.is_some() && !self.arena.all_clean() && self.memory.may_synchronise()
-    }
-
     fn cut(&mut self, free_block: Id) -> Block {
         let end = self.granules.best_end(self.arena, free_block);
         self.arena.carve(free_block, self.request, end)
     }
 
-    /// Chooses the best place in the free memory that the request's stream may use now. If the best place is not a part
-    /// of one free block, or if there is none, `place` synchronises and chooses again.
-    fn place_now(mut self, region: Region) -> Result<Block, DriverError> {
-        let pieces = self.granules.can_alias();
-        match self.choose(region, FreeGranules::AllButOneSmall, self.request.stream, pieces) {
-            Some(Placement::Within(free_block, skip)) => Ok(self.cut_within(free_block, skip)),
-            _ => self.place(region),
-        }
-    }
-
-    /// The best place in clean blocks and in those that were freed on `stream`.
-    fn choose(&self, region: Region, from: FreeGranules, stream: Option<u64>, pieces: bool) -> Option<Placement> {
-        let granules = self.granules.count_free(self.arena, region, from, stream) as u32;
+    /// The best place in clean blocks and in those that were freed on the request's stream.
+    fn choose(&self, region: Region, from: FreeGranules, pieces: bool) -> Option<Placement> {
+        let granules = self.granules.count_free(self.arena, region, from) as u32;
         let free = u64::from(granules) * u64::from(self.granules.units()) * UNIT;
         let plentiful = free >= self.arena.reserved() / PLENTIFUL_FREE_DIVISOR + self.request.rounded();
         let movable = Movable { granules, pieces };
+        // Captured work runs later, so the order of the stream promises nothing.
+        let stream = self.request.stream.filter(|_| !self.memory.is_capturing());
         Survey::new(self.arena, self.granules, region, stream, movable).choose(self.request.units, plentiful)
     }
 
     /// Finds the best place in all free memory. Composes a free block if that is better, with new memory if need be.
     fn place(&mut self, region: Region) -> Result<Block, DriverError> {
-        // Only clean memory may be unmapped, and nothing may be unmapped while a stream capture is open.
-        let may_move = self.arena.synchronise(self.memory)? && self.memory.may_synchronise();
+        // Nothing may be unmapped while a stream capture is open.
+        let may_move = !self.memory.is_capturing();
         if may_move {
             self.granules.gather(self.arena, self.memory);
         }
-        let found = self.best_now(region);
+        let found = self.best(region);
         if let Some(free_block) = found.filter(|&free_block| !may_move || self.fits_closely(free_block)) {
             return Ok(self.cut(free_block));
         }
@@ -145,14 +130,14 @@ impl Search<'_> {
         };
         loop {
             let pieces = may_move && self.granules.can_alias();
-            let composition = match self.choose(region, from, None, pieces) {
+            let composition = match self.choose(region, from, pieces) {
                 Some(Placement::Within(free_block, skip)) => return Ok(self.cut_within(free_block, skip)),
                 Some(Placement::Composed(composition)) => composition,
                 None => return Err(DriverError::OUT_OF_MEMORY),
             };
             // A free block of the other region is better than new memory.
             if composition.new > 0
-                && let Some(free_block) = self.best_now(other(region))
+                && let Some(free_block) = self.best(other(region))
             {
                 return Ok(self.cut(free_block));
             }
@@ -162,6 +147,7 @@ impl Search<'_> {
                 .compose(self.arena, self.memory, region, &composition, units)
             {
                 Ok(address) => {
+                    self.arena.expect_events();
                     self.note_search(composition.new);
                     return self.cut_at(address);
                 }
@@ -174,14 +160,14 @@ impl Search<'_> {
                     from = FreeGranules::All
                 }
                 Err(error) => {
-                    let found = self.best_now(region).or_else(|| self.best_now(other(region)));
+                    let found = self.best(region).or_else(|| self.best(other(region)));
                     return found.map(|free_block| self.cut(free_block)).ok_or(error.into());
                 }
             }
         }
     }
 
-    /// Counts a request that got the best place, and the granules by which memory grew for it.
+    /// Counts a request that got the best place, and the memory that grew by so many granules for it.
     fn note_search(&mut self, new_granules: u32) {
         let grown = u64::from(new_granules) * u64::from(self.granules.units()) * UNIT;
         let reserved = self.arena.reserved();

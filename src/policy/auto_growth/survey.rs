@@ -7,8 +7,6 @@
 //! over. A whole granule is worth most. A longer piece is worth more for each byte than a shorter one. So few new
 //! pieces are made, short pieces are used up, and long pieces stay long. The cheapest placement is chosen.
 //!
-//! Lengths are counted in units (`UNIT`, 512 bytes).
-//!
 //! Worth and cost are numbers without a unit: a piece that is nearly as long as a granule is worth nearly 1.
 
 use std::cmp::Reverse;
@@ -39,10 +37,6 @@ const ENCLOSED_PIECE_SHARE: f64 = 0.5;
 /// makes 53% more driver calls for the same utilisation; with 0.1 `full_256mib` makes 33% fewer and falls from 0.995 to
 /// 0.991.
 const MAP_COST: f64 = 0.01;
-/// The cost of a synchronisation that only a composed block needs. Without it `pipeline` waits 27% more often and
-/// `decomfl` three times as often; with 1 it waits 23% less often, and utilisation falls by up to 0.001.
-const SYNCHRONISE_COST: f64 = 0.2;
-
 /// What a block can be composed of.
 #[derive(Clone, Copy, Debug)]
 pub struct Movable {
@@ -63,8 +57,6 @@ pub struct Survey<'a> {
     /// Shortest first.
     last_pieces: Vec<Piece>,
     movable: Movable,
-    /// What the synchronisation before a composition costs.
-    wait_cost: f64,
     /// Whether holes beside free blocks can be used.
     holes_usable: bool,
 }
@@ -84,18 +76,15 @@ impl Cheapest {
 }
 
 impl<'a> Survey<'a> {
-    /// Examines the clean free blocks. If `stream` is given, also examines the dirty blocks that were freed on it: a
-    /// request of that stream may use them as they are. A composed block then needs a synchronisation first.
+    /// Examines clean free blocks, and those that were freed on `stream`. The latter can be used as they are, but no
+    /// block can be composed of them, because work may use them where they are.
     pub fn new(arena: &'a Arena, granules: &Granules, region: Region, stream: Option<u64>, movable: Movable) -> Self {
-        let freed = arena
-            .freed_on(stream, region, SHORTEST_EXAMINED_UNITS)
-            .take(MOST_EXAMINED);
-        let mut free_blocks: Vec<Id> = arena
-            .clean_blocks(region, SHORTEST_EXAMINED_UNITS)
-            .take(MOST_EXAMINED)
-            .chain(freed)
-            .filter(|&id| granules.hold(arena, id))
-            .collect();
+        let is_held = |&id: &Id| granules.hold(arena, id);
+        let clean = arena.clean_blocks(region, SHORTEST_EXAMINED_UNITS);
+        let clean: Vec<Id> = clean.take(MOST_EXAMINED).filter(is_held).collect();
+        let freed = arena.freed_on(stream, region, SHORTEST_EXAMINED_UNITS);
+        let freed = freed.take(MOST_EXAMINED).filter(is_held);
+        let mut free_blocks: Vec<Id> = clean.iter().copied().chain(freed).collect();
         free_blocks.sort_by_key(|&id| Reverse(arena.blocks.units(id)));
         let mut survey = Survey {
             arena,
@@ -103,11 +92,10 @@ impl<'a> Survey<'a> {
             first_pieces: Vec::new(),
             last_pieces: Vec::new(),
             movable,
-            wait_cost: if stream.is_some() { SYNCHRONISE_COST } else { 0.0 },
             holes_usable: granules.holes_are_unmapped(),
             free_blocks: Vec::new(),
         };
-        for &free_block in &free_blocks {
+        for &free_block in &clean {
             survey.note_pieces(free_block);
         }
         survey.first_pieces.sort_by_key(|piece| piece.units);
@@ -190,8 +178,7 @@ impl<'a> Survey<'a> {
         self.piece_worth(first - start) + GRANULE_WORTH * whole + self.piece_worth(end - last)
     }
 
-    /// The cheapest placement for a request of `units` times `UNIT` bytes. If `prefer_as_is` is set and a free block is
-    /// long enough, no block is composed.
+    /// The cheapest placement for `units`. If `prefer_as_is`, a block is composed only if no free block is long enough.
     pub fn choose(&self, units: u32, prefer_as_is: bool) -> Option<Placement> {
         let mut cheapest = Cheapest {
             cost: f64::INFINITY,
@@ -233,10 +220,10 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Considers composed blocks of `granules` whole granules with no piece, one piece or two.
+    /// Considers blocks of so many granules with no piece, one piece or two.
     fn consider_composed(&self, units: u32, granules: u32, cheapest: &mut Cheapest) {
         let new = granules.saturating_sub(self.movable.granules);
-        let base = GRANULE_WORTH * f64::from(granules) + NEW_GRANULE_COST * f64::from(new) + self.wait_cost;
+        let base = GRANULE_WORTH * f64::from(granules) + NEW_GRANULE_COST * f64::from(new);
         let whole_units = granules * self.granule_units;
         if whole_units >= units {
             let alone = Composition {
@@ -253,8 +240,8 @@ impl<'a> Survey<'a> {
         for (pieces, is_first) in [(&self.first_pieces, true), (&self.last_pieces, false)] {
             for piece in pieces.iter() {
                 let rest = (whole_units + piece.units).checked_sub(units);
-                // If the rest is a granule or more, a block with fewer granules is cheaper. A piece without granules is
-                // a part of one free block, which `consider_within` considers.
+                // If the rest is a granule or more, fewer granules are cheaper. Without granules it is a free block as
+                // it is.
                 if let Some(rest) = rest.filter(|&rest| rest < self.granule_units && granules > 0) {
                     let cost = base + self.piece_worth(piece.units) - self.piece_worth(rest);
                     self.consider_one_piece(piece, is_first, granules, cost, cheapest);
@@ -269,9 +256,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Considers a block composed of `piece` and `granules` whole granules. If the hole beside the piece has room for the
-    /// missing granules, they are mapped there, and the piece keeps its address. Otherwise the piece and the granules
-    /// are mapped in another hole.
+    /// Considers a piece and granules. If the hole beside the piece is large enough, the piece stays where it is.
     fn consider_one_piece(&self, piece: &Piece, is_first: bool, granules: u32, cost: f64, cheapest: &mut Cheapest) {
         let missing = granules.saturating_sub(piece.whole_granules);
         let in_place = piece.hole_granules >= missing;

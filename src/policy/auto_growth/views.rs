@@ -15,7 +15,7 @@ pub struct View {
 pub struct Views {
     /// Every view of each granule that is mapped more than once, by handle.
     by_handle: HashMap<u64, Vec<View>>,
-    /// Views in which memory was freed since the last `take_freed`.
+    /// Views in which freed memory has become clean since the last `take_freed`.
     freed: Vec<View>,
     /// A bit for each granule of each segment: whether a free there is to be noted in `freed`. Every free looks here.
     watched: Vec<Vec<u64>>,

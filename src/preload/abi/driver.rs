@@ -142,8 +142,10 @@ export! {
     cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
     cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
     cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.then_refresh(below);
-    cuCtxSynchronize() enter_running(Policy) |call, below| call.then_refresh(below);
-    cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| call.then_refresh(below);
+    cuCtxSynchronize() enter_running(Policy) |call, below| call.context_waits(0, below);
+    cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| {
+        call.context_waits(context as u64, below)
+    };
 }
 
 // ---- virtual memory management -----------------------------------------------------------------------------------------

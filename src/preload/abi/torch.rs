@@ -38,10 +38,10 @@ pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device
 
 /// PyTorch reports that a block is used on a stream other than its own (`set_record_stream_fn`).
 #[unsafe(no_mangle)]
-pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, _stream: CUstream) {
+pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, stream: CUstream) {
     if !pointer.is_null()
         && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
     {
-        call.used_on_another_stream(pointer as u64);
+        call.used_on_another_stream(pointer as u64, stream as usize);
     }
 }

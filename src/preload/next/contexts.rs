@@ -41,6 +41,11 @@ pub fn in_context<T>(context: u64, work: impl FnOnce() -> CudaResult<T>) -> Cuda
     }
 }
 
+/// Whether the next layer records events of whole contexts.
+pub fn has_context_events() -> bool {
+    signatures::called::cuCtxRecordEvent.get().is_some()
+}
+
 /// The device that a context belongs to.
 pub fn device_of_context(context: u64) -> Option<i16> {
     in_context(context, current_device).ok().map(|device| device as i16)

@@ -201,6 +201,11 @@ macro_rules! called_driver_functions {
             cuStreamIsCapturing(stream: CUstream, out: *mut u32);
             cuStreamIsCapturing_ptsz(stream: CUstream, out: *mut u32);
             cuThreadExchangeStreamCaptureMode(mode: *mut u32);
+            cuCtxRecordEvent(context: CUcontext, event: CUevent);
+            cuEventDestroy_v2(event: CUevent);
+            cuEventCreate(out: *mut CUevent, flags: u32);
+            cuEventRecord(event: CUevent, stream: CUstream);
+            cuEventQuery(event: CUevent);
         }
     };
 }

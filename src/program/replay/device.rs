@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use base::cuda::DriverError;
-use policy::device_memory::{Available, DeviceMemory};
+use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 pub struct ModelDevice {
     total: u64,
@@ -14,6 +14,8 @@ pub struct ModelDevice {
     held: Cell<u64>,
     peak: Cell<u64>,
     calls: Cell<u64>,
+    /// How many requests of the job have come.
+    requests: Cell<u64>,
     next: Cell<u64>,
     /// Sizes of segments by first address, or by handle.
     segments: RefCell<HashMap<u64, u64>>,
@@ -32,6 +34,7 @@ impl ModelDevice {
             held: Cell::new(0),
             peak: Cell::new(0),
             calls: Cell::new(0),
+            requests: Cell::new(0),
             next: Cell::new(GAP),
             segments: RefCell::default(),
         }
@@ -43,6 +46,11 @@ impl ModelDevice {
 
     pub fn calls(&self) -> u64 {
         self.calls.get()
+    }
+
+    /// The job makes a request.
+    pub fn requested(&self) {
+        self.requests.set(self.requests.get() + 1);
     }
 
     fn called(&self) {
@@ -96,13 +104,24 @@ impl DeviceMemory for ModelDevice {
         self.give_back(address)
     }
 
-    fn synchronise(&self) -> Result<(), DriverError> {
-        Ok(())
+    fn is_capturing(&self) -> bool {
+        false
     }
 
-    fn may_synchronise(&self) -> bool {
-        true
+    fn record_event(&self, _stream: u64) -> Result<EventId, NoEvent> {
+        Ok(EventId(self.requests.get()))
     }
+
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        self.record_event(0).map(|event| vec![event])
+    }
+
+    /// An event is done when the next request comes.
+    fn event_is_done(&self, event: EventId) -> bool {
+        event.0 < self.requests.get()
+    }
+
+    fn forget_event(&self, _event: EventId) {}
 
     fn available(&self) -> Result<Available, DriverError> {
         Ok(Available {

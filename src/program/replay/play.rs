@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
-use policy::{Policy, Settings, Strategy};
+use policy::{Policy, Settings, Strategy, UsedBy};
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
@@ -76,6 +76,7 @@ fn play_until(
             Some(policy) => Box::new(PolicyAllocator {
                 policy,
                 device: &device,
+                waits: 0,
             }),
             None => Box::new(DriverAllocator { device: &device }),
         },
@@ -162,25 +163,52 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our policies. A request with a stream is played as a call of `vramshim_torch_alloc`, a request without a
-/// stream as a call of `cuMemAlloc`.
+/// One of our policies, called as the library calls it. A request with a stream is played as a call of
+/// `vramshim_torch_alloc`, a request without a stream as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
     policy: Box<dyn Policy>,
     device: &'a ModelDevice,
+    waits: u64,
+}
+
+impl PolicyAllocator<'_> {
+    fn record_events(&mut self) {
+        for wanted in self.policy.take_wanted_events() {
+            let recorded = wanted.record(self.device);
+            self.policy.events_recorded(self.device, wanted, recorded);
+        }
+    }
 }
 
 impl Allocator for PolicyAllocator<'_> {
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
-        let block = self.policy.allocate(self.device, size, stream)?;
-        Ok(block.address)
+        self.device.requested();
+        let mut result = self.policy.allocate(self.device, size, stream);
+        if result == Err(DriverError::OUT_OF_MEMORY) {
+            let ticket = self.policy.begin_wait();
+            if let Some(ticket) = ticket {
+                self.waits += 1;
+                self.policy.end_wait(self.device, ticket);
+            }
+            if self.policy.release_idle(self.device) > 0 || ticket.is_some() {
+                result = self.policy.allocate(self.device, size, stream);
+            }
+        }
+        self.record_events();
+        result.map(|block| block.address)
     }
 
     fn free(&mut self, handle: u64, stream: Option<u64>) {
-        self.policy.free(self.device, handle, stream);
+        let used_by = match stream.as_slice() {
+            [] => UsedBy::Nothing,
+            streams => UsedBy::Streams(streams),
+        };
+        self.policy.free(self.device, handle, used_by);
+        self.record_events();
     }
 
     fn synchronisations(&self) -> Option<u64> {
-        Some(self.policy.statistics().synchronisations)
+        Some(self.waits)
     }
 }
 

@@ -27,7 +27,7 @@ static CUresult create(Allocation **out, const CUDA_ARRAY3D_DESCRIPTOR *d, enum 
     Allocation *a = table_new(class, context->device, bytes, bytes, api);
     a->taken = bytes;
     a->extents = extents;
-    a->context = context;
+    a->context = context_owner(context);
     a->shape = *d;
     a->data = (void *)arena_take(bytes);
     table_add(a);

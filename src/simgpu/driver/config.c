@@ -9,11 +9,18 @@
  *   SIMGPU_CONTIGUOUS      1: each request needs one piece of physical memory, as on a device without pages (0);
  *                          must be the same for all processes of a host; see extents.c
  *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
+ *   SIMGPU_DMABUF          0: no dma-bufs, as without the open kernel modules (1); see dmabuf.c
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
- *                          from the 3rd on returns this code; names without _v2
- *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms)
+ *                          from the 3rd on returns this code; names without _v2. A code of a fault (700, 702, 714
+ *                          to 719) is the answer of every later call of the context too
+ *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms); prices: what calls cost on hardware, by size
+ *                          and handle; see rules.c
+ *   SIMGPU_LATCH           cuMemCreate,...: such a call waits until the file NAME.open is in the folder SIMGPU_LATCH_DIR.
+ *                          It makes the file NAME.waiting there when it begins to wait
  *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
+ *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
+ *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
@@ -21,14 +28,11 @@
  *   CUDA_VISIBLE_DEVICES   as usual
  */
 #include "sim.h"
-#include <errno.h>
-#include <stdatomic.h>
-#include <time.h>
 
 static struct config the_config;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void complain(const char *variable, const char *value, const char *accepted)
+void complain(const char *variable, const char *value, const char *accepted)
 {
     fprintf(stderr, "simgpu: %s=\"%s\" is not accepted; accepted: %s\n", variable, value, accepted);
 }
@@ -135,6 +139,9 @@ static void read_all(void)
     the_config.contiguous = number_variable("SIMGPU_CONTIGUOUS", 0, 0, 1);
     the_config.mig = number_variable("SIMGPU_MIG", 0, 0, 1);
     the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
+    the_config.free_waits_for_peers = number_variable("SIMGPU_FREE_WAITS_FOR_PEERS", 1, 0, 1);
+    the_config.dmabuf = number_variable("SIMGPU_DMABUF", 1, 0, 1);
+    the_config.unmap_waits = number_variable("SIMGPU_UNMAP_WAITS", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {
@@ -154,103 +161,4 @@ const struct config *config(void)
     return &the_config;
 }
 
-/* ---- faults and latency */
-
-struct rule {
-    char function[64];
-    enum { AT, EVERY, FROM, WAIT } kind;
-    long number; /* calls, or nanoseconds */
-    int code;
-    atomic_long calls;
-    struct rule *next;
-};
-static struct rule *rules;
-bool sim_watched = true;
-static pthread_once_t rules_once = PTHREAD_ONCE_INIT;
-
-static void add_rule(struct rule parsed)
-{
-    struct rule *rule = malloc(sizeof *rule);
-    *rule = parsed;
-    rule->next = rules;
-    rules = rule;
-}
-
-/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
- * call. */
-static struct { const char *function; atomic_ulong calls; } counts[1024];
-static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The counter of a name. If there is none, `add` makes a new one. */
-static atomic_ulong *count_of(const char *function, bool add)
-{
-    size_t room = sizeof counts / sizeof *counts, at = 5381;
-    for (const char *c = function; *c; c++) at = at * 33 + (unsigned char)*c;
-    atomic_ulong *found = NULL;
-    pthread_mutex_lock(&counts_lock);
-    for (size_t i = 0; i < room && !found; i++) {
-        size_t slot = (at + i) % room;
-        if (!counts[slot].function && !add) break;
-        if (!counts[slot].function) counts[slot].function = function;
-        if (!strcmp(counts[slot].function, function)) found = &counts[slot].calls;
-    }
-    pthread_mutex_unlock(&counts_lock);
-    return found;
-}
-
-API uint64_t simgpu_calls(const char *function)
-{
-    atomic_ulong *count = count_of(function, false);
-    return count ? *count : 0;
-}
-
-static void read_rules(void)
-{
-    char copy[4096];
-    const char *faults = getenv("SIMGPU_FAULTS"), *latency = getenv("SIMGPU_LATENCY");
-    snprintf(copy, sizeof copy, "%s", faults ? faults : "");
-    for (char *rest = copy, *part; (part = strsep(&rest, ",")) && *part;) {
-        struct rule r = {.kind = AT};
-        if (sscanf(part, "%63[^:]:/%ld=%d", r.function, &r.number, &r.code) == 3 && r.number > 0) r.kind = EVERY;
-        else if (sscanf(part, "%63[^:]:%ld+=%d", r.function, &r.number, &r.code) == 3) r.kind = FROM;
-        else if (sscanf(part, "%63[^:]:%ld=%d", r.function, &r.number, &r.code) != 3) {
-            complain("SIMGPU_FAULTS", part, "NAME:N=CODE, NAME:/N=CODE or NAME:N+=CODE");
-            continue;
-        }
-        add_rule(r);
-    }
-    snprintf(copy, sizeof copy, "%s", latency ? latency : "");
-    for (char *rest = copy, *part; (part = strsep(&rest, ",")) && *part;) {
-        struct rule r = {.kind = WAIT};
-        char unit[3];
-        if (sscanf(part, "%63[^=]=%ld%2s", r.function, &r.number, unit) != 3 || (strcmp(unit, "us") && strcmp(unit, "ms"))) {
-            complain("SIMGPU_LATENCY", part, "NAME=29us or NAME=1ms");
-            continue;
-        }
-        r.number *= strcmp(unit, "us") ? 1000000 : 1000;
-        add_rule(r);
-    }
-    sim_watched = rules || config()->delayed;
-}
-
-CUresult fault(const char *function)
-{
-    pthread_once(&rules_once, read_rules);
-    CUresult result = CUDA_SUCCESS;
-    if (config()->delayed) {
-        atomic_ulong *count = count_of(function, true);
-        if (count) atomic_fetch_add(count, 1);
-    }
-    for (struct rule *rule = rules; rule; rule = rule->next) {
-        if (strcmp(rule->function, function)) continue;
-        if (rule->kind == WAIT) {
-            nanosleep(&(struct timespec){rule->number / 1000000000, rule->number % 1000000000}, NULL);
-            continue;
-        }
-        long call = atomic_fetch_add(&rule->calls, 1) + 1;
-        if (rule->kind == AT ? call == rule->number : rule->kind == EVERY ? call % rule->number == 0 : call >= rule->number)
-            result = rule->code;
-    }
-    return result;
-}
 int sim_driver_version(void) { return config()->driver_version; }

@@ -45,7 +45,7 @@ static bool context_valid(struct Context *context)
 {
     if (context >= primaries && context < primaries + MAX_DEVICES) return context->references > 0;
     for (struct Context *c = contexts; c; c = c->next)
-        if (c == context) return true;
+        if (c == context) return !c->parent || c->parent->references > 0;
     return false;
 }
 
@@ -76,6 +76,35 @@ static struct Context *current_and_device(int *device)
     return known.context;
 }
 
+bool contexts_broken;
+
+CUresult context_broken(void)
+{
+    struct Context *context = context_current();
+    return context ? context->broken : CUDA_SUCCESS;
+}
+
+CUresult context_break(struct Context *context, CUresult error)
+{
+    contexts_broken = sim_eventful = true;
+    return context->broken = error;
+}
+
+/* The errors of which cuda.h 13.0:2837-2960 says that any further CUDA work will return the same error. */
+CUresult sim_fault(const char *function)
+{
+    CUresult error = fault(function);
+    bool fault = error == CUDA_ERROR_ILLEGAL_ADDRESS || error == 702 || (error >= 714 && error <= 719);
+    if (!fault) return error;
+    pthread_mutex_lock(&sim_mutex);
+    struct Context *context = context_current();
+    if (context) context_break(context, error);
+    pthread_mutex_unlock(&sim_mutex);
+    return error;
+}
+
+int context_device(CUcontext context) { return context && context_valid(context) ? context->device : -1; }
+
 struct Context *primary_of(int device) { return &primaries[device]; }
 
 static bool belongs(const Allocation *a, const void *context) { return a->context == context; }
@@ -100,11 +129,8 @@ static CUresult created(struct Context *context)
     return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+static CUresult retain(int device)
 {
-    ENTER("cuDevicePrimaryCtxRetain");
-    REQUIRE(out);
-    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
     struct Context *primary = &primaries[device];
     if (primary->references == 0) {
         primary->device = device;
@@ -113,8 +139,17 @@ API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
         if (result) return result;
     }
     primary->references++;
-    *out = primary;
     return CUDA_SUCCESS;
+}
+
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    ENTER("cuDevicePrimaryCtxRetain");
+    REQUIRE(out);
+    if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = retain(device);
+    if (!result) *out = &primaries[device];
+    return result;
 }
 
 static CUresult primary_dies(int device, bool reset)
@@ -125,6 +160,7 @@ static CUresult primary_dies(int device, bool reset)
     if (primary->references == 0) return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     if (!reset && --primary->references > 0) return CUDA_SUCCESS;
     primary->references = 0;
+    primary->broken = CUDA_SUCCESS;
     memory_dies(primary);
     table_remove_where(of_device_stream_ordered, &device);
     pools_reset(device);
@@ -187,16 +223,14 @@ API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned 
 }
 API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CUdevice device)
 {
-    (void)parameters;
-    return cuCtxCreate_v2(out, flags, device);
+    const struct { void *affinity; int count; void *graphics; } *given = parameters; /* CUctxCreateParams, cuda.h 13.0:2473 */
+    CUresult result = cuCtxCreate_v2(out, flags, device);
+    if (!result && given) (*out)->graphics = given->graphics;
+    return result;
 }
 
-API CUresult cuCtxDestroy_v2(CUcontext context)
+static void discard(struct Context *context)
 {
-    ENTER("cuCtxDestroy");
-    if (!context || !context_valid(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-    work_wait_context(context);
-    memory_dies(context);
     for (struct Context **c = &contexts; *c; c = &(*c)->next)
         if (*c == context) {
             *c = context->next;
@@ -205,6 +239,35 @@ API CUresult cuCtxDestroy_v2(CUcontext context)
     atomic_fetch_add(&destroyed, 1);
     if (depth && stack[depth - 1] == context) depth--;
     free(context);
+}
+
+CUresult context_new_green(int device, struct Context **out)
+{
+    CUresult result = retain(device);
+    if (result) return result;
+    struct Context *context = calloc(1, sizeof *context);
+    *context = (struct Context){.device = device, .parent = &primaries[device], .id = ++ids, .next = contexts};
+    *out = contexts = context;
+    return CUDA_SUCCESS;
+}
+
+void context_end_green(struct Context *context)
+{
+    int device = context->device;
+    work_context_moves(context, context->parent);
+    stream_orphan(context, context->parent);
+    discard(context);
+    if (primaries[device].references) primary_dies(device, false);
+}
+
+API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    ENTER("cuCtxDestroy");
+    if (!context || !context_valid(context) || context->primary || context->parent) return CUDA_ERROR_INVALID_CONTEXT;
+    work_wait_context(context);
+    if (!context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT; /* destroyed during the wait */
+    memory_dies(context);
+    discard(context);
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }
@@ -264,10 +327,11 @@ static CUresult synchronise(struct Context *context)
     __attribute__((cleanup(sim_unlock), unused)) int locked = 0;
     if (!context) context = context_current();
     if (!context || !context_valid(context)) return CUDA_ERROR_INVALID_CONTEXT;
-    CUresult result = context_capturing(context);
+    CUresult result = context->broken ? context->broken : context_capturing(context);
     if (result) return result;
     int device = context->device;
     work_wait_context(context);
+    if (context->broken) return context->broken;
     pools_synchronised(device);
     return CUDA_SUCCESS;
 }
@@ -319,13 +383,13 @@ API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 API CUresult cuCtxResetPersistingL2Cache(void) { ENTER_CONTEXT("cuCtxResetPersistingL2Cache", context); (void)context; return CUDA_SUCCESS; }
 API CUresult cuFlushGPUDirectRDMAWrites(int target, int scope) { (void)target, (void)scope; ENTER("cuFlushGPUDirectRDMAWrites"); return CUDA_SUCCESS; }
 
-static bool peers[MAX_DEVICES][MAX_DEVICES];
+static bool peers[MAX_DEVICES][MAX_DEVICES], ever_peers[MAX_DEVICES][MAX_DEVICES]; /* by user and owner */
 API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     ENTER_CONTEXT("cuCtxEnablePeerAccess", context);
     REQUIRE(flags == 0 && peer && context_valid(peer));
     if (peers[context->device][peer->device]) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-    peers[context->device][peer->device] = true;
+    peers[context->device][peer->device] = ever_peers[context->device][peer->device] = true;
     return CUDA_SUCCESS;
 }
 API CUresult cuCtxDisablePeerAccess(CUcontext peer)
@@ -336,5 +400,16 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     peers[context->device][peer->device] = false;
     return CUDA_SUCCESS;
 }
+
+bool context_covers(const struct Context *context, const struct Context *other)
+{
+    return other == context || (other->parent && other->parent == context);
+}
+
+bool context_may_touch(const struct Context *user, const struct Context *owner)
+{
+    return context_covers(owner, user) || ever_peers[user->device][owner->device];
+}
+
 API CUresult cuProfilerStart(void) { return CUDA_SUCCESS; }
 API CUresult cuProfilerStop(void) { return CUDA_SUCCESS; }

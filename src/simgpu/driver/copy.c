@@ -18,19 +18,43 @@ static bool on_host(const void *address)
     return a ? a->class == HOST || a->class == MANAGED : pageable(address) || table_find_registered((uint64_t)address);
 }
 
-static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered)
+/* What a copy does: the device of its stream reads and writes, or with cuMemcpyPeer the devices of the two contexts do. */
+struct route { bool peer; CUcontext to, from; };
+
+/* A copy of mapped memory needs the access of the device that copies (cuda.h 13.0:13089, cuMemSetAccess). For memory of
+ * cuMemAlloc the driver finds its own way between devices, with or without peer access. For mapped memory it does not:
+ * llama.cpp#4606 and #4620 saw plain copies between devices fail, and PyTorch's CUDACachingAllocator::memcpyAsync calls
+ * cuMemcpyPeerAsync instead, whose contexts name both devices. These sources speak of copies between devices. No source
+ * says that fills, and copies from and to the host, need the access of the current device: any device's is enough. */
+static CUresult check_access(struct Context *context, struct route route, const void *to, const void *from, size_t size)
 {
-    ENTER("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    int writer = context->device, reader = context->device;
+    if (route.peer) {
+        writer = context_device(route.to), reader = context_device(route.from);
+        if (writer < 0 || reader < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!route.peer && (on_host(to) || on_host(from))) writer = reader = ANY_DEVICE;
+    bool allowed = vmm_accessible(writer, (uint64_t)to, size, true) && vmm_accessible(reader, (uint64_t)from, size, false);
+    return allowed ? CUDA_SUCCESS : context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)
+{
+    ENTER_WORKING("cuMemcpy");
+    CHECK_STREAM(stream);
+    struct Context *context = stream_context(stream, context_current());
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {
         CUresult forbidden = unsafe_while_capturing();
         if (forbidden) return forbidden;
     }
     REQUIRE(size == 0 || (to && from));
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
+    struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1, .peer = route.peer};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
+    CUresult refused = check_access(context, route, to, from, size);
+    if (refused) return refused;
     struct Queue *q = work_queue(stream);
     if (!q) return memmove(to, from, size), CUDA_SUCCESS;
-    struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1};
     bool wait = ordered ? pageable(to) : on_host(to) || (on_host(from) && !pageable(from));
     if (pageable(from)) {
         /* The source is read before the call returns. The destination may be written later. */
@@ -44,12 +68,13 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
 }
 
 #define U __attribute__((unused))
+#define OWN (struct route){0}
 #define COPY(name, to_type, from_type)                                                                            \
-    API CUresult name(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, NULL, false); } \
-    API CUresult name##_ptds(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false); }
+    API CUresult name(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, NULL, false, OWN); } \
+    API CUresult name##_ptds(to_type to, from_type from, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false, OWN); }
 #define COPY_ASYNC(name, to_type, from_type)                                                                      \
-    API CUresult name(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true); } \
-    API CUresult name##_ptsz(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true); }
+    API CUresult name(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true, OWN); } \
+    API CUresult name##_ptsz(to_type to, from_type from, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true, OWN); }
 COPY(cuMemcpy, CUdeviceptr, CUdeviceptr)
 COPY(cuMemcpyHtoD_v2, CUdeviceptr, const void *)
 COPY(cuMemcpyDtoH_v2, void *, CUdeviceptr)
@@ -58,10 +83,11 @@ COPY_ASYNC(cuMemcpyAsync, CUdeviceptr, CUdeviceptr)
 COPY_ASYNC(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *)
 COPY_ASYNC(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr)
 COPY_ASYNC(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
-API CUresult cuMemcpyPeer(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, NULL, false); }
-API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false); }
-API CUresult cuMemcpyPeerAsync(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true); }
-API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, U CUcontext a, CUdeviceptr from, U CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true); }
+#define PEER (struct route){true, a, b}
+API CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext a, CUdeviceptr from, CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, NULL, false, PEER); }
+API CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext a, CUdeviceptr from, CUcontext b, size_t size) { return move((void *)to, (const void *)from, size, PER_THREAD, false, PEER); }
+API CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext a, CUdeviceptr from, CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, stream, true, PEER); }
+API CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext a, CUdeviceptr from, CUcontext b, size_t size, CUstream stream) { return move((void *)to, (const void *)from, size, of_thread(stream), true, PEER); }
 
 static struct side side_of(int type, const void *host, CUdeviceptr device, CUarray array, size_t pitch, size_t height,
                            size_t x, size_t y, size_t z)
@@ -78,10 +104,18 @@ static struct side side_of(int type, const void *host, CUdeviceptr device, CUarr
 
 static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered)
 {
-    ENTER("cuMemcpy");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY)) return CUDA_SUCCESS;
-    work_submit(stream, (struct Work){.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth});
+    ENTER_WORKING("cuMemcpy");
+    CHECK_STREAM(stream);
+    struct Context *context = stream_context(stream, context_current());
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth};
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
+    CUresult refused = CUDA_SUCCESS;
+    for (size_t z = 0; z < depth && !refused; z++)
+        for (size_t y = 0; y < height && !refused; y++)
+            refused = check_access(context, OWN, to.base + z * to.slice + y * to.pitch, from.base + z * from.slice + y * from.pitch, width);
+    if (refused) return refused;
+    work_submit(stream, work);
     struct Queue *q = work_queue(stream);
     if (q && (!ordered || pageable(to.base) || pageable(from.base))) work_wait(q);
     return CUDA_SUCCESS;
@@ -114,16 +148,20 @@ API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { 
 
 static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
 {
-    ENTER("cuMemset");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    ENTER_WORKING("cuMemset");
+    CHECK_STREAM(stream);
+    struct Context *context = stream_context(stream, context_current());
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!ordered) {
         CUresult forbidden = unsafe_while_capturing();
         if (forbidden) return forbidden;
     }
     REQUIRE(to || !width);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) return CUDA_SUCCESS;
     struct Work work = {.kind = WORK_FILL, .to = {(char *)to, pitch, 0}, .element = element, .width = width * element, .height = height, .depth = 1};
     memcpy(work.value, value, element);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
+    for (size_t y = 0; y < height; y++)
+        if (!vmm_accessible(ANY_DEVICE, to + y * pitch, width * element, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);

@@ -110,6 +110,7 @@ static int attribute_value(int attribute, int device)
     case 115: return 1;                 /* memory pools */
     case 119: return 1;                 /* pool handle types: file descriptor */
     case 120: return 1;                 /* cluster launch */
+    case 124: return config()->dmabuf;  /* dma-bufs */
     case 129: return 1;                 /* unified function pointers */
     default: return 0;
     }
@@ -148,6 +149,7 @@ API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device,
     X(400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle")                                                      \
     X(500, "CUDA_ERROR_NOT_FOUND", "named symbol not found")                                                            \
     X(600, "CUDA_ERROR_NOT_READY", "device not ready")                                                                  \
+    X(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")                                    \
     X(704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled")                                  \
     X(705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled")                                    \
     X(712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped")  \

@@ -2,6 +2,12 @@
 # entry has the base name, the first CUDA version in which the name means this symbol, and whether the symbol is the
 # variant for per-thread default streams.
 function since(base, generation) {
+    if (base ~ /GreenCtx|DevResource|DevSmResource/) return base == "cuGreenCtxStreamCreate" ? 12050 : 12040
+    if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
+    if (base == "cuMemGetHandleForAddressRange") return 11070
+    if (base == "cuCtxRecordEvent") return 12050
+    if (base == "cuStreamBeginRecaptureToGraph") return 13030
+    if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020
     if (generation == 1) {
         if (base ~ /Async$|MemPool|GraphMem|MemAllocFromPool/ && base ~ /MemAlloc|MemFree|Pool|GraphMem/) return 11020
         if (base ~ /^cuMem(Address|Create|Release|Map|Unmap|SetAccess|GetAccess|Export|Import|GetAllocation|Retain)/) return 10020

@@ -1,4 +1,5 @@
-/* CUDA graphs. Only memory nodes have an effect. An allocation node has its address from the start. It takes memory
+/* CUDA graphs. Captured copies, fills and host functions are work of the stream in which the graph is launched, one after
+ * the other. Nodes that are added by hand have no work, except those of memory. An allocation node has its address from the start. It takes memory
  * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
 #include "sim.h"
 
@@ -6,9 +7,10 @@ struct Node {
     int type, device;
     uint64_t size;
     CUdeviceptr address;
+    struct Work work;
     struct Node *next;
 };
-struct Graph { struct Node *first, **last; };
+struct Graph { struct Node *first, **last, **recaptured; }; /* recaptured: the next node of a recapture */
 struct Exec { struct Node *nodes; unsigned long long flags; };
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 
@@ -30,14 +32,32 @@ struct Graph *graph_new(void)
     return g;
 }
 
+void graph_begin_recapture(struct Graph *graph) { graph->recaptured = &graph->first; }
+
+bool graph_end_recapture(struct Graph *graph)
+{
+    bool complete = !*graph->recaptured;
+    graph->recaptured = NULL;
+    return complete;
+}
+
+/* In a recapture the node that is there already, or NULL if it is of another type. */
 struct Node *graph_add(struct Graph *graph, int type)
 {
+    if (graph->recaptured) {
+        struct Node *node = *graph->recaptured;
+        if (!node || node->type != type) return NULL;
+        graph->recaptured = &node->next;
+        return node;
+    }
     struct Node *node = calloc(1, sizeof *node);
     node->type = type;
     *graph->last = node;
     graph->last = &node->next;
     return node;
 }
+
+void graph_work(struct Node *node, const struct Work *work) { node->work = *work; }
 
 static CUresult add_alloc(struct Node **out, struct Graph *graph, int device, uint64_t size, CUdeviceptr *address)
 {
@@ -61,8 +81,22 @@ static CUresult add_free(struct Node **out, struct Graph *graph, CUdeviceptr add
     return CUDA_SUCCESS;
 }
 
-CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out) { REQUIRE(out); return add_alloc(NULL, graph, device, size, out); }
-CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address) { return add_free(NULL, graph, address); }
+CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out)
+{
+    REQUIRE(out);
+    if (!graph->recaptured) return add_alloc(NULL, graph, device, size, out);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (!node || node->size != size || node->device != device) return CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+    *out = node->address;
+    return CUDA_SUCCESS;
+}
+
+CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address)
+{
+    if (!graph->recaptured) return add_free(NULL, graph, address);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
+    return node && node->address == address ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+}
 
 void graph_freed(Allocation *a)
 {
@@ -210,13 +244,34 @@ API CUresult cuGraphUpload(U CUgraphExec exec, U CUstream stream) { ENTER("cuGra
 PTSZ(cuGraphUpload);
 API CUresult cuGraphDebugDotPrint(U CUgraph graph, U const char *path, U unsigned flags) { return CUDA_ERROR_NOT_SUPPORTED; }
 
+static bool accessible(int device, const struct side *side, const struct Work *w, bool write)
+{
+    uint64_t size = (w->depth - 1) * side->slice + (w->height - 1) * side->pitch + w->width;
+    return vmm_accessible(device, (uint64_t)side->base, w->width && w->height && w->depth ? size : 0, write);
+}
+
+/* Memory may have been unmapped since the capture. Then the graph faults. */
+static CUresult launch_work(CUstream stream, const struct Work *w, struct Context *context)
+{
+    bool copies = w->kind == WORK_COPY && !w->peer, writes = copies || w->kind == WORK_FILL;
+    if (writes && !accessible(context->device, &w->to, w, true)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (copies && !accessible(context->device, &w->from, w, false)) return context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
+    work_submit(stream, *w);
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    ENTER("cuGraphLaunch");
+    ENTER_WORKING("cuGraphLaunch");
     REQUIRE(exec);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_GRAPH)) return CUDA_SUCCESS;
+    struct Context *context = stream_context(stream, context_current());
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    CHECK_STREAM(stream);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH, NULL);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
+        CUresult result = node->work.kind == WORK_NOTHING ? CUDA_SUCCESS : launch_work(stream, &node->work, context);
+        if (result) return result;
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             Allocation *a = table_at(node->address);
             REQUIRE(a && a->class == GRAPH);

@@ -75,7 +75,7 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     Allocation *a = table_new(IMPORTED, context->device, h.size, 0, "cuIpcOpenMemHandle");
     a->address = (uint64_t)map + h.offset;
     a->span = h.size;
-    a->context = context;
+    a->context = context_owner(context);
     a->references = 1;
     a->opened_as = name_of(&h);
     table_add(a);

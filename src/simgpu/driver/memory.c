@@ -16,7 +16,7 @@ static Allocation *obtain(enum class class, struct Context *context, uint64_t re
     a->span = reserved;
     a->taken = reserved;
     a->extents = extents;
-    a->context = context;
+    a->context = context_owner(context);
     a->from_arena = true;
     table_add(a);
     return a;
@@ -29,10 +29,12 @@ static Allocation *obtain(enum class class, struct Context *context, uint64_t re
 
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
+    PRICED;
     MEMORY_CALL("cuMemAlloc");
     REQUIRE(out && size);
     Allocation *a = obtain(LINEAR, context, size, size, "cuMemAlloc");
     if (!a) return CUDA_ERROR_OUT_OF_MEMORY;
+    price += price_of(ALLOC, size);
     *out = a->address;
     return CUDA_SUCCESS;
 }
@@ -51,19 +53,36 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
     a->span = size;
     a->taken = size;
     a->extents = extents;
-    a->context = context;
+    a->context = context_owner(context);
     table_add(a);
     *out = (CUdeviceptr_v1)(uint64_t)map;
     return CUDA_SUCCESS;
 }
 
+/* A free waits for the work of the memory's context, whether it uses the memory or not, and for that of every device that
+ * was granted access to it. pytorch#50925 quotes NVIDIA: cudaFree waits for its device and the peers that can reach the
+ * memory. rmm#1655 and pytorch#19222 rely on it. Against it: pytorch#196257 saw no wait for peers (H200, CUDA 13), and
+ * cuda.h 13.0:8684 says that the call "may perform implicit synchronization". The strict reading is the default, because
+ * a program that relies on the wait must work; SIMGPU_FREE_WAITS_FOR_PEERS=0 gives the other one.
+ *
+ * Stream-ordered memory is not waited for: cuda.h 13.0:8680, "This API will not perform any implict synchronization when
+ * the pointer was allocated with cuMemAllocAsync". Work that still uses it is a hazard. */
+static void wait_before_free(const Allocation *a, struct Context *current)
+{
+    if (a->class == ASYNC) return work_freed(a->address, a->span);
+    struct Context *owner = a->context ? a->context : current;
+    if (config()->free_waits_for_peers) work_wait_users(owner);
+    else work_wait_context(owner);
+}
+
 API CUresult cuMemFree_v2(CUdeviceptr address)
 {
+    PRICED;
     MEMORY_CALL("cuMemFree");
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
     REQUIRE(a);
-    work_wait_context(a->context ? a->context : context);
+    wait_before_free(a, context);
     a = table_at(address);
     REQUIRE(a);
     switch (a->class) {
@@ -74,7 +93,8 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);
-    int device = a->device;
+    int device = a->class == ASYNC ? -1 : a->device;
+    price += price_of(FREE, a->requested);
     table_remove(a);
     if (device >= 0) pools_synchronised(device); /* a free waits for the device, which is when pools give memory back */
     return CUDA_SUCCESS;
@@ -116,7 +136,7 @@ static CUresult host(void **out, size_t size, const char *api, struct Context *c
     Allocation *a = table_new(HOST, -1, size, size, api);
     a->address = address;
     a->span = size;
-    a->context = context;
+    a->context = context_owner(context);
     a->from_arena = true;
     table_add(a);
     *out = (void *)address;

@@ -75,8 +75,10 @@ static CUresult launch(struct Kernel *k, CUstream stream)
 {
     ENTER_CONTEXT("cuLaunchKernel", context);
     (void)context;
-    if (!k || !stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (stream_submit(stream, CU_GRAPH_NODE_TYPE_KERNEL)) work_submit(stream, (struct Work){.kind = WORK_NOTHING});
+    if (!k) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL, NULL);
+    work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }
 #define GRID U unsigned gx, U unsigned gy, U unsigned gz, U unsigned bx, U unsigned by, U unsigned bz, U unsigned shared

@@ -1,15 +1,15 @@
 /* Functions that clients look up besides memory: writes of values on streams, and features that this device reports as
- * missing (green contexts, multicast objects, tensor maps). */
+ * missing (multicast objects, tensor maps). */
 #include "sim.h"
 
 static CUresult write_value(CUstream stream, CUdeviceptr address, uint64_t value, size_t size)
 {
     ENTER("cuStreamWriteValue");
-    if (!stream_valid(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    CHECK_STREAM(stream);
     REQUIRE(address);
-    if (!stream_submit(stream, CU_GRAPH_NODE_TYPE_MEMSET)) return CUDA_SUCCESS;
     struct Work work = {.kind = WORK_FILL, .to.base = (char *)address, .element = size, .width = size, .height = 1, .depth = 1};
     memcpy(work.value, &value, size);
+    SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMSET, &work);
     work_submit(stream, work);
     return CUDA_SUCCESS;
 }
@@ -21,13 +21,6 @@ API CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, 
 #define ABSENT(name) API CUresult name(void) { return CUDA_ERROR_NOT_SUPPORTED; }
 ABSENT(cuStreamWaitValue32_v2)
 ABSENT(cuStreamWaitValue64_v2)
-ABSENT(cuCtxFromGreenCtx)
-ABSENT(cuDevResourceGenerateDesc)
-ABSENT(cuDevSmResourceSplitByCount)
-ABSENT(cuDeviceGetDevResource)
-ABSENT(cuGreenCtxCreate)
-ABSENT(cuGreenCtxDestroy)
-ABSENT(cuGreenCtxStreamCreate)
 ABSENT(cuMulticastAddDevice)
 ABSENT(cuMulticastBindMem)
 ABSENT(cuMulticastCreate)

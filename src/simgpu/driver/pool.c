@@ -97,27 +97,39 @@ static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struc
     return CUDA_SUCCESS;
 }
 
+/* The result of a memory node, which breaks its capture if it is not the recaptured graph's. */
+static CUresult captured(CUstream stream, CUresult result)
+{
+    return result == CUDA_ERROR_GRAPH_RECAPTURE_FAILURE ? capture_failed(stream) : result;
+}
+
+#define CAPTURE(type)                                                                  \
+    CHECK_STREAM(stream);                                                              \
+    struct Graph *graph;                                                               \
+    CUresult refused = stream_capture(stream, type, &graph);                           \
+    if (refused) return refused
+
 API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream)
 {
     ENTER_CONTEXT("cuMemAllocAsync", context);
-    struct Graph *graph = stream_capture(stream);
-    if (graph) return graph_capture_alloc(graph, context->device, size, out);
+    CAPTURE(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (graph) return captured(stream, graph_capture_alloc(graph, context->device, size, out));
     return allocate(out, size, pool_of_device(stream_context(stream, context)->device), context, "cuMemAllocAsync");
 }
 API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)
 {
     ENTER_CONTEXT("cuMemAllocFromPoolAsync", context);
-    struct Graph *graph = stream_capture(stream);
     REQUIRE(pool);
-    if (graph) return graph_capture_alloc(graph, pool->device, size, out);
+    CAPTURE(CU_GRAPH_NODE_TYPE_MEM_ALLOC);
+    if (graph) return captured(stream, graph_capture_alloc(graph, pool->device, size, out));
     return allocate(out, size, pool, context, "cuMemAllocFromPoolAsync");
 }
 API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
     ENTER_CONTEXT("cuMemFreeAsync", context);
     (void)context;
-    struct Graph *graph = stream_capture(stream);
-    if (graph) return graph_capture_free(graph, address);
+    CAPTURE(CU_GRAPH_NODE_TYPE_MEM_FREE);
+    if (graph) return captured(stream, graph_capture_free(graph, address));
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
     REQUIRE(a && (a->class == ASYNC || a->class == GRAPH));
@@ -128,8 +140,8 @@ API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     table_remove(a);
     return CUDA_SUCCESS;
 }
-PTSZ(cuMemAllocAsync);
-PTSZ(cuMemAllocFromPoolAsync);
+API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) { return cuMemAllocAsync(out, size, of_thread(stream)); }
+API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) { return cuMemAllocFromPoolAsync(out, size, pool, of_thread(stream)); }
 API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return cuMemFreeAsync(address, of_thread(stream)); }
 
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)

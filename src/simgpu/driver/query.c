@@ -1,7 +1,7 @@
 /* Questions that a program may ask about memory. */
 #include "sim.h"
 
-Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
+Allocation *table_find_range(uint64_t address);
 Allocation *table_find_registered(uint64_t address);
 
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
@@ -66,11 +66,25 @@ static size_t attribute_size(int attribute)
     }
 }
 
+static unsigned access_flags(uint64_t address)
+{
+    struct Context *context = context_current();
+    if (!context || !vmm_accessible(context->device, address, 1, false)) return 0;
+    return vmm_accessible(context->device, address, 1, true) ? 3 : 1;
+}
+
+/* cuda.h 13.0:14252-14307, 915-921. Of mapped memory, the range is the reservation, mapped or not, and the mapping is
+ * that of one handle (DALI#3064, ucx#11283), which also has the ID (cuda.h 13.0:14265). cuMemGetAddressRange tells the
+ * mapping (ucx#11461, libfabric#12473, torchcomms#3078; nccl#2332 saw 500). */
 static CUresult attribute_value(void *out, int attribute, uint64_t address)
 {
     uint64_t start = 0, size = 0;
-    Allocation *a = whole(address, &start, &size);
+    Allocation *a = whole(address, &start, &size), *reservation = table_find_range(address);
     memset(out, 0, attribute_size(attribute));
+    if (!a && reservation && attribute >= 11 && attribute <= 13) {
+        if (attribute != 13) *(uint64_t *)out = attribute == 11 ? reservation->address : reservation->span;
+        return CUDA_SUCCESS;
+    }
     if (!a) {
         if (attribute == 9) *(int *)out = -2;
         return CUDA_ERROR_INVALID_VALUE;
@@ -78,19 +92,23 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     bool host = a->device < 0;
     switch (attribute) {
     case 1: *(void **)out = a->context ? a->context : host ? NULL : primary_of(a->device); break;
+    case 6: *(bool *)out = a->sync_memops; break;
     case 2: *(unsigned *)out = host ? 1 : 2; break;
     case 3: *(uint64_t *)out = address; break;
     case 4: if (!host && a->class != MANAGED) return CUDA_ERROR_INVALID_VALUE; *(uint64_t *)out = address; break;
-    case 7: *(uint64_t *)out = a->id; break;
+    case 7: case 20: *(uint64_t *)out = a->id; break;
     case 8: *(bool *)out = a->class == MANAGED; break;
     case 9: *(int *)out = host ? 0 : a->device; break;
     case 10: *(bool *)out = a->class == LINEAR || a->class == PITCHED; break;
-    case 11: *(uint64_t *)out = start; break;
-    case 12: *(size_t *)out = size; break;
+    case 11: *(uint64_t *)out = a->class == VMM && reservation ? reservation->address : start; break;
+    case 12: *(size_t *)out = a->class == VMM && reservation ? reservation->span : size; break;
     case 13: *(bool *)out = true; break;
     case 14: *(uint64_t *)out = a->class == VMM ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : 0; break;
     case 15: *(bool *)out = a->class == VMM ? a->reachable : !host; break;
+    case 16: *(unsigned *)out = access_flags(address); break;
     case 17: *(void **)out = a->pool; break;
+    case 18: *(size_t *)out = size; break;
+    case 19: *(uint64_t *)out = start; break;
     default: break;
     }
     return CUDA_SUCCESS;
@@ -98,14 +116,14 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
 
 API CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 {
-    ENTER("cuPointerGetAttribute");
+    ENTER_WORKING("cuPointerGetAttribute");
     REQUIRE(out && attribute > 0 && attribute < 32);
     return attribute_value(out, attribute, address);
 }
 /* For an unknown pointer this function succeeds and sets every attribute to zero. */
 API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out, CUdeviceptr address)
 {
-    ENTER("cuPointerGetAttributes");
+    ENTER_WORKING("cuPointerGetAttributes");
     REQUIRE(attributes && out);
     for (unsigned i = 0; i < count; i++) {
         REQUIRE(attributes[i] > 0 && attributes[i] < 32);
@@ -113,4 +131,17 @@ API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **out,
     }
     return CUDA_SUCCESS;
 }
-API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address) { (void)value, (void)attribute; ENTER("cuPointerSetAttribute"); REQUIRE(table_find(address)); return CUDA_SUCCESS; }
+
+/* SYNC_MEMOPS is kept for the allocation that the address is in (cuda.h 13.0:14813, ucx#4188). Mapped memory refuses it
+ * (ucx#9895 with driver 535, lupine#646). No other attribute can be set. */
+API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address)
+{
+    enum { SYNC_MEMOPS = 6 };
+    ENTER_WORKING("cuPointerSetAttribute");
+    uint64_t start, size;
+    if (vmm_at(address, &start, &size)) return CUDA_ERROR_NOT_SUPPORTED;
+    Allocation *a = table_find(address);
+    REQUIRE(value && a && attribute == SYNC_MEMOPS);
+    a->sync_memops = *(const unsigned *)value;
+    return CUDA_SUCCESS;
+}

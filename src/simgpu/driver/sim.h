@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_DEVICES 16
@@ -19,16 +20,26 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
 };
 const struct config *config(void);
-/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says. Counts
- * the call if work is delayed. */
+void complain(const char *variable, const char *value, const char *accepted);
+
+/* ---- rules.c: faults, durations and latches */
+/* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says, and waits at
+ * a latch. Counts the call if work is delayed. */
 CUresult fault(const char *function);
+CUresult sim_fault(const char *function); /* context.c: also keeps a fault of the current context */
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
+extern bool sim_priced;  /* SIMGPU_LATENCY=prices */
+enum priced { FREE_OF_CHARGE, CREATE, MAP, SET_ACCESS, UNMAP, RELEASE, ALLOC, FREE };
+uint64_t price_of(enum priced call, uint64_t size);
+void price_pay(const uint64_t *ns);
+/* Before ENTER in a call that has a price. The call adds to `price`, which is paid when it returns, without the lock. */
+#define PRICED __attribute__((cleanup(price_pay), unused)) uint64_t price = 0
 
 /* ---- state.c: the state that the processes of a simulated host share */
 struct process_slot {
@@ -87,7 +98,7 @@ typedef struct Allocation {
     bool placed, exported, reachable; /* reachable: by network cards */
     int ipc_fd;
     uint64_t opened_as; /* identifies the IPC handle with which this was opened */
-    bool from_arena;
+    bool from_arena, sync_memops;
 } Allocation;
 
 Allocation *table_new(enum class class, int device, uint64_t requested, uint64_t reserved, const char *api);
@@ -111,6 +122,9 @@ struct Context {
     struct extent *extents;
     struct Context *next;
     uint64_t id;
+    bool graphics;          /* created for a graphics client */
+    struct Context *parent; /* of a green context: the primary one */
+    CUresult broken; /* a fault of its work, which every later call answers */
 };
 extern pthread_mutex_t sim_mutex;
 /* Set as soon as there was a capture, a pool or delayed work. Until then a synchronisation has nothing to do and
@@ -119,13 +133,33 @@ extern _Atomic bool sim_eventful;
 /* Whether this process called cuInit. A forked child did not, even if its parent did. */
 enum { BEFORE_INIT, INITIALISED, FORKED };
 extern int sim_state;
+/* Whether this thread runs a host function, which may call no CUDA function. cuda.h 13.0:18070: "Attempting to use a CUDA
+ * API may result in CUDA_ERROR_NOT_PERMITTED, but this is not required". Here it always does. */
+#define IN_HOST_FUNCTION __attribute__((tls_model("initial-exec"))) __thread bool in_host_function
+extern IN_HOST_FUNCTION;
 static inline CUresult sim_enter(const char *function)
 {
     if (__builtin_expect(__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != INITIALISED, 0)) return CUDA_ERROR_NOT_INITIALIZED;
-    return __builtin_expect(sim_watched, 0) ? fault(function) : CUDA_SUCCESS;
+    if (__builtin_expect(in_host_function, 0)) return CUDA_ERROR_NOT_PERMITTED;
+    return __builtin_expect(sim_watched, 0) ? sim_fault(function) : CUDA_SUCCESS;
 }
 struct Context *context_current(void);
+/* A fault makes every later call of the context answer its error. cuda.h 13.0:2837, CUDA_ERROR_ILLEGAL_ADDRESS: "This
+ * leaves the process in an inconsistent state and any further CUDA work will return the same error." */
+extern bool contexts_broken;
+CUresult context_broken(void);
+CUresult context_break(struct Context *context, CUresult error); /* returns the error */
+int context_device(CUcontext context); /* -1 if there is no such context */
+/* Whether a wait for `context` covers the work of the other one. */
+bool context_covers(const struct Context *context, const struct Context *other);
+CUresult context_new_green(int device, struct Context **out);
+void context_end_green(struct Context *context);
+/* The context that owns the memory which is allocated in this one. */
+static inline struct Context *context_owner(struct Context *context) { return context && context->parent ? context->parent : context; }
 struct Context *primary_of(int device);
+/* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
+ * by cuCtxEnablePeerAccess. */
+bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
 int physical_of(int device);
 static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(&sim_mutex); }
@@ -136,8 +170,13 @@ static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(
     if (refused_) return refused_;                                             \
     pthread_mutex_lock(&sim_mutex);                                            \
     __attribute__((cleanup(sim_unlock), unused)) int locked_ = 0
-#define ENTER_CONTEXT(function, name)                                          \
+/* The same for calls that concern the work or memory of a device. They answer a fault of the current context. */
+#define ENTER_WORKING(function)                                                \
     ENTER(function);                                                           \
+    CUresult broken_ = __builtin_expect(contexts_broken, 0) ? context_broken() : CUDA_SUCCESS; \
+    if (broken_) return broken_
+#define ENTER_CONTEXT(function, name)                                          \
+    ENTER_WORKING(function);                                                   \
     struct Context *name = context_current();                                  \
     if (!name) return CUDA_ERROR_INVALID_CONTEXT
 #define REQUIRE(condition)                                                     \
@@ -146,29 +185,59 @@ static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(
 /* ---- stream.c */
 struct Stream {
     struct Context *context;
-    struct Graph *capture;
-    int mode;
-    bool invalidated, own_graph;
+    struct Capture *capture;
+    unsigned place, *seen; /* in its capture; see capture.c */
     struct Queue *queue;
     unsigned flags;
     int priority;
-    uint64_t id, owner;
+    uint64_t id;
+    bool orphan;     /* its green context was destroyed */
+    uint64_t thread; /* 0, or the thread whose default stream this stands for; only captures need it */
     struct Stream *next;
 };
 #define PER_THREAD ((CUstream)2)
 /* The stream that the variant of a function for per-thread default streams uses. */
 static inline CUstream of_thread(CUstream stream) { return stream ? stream : PER_THREAD; }
 bool stream_valid(CUstream stream);
-struct Graph *stream_capture(CUstream stream); /* NULL if it is not capturing */
+/* 400 for an unknown handle, 709 for a stream whose green context was destroyed. */
+CUresult stream_check(CUstream stream);
+#define CHECK_STREAM(stream) do { CUresult check_ = stream_check(stream); if (check_) return check_; } while (0)
+#define STREAM_CALL(function) ENTER_WORKING(function); CHECK_STREAM(stream)
+struct Stream *stream_new(struct Context *context, unsigned flags, int priority);
+void stream_orphan(struct Context *context, struct Context *heir); /* the context's streams cannot be used any more */
+struct Stream *stream_object(CUstream stream);     /* NULL for the legacy stream, and for a thread's that never captured */
+struct Stream *stream_object_new(CUstream stream); /* NULL for the legacy stream alone */
+struct Stream *stream_next(const struct Stream *after, bool (*wanted)(const struct Stream *, const void *), const void *data);
 struct Context *stream_context(CUstream stream, struct Context *current); /* the current context if it is a default stream */
+void stream_forget_context(struct Context *context);
+
+/* ---- capture.c */
+bool stream_captures(CUstream stream);
 /* For calls that a capture forbids to this thread: returns 900 and invalidates the capture. */
 CUresult unsafe_while_capturing(void);
 /* The same for waits for a context that has an open capture, whatever the capture's mode is. */
 CUresult context_capturing(struct Context *context);
-void stream_forget_context(struct Context *context);
-/* For work on a stream. If the stream captures, adds a node to its graph and returns false. Otherwise returns true, and
- * the caller does the work. */
-bool stream_submit(CUstream stream, int node_type);
+/* The same for a wait for this stream, or a question whether it is idle. */
+CUresult capture_refuses(CUstream stream);
+/* For uses of the legacy stream: 906 while a blocking stream of its context captures. */
+CUresult legacy_captured(CUstream stream);
+/* For work on a stream: the graph that it becomes a node of, or NULL if the stream does not capture. */
+CUresult stream_capture(CUstream stream, int node_type, struct Graph **graph);
+/* Adds a node if the stream captures. Its work is done when the graph is launched. */
+struct Work;
+CUresult stream_submit(CUstream stream, int node_type, const struct Work *work, bool *captured);
+#define SUBMIT_TO_CAPTURE(stream, node_type, work)                             \
+    do {                                                                       \
+        bool captured_;                                                        \
+        CUresult result_ = stream_submit(stream, node_type, work, &captured_); \
+        if (result_ || captured_) return result_;                              \
+    } while (0)
+CUresult capture_failed(CUstream stream); /* the node is not the one of the recaptured graph: 918 */
+void capture_stream_gone(struct Stream *stream);
+struct CapturedEvent { uint64_t capture; unsigned *seen; };
+/* Returns whether the stream captures. Then the event stands for its nodes, if the result is success. */
+bool capture_record(CUstream stream, struct CapturedEvent *event, CUresult *result);
+CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool recorded, bool external);
 
 /* ---- pool.c */
 struct Pool {
@@ -187,6 +256,9 @@ bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools 
 /* ---- graph.c */
 struct Graph *graph_new(void);
 struct Node *graph_add(struct Graph *graph, int type);
+void graph_work(struct Node *node, const struct Work *work);
+void graph_begin_recapture(struct Graph *graph);
+bool graph_end_recapture(struct Graph *graph); /* whether all nodes were recaptured */
 CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
 CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address);
 void graph_freed(Allocation *allocation); /* called when cuMemFree or cuMemFreeAsync freed the address */
@@ -194,10 +266,17 @@ uint64_t graph_used(int device), graph_reserved(int device);
 void graph_reset(int device);
 
 /* ---- vmm.c */
+/* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
+#define ANY_DEVICE (-1)
+bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
+/* Fixes the bytes of the handle that is mapped there at their place in the file. Returns false if there are none. */
+bool vmm_pin(uint64_t address, int *fd, uint64_t *offset);
 
-/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait may release the lock
- * for some time, so the caller must look its table entries up again afterwards. */
+uint64_t sim_thread(void); /* a number of the calling thread, never used again */
+
+/* ---- work.c: work on streams, done at once, or as late as possible with SIMGPU_DELAYED. A wait releases the lock while
+ * a host function holds the work back, so the caller must look its table entries up again afterwards. */
 struct side { char *base; size_t pitch, slice; }; /* source or destination of a copy of rows and slices */
 struct Work {
     enum { WORK_NOTHING, WORK_FILL, WORK_COPY, WORK_HOST, WORK_CALLBACK, WORK_WAIT, WORK_RELEASE } kind;
@@ -205,6 +284,7 @@ struct Work {
     size_t width, height, depth; /* bytes, rows, slices */
     unsigned char value[8];
     size_t element;
+    bool peer;   /* a copy by the devices of both sides */
     void *owned; /* memory that holds `from`, freed after the work */
     void (*function)(void *);
     void (*callback)(CUstream, CUresult, void *);
@@ -212,20 +292,31 @@ struct Work {
     void *data;
     struct Queue *after;
     uint64_t after_number, number;
+    bool running;          /* a host function that began */
+    struct timespec begin; /* a host function begins at this time, even if no call waits for it */
     struct Work *next;
 };
+extern unsigned host_functions_pending;
 struct Queue *work_queue(CUstream stream); /* NULL if work is done at once */
 void work_submit(CUstream stream, struct Work work);
 uint64_t work_add(struct Queue *queue, struct Work work); /* returns its number */
+uint64_t work_next_number(void);
 void work_wait(struct Queue *queue);
 void work_wait_for(struct Queue *queue, uint64_t number);
 void work_wait_context(struct Context *context);
+struct Queue *work_context_end(struct Context *context, uint64_t *number);
+void work_wait_users(struct Context *owner); /* waits for all contexts that may touch the memory of `owner` */
 void work_wait_all(void);
+/* Whether operations up to `number` are pending. If so, performs one of them, if none holds it back. Never waits. */
 bool work_pending(struct Queue *queue, uint64_t number);
 bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
+void work_context_moves(struct Context *from, struct Context *to); /* pending work of `from` becomes work of `to` */
+
+/* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);
+void work_freed(uint64_t address, uint64_t size); /* without a wait */
 /* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
 bool work_release(CUstream stream, uint64_t address, uint64_t size);
 

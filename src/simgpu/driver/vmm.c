@@ -123,7 +123,7 @@ static Allocation *handle_of(CUmemGenericAllocationHandle handle)
 API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties, int option)
 {
     (void)option;
-    ENTER("cuMemGetAllocationGranularity");
+    ENTER_WORKING("cuMemGetAllocationGranularity");
     SUPPORTED();
     REQUIRE(granularity && properties);
     *granularity = config()->granularity;
@@ -133,7 +133,7 @@ API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloc
 API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemAddressReserve");
+    ENTER_WORKING("cuMemAddressReserve");
     SUPPORTED();
     uint64_t granularity = config()->granularity;
     REQUIRE(out && size && size % granularity == 0);
@@ -173,6 +173,25 @@ static struct mapping *mapping_at(const Allocation *range, uint64_t address)
     return range->region->mappings[(address - range->address) / config()->granularity];
 }
 
+static bool has_access(const struct mapping *m, int device, unsigned char wanted)
+{
+    if (device != ANY_DEVICE) return m->access[device] & wanted;
+    for (size_t i = 0; i < sizeof m->access / sizeof *m->access; i++)
+        if (m->access[i] & wanted) return true;
+    return false;
+}
+
+bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write)
+{
+    Allocation *range = size ? table_find_range(address) : NULL;
+    for (uint64_t at = address; range && at < address + size && at < range->address + range->span;) {
+        struct mapping *m = mapping_at(range, at);
+        if (!m || !has_access(m, device, write ? 2 : 1)) return false;
+        at = m->address + m->size;
+    }
+    return true;
+}
+
 static struct mapping *find_mapping(uint64_t address) { return mapping_at(table_find_range(address), address); }
 
 /* Maps the region's own range at [address, address + size) again, without access. */
@@ -185,7 +204,7 @@ static bool cover(const Allocation *range, uint64_t address, uint64_t size)
 
 API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    ENTER("cuMemAddressFree");
+    ENTER_WORKING("cuMemAddressFree");
     Allocation *range = table_find_range(address);
     REQUIRE(range && range->address == address && range->span == size && !range->region->mapped);
     munmap((void *)address, size);
@@ -196,8 +215,9 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
+    PRICED;
     (void)flags;
-    ENTER("cuMemCreate");
+    ENTER_WORKING("cuMemCreate");
     SUPPORTED();
     REQUIRE(out && properties && size && size % config()->granularity == 0);
     int device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? properties->location.id : -1;
@@ -211,23 +231,27 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
     a->reachable = properties->allocFlags.gpuDirectRDMACapable;
     table_add(a);
     *out = a->address;
+    price += price_of(CREATE, size);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    ENTER("cuMemRelease");
+    PRICED;
+    ENTER_WORKING("cuMemRelease");
     Allocation *a = handle_of(handle);
     REQUIRE(a && a->references);
     a->references--;
+    price += price_of(RELEASE, a->requested);
     gone(a);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+    PRICED;
     (void)flags;
-    ENTER("cuMemMap");
+    ENTER_WORKING("cuMemMap");
     Allocation *a = handle_of(handle), *range = table_find_range(address);
     uint64_t granularity = config()->granularity;
     REQUIRE(a && range && size && size % granularity == 0 && address % granularity == 0 && offset == 0 && size <= a->requested);
@@ -248,31 +272,34 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     for (uint64_t i = first; i < first + count; i++) region->mappings[i] = m;
     region->mapped += count;
     a->mappings++;
+    price += price_of(MAP, size);
     return CUDA_SUCCESS;
 }
 
 API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    ENTER("cuMemUnmap");
+    PRICED;
+    ENTER_WORKING("cuMemUnmap");
     uint64_t granularity = config()->granularity, end = address + size;
+    struct mapping *start = config()->unmap_waits ? find_mapping(address) : NULL;
+    if (start && start->physical->device >= 0) work_wait_users(primary_of(start->physical->device));
     Allocation *range = table_find_range(address);
     REQUIRE(size && mapping_at(range, address) && end <= range->address + range->span);
-    /* Only whole mappings can be unmapped. */
+    /* Only whole mappings can be unmapped, and no hole between them (cuda.h 13.0:13058, pytorch#188008). */
     for (uint64_t at = address; at < end;) {
         struct mapping *m = mapping_at(range, at);
-        if (!m) { at += granularity; continue; }
-        REQUIRE(m->address == at && m->address + m->size <= end);
+        REQUIRE(m && m->address == at && m->address + m->size <= end);
         at += m->size;
     }
     struct Region *region = range->region;
     work_unmapped(address, size);
     for (uint64_t at = address; at < end;) {
         struct mapping *m = mapping_at(range, at);
-        if (!m) { at += granularity; continue; }
         memset(&region->mappings[(at - range->address) / granularity], 0, m->size / granularity * sizeof m);
         region->mapped -= m->size / granularity;
         at += m->size;
         m->physical->mappings--;
+        price += price_of(UNMAP, m->size);
         gone(m->physical);
         free(m);
     }
@@ -282,7 +309,8 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
-    ENTER("cuMemSetAccess");
+    PRICED;
+    ENTER_WORKING("cuMemSetAccess");
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && range);
     for (uint64_t at = address; at < address + size; at += config()->granularity) REQUIRE(mapping_at(range, at));
@@ -290,6 +318,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     struct Region *region = range->region;
     for (uint64_t at = address; at < address + size;) {
         struct mapping *m = mapping_at(range, at);
+        price += price_of(SET_ACCESS, m->size);
         for (size_t i = 0; i < count; i++)
             if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;
@@ -305,7 +334,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
 
 API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
 {
-    ENTER("cuMemGetAccess");
+    ENTER_WORKING("cuMemGetAccess");
     struct mapping *m = find_mapping(address);
     REQUIRE(flags && location && m);
     bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -316,7 +345,7 @@ API CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loca
 
 API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
-    ENTER("cuMemRetainAllocationHandle");
+    ENTER_WORKING("cuMemRetainAllocationHandle");
     struct mapping *m = find_mapping((uint64_t)address);
     REQUIRE(out && m);
     m->physical->references++;
@@ -326,7 +355,7 @@ API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void
 
 API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
 {
-    ENTER("cuMemGetAllocationPropertiesFromHandle");
+    ENTER_WORKING("cuMemGetAllocationPropertiesFromHandle");
     Allocation *a = handle_of(handle);
     REQUIRE(properties && a);
     *properties = (CUmemAllocationProp){
@@ -340,7 +369,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *propert
 API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
     (void)flags;
-    ENTER("cuMemExportToShareableHandle");
+    ENTER_WORKING("cuMemExportToShareableHandle");
     Allocation *a = handle_of(handle);
     REQUIRE(out && a && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && a->class == VMM);
     if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -354,7 +383,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
 
 API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *os_handle, int type)
 {
-    ENTER("cuMemImportFromShareableHandle");
+    ENTER_WORKING("cuMemImportFromShareableHandle");
     struct exported e;
     REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     REQUIRE(pread((int)(intptr_t)os_handle, &e, sizeof e, 0) == sizeof e && e.magic == EXPORTED);
@@ -384,4 +413,15 @@ Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size)
     *start = m->address;
     *size = m->size;
     return m->physical;
+}
+
+bool vmm_pin(uint64_t address, int *fd, uint64_t *offset)
+{
+    struct mapping *m = find_mapping(address);
+    if (!m) return false;
+    bool foreign = m->physical->class == IMPORTED;
+    if (!foreign) m->physical->exported = true;
+    *fd = foreign ? m->physical->ipc_fd : memory_fd;
+    *offset = m->physical->offset + (address - m->address);
+    return true;
 }

@@ -1,36 +1,26 @@
-/* With SIMGPU_DELAYED=1 work is done later than it is submitted, as on a device. Each stream has a queue. Its
- * operations are performed, oldest first, when a call waits for them, when a query polls, or when the queue is full. So
- * a too early reuse of memory is noticed: simgpu_hazard reports it, and the old work writes to the memory afterwards.
+/* Work on streams. Each stream has a queue of operations. An operation comes after the operations before it in its queue,
+ * and after the operation that its stream was told to wait for. On the legacy default stream it comes after all earlier
+ * work of the context's blocking streams, and their later work comes after it (cuda.h 13.0, CU_STREAM_LEGACY; CUDA
+ * programming guide, Implicit Synchronization). Every operation has a number and waits only for operations with smaller
+ * numbers. Queues of different contexts and devices are independent: they are ordered by events alone.
  *
- * An operation comes after the operations before it in its queue, and after the operation that its stream was told to
- * wait for. On the legacy default stream it comes after all earlier work of the context's blocking streams, and their
- * later work comes after it. Every operation has a number and waits only for operations with smaller numbers.
+ * An operation is performed as soon as it is submitted, unless a host function (host_function.c) holds it back. With
+ * SIMGPU_DELAYED=1 it is performed later, as on a device: when a call waits for it and no sooner. So a too early reuse of
+ * memory is noticed: the old work really writes to it afterwards, and simgpu_hazard reports it before.
  *
- * Polling makes progress too: each query that finds pending work performs one operation. A queue holds a limited number
- * of operations, as a device's queue does. Kernels compute nothing, so they only keep their place in the order. Work
- * that is pending when the process ends is never done. */
-#include "sim.h"
+ * No query waits (cuda.h 13.0:16047: cuEventQuery answers CUDA_ERROR_NOT_READY). A query that finds pending work
+ * performs one operation of it if it can, so that polling makes progress. A queue holds a limited number of operations,
+ * as a device's queue does. Kernels compute nothing, so they only keep their place in the order. Work that is pending
+ * when the process ends is never done. */
+#include "work.h"
 
 #define QUEUE_LIMIT 4096
 
-struct Queue {
-    enum queue_kind { UNUSED, LEGACY_QUEUE, THREAD_QUEUE, STREAM_QUEUE, ORPHAN } kind; /* ORPHAN: its stream was destroyed */
-    bool blocking;
-    struct Context *context;
-    uint64_t thread; /* the thread whose default stream this is */
-    struct Work *first, **last;
-    unsigned length;
-    uint64_t runner; /* the thread that is performing its first operation */
-    uint64_t marked;
-    struct Queue *next;
-};
-
-static struct Queue *queues; /* never shrinks; unused queues are reused */
-static uint64_t newest;      /* the number of the last operation */
-static uint64_t hazards;
+struct Queue *work_queues;
+static uint64_t newest; /* the number of the last operation */
 static pthread_cond_t performed = PTHREAD_COND_INITIALIZER;
 
-static uint64_t this_thread(void)
+uint64_t sim_thread(void)
 {
     static uint64_t threads;
     static __thread uint64_t number; /* unlike pthread_self, never reused by another thread */
@@ -40,18 +30,18 @@ static uint64_t this_thread(void)
 
 static struct Queue *queue_new(enum queue_kind kind, bool blocking, struct Context *context)
 {
-    struct Queue *q = queues;
-    while (q && !(q->kind == UNUSED || (q->kind == ORPHAN && !q->first && !q->runner))) q = q->next;
+    struct Queue *q = work_queues;
+    while (q && !(q->kind == UNUSED || (q->kind == ORPHAN && !q->first))) q = q->next;
     if (!q) {
         q = calloc(1, sizeof *q);
-        q->next = queues;
-        queues = q;
+        q->next = work_queues;
+        work_queues = q;
         sim_eventful = true;
     }
     q->kind = kind;
     q->blocking = blocking;
     q->context = context;
-    q->thread = this_thread();
+    q->thread = sim_thread();
     q->first = NULL;
     q->last = &q->first;
     return q;
@@ -59,14 +49,13 @@ static struct Queue *queue_new(enum queue_kind kind, bool blocking, struct Conte
 
 static struct Queue *default_queue(enum queue_kind kind, struct Context *context)
 {
-    for (struct Queue *q = queues; q; q = q->next)
-        if (q->kind == kind && q->context == context && (kind == LEGACY_QUEUE || q->thread == this_thread())) return q;
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q->kind == kind && q->context == context && (kind == LEGACY_QUEUE || q->thread == sim_thread())) return q;
     return NULL;
 }
 
-struct Queue *work_queue(CUstream stream)
+static struct Queue *queue_of(CUstream stream)
 {
-    if (!config()->delayed) return NULL;
     if ((uint64_t)stream > 2) {
         if (!stream->queue) stream->queue = queue_new(STREAM_QUEUE, !(stream->flags & 1), stream->context);
         return stream->queue;
@@ -76,6 +65,11 @@ struct Queue *work_queue(CUstream stream)
     enum queue_kind kind = stream == PER_THREAD ? THREAD_QUEUE : LEGACY_QUEUE;
     struct Queue *q = default_queue(kind, context);
     return q ? q : queue_new(kind, true, context);
+}
+
+struct Queue *work_queue(CUstream stream)
+{
+    return config()->delayed || host_functions_pending ? queue_of(stream) : NULL;
 }
 
 static void perform(const struct Work *w)
@@ -95,74 +89,76 @@ static void perform(const struct Work *w)
                 memmove(w->to.base + z * w->to.slice + y * w->to.pitch, w->from.base + z * w->from.slice + y * w->from.pitch,
                         w->width);
         break;
-    case WORK_HOST:
-        /* A host function of the job may run for long, and may wait for threads that call the driver. */
-        pthread_mutex_unlock(&sim_mutex);
-        w->function(w->data);
-        pthread_mutex_lock(&sim_mutex);
-        break;
-    case WORK_CALLBACK:
-        pthread_mutex_unlock(&sim_mutex);
-        w->callback(w->stream, CUDA_SUCCESS, w->data);
-        pthread_mutex_lock(&sim_mutex);
-        break;
     case WORK_RELEASE: arena_give((uint64_t)w->to.base, w->width); break;
-    case WORK_NOTHING: case WORK_WAIT: break;
+    case WORK_NOTHING: case WORK_WAIT: case WORK_HOST: case WORK_CALLBACK: break;
     }
 }
 
-/* Visits every other queue whose operations come before an operation of `q`, with the number of the last of them. */
-static void each_before(const struct Queue *q, const struct Work *w, void (*visit)(struct Queue *, uint64_t))
+bool work_each_before(struct Queue *q, const struct Work *w, bool (*visit)(struct Queue *, uint64_t))
 {
-    if (w->kind == WORK_WAIT) visit(w->after, w->after_number);
-    if (!q->blocking) return;
-    for (struct Queue *other = queues; other; other = other->next) {
+    bool all = w->kind != WORK_WAIT || visit(w->after, w->after_number);
+    for (struct Queue *other = q->blocking ? work_queues : NULL; other; other = other->next) {
         if (other == q || other->context != q->context || !other->blocking) continue;
-        if (q->kind == LEGACY_QUEUE || other->kind == LEGACY_QUEUE) visit(other, w->number - 1);
+        if (q->kind == LEGACY_QUEUE || other->kind == LEGACY_QUEUE) all &= visit(other, w->number - 1);
     }
+    return all;
 }
 
-static bool pending(const struct Queue *q, uint64_t last) { return q->first && q->first->number <= last; }
-
-/* Performs the operations of `q` up to number `last`. May release the lock in between. */
-static void run(struct Queue *q, uint64_t last)
+void work_pop(struct Queue *q)
 {
-    while (pending(q, last)) {
-        if (q->runner == this_thread()) return; /* a host function called the driver, which CUDA forbids */
-        if (q->runner) {
-            pthread_cond_wait(&performed, &sim_mutex);
-            continue;
-        }
+    struct Work *w = q->first;
+    q->first = w->next;
+    if (!q->first) q->last = &q->first;
+    q->length--;
+    free(w->owned);
+    free(w);
+    pthread_cond_broadcast(&performed);
+}
+
+bool work_run(struct Queue *q, uint64_t last)
+{
+    while (work_remains(q, last)) {
         struct Work *w = q->first;
-        q->runner = this_thread();
-        each_before(q, w, run);
+        if (w->running || !work_each_before(q, w, work_run)) return false;
+        if (is_host_function(w)) {
+            w->running = true;
+            pthread_cond_signal(&q->turn);
+            return false;
+        }
         perform(w);
-        q->first = w->next;
-        if (!q->first) q->last = &q->first;
-        q->length--;
-        q->runner = 0;
-        free(w->owned);
-        free(w);
-        pthread_cond_broadcast(&performed);
+        work_pop(q);
+    }
+    return true;
+}
+
+static void wait_for(struct Queue *q, uint64_t last)
+{
+    while (!work_run(q, last)) {
+        if (config()->delayed) host_functions_progress();
+        pthread_cond_wait(&performed, &sim_mutex);
     }
 }
+
+uint64_t work_next_number(void) { return newest + 1; }
 
 uint64_t work_add(struct Queue *q, struct Work work)
 {
-    while (q->length >= QUEUE_LIMIT && q->runner != this_thread()) run(q, q->first->number);
+    while (q->length >= QUEUE_LIMIT) wait_for(q, q->first->number);
     struct Work *w = malloc(sizeof *w);
     *w = work;
     w->next = NULL;
-    w->number = ++newest;
+    uint64_t number = w->number = ++newest;
     *q->last = w;
     q->last = &w->next;
     q->length++;
-    return w->number;
+    if (is_host_function(w)) host_function_added(q, w);
+    if (!config()->delayed) work_run(q, number);
+    return number;
 }
 
 void work_submit(CUstream stream, struct Work work)
 {
-    struct Queue *q = work_queue(stream);
+    struct Queue *q = is_host_function(&work) ? queue_of(stream) : work_queue(stream);
     if (q) work_add(q, work);
     else perform(&work);
 }
@@ -171,30 +167,43 @@ void work_wait(struct Queue *q)
 {
     /* The end of the legacy stream comes after the work of the blocking streams. */
     uint64_t last = q->kind == LEGACY_QUEUE ? work_add(q, (struct Work){.kind = WORK_NOTHING}) : newest;
-    run(q, last);
+    wait_for(q, last);
 }
 
-void work_wait_for(struct Queue *q, uint64_t number) { if (q) run(q, number); }
+void work_wait_for(struct Queue *q, uint64_t number) { if (q) wait_for(q, number); }
 
-void work_wait_context(struct Context *context)
+static bool covered(const struct Context *user, const struct Context *context) { return context_covers(context, user); }
+static bool any(const struct Context *user, const struct Context *context) { (void)user, (void)context; return true; }
+
+static void wait_where(bool (*wanted)(const struct Context *, const struct Context *), const struct Context *context)
 {
     uint64_t last = newest;
-    for (struct Queue *q = queues; q; q = q->next)
-        if (q->context == context && q->kind != UNUSED) run(q, last);
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q->first && q->context && wanted(q->context, context)) wait_for(q, last);
 }
 
-void work_wait_all(void)
+/* The end of all work that a context has now, as the number of an operation in a queue that no stream has. NULL if all
+ * work is done. */
+struct Queue *work_context_end(struct Context *context, uint64_t *number)
 {
+    if (!config()->delayed && !host_functions_pending) return NULL;
+    struct Queue *end = queue_new(ORPHAN, false, context);
     uint64_t last = newest;
-    for (struct Queue *q = queues; q; q = q->next) run(q, last);
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q != end && q->first && q->context && covered(q->context, context))
+            work_add(end, (struct Work){.kind = WORK_WAIT, .after = q, .after_number = last});
+    *number = work_add(end, (struct Work){.kind = WORK_NOTHING});
+    return end;
 }
 
-/* Whether operations up to `number` are pending. If so, the first operation of the queue is performed before the
- * return, so a job that asks again and again sees the work end. */
+void work_wait_context(struct Context *context) { wait_where(covered, context); }
+void work_wait_users(struct Context *owner) { wait_where(context_may_touch, owner); }
+void work_wait_all(void) { wait_where(any, NULL); }
+
 bool work_pending(struct Queue *q, uint64_t number)
 {
-    if (!q || !pending(q, number)) return false;
-    run(q, q->first->number);
+    if (!q || !work_remains(q, number)) return false;
+    work_run(q, q->first->number);
     return true;
 }
 
@@ -203,12 +212,11 @@ bool work_stream_pending(CUstream stream)
     struct Queue *q = work_queue(stream);
     if (!q) return false;
     bool others = false;
-    for (struct Queue *other = queues; other && q->kind == LEGACY_QUEUE; other = other->next)
+    for (struct Queue *other = work_queues; other && q->kind == LEGACY_QUEUE; other = other->next)
         others |= other->context == q->context && other->blocking && other->first;
     if (others && !q->first) work_add(q, (struct Work){.kind = WORK_NOTHING});
     return work_pending(q, newest);
 }
-
 
 void work_stream_gone(struct Stream *stream)
 {
@@ -217,72 +225,18 @@ void work_stream_gone(struct Stream *stream)
 
 void work_context_gone(struct Context *context)
 {
-    for (struct Queue *q = queues; q; q = q->next)
-        if (q->context == context) q->kind = q->first ? ORPHAN : UNUSED;
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q->context == context) {
+            q->kind = q->first ? ORPHAN : UNUSED;
+            q->context = NULL;
+        }
 }
 
-/* ---- hazards */
-
-static bool meets(const struct side *s, const struct Work *w, uint64_t address, uint64_t size)
+void work_context_moves(struct Context *from, struct Context *to)
 {
-    uint64_t start = (uint64_t)s->base;
-    uint64_t end = start + (w->depth - 1) * s->slice + (w->height - 1) * s->pitch + w->width;
-    return start < address + size && address < end;
-}
-
-static bool touches(const struct Work *w, uint64_t address, uint64_t size)
-{
-    if ((w->kind != WORK_FILL && w->kind != WORK_COPY) || !w->width || !w->height || !w->depth) return false;
-    return meets(&w->to, w, address, size) || (w->kind == WORK_COPY && !w->owned && meets(&w->from, w, address, size));
-}
-
-void work_unmapped(uint64_t address, uint64_t size)
-{
-    for (struct Queue *q = queues; q; q = q->next)
-        for (struct Work *w = q->first; w; w = w->next)
-            if (touches(w, address, size)) {
-                hazards++;
-                w->kind = WORK_NOTHING; /* on a device this would be an access to unmapped memory */
-            }
-}
-
-static void mark(struct Queue *q, uint64_t last)
-{
-    if (q->marked >= last) return;
-    uint64_t from = q->marked;
-    q->marked = last;
-    for (struct Work *w = q->first; w && w->number <= last; w = w->next)
-        if (w->number > from) each_before(q, w, mark);
-}
-
-bool work_release(CUstream stream, uint64_t address, uint64_t size)
-{
-    struct Queue *q = work_queue(stream);
-    if (!q) return false;
-    uint64_t freed = work_add(q, (struct Work){.kind = WORK_RELEASE, .to.base = (char *)address, .width = size});
-    /* Work that is not ordered before the free may still use the memory when it has another owner. */
-    for (struct Queue *other = queues; other; other = other->next) other->marked = 0;
-    mark(q, freed);
-    for (struct Queue *other = queues; other; other = other->next)
-        for (struct Work *w = other->first; w; w = w->next)
-            if (w->number > other->marked && touches(w, address, size)) hazards++;
-    return true;
-}
-
-API uint64_t simgpu_hazard(uint64_t address, uint64_t size)
-{
-    uint64_t count = 0;
-    pthread_mutex_lock(&sim_mutex);
-    for (struct Queue *q = queues; q; q = q->next)
-        for (struct Work *w = q->first; w; w = w->next) count += touches(w, address, size);
-    pthread_mutex_unlock(&sim_mutex);
-    return count;
-}
-
-API uint64_t simgpu_hazards(void)
-{
-    pthread_mutex_lock(&sim_mutex);
-    uint64_t count = hazards;
-    pthread_mutex_unlock(&sim_mutex);
-    return count;
+    for (struct Queue *q = work_queues; q; q = q->next)
+        if (q->context == from) {
+            q->kind = q->first ? ORPHAN : UNUSED;
+            q->context = to;
+        }
 }

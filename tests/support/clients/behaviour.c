@@ -305,11 +305,10 @@ static void questions(void)
     THAT(start == 0 && size == 0 && kind == 0);
 }
 
-/* cuMemFree promises that all work on the block has finished. A policy must wait at the latest before it reuses the
- * block. */
+/* cuMemFree promises that all work on the block has finished. So each free waits, and no request does. */
 static void reuse(void)
 {
-    int (*count)(void) = dlsym(RTLD_DEFAULT, "synchronisations");
+    int (*count)(void) = dlsym(RTLD_DEFAULT, "waits");
     THAT(count);
     begin();
     CUdeviceptr blocks[8], fresh, keep = allocate(100000);
@@ -319,26 +318,26 @@ static void reuse(void)
     for (int i = 0; i < 8; i++) blocks[i] = allocate(100000);
     THAT(count() == 0);
     for (int i = 0; i < 8; i += 2) CHECK(cuMemFree_v2(blocks[i]));
-    THAT(count() == 0); /* A free does not wait. */
+    THAT(count() == 4);
     blocks[0] = allocate(100000);
-    THAT(count() == 1); /* The policy waits before it reuses the first block. */
     blocks[2] = allocate(100000);
     blocks[4] = allocate(100000);
-    THAT(count() == 1); /* That wait serves all blocks that were freed before it. */
+    THAT(count() == 4);
     CHECK(cuMemFree_v2(blocks[4]));
     CHECK(cuStreamCreate(&stream, 1));
     CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    THAT(count() == 2); /* The policy waits when a capture begins, so that free blocks can be used in it. */
+    THAT(count() == 5); /* The capture begins without a wait. */
     CHECK(cuMemFree_v2(blocks[2]));
     for (int i = 0; i < 4; i++) {
         fresh = allocate(100000);
         THAT(fresh != blocks[2]); /* A block freed during a capture needs a wait, which would invalidate it. */
     }
-    THAT(count() == 2);
+    THAT(count() == 5);
     CHECK(cuStreamEndCapture(stream, &graph));
     CHECK(cuMemFree_v2(fresh));
+    THAT(count() == 6);
     for (int i = 0; i < 8; i++) allocate(100000);
-    THAT(count() == 3);
+    THAT(count() == 6);
 }
 
 /* A free that the next layer refuses frees nothing. */

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { SLOTS = 2048, KEPT = 8, CROWDED = 200 };
+enum { SLOTS = 2048, KEPT = 8, CROWDED = 20000 };
 struct block { CUdeviceptr address; size_t size; unsigned long long mark; };
 
 static CUcontext context;
@@ -54,12 +54,11 @@ static void *work(void *number)
 {
     uint64_t state = seed * 7919ull + (unsigned long long)(size_t)number;
     CHECK(cuCtxSetCurrent(context));
-    /* A block that was just freed can be reused only after a wait for the context, so the threads contend here. */
+    /* Threads that do nothing else contend most. */
     for (int i = 0; i < CROWDED; i++) {
         CUdeviceptr address;
         CHECK(cuMemAlloc_v2(&address, 4096));
         CHECK(cuMemFree_v2(address));
-        usleep(50);
     }
     for (unsigned i = 0; i < steps; i++) {
         _Atomic(struct block *) *slot = &slots[draw(&state, SLOTS)];

@@ -28,7 +28,8 @@ static inline CUstream new_stream(unsigned flags)
     return stream;
 }
 
-static inline uint64_t synchronisations(void) { return simgpu_calls("cuCtxSynchronize"); }
+/* How often a call waited for work of the context. */
+static inline uint64_t synchronisations(void) { return simgpu_calls("cuCtxSynchronize") + simgpu_calls("cuEventSynchronize"); }
 
 static inline int play(const struct scene *scenes, size_t count, int argc, char **argv)
 {

@@ -7,16 +7,12 @@ use base::cuda::CudaResult;
 
 impl Call {
     pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let (captures, pools) = (&self.engine.state.captures, &self.engine.pools);
+        let captures = &self.engine.state.captures;
         let context = Location::current().map_or(0, |location| location.context);
         captures.mark_used();
-        if !captures.any_open() {
-            pools.clean(context);
-        }
-        // Noted before the call, because no policy may synchronise from the moment that the capture is open. If the
-        // stream is capturing already, the driver refuses the call, and the stream goes on capturing.
+        // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
+        // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
         let is_new = captures.begin(stream, context);
-        pools.wait_for_policies();
         let result = ask();
         if result.is_err() && is_new {
             captures.end(stream);
@@ -36,6 +32,7 @@ impl Call {
             self.engine.state.captures.end(stream);
             if !self.engine.state.captures.any_open() {
                 self.engine.sharing.captures_over();
+                self.engine.pools.captures_over();
             }
         }
         result
@@ -50,6 +47,7 @@ impl Call {
     /// stream may have the same handle.
     pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
+        self.engine.state.live_streams.stream_closes(stream);
         let ended = captures.any_open().then(|| captures.end(stream)).flatten();
         let result = ask();
         if let Some(capture) = ended

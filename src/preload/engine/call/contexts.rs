@@ -61,6 +61,7 @@ impl Engine {
         self.sharing.context_gone(context);
         self.state.peers.context_gone(context);
         self.state.captures.context_gone(context);
+        self.state.live_streams.context_gone(context);
         if let Some(pool) = holdings.pool {
             self.pools.release_detached(pool);
         }
@@ -94,6 +95,22 @@ impl Engine {
 }
 
 impl Call {
+    /// The job waits for all work of a context; 0 is the current one.
+    pub fn context_waits(&self, context: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let context = match context {
+            0 => next::current_context().map_or(0, |context| context as u64),
+            context => context,
+        };
+        let waits = self.engine.pools.context_waits(context);
+        let result = self.then_refresh(ask);
+        if let Some(waits) = waits
+            && result.is_ok()
+        {
+            waits.end();
+        }
+        result
+    }
+
     pub fn context_destroyed(&self, context: CUcontext, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let context = context as u64;
         if context == 0 {

@@ -11,6 +11,7 @@ use crate::next;
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use journal::writer::Claim;
+use policy::{UsedBy, WaitTicket};
 
 /// No driver is known to align the rows of pitched memory to more bytes.
 const ROW_ALIGNMENT_BYTES: u64 = 512;
@@ -92,7 +93,7 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
-        match self.free_block(address, None) {
+        match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => self.give_back_claimed(claim, Key::Address(address), ask),
         }
@@ -123,8 +124,10 @@ impl Call {
         }
     }
 
-    /// Frees the block that begins at `address`, if the address is in a pool.
-    pub(super) fn free_block(&self, address: u64, stream: Option<u64>) -> FreedPooled {
+    /// Frees the block that begins at `address`, if the address is in a pool. If the block is awaited, waits for all work
+    /// that may use it, as the driver does. During a capture there is no wait, and the block is used again when events or
+    /// a later wait tell that the work is done.
+    pub(super) fn free_block(&self, address: u64, used_by: UsedBy) -> FreedPooled {
         let Some(pool) = self.engine.pools.possible_owner(address) else {
             return FreedPooled::NotPooled(None);
         };
@@ -136,14 +139,21 @@ impl Call {
         }
         let state = self.engine.state;
         self.engine.sharing.block_freed(address);
-        // The record's slot comes before the block is free for other threads.
+        let used_by = match used_by {
+            UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
+            used_by => used_by,
+        };
+        // The record's slot comes before the block can serve other requests.
         let claim = state.records.claim();
-        match pool.free(address, stream) {
-            Freed::Block(block) => {
-                let stream = state.streams.number(stream);
+        match pool.free(address, used_by) {
+            Freed::Block(block, ticket) => {
+                let stream = match used_by {
+                    UsedBy::Streams(&[stream]) => state.streams.number(Some(stream)),
+                    _ => state.streams.number(None),
+                };
                 let record = records::block_freed(self.api(), pool.location.device, &block, stream, false);
                 state.records.commit(claim, record);
-                FreedPooled::Done(Ok(()))
+                FreedPooled::Done(ticket.map_or(Ok(()), |ticket| self.wait_for_users(pool, ticket)))
             }
             // The block was freed already, or none begins there. The next layer must not be asked: the address may be the
             // beginning of a segment, and it would free the whole segment.
@@ -154,5 +164,16 @@ impl Call {
             }
             Freed::NotPooled => FreedPooled::NotPooled(claim),
         }
+    }
+
+    /// Waits for the work that may use a block that was just freed; returns the driver's answer.
+    fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> CudaResult {
+        let waited = pool.root().wait_for_users();
+        if waited == Ok(true) {
+            pool.end_wait(ticket);
+        }
+        // The driver's pools give memory back when a context is synchronised.
+        self.refresh_pools();
+        waited.map(drop)
     }
 }

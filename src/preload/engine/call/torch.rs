@@ -1,16 +1,18 @@
 //! PyTorch's requests through `vramshim_torch_*`, which name a device and a stream.
 //!
-//! A block that was freed on a stream can be used on the same stream again without waiting, because work on one stream
-//! runs in order. That holds only if no other stream used the block. PyTorch reports such uses (`record_stream`) only if
-//! it was given `vramshim_torch_record_stream`. Until the first report, a job that has created streams waits, as it does
-//! after `cuMemFree`.
+//! A block that was freed on a stream can be used on the same stream again at once, because work on one stream runs in
+//! order. Other streams get it when events tell that the work is done. That holds only if it is known which streams used
+//! the block. PyTorch reports uses on other streams (`record_stream`) only if it was given
+//! `vramshim_torch_record_stream`. Until the first report, events of the whole context tell when a block of a job that has
+//! created streams can be used again. Before CUDA 12.5 there are no such events, and its frees wait, as `cuMemFree` does.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::engine::call::linear::FreedPooled;
+use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::location::Location;
@@ -19,12 +21,13 @@ use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
+use policy::UsedBy;
 
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
 #[derive(Default)]
 pub struct TorchAllocator {
-    /// Blocks that streams other than their own have used.
-    used_elsewhere: Mutex<HashSet<u64>>,
+    /// By address of a block, the streams other than its own that have used it; `None` for one without an identity.
+    used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
     /// Whether PyTorch has ever reported such a block.
     reports_uses: AtomicBool,
     /// Blocks that a CUDA graph may use whenever it is launched: they were allocated on a stream that captured.
@@ -46,6 +49,13 @@ fn stream_identity(stream: usize) -> Option<u64> {
             Some(number << 1 | 1)
         }
     }
+}
+
+fn context_of(stream: usize) -> u64 {
+    let mut context: CUcontext = ptr::null_mut();
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+    unsafe { next::cuStreamGetCtx(stream as CUstream, &mut context) };
+    context as u64
 }
 
 fn stream_is_capturing(stream: usize) -> bool {
@@ -106,16 +116,32 @@ impl Call {
 
     pub fn free_for_stream(&self, address: u64, device: i32, stream: usize) {
         let torch = &self.engine.torch;
-        let used_elsewhere = torch.reports_uses.load(Ordering::Relaxed) && lock(&torch.used_elsewhere).remove(&address);
+        let mut used_elsewhere = None;
+        if torch.reports_uses.load(Ordering::Relaxed) {
+            used_elsewhere = lock(&torch.used_elsewhere).remove(&address);
+        }
         if self.may_be_in_a_graph(address, stream) {
             return torch.keep_for_graph();
         }
-        let stream = if used_elsewhere || self.engine.may_be_used_elsewhere() {
-            None
-        } else {
-            stream_identity(stream)
+        let own = self
+            .identity_of_live(stream)
+            .filter(|_| !self.engine.may_be_used_elsewhere());
+        // The usual case, a block that only its own stream has used, needs no list.
+        let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
+        let mut streams: Vec<u64> = Vec::new();
+        let used_by = match (own.as_slice(), others) {
+            // Events tell of all work, if the next layer has them; otherwise the free has to wait.
+            ([], _) | (_, None) if Pool::has_context_events() => UsedBy::Unknown,
+            ([], _) | (_, None) => UsedBy::Awaited,
+            (own, Some(others)) if others.is_empty() => UsedBy::Streams(own),
+            (own, Some(others)) => {
+                streams.extend(others.iter().chain(own));
+                streams.sort_unstable();
+                streams.dedup();
+                UsedBy::Streams(&streams)
+            }
         };
-        let free = || match self.free_block(address, stream) {
+        let free = || match self.free_block(address, used_by) {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => {
                 // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
@@ -139,10 +165,19 @@ impl Call {
     }
 
     /// A stream other than its own has used, or will use, the block at `address`.
-    pub fn used_on_another_stream(&self, address: u64) {
+    pub fn used_on_another_stream(&self, address: u64, stream: usize) {
         let torch = &self.engine.torch;
+        let identity = self.identity_of_live(stream);
         torch.reports_uses.store(true, Ordering::Relaxed);
-        lock(&torch.used_elsewhere).insert(address);
+        lock(&torch.used_elsewhere).entry(address).or_default().push(identity);
+    }
+
+    /// The identity of a stream, on which events can be recorded from now on.
+    fn identity_of_live(&self, stream: usize) -> Option<u64> {
+        let identity = stream_identity(stream)?;
+        let streams = &self.engine.state.live_streams;
+        streams.note(identity, stream, || context_of(stream));
+        Some(identity)
     }
 
     /// Explains on stderr why PyTorch gets no memory.

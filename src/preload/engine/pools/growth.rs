@@ -4,10 +4,13 @@
 //! entered in the registry and the ledger, and written into the journal.
 
 use super::pool::Pool;
+use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::records;
-use crate::next::{self, CUmemAccessDesc, CUmemAllocationProp, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
+use crate::next::{
+    self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
+};
 use base::cuda::{CudaResult, DriverError, check};
-use policy::device_memory::{Available, DeviceMemory};
+use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
 const VIRTUAL_MEMORY: u32 = 102;
@@ -17,6 +20,12 @@ const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
 const MINIMUM_GRANULARITY: u32 = 0;
+
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_WITHOUT_TIMING: u32 = 2;
+
+/// Marks the event of a context that is not the pool's own. The handle of an event is a pointer, so the bit is free.
+const OTHER_CONTEXT: u64 = 1;
 
 pub struct Growth {
     /// The pool of a whole context.
@@ -50,9 +59,106 @@ impl Growth {
         state.records.write(record);
     }
 
-    /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none.
+    /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
+    /// calls invalidate no capture.
     fn in_context<T>(&self, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
-        next::in_context(self.pool.location.context, work)
+        relaxed(|| next::in_context(self.pool.location.context, work))
+    }
+
+    /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
+    /// ever granted access. `None` while a stream capture is open.
+    fn record_contexts(&self) -> CudaResult<Option<Vec<EventId>>> {
+        if !Self::has_context_events() {
+            return Err(DriverError::NOT_FOUND);
+        }
+        let own = self.pool.location.context;
+        let captures = &self.pool.state.captures;
+        let mut events = Vec::new();
+        for context in std::iter::once(own).chain(self.pool.state.peers.users_of(own)) {
+            let kept = if context == own { self.pool.take_event() } else { None };
+            let event = match kept.map_or_else(|| next::in_context(context, new_event), Ok) {
+                Ok(event) if context == own => EventId(event),
+                Ok(event) => EventId(event | OTHER_CONTEXT),
+                Err(problem) if context == own => return Err(problem),
+                // The context is gone, so nothing runs in it.
+                Err(_) => continue,
+            };
+            events.push(event);
+            // SAFETY: the context and its event are live.
+            let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, handle_of(event)) });
+            let problem = match captures.while_none_is_open(record) {
+                Some(Ok(())) => continue,
+                None => None,
+                // A stream capture is open that the library has not seen begin.
+                Some(Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED)) => None,
+                // A context with another error runs nothing any more.
+                Some(Err(_)) if context != own => continue,
+                Some(Err(problem)) => Some(problem),
+            };
+            events.into_iter().for_each(|event| self.forget_event(event));
+            return problem.map_or(Ok(None), Err);
+        }
+        Ok(Some(events))
+    }
+
+    /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
+    /// is done: a wait cannot begin while a stream capture is open.
+    pub fn wait_for_users(&self) -> CudaResult<bool> {
+        // An event of a context is recorded in an instant, in which no capture begins. The wait for it breaks no capture.
+        match self.record_contexts() {
+            Ok(None) => Ok(false),
+            Ok(Some(events)) => {
+                let waited = events.iter().try_for_each(|&event| {
+                    // SAFETY: the event is live.
+                    let waited = relaxed(|| check(unsafe { next::cuEventSynchronize(handle_of(event)) }));
+                    let is_own = event.0 & OTHER_CONTEXT == 0;
+                    if is_own { waited } else { Ok(()) }
+                });
+                events.into_iter().for_each(|event| self.forget_event(event));
+                waited.map(|()| true)
+            }
+            Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.synchronise_users(),
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// The same without events of contexts, which CUDA has from 12.5 on.
+    fn synchronise_users(&self) -> CudaResult<bool> {
+        let is_capture = |problem| {
+            matches!(
+                problem,
+                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
+            )
+        };
+        let captures = &self.pool.state.captures;
+        let synchronise = |context| {
+            next::in_context(context, || {
+                let waited = captures.ever_used().then(wait_beside_captures);
+                match waited {
+                    Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => {
+                        Err(DriverError::CAPTURE_UNSUPPORTED)
+                    }
+                    // SAFETY: the call takes no argument.
+                    None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
+                    Some(result) => result,
+                }
+            })
+        };
+        let own = self.pool.location.context;
+        if self.is_capturing() {
+            return Ok(false);
+        }
+        match synchronise(own) {
+            Err(problem) if is_capture(problem) => return Ok(false),
+            result => result?,
+        }
+        let broken = |context| synchronise(context).is_err_and(is_capture);
+        Ok(!self.pool.state.peers.users_of(own).into_iter().any(broken))
+    }
+
+    /// Whether events tell when all work is done that may use memory of a context.
+    pub fn has_context_events() -> bool {
+        next::has_context_events()
     }
 
     fn device(&self) -> i32 {
@@ -124,6 +230,32 @@ impl Growth {
     }
 }
 
+fn handle_of(EventId(event): EventId) -> CUevent {
+    (event & !OTHER_CONTEXT) as CUevent
+}
+
+/// A new event of the current context.
+fn new_event() -> CudaResult<u64> {
+    let mut event: CUevent = std::ptr::null_mut();
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { next::cuEventCreate(&mut event, EVENT_WITHOUT_TIMING) })?;
+    Ok(event as u64)
+}
+
+/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
+/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
+/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
+fn wait_beside_captures() -> CudaResult {
+    relaxed(|| {
+        let mut address = 0;
+        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
+        unsafe {
+            check(next::cuMemAlloc_v2(&mut address, 1))?;
+            check(next::cuMemFree_v2(address))
+        }
+    })
+}
+
 fn warn_of_chunks(why: &str) {
     tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
@@ -161,13 +293,52 @@ impl DeviceMemory for Growth {
         result
     }
 
-    fn synchronise(&self) -> CudaResult {
-        // SAFETY: the call takes no argument.
-        self.in_context(|| check(unsafe { next::cuCtxSynchronize() }))
+    fn is_capturing(&self) -> bool {
+        self.pool.state.captures.any_open()
     }
 
-    fn may_synchronise(&self) -> bool {
-        !self.pool.state.captures.any_open()
+    fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
+        let state = self.pool.state;
+        let record = |handle: usize| {
+            let stream = handle as CUstream;
+            // SAFETY: the stream is not destroyed while its event is recorded.
+            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
+            {
+                return Err(NoEvent::NotNow);
+            }
+            let recorded = self.in_context(|| {
+                let event = match self.pool.take_event() {
+                    Some(event) => event,
+                    None => new_event()?,
+                };
+                // SAFETY: the event and the stream are live.
+                check(unsafe { next::cuEventRecord(event as CUevent, stream) })?;
+                Ok(EventId(event))
+            });
+            recorded.map_err(|_| NoEvent::Never)
+        };
+        state.live_streams.with(stream, record).unwrap_or(Err(NoEvent::Never))
+    }
+
+    fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
+        match self.record_contexts() {
+            Ok(Some(events)) => Ok(events),
+            Ok(None) => Err(NoEvent::NotNow),
+            Err(_) => Err(NoEvent::Never),
+        }
+    }
+
+    fn event_is_done(&self, event: EventId) -> bool {
+        // SAFETY: the event is live, because events are kept as long as their context.
+        relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) })).is_ok()
+    }
+
+    fn forget_event(&self, event: EventId) {
+        match event.0 & OTHER_CONTEXT {
+            0 => self.pool.keep_event(event.0),
+            // SAFETY: the event is live, and is used no more.
+            _ => drop(check(unsafe { next::cuEventDestroy_v2(handle_of(event)) })),
+        }
     }
 
     fn available(&self) -> CudaResult<Available> {
@@ -233,7 +404,7 @@ impl DeviceMemory for Growth {
     }
 
     fn unmap(&self, address: u64, size: u64) -> CudaResult {
-        // SAFETY: the range consists of whole mappings of ours. The policy has synchronised, so no work uses them.
+        // SAFETY: the range consists of whole mappings of ours. The policy unmaps clean memory only, so no work uses them.
         self.in_context(|| check(unsafe { next::cuMemUnmap(address, size as usize) }))
     }
 

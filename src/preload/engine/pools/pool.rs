@@ -26,6 +26,8 @@ pub struct Pool {
     has_subpools: AtomicBool,
     /// How many threads were given a subpool.
     threads_served: AtomicUsize,
+    /// Events of the context that are not in use.
+    events: Mutex<Vec<u64>>,
     pub(super) state: &'static State,
     pub(super) registry: &'static Registry<Pool>,
 }
@@ -56,6 +58,7 @@ impl Pool {
             subpools: Mutex::default(),
             has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
+            events: Mutex::default(),
             state,
             registry,
         }));
@@ -98,6 +101,16 @@ impl Pool {
         list.push(subpool);
         self.has_subpools.store(true, Ordering::Release);
         (number, subpool)
+    }
+
+    /// An event of the context that is not in use, if there is one.
+    pub fn take_event(&self) -> Option<u64> {
+        lock(&self.events).pop()
+    }
+
+    /// Keeps an event that is not in use any more.
+    pub fn keep_event(&self, event: u64) {
+        lock(&self.events).push(event);
     }
 
     /// Whether `address` lies in a slab that this pool has lent. Certain while the pool is locked.

@@ -1,7 +1,7 @@
 //! Open stream captures.
 //!
-//! While a capture is open, a policy must not synchronise and must not give memory back to the next layer: either would
-//! invalidate the capture.
+//! While a capture is open, a context must not be synchronised, because that would invalidate the capture. Other calls of
+//! ours are made with the thread's capture mode relaxed, so that they invalidate none.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -42,8 +42,6 @@ pub struct Captures {
     count: AtomicUsize,
     /// Whether the job has begun a capture at any time.
     ever_used: AtomicBool,
-    /// A thread that waits until no capture is open holds this lock, so that no new capture begins meanwhile.
-    beginning: Mutex<()>,
     /// Whether the job has created a stream at any time.
     streams_created: AtomicBool,
 }
@@ -64,6 +62,17 @@ pub fn is_capturing(status: impl Fn(*mut u32) -> CudaResult) -> bool {
 fn exchange_capture_mode(mode: &mut u32) {
     // SAFETY: the pointer is valid for reading and writing.
     unsafe { next::cuThreadExchangeStreamCaptureMode(mode) };
+}
+
+/// Runs `work` with this thread's capture mode relaxed, so that its calls of the next layer invalidate no capture, also
+/// none that begins meanwhile.
+pub fn relaxed<T>(work: impl FnOnce() -> T) -> T {
+    // The exchange puts the thread's own mode into the variable, and later takes it from there again.
+    let mut mode = RELAXED;
+    exchange_capture_mode(&mut mode);
+    let result = work();
+    exchange_capture_mode(&mut mode);
+    result
 }
 
 /// Lets the calling thread make any call from now on without invalidating a capture. For threads of the library.
@@ -87,17 +96,20 @@ impl Captures {
 
     /// Notes that the job uses captures. Called before the first one begins.
     pub fn mark_used(&self) {
-        self.ever_used.store(true, Ordering::Relaxed);
+        self.ever_used.store(true, Ordering::SeqCst);
     }
 
-    /// Notes a capture of this thread in `context`; waits for threads that need a moment without captures. Returns false
-    /// if the stream was capturing already.
+    /// Whether the job has begun a capture at any time, so that another may begin at any moment.
+    pub fn ever_used(&self) -> bool {
+        self.ever_used.load(Ordering::SeqCst)
+    }
+
+    /// Notes a capture of this thread in `context`. Returns false if the stream was capturing already.
     pub fn begin(&self, stream: usize, context: u64) -> bool {
         let capture = Capture {
             context,
             thread: thread_id(),
         };
-        let _beginning = lock(&self.beginning);
         self.change(|open| open.insert(stream_key(stream), capture).is_none())
     }
 
@@ -126,14 +138,19 @@ impl Captures {
         self.any_open() && Self::thread_has_one(&lock(&self.open))
     }
 
-    /// Runs `work` once the captures of other threads have ended, and lets none begin meanwhile. Blocks that were freed
-    /// during a capture can then be used again. Returns `None` if the job has never begun a capture, if a capture of
+    /// Runs `work` if no capture is open. None begins meanwhile, so `work` must be short.
+    pub fn while_none_is_open<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let open = lock(&self.open);
+        open.is_empty().then(work)
+    }
+
+    /// Runs `work` once the captures of other threads have ended. Blocks that were freed during a capture can then be used
+    /// again. Returns `None` if the job has never begun a capture, if a capture of
     /// this thread is open, or if the others do not end soon.
     pub fn run_between<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        if !self.ever_used.load(Ordering::Relaxed) || Self::thread_has_one(&lock(&self.open)) {
+        if !self.ever_used() || Self::thread_has_one(&lock(&self.open)) {
             return None;
         }
-        let _beginning = lock(&self.beginning);
         let start = Instant::now();
         while self.any_open() {
             if start.elapsed() > LONGEST_WAIT {
@@ -144,17 +161,9 @@ impl Captures {
         Some(work())
     }
 
-    /// Runs `work` with this thread's capture mode relaxed, so that its calls of the next layer invalidate no capture.
+    /// Runs `work` with this thread's capture mode relaxed if a capture is open.
     pub fn run_relaxed<T>(&self, work: impl FnOnce() -> T) -> T {
-        if !self.any_open() {
-            return work();
-        }
-        // The exchange puts the thread's own mode into the variable, and later takes it from there again.
-        let mut mode = RELAXED;
-        exchange_capture_mode(&mut mode);
-        let result = work();
-        exchange_capture_mode(&mut mode);
-        result
+        if self.any_open() { relaxed(work) } else { work() }
     }
 
     /// Notes that the job has streams besides the default one.

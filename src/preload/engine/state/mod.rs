@@ -7,6 +7,7 @@ pub mod captures;
 pub mod frees_in_flight;
 pub mod ledger;
 pub mod limits;
+pub mod live_streams;
 pub mod location;
 pub mod measurements;
 pub mod peers;
@@ -22,6 +23,7 @@ use captures::Captures;
 use frees_in_flight::FreesInFlight;
 use ledger::Ledger;
 use limits::{Grant, Limits};
+use live_streams::LiveStreams;
 use measurements::Measurements;
 use peers::Peers;
 use records::Recorder;
@@ -33,6 +35,7 @@ pub struct State {
     pub captures: Captures,
     pub peers: Peers,
     pub streams: StreamNumbers,
+    pub live_streams: LiveStreams,
     pub limits: Limits,
     pub measurements: Measurements,
     pub records: Recorder,
@@ -46,6 +49,7 @@ impl State {
             captures: Captures::default(),
             peers: Peers::default(),
             streams: StreamNumbers::default(),
+            live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
             measurements: Measurements::default(),
             records,

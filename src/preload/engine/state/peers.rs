@@ -4,8 +4,9 @@
 //! that maps memory has to give it: to all mapped ranges when `cuCtxEnablePeerAccess` is called, and to each range that
 //! is mapped later.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::location::Location;
 use base::sync::lock;
@@ -14,6 +15,11 @@ use base::sync::lock;
 pub struct Peers {
     /// Pairs of a context that has access and the context whose memory it may use.
     allowed: Mutex<HashSet<(Location, Location)>>,
+    /// By context, the contexts that were ever granted access to its memory. Access to a range that is mapped already
+    /// outlives `cuCtxDisablePeerAccess`, and so does work that was submitted before.
+    ever_allowed: Mutex<HashMap<u64, Vec<u64>>>,
+    /// Whether `ever_allowed` has an entry, readable without the lock.
+    any: AtomicBool,
 }
 
 impl Peers {
@@ -23,6 +29,12 @@ impl Peers {
         let mut allowed = lock(&self.allowed);
         if may {
             allowed.insert((user, owner));
+            let mut ever_allowed = lock(&self.ever_allowed);
+            let users = ever_allowed.entry(owner.context).or_default();
+            if !users.contains(&user.context) {
+                users.push(user.context);
+            }
+            self.any.store(true, Ordering::Release);
         } else {
             allowed.remove(&(user, owner));
         }
@@ -38,7 +50,21 @@ impl Peers {
         devices
     }
 
+    /// The contexts whose work may use memory of `context`, besides its own.
+    #[inline]
+    pub fn users_of(&self, context: u64) -> Vec<u64> {
+        if !self.any.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        lock(&self.ever_allowed).get(&context).cloned().unwrap_or_default()
+    }
+
     pub fn context_gone(&self, context: u64) {
+        let mut ever_allowed = lock(&self.ever_allowed);
+        ever_allowed.remove(&context);
+        for users in ever_allowed.values_mut() {
+            users.retain(|&user| user != context);
+        }
         lock(&self.allowed).retain(|(user, owner)| user.context != context && owner.context != context);
     }
 }
@@ -56,7 +82,9 @@ mod tests {
         assert_eq!((peers.with_access_to(0), peers.with_access_to(1)), (vec![1], vec![]));
         peers.note(b, a, false);
         assert_eq!(peers.with_access_to(0), [1]);
+        assert_eq!((peers.users_of(10), peers.users_of(11)), (vec![11, 12], vec![]));
         peers.context_gone(12);
+        assert_eq!(peers.users_of(10), [11]);
         assert!(peers.with_access_to(0).is_empty());
     }
 }

@@ -79,8 +79,8 @@ torch and torch_expandable are models of PyTorch's caching allocator, paddle_aut
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
 If a trace names streams (logs, snapshots, journals of vramshim_torch_alloc), the requests are played on these streams.
 
-utilisation is peak live / peak reserved. waits counts the synchronisations before memory is used again or mapped \
-elsewhere. The smallest device is the smallest on which the strategy, giving idle memory back, still serves every \
+utilisation is peak live / peak reserved. waits counts the waits for all work of the device before out of memory \
+is reported. The smallest device is the smallest on which the strategy, giving idle memory back, still serves every \
 request (to 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs \
 now: the journal's strategy, or PyTorch's allocator for logs and snapshots.
 

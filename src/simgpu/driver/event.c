@@ -1,0 +1,114 @@
+/* Events. An event stands for the work that the stream had when the event was recorded. */
+#include "sim.h"
+
+struct Event { uint64_t nanoseconds; struct Queue *queue; uint64_t number; struct CapturedEvent captured; };
+enum { EXTERNAL = 1 }; /* CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node of the capture */
+
+API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    STREAM_CALL("cuStreamWaitEvent");
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    bool external = flags & EXTERNAL;
+    CUresult refused = legacy_captured(stream);
+    if (!refused) refused = capture_wait(stream, &event->captured, event->nanoseconds, external);
+    if (refused) return refused;
+    if (external) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, NULL);
+    if (event->queue && !stream_captures(stream))
+        work_submit(stream, (struct Work){.kind = WORK_WAIT, .after = event->queue, .after_number = event->number});
+    return CUDA_SUCCESS;
+}
+API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
+
+API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); (void)context; REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
+API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; free(event->captured.seen); free(event); return CUDA_SUCCESS; }
+API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
+static CUresult record(CUevent event, CUstream stream, unsigned flags)
+{
+    STREAM_CALL("cuEventRecord");
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (flags & EXTERNAL) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, NULL);
+    CUresult result = legacy_captured(stream);
+    if (result) return result;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    event->nanoseconds = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    event->queue = NULL;
+    if (capture_record(stream, &event->captured, &result)) return result;
+    event->queue = work_queue(stream);
+    if (event->queue) event->number = work_add(event->queue, (struct Work){.kind = WORK_NOTHING});
+    return CUDA_SUCCESS;
+}
+API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0); }
+API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return record(event, of_thread(stream), 0); }
+API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) { return record(event, stream, flags); }
+API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags) { return record(event, of_thread(stream), flags); }
+
+/* All work that the context has now, and that of its green contexts. A stream of the context that captures is broken by
+ * it (cuda.h 13.0:7010-7026). */
+API CUresult cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+    ENTER_WORKING("cuCtxRecordEvent");
+    if (context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult refused = context_capturing(context);
+    if (refused) return refused;
+    event->queue = work_context_end(context, &event->number);
+    return CUDA_SUCCESS;
+}
+
+/* Waiting for an event and asking for it: never for one that stands for nodes of a capture (cuda.h 13.0:3113), and as
+ * unsafe as an allocation for any other beside a capture (pytorch#105182, #148594; cuda.h 13.0:15463). */
+static CUresult forbidden(const struct Event *event)
+{
+    return event->captured.capture ? CUDA_ERROR_CAPTURED_EVENT : unsafe_while_capturing();
+}
+
+API CUresult cuEventQuery(CUevent event)
+{
+    ENTER_WORKING("cuEventQuery");
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult refused = forbidden(event);
+    if (refused) return refused;
+    return work_pending(event->queue, event->number) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+API CUresult cuEventSynchronize(CUevent event)
+{
+    ENTER_WORKING("cuEventSynchronize");
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    CUresult refused = forbidden(event);
+    if (refused) return refused;
+    work_wait_for(event->queue, event->number);
+    if (context_current()) pools_synchronised(context_current()->device);
+    return CUDA_SUCCESS;
+}
+API CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+    ENTER_WORKING("cuEventElapsedTime");
+    REQUIRE(milliseconds && start && end && start->nanoseconds && end->nanoseconds);
+    if (work_pending(start->queue, start->number) || work_pending(end->queue, end->number)) return CUDA_ERROR_NOT_READY;
+    *milliseconds = (float)((double)(int64_t)(end->nanoseconds - start->nanoseconds) / 1e6);
+    return CUDA_SUCCESS;
+}
+API CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime(milliseconds, start, end); }
+
+/* An event of another process has always completed, because work is done at once. With SIMGPU_DELAYED there are
+ * none. */
+#define EVENT_MAGIC "simgpu event"
+API CUresult cuIpcGetEventHandle(CUipcMemHandle *out, CUevent event)
+{
+    ENTER("cuIpcGetEventHandle");
+    REQUIRE(out);
+    if (!event) return CUDA_ERROR_INVALID_HANDLE;
+    if (config()->delayed) return CUDA_ERROR_NOT_SUPPORTED;
+    memset(out, 0, sizeof *out);
+    memcpy(out, EVENT_MAGIC, sizeof EVENT_MAGIC);
+    return CUDA_SUCCESS;
+}
+API CUresult cuIpcOpenEventHandle(CUevent *out, CUipcMemHandle handle)
+{
+    ENTER_CONTEXT("cuIpcOpenEventHandle", context);
+    (void)context;
+    REQUIRE(out && memcmp(&handle, EVENT_MAGIC, sizeof EVENT_MAGIC) == 0);
+    *out = calloc(1, sizeof **out);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,191 @@
+/* What SIMGPU_FAULTS, SIMGPU_LATENCY and SIMGPU_LATCH do to calls. All waits are made without the simulator's lock. */
+#include "sim.h"
+#include <fcntl.h>
+#include <stdatomic.h>
+
+
+struct rule {
+    char function[64];
+    enum { AT, EVERY, FROM, WAIT, LATCH } kind;
+    long number; /* calls, or nanoseconds */
+    int code;
+    atomic_long calls;
+    struct rule *next;
+};
+static struct rule *rules;
+static const char *latch_folder;
+bool sim_watched = true, sim_priced;
+static pthread_once_t rules_once = PTHREAD_ONCE_INIT;
+
+static void add_rule(struct rule parsed)
+{
+    struct rule *rule = malloc(sizeof *rule);
+    *rule = parsed;
+    rule->next = rules;
+    rules = rule;
+}
+
+static void pause_ns(uint64_t ns)
+{
+    nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
+}
+
+/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
+ * call. */
+static struct { const char *function; atomic_ulong calls; } counts[1024];
+static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The counter of a name. If there is none, `add` makes a new one. */
+static atomic_ulong *count_of(const char *function, bool add)
+{
+    size_t room = sizeof counts / sizeof *counts, at = 5381;
+    for (const char *c = function; *c; c++) at = at * 33 + (unsigned char)*c;
+    atomic_ulong *found = NULL;
+    pthread_mutex_lock(&counts_lock);
+    for (size_t i = 0; i < room && !found; i++) {
+        size_t slot = (at + i) % room;
+        if (!counts[slot].function && !add) break;
+        if (!counts[slot].function) counts[slot].function = function;
+        if (!strcmp(counts[slot].function, function)) found = &counts[slot].calls;
+    }
+    pthread_mutex_unlock(&counts_lock);
+    return found;
+}
+
+API uint64_t simgpu_calls(const char *function)
+{
+    atomic_ulong *count = count_of(function, false);
+    return count ? *count : 0;
+}
+
+#define EACH_PART(variable)                                              \
+    char copy[4096];                                                     \
+    const char *value = getenv(variable);                                \
+    snprintf(copy, sizeof copy, "%s", value ? value : "");               \
+    for (char *rest = copy, *part; (part = strsep(&rest, ",")) && *part;)
+
+static void read_faults(void)
+{
+    EACH_PART("SIMGPU_FAULTS")
+    {
+        struct rule r = {.kind = AT};
+        if (sscanf(part, "%63[^:]:/%ld=%d", r.function, &r.number, &r.code) == 3 && r.number > 0) r.kind = EVERY;
+        else if (sscanf(part, "%63[^:]:%ld+=%d", r.function, &r.number, &r.code) == 3) r.kind = FROM;
+        else if (sscanf(part, "%63[^:]:%ld=%d", r.function, &r.number, &r.code) != 3) {
+            complain("SIMGPU_FAULTS", part, "NAME:N=CODE, NAME:/N=CODE or NAME:N+=CODE");
+            continue;
+        }
+        add_rule(r);
+    }
+}
+
+static void read_latency(void)
+{
+    EACH_PART("SIMGPU_LATENCY")
+    {
+        struct rule r = {.kind = WAIT};
+        char unit[3];
+        if (!strcmp(part, "prices")) {
+            sim_priced = true;
+            continue;
+        }
+        if (sscanf(part, "%63[^=]=%ld%2s", r.function, &r.number, unit) != 3 || (strcmp(unit, "us") && strcmp(unit, "ms"))) {
+            complain("SIMGPU_LATENCY", part, "prices, NAME=29us or NAME=1ms");
+            continue;
+        }
+        r.number *= strcmp(unit, "us") ? 1000000 : 1000;
+        add_rule(r);
+    }
+}
+
+static void read_latches(void)
+{
+    latch_folder = getenv("SIMGPU_LATCH_DIR");
+    EACH_PART("SIMGPU_LATCH")
+    {
+        struct rule r = {.kind = LATCH};
+        snprintf(r.function, sizeof r.function, "%s", part);
+        if (latch_folder) add_rule(r);
+        else complain("SIMGPU_LATCH", part, "names of calls, with a folder in SIMGPU_LATCH_DIR");
+    }
+}
+
+static void read_rules(void)
+{
+    read_faults();
+    read_latency();
+    read_latches();
+    sim_watched = rules || config()->delayed;
+}
+
+static void wait_at_latch(const char *function)
+{
+    char open_file[4096], waiting[4096];
+    snprintf(open_file, sizeof open_file, "%s/%s.open", latch_folder, function);
+    snprintf(waiting, sizeof waiting, "%s/%s.waiting", latch_folder, function);
+    if (access(open_file, F_OK) == 0) return;
+    close(open(waiting, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    while (access(open_file, F_OK)) pause_ns(1000000);
+}
+
+CUresult fault(const char *function)
+{
+    pthread_once(&rules_once, read_rules);
+    CUresult result = CUDA_SUCCESS;
+    if (config()->delayed) {
+        atomic_ulong *count = count_of(function, true);
+        if (count) atomic_fetch_add(count, 1);
+    }
+    for (struct rule *rule = rules; rule; rule = rule->next) {
+        if (strcmp(rule->function, function)) continue;
+        if (rule->kind == WAIT) pause_ns((uint64_t)rule->number);
+        if (rule->kind == LATCH) wait_at_latch(rule->function);
+        if (rule->kind == WAIT || rule->kind == LATCH) continue;
+        long call = atomic_fetch_add(&rule->calls, 1) + 1;
+        if (rule->kind == AT ? call == rule->number : rule->kind == EVERY ? call % rule->number == 0 : call >= rule->number)
+            result = rule->code;
+    }
+    return result;
+}
+
+/* ---- prices, in nanoseconds: measured by the vAttention paper, kvcached (bench_vmm) and GMLake, put together in one
+ * model. A call with many handles pays for each: pytorch#96995 saw ten handles of 2 MiB cost ten times one of 20 MiB. */
+
+enum { MIB = 1 << 20 };
+
+static uint64_t by_size(uint64_t base, uint64_t per_gib, uint64_t size) { return base + (uint64_t)((double)per_gib * (double)size / (1 << 30)); }
+
+static uint64_t access_price(uint64_t size)
+{
+    enum { LEAST = 37000, MOST = 300000 };
+    if (size <= 2 * MIB) return LEAST;
+    if (size >= 128 * MIB) return MOST;
+    return LEAST + (MOST - LEAST) * (size - 2 * MIB) / (126 * MIB);
+}
+
+uint64_t price_of(enum priced call, uint64_t size)
+{
+    switch (sim_priced ? call : FREE_OF_CHARGE) {
+    case CREATE: return by_size(10000, 220000, size);
+    case MAP: return 2000;
+    case SET_ACCESS: return access_price(size);
+    case UNMAP: return 34000;
+    case RELEASE: return 24000;
+    case ALLOC: return by_size(60000, 250000, size);
+    case FREE: return by_size(60000, 100000, size);
+    case FREE_OF_CHARGE: break;
+    }
+    return 0;
+}
+
+/* A sleep takes longer than a short time, so the thread counts that out. */
+void price_pay(const uint64_t *ns)
+{
+    enum { SLEEP = 100000 };
+    if (!*ns) return;
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    if (*ns > SLEEP) pause_ns(*ns - SLEEP);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((uint64_t)(now.tv_sec - start.tv_sec) * 1000000000u + (uint64_t)now.tv_nsec - (uint64_t)start.tv_nsec < *ns);
+}

@@ -1,0 +1,425 @@
+/* What the simulated GPU does beyond the answers of the probes. Exits with 1 if it does otherwise.
+ *
+ *   simulator collective  host functions of two streams wait for each other, with a call that waits and without one
+ *   simulator devices     a blocked device blocks no other, and no lock is held while a call waits
+ *   simulator peers       whether a free waits for a peer; prints "waits" or "returns" (SIMGPU_FREE_WAITS_FOR_PEERS)
+ *   simulator captures    forks and joins, crossing dependencies, recapture, captures for graphics
+ *   simulator graphs      a launched graph does the captured work, and faults if its memory is gone
+ *   simulator dmabuf      a dma-buf writes to the memory that it was made of, wherever that is mapped now
+ *   simulator faults      an illegal copy is answered by every later call, until the context is reset
+ *   simulator green       streams of a destroyed green context
+ *   simulator growth      creates, maps and unmaps 64 granules; prints the microseconds of each (SIMGPU_LATENCY=prices)
+ *   simulator latch       another thread is held in cuMemCreate, and this one allocates and asks (SIMGPU_LATCH) */
+#include "delayed.h"
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SIZE = 4 * MIB, GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL };
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuDeviceGetDevResource(CUdevice device, void *resource, int type);
+CUresult cuDevResourceGenerateDesc(void **description, void *resources, unsigned count);
+CUresult cuGreenCtxCreate(void **green, void *description, CUdevice device, unsigned flags);
+CUresult cuGreenCtxDestroy(void *green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, void *green);
+CUresult cuGreenCtxStreamCreate(CUstream *stream, void *green, unsigned flags, int priority);
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
+
+static uint64_t now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static CUdeviceptr alloc(void)
+{
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, SIZE));
+    return address;
+}
+
+static CUcontext on_device(int device)
+{
+    CUcontext other;
+    CHECK(cuDevicePrimaryCtxRetain(&other, device));
+    CHECK(cuCtxSetCurrent(other));
+    return other;
+}
+
+static CUevent record(CUstream stream)
+{
+    CUevent event;
+    CHECK(cuEventCreate(&event, 0));
+    CHECK(cuEventRecord(event, stream));
+    return event;
+}
+
+/* ---- host functions */
+
+static volatile int arrived;
+static void arrive(void *unused)
+{
+    (void)unused;
+    __atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
+}
+static void meet(void *parties)
+{
+    arrive(NULL);
+    while (arrived < (int)(intptr_t)parties) usleep(100);
+}
+static void until_set(void *flag)
+{
+    while (!*(volatile int *)flag) usleep(100);
+}
+
+static void collective(void)
+{
+    CUstream one = new_stream(NON_BLOCKING), other = new_stream(NON_BLOCKING), third = new_stream(NON_BLOCKING);
+    CHECK(cuLaunchHostFunc(one, meet, (void *)2));
+    CHECK(cuLaunchHostFunc(other, meet, (void *)2));
+    CHECK(cuStreamSynchronize(one)); /* asks for one half alone */
+    CHECK(cuStreamSynchronize(other));
+    CHECK(cuLaunchHostFunc(third, arrive, NULL));
+    while (arrived < 3) usleep(100); /* no call waits */
+}
+
+static int flag;
+static void *sets_flag(void *unused)
+{
+    CHECK(cuCtxSetCurrent(context));
+    CUdeviceptr address = alloc(); /* the other thread waits in its free meanwhile */
+    CUcontext found;
+    size_t bytes, total;
+    CHECK(cuCtxGetCurrent(&found));
+    CHECK(cuMemGetInfo_v2(&bytes, &total));
+    THAT(address);
+    usleep(20000);
+    __atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
+    return unused;
+}
+
+static void devices(void)
+{
+    pthread_t thread;
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr address = alloc();
+    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
+    CHECK(cuMemsetD8Async(address, 1, SIZE, stream));
+    CUevent event = record(stream);
+    EXPECT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
+    EXPECT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    on_device(1);
+    CUdeviceptr there = alloc();
+    CHECK(cuMemsetD8Async(there, 1, SIZE, NULL));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemFree_v2(there));
+    THAT(simgpu_hazard(address, SIZE) == 1 && !flag);
+    CHECK(cuCtxSetCurrent(context));
+    pthread_create(&thread, NULL, sets_flag, NULL);
+    CHECK(cuMemFree_v2(address));
+    THAT(flag == 1 && simgpu_hazard(address, SIZE) == 0);
+    CHECK(cuEventQuery(event));
+    pthread_join(thread, NULL);
+}
+
+static void *sets_flag_later(void *unused)
+{
+    usleep(200000);
+    __atomic_store_n(&flag, 1, __ATOMIC_SEQ_CST);
+    return unused;
+}
+
+static void peers(void)
+{
+    pthread_t thread;
+    CUdeviceptr address = alloc();
+    on_device(1);
+    CHECK(cuCtxEnablePeerAccess(context, 0));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
+    CHECK(cuMemsetD8Async(address, 1, SIZE, stream));
+    CHECK(cuCtxDisablePeerAccess(context)); /* the work was submitted before */
+    pthread_create(&thread, NULL, sets_flag_later, NULL);
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemFree_v2(address));
+    printf("%s\n", flag ? "waits" : "returns");
+    pthread_join(thread, NULL);
+}
+
+/* ---- captures */
+
+static CUgraph end(CUstream stream, CUresult wanted)
+{
+    CUgraph graph = NULL;
+    EXPECT(cuStreamEndCapture(stream, &graph), wanted);
+    THAT(!graph == (wanted != CUDA_SUCCESS));
+    return graph;
+}
+
+static void begin_on(CUstream stream) { CHECK(cuStreamBeginCapture_v2(stream, GLOBAL)); }
+static void work(CUstream stream, CUdeviceptr address) { CHECK(cuMemsetD8Async(address, 1, SIZE, stream)); }
+
+static void forks(CUstream stream, CUstream side, CUdeviceptr address)
+{
+    enum { UNJOINED = 904, ISOLATION = 905 };
+    int status;
+    CUevent before = record(side);
+    begin_on(stream);
+    CHECK(cuStreamWaitEvent(side, record(stream), 0));
+    CHECK(cuStreamIsCapturing(side, &status));
+    THAT(status == CAPTURING);
+    work(side, address);
+    CHECK(cuStreamWaitEvent(stream, record(side), 0));
+    CHECK(cuGraphDestroy(end(stream, CUDA_SUCCESS)));
+    CHECK(cuStreamIsCapturing(side, &status));
+    THAT(status == 0);
+
+    begin_on(stream);
+    CHECK(cuStreamWaitEvent(side, record(stream), 0));
+    CUevent early = record(side);
+    EXPECT(cuEventQuery(early), CUDA_ERROR_CAPTURED_EVENT);
+    work(side, address);
+    CHECK(cuStreamWaitEvent(stream, early, 0)); /* not the work after it */
+    end(stream, UNJOINED);
+
+    begin_on(stream);
+    EXPECT(cuStreamWaitEvent(stream, before, 0), ISOLATION);
+    EXPECT(cuMemsetD8Async(address, 1, SIZE, stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+
+    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void recaptures(CUstream stream, CUdeviceptr address)
+{
+    CUdeviceptr first, again;
+    begin_on(stream);
+    CHECK(cuMemAllocAsync(&first, SIZE, stream));
+    work(stream, address);
+    CUgraph graph = end(stream, CUDA_SUCCESS);
+    CHECK(cuStreamBeginRecaptureToGraph(stream, GLOBAL, graph, NULL, NULL));
+    CHECK(cuMemAllocAsync(&again, SIZE, stream));
+    work(stream, address);
+    THAT(end(stream, CUDA_SUCCESS) == graph && again == first);
+    CHECK(cuStreamBeginRecaptureToGraph(stream, GLOBAL, graph, NULL, NULL));
+    EXPECT(cuMemsetD8Async(address, 1, SIZE, stream), CUDA_ERROR_GRAPH_RECAPTURE_FAILURE);
+    end(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(cuStreamBeginRecaptureToGraph(stream, GLOBAL, graph, NULL, NULL));
+    end(stream, CUDA_ERROR_GRAPH_RECAPTURE_FAILURE);
+}
+
+static void graphics(CUdeviceptr address)
+{
+    int status, client;
+    void *parameters[] = {&client};
+    struct { void *affinity; int count; void *graphics; } wanted = {NULL, 0, &client};
+    CUcontext drawing;
+    EXPECT(cuStreamBeginCaptureToCig(new_stream(NON_BLOCKING), parameters), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxCreate_v4(&drawing, &wanted, 0, 0));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CHECK(cuStreamBeginCaptureToCig(stream, parameters));
+    work(stream, address);
+    CHECK(cuStreamIsCapturing(stream, &status));
+    THAT(status == CAPTURING);
+    CHECK(cuStreamEndCaptureToCig(stream));
+    CHECK(cuStreamBeginCaptureToCig(stream, parameters));
+    EXPECT(cuLaunchHostFunc(stream, arrive, NULL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    EXPECT(cuStreamEndCaptureToCig(stream), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void captures(void)
+{
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr address = alloc();
+    forks(stream, new_stream(NON_BLOCKING), address);
+    recaptures(stream, address);
+    graphics(address);
+}
+
+/* ---- virtual memory management */
+
+enum { GRANULE = 2 * MIB };
+
+static CUmemGenericAllocationHandle create(void)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CHECK(cuMemCreate(&handle, GRANULE, &properties, 0));
+    return handle;
+}
+
+static void grant(CUdeviceptr address, size_t size)
+{
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cuMemSetAccess(address, size, &access, 1));
+}
+
+static void map(CUdeviceptr address, CUmemGenericAllocationHandle handle)
+{
+    CHECK(cuMemMap(address, GRANULE, 0, handle, 0));
+    grant(address, GRANULE);
+}
+
+static int byte_at(CUdeviceptr address)
+{
+    unsigned char byte;
+    CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
+    return byte;
+}
+
+static void dmabuf(void)
+{
+    enum { DMA_BUF_FD = 1 };
+    int fd;
+    CUdeviceptr start;
+    CHECK(cuMemAddressReserve(&start, 4 * GRANULE, 0, 0, 0));
+    CUmemGenericAllocationHandle first = create(), second = create();
+    map(start, first), map(start + GRANULE, second);
+    CHECK(cuMemGetHandleForAddressRange(&fd, start, 2 * GRANULE, DMA_BUF_FD, 0));
+    THAT(simgpu_dmabuf_write(fd, GRANULE - 1, "\7\7", 2) == 2);
+    THAT(byte_at(start + GRANULE - 1) == 7 && byte_at(start + GRANULE) == 7);
+    CHECK(cuMemUnmap(start, GRANULE));
+    map(start + 2 * GRANULE, first); /* the memory moves, and the card writes to it there */
+    map(start, create());
+    THAT(simgpu_dmabuf_write(fd, 0, "\11", 1) == 1);
+    THAT(byte_at(start + 2 * GRANULE) == 9 && byte_at(start) == 0);
+    CHECK(cuMemUnmap(start + 2 * GRANULE, GRANULE));
+    CHECK(cuMemRelease(first));
+    THAT(simgpu_dmabuf_write(fd, 0, "\11", 1) == 0);
+    start = alloc();
+    CHECK(cuMemGetHandleForAddressRange(&fd, start + 4096, 4096, DMA_BUF_FD, 0));
+    THAT(simgpu_dmabuf_write(fd, 5, "\3", 1) == 1 && byte_at(start + 4096 + 5) == 3);
+    CHECK(cuMemFree_v2(start));
+    THAT(simgpu_dmabuf_write(fd, 5, "\3", 1) == 0);
+}
+
+static void graphs(void)
+{
+    CUgraphExec exec, other;
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr start, address = alloc();
+    CHECK(cuMemAddressReserve(&start, GRANULE, 0, 0, 0));
+    map(start, create());
+    begin_on(stream);
+    work(stream, address);
+    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
+    CHECK(cuMemcpyDtoDAsync_v2(address + 8, address, 8, stream));
+    CHECK(cuGraphInstantiateWithFlags(&exec, end(stream, CUDA_SUCCESS), 0));
+    begin_on(stream);
+    CHECK(cuMemsetD8Async(start, 1, GRANULE, stream));
+    CHECK(cuGraphInstantiateWithFlags(&other, end(stream, CUDA_SUCCESS), 0));
+    THAT(byte_at(address) == 0 && !flag);
+    CHECK(cuGraphLaunch(exec, stream));
+    THAT(simgpu_hazard(address, 16) > 0);
+    EXPECT(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    flag = 1;
+    CHECK(cuStreamSynchronize(stream));
+    THAT(byte_at(address) == 1);
+    CHECK(cuGraphLaunch(other, stream));
+    CHECK(cuStreamSynchronize(stream));
+    CHECK(cuMemUnmap(start, GRANULE));
+    EXPECT(cuGraphLaunch(other, stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+static void faults(void)
+{
+    CUdeviceptr here = alloc(), there, other;
+    CHECK(cuMemAddressReserve(&there, GRANULE, 0, 0, 0));
+    CHECK(cuMemMap(there, GRANULE, 0, create(), 0));
+    EXPECT(cuMemcpyAsync(there, here, GRANULE, NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(cuMemAlloc_v2(&other, SIZE), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(cuMemFree_v2(here), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(cuMemUnmap(there, GRANULE), CUDA_ERROR_ILLEGAL_ADDRESS);
+    on_device(1);
+    alloc(); /* the other device works on */
+    CHECK(cuDevicePrimaryCtxReset_v2(0));
+    begin();
+    alloc();
+}
+
+static void green(void)
+{
+    unsigned char resource[256];
+    void *description, *share;
+    CUcontext shared;
+    CUstream stream;
+    CHECK(cuDeviceGetDevResource(0, resource, 1));
+    CHECK(cuDevResourceGenerateDesc(&description, resource, 1));
+    CHECK(cuGreenCtxCreate(&share, description, 0, 1));
+    CHECK(cuCtxFromGreenCtx(&shared, share));
+    CHECK(cuGreenCtxStreamCreate(&stream, share, NON_BLOCKING, 0));
+    CHECK(cuCtxSetCurrent(shared));
+    CUdeviceptr address = alloc();
+    CHECK(cuLaunchHostFunc(stream, until_set, &flag));
+    work(stream, address);
+    CHECK(cuGreenCtxDestroy(share));
+    EXPECT(cuStreamQuery(stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemsetD8Async(address, 1, SIZE, stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT(cuMemFree_v2(address), CUDA_ERROR_INVALID_CONTEXT);
+    CHECK(cuCtxSetCurrent(context));
+    THAT(simgpu_hazard(address, SIZE) == 1);
+    flag = 1;
+    CHECK(cuMemFree_v2(address)); /* belongs to the primary context, and waits for the work */
+    THAT(simgpu_hazard(address, SIZE) == 0);
+}
+
+static void growth(void)
+{
+    enum { COUNT = 64 };
+    CUdeviceptr start;
+    CHECK(cuMemAddressReserve(&start, COUNT * (size_t)GRANULE, 0, 0, 0));
+    uint64_t begun = now_us();
+    for (size_t i = 0; i < COUNT; i++) CHECK(cuMemMap(start + i * GRANULE, GRANULE, 0, create(), 0));
+    uint64_t made = now_us();
+    grant(start, COUNT * (size_t)GRANULE);
+    uint64_t granted = now_us();
+    CHECK(cuMemUnmap(start, COUNT * (size_t)GRANULE));
+    printf("%llu %llu %llu\n", (unsigned long long)(made - begun), (unsigned long long)(granted - made), (unsigned long long)(now_us() - granted));
+}
+
+static volatile int created;
+static void *creates(void *unused)
+{
+    CHECK(cuCtxSetCurrent(context));
+    create();
+    created = 1;
+    return unused;
+}
+
+static void latch(void)
+{
+    char waiting[4096], open_file[4096];
+    size_t bytes, total;
+    pthread_t thread;
+    snprintf(waiting, sizeof waiting, "%s/cuMemCreate.waiting", getenv("SIMGPU_LATCH_DIR"));
+    snprintf(open_file, sizeof open_file, "%s/cuMemCreate.open", getenv("SIMGPU_LATCH_DIR"));
+    pthread_create(&thread, NULL, creates, NULL);
+    while (access(waiting, F_OK)) usleep(100);
+    for (int i = 0; i < 1000; i++) {
+        CHECK(cuMemFree_v2(alloc()));
+        CHECK(cuMemGetInfo_v2(&bytes, &total));
+    }
+    THAT(!created);
+    fclose(fopen(open_file, "w"));
+    pthread_join(thread, NULL);
+    THAT(created);
+    create();
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {
+        {"collective", collective}, {"devices", devices}, {"peers", peers},   {"captures", captures}, {"graphs", graphs}, {"dmabuf", dmabuf},
+        {"faults", faults},         {"green", green},     {"growth", growth}, {"latch", latch},
+    };
+    begin();
+    return PLAY(scenes, argc, argv);
+}

@@ -1,0 +1,310 @@
+/* Memory that is freed while work may still use it, in places where the free cannot wait; and where blocks lie. Without the
+ * library, cuMemAlloc or cuMemAllocAsync stands for the allocator for PyTorch, and every scene ends.
+ *
+ *   memory exhausted       nearly all memory is freed during a capture with work pending, and is asked for again
+ *   memory helped          the same; the pending work waits for another thread, which allocates first
+ *   memory crossed         nearly all memory is freed for one stream, and asked for on another
+ *   memory hopeless        a request that no device can serve fails without a wait
+ *   memory same            the allocator for PyTorch: the stream that freed a block gets it again at once
+ *   memory untold          the same in a job that never recorded a stream: a free waits for nothing
+ *   memory other           another stream gets other memory at once, and the block when its work is done
+ *   memory per-thread      the same with the default stream of the thread
+ *   memory aligned         where large blocks lie */
+#include "promises.h"
+
+static const size_t MOST = 700 * MIB; /* of 1 GiB */
+
+/* Takes the first and the last part of a block, which are enough to see an overwriting. */
+static void fill(CUdeviceptr block, size_t size, unsigned char value, CUstream stream)
+{
+    DO(cuMemsetD8Async(block, value, MIB, stream));
+    DO(cuMemsetD8Async(block + size - MIB, value, MIB, stream));
+}
+
+static void check(CUdeviceptr block, size_t size, unsigned char value)
+{
+    holds(block, value, MIB);
+    holds(block + size - MIB, value, MIB);
+}
+
+/* ---- exhausted, helped */
+
+static void *helps(void *flag)
+{
+    DO(cuCtxSetCurrent(context));
+    usleep(50000);
+    allocate(64 * KIB);
+    size_t free_bytes, total;
+    DO(cuMemGetInfo_v2(&free_bytes, &total));
+    set(flag);
+    return NULL;
+}
+
+static void used_up(bool helped)
+{
+    CUstream captured = new_stream(NON_BLOCKING), worker = new_stream(NON_BLOCKING), mine = new_stream(NON_BLOCKING);
+    for (unsigned char round = 1; round <= 5; round++) {
+        CUdeviceptr block = allocate(MOST), next = 0;
+        CUgraph graph;
+        pthread_t helper;
+        struct flag flag = {0}, done = {0};
+        allocate(64 * KIB); /* so that the other thread finds a segment with room */
+        DO(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        DO(cuLaunchHostFunc(worker, helped ? waits_for : takes_50_ms, &flag));
+        fill(block, MOST, 0xee, worker);
+        DO(cuLaunchHostFunc(worker, sets, &done));
+        if (helped) pthread_create(&helper, NULL, helps, &flag);
+        release(block);
+        /* During the capture a policy may be unable to tell whether the work is done. */
+        CUresult result = ANSWER(cuMemAlloc_v2(&next, MOST));
+        if (result) EXPECT(result, CUDA_ERROR_OUT_OF_MEMORY);
+        else nothing_pending(next, MOST);
+        int status;
+        DO(cuStreamIsCapturing(captured, &status));
+        THAT(status == CAPTURING);
+        DO(cuStreamEndCapture(captured, &graph));
+        if (result) next = allocate(MOST);
+        THAT(done.set);
+        fill(next, MOST, round, mine);
+        DO(cuStreamSynchronize(mine));
+        check(next, MOST, round);
+        release(next);
+        if (helped) join(helper);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static void exhausted(void) { used_up(false); }
+static void helped(void) { used_up(true); }
+
+/* ---- the allocator for PyTorch */
+
+static __typeof__(&vramshim_torch_alloc) torch_alloc;
+static __typeof__(&vramshim_torch_free) torch_free;
+static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
+
+static uint64_t waits(void)
+{
+    return simgpu_calls("cuCtxSynchronize") + simgpu_calls("cuStreamSynchronize") + simgpu_calls("cuEventSynchronize");
+}
+
+static CUdeviceptr obtain(size_t size, CUstream stream)
+{
+    CUdeviceptr address = 0;
+    const char *before = enter(HERE("vramshim_torch_alloc"));
+    if (torch_alloc) address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, 0, stream);
+    else DO(cuMemAllocAsync(&address, size, stream));
+    enter(before);
+    THAT(address);
+    return address;
+}
+
+/* The same where memory is left: no call that waits is made. */
+static CUdeviceptr obtain_at_once(size_t size, CUstream stream)
+{
+    uint64_t before = waits();
+    CUdeviceptr address = obtain(size, stream);
+    THAT(waits() == before);
+    return address;
+}
+
+static void give_back(CUdeviceptr address, size_t size, CUstream stream)
+{
+    const char *before = enter(HERE("vramshim_torch_free"));
+    if (torch_free) torch_free((void *)address, (ptrdiff_t)size, 0, stream);
+    else DO(cuMemFreeAsync(address, stream));
+    enter(before);
+}
+
+/* A job that records streams says that it names every stream which uses a block. */
+static void records_streams(CUstream one, CUstream other)
+{
+    CUdeviceptr any = obtain(512, one);
+    if (torch_record_stream) torch_record_stream((void *)any, other);
+    give_back(any, 512, one);
+    DO(cuStreamSynchronize(one));
+    DO(cuStreamSynchronize(other));
+}
+
+static void crossed(void)
+{
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING)};
+    records_streams(streams[0], streams[1]);
+    for (unsigned char round = 1; round <= 6; round++) {
+        CUstream one = streams[round % 2], other = streams[(round + 1) % 2];
+        struct flag flag = {0}, done = {0};
+        pthread_t helper;
+        CUdeviceptr tensor = obtain(MOST, one);
+        pthread_create(&helper, NULL, helps, &flag);
+        DO(cuLaunchHostFunc(one, waits_for, &flag));
+        fill(tensor, MOST, 0xee, one);
+        DO(cuLaunchHostFunc(one, sets, &done));
+        give_back(tensor, MOST, one);
+        if (!torch_alloc) DO(cuStreamSynchronize(one));
+        if (round % 3) {
+            tensor = obtain(MOST, other);
+            nothing_pending(tensor, MOST);
+        } else {
+            tensor = allocate(MOST);
+        }
+        THAT(done.set);
+        fill(tensor, MOST, round, other);
+        DO(cuStreamSynchronize(other));
+        check(tensor, MOST, round);
+        join(helper);
+        if (round % 3) give_back(tensor, MOST, other);
+        else release(tensor);
+        DO(cuStreamSynchronize(other));
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static void hopeless(void)
+{
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (int round = 0; round < 10; round++) {
+        struct flag flag = {0};
+        CUdeviceptr block;
+        release(allocate(8 * MIB));
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        CUresult result = ANSWER(cuMemAlloc_v2(&block, 64 * GIB));
+        EXPECT(result, CUDA_ERROR_OUT_OF_MEMORY);
+        set(&flag);
+        DO(cuStreamSynchronize(stream));
+    }
+}
+
+static void same(void)
+{
+    const size_t size = 5 * MIB;
+    CUstream stream = new_stream(NON_BLOCKING);
+    records_streams(stream, new_stream(NON_BLOCKING));
+    for (unsigned char round = 1; round <= 100; round++) {
+        struct flag flag = {0};
+        CUdeviceptr tensor = obtain_at_once(size, stream);
+        fill(tensor, size, 0xee, stream);
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        fill(tensor, size, 0xee, stream);
+        give_back(tensor, size, stream);
+        CUdeviceptr next = obtain_at_once(size, stream);
+        THAT(!has_policy() || next == tensor);
+        fill(next, size, round, stream);
+        set(&flag);
+        DO(cuStreamSynchronize(stream));
+        check(next, size, round);
+        give_back(next, size, stream);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static void untold(void)
+{
+    enum { SIZE = 3 * MIB };
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING), new_stream(0)};
+    for (int round = 0; round < 60; round++) {
+        struct flag flag = {0};
+        CUstream stream = streams[round % 3];
+        CUdeviceptr tensor = obtain(SIZE, stream);
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        fill(tensor, SIZE, 0xee, stream);
+        give_back(tensor, SIZE, stream);
+        CUdeviceptr next = obtain(SIZE, streams[(round + 1) % 3]);
+        nothing_pending(next, SIZE);
+        set(&flag);
+        DO(cuStreamSynchronize(stream));
+        give_back(next, SIZE, streams[(round + 1) % 3]);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static uint64_t reserved(void)
+{
+    __typeof__(&vramshim_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_stats");
+    struct vramshim_stats now = {0};
+    THAT(!stats || stats(0, &now) == 0);
+    return now.reserved;
+}
+
+static void crosses_streams(CUstream third)
+{
+    enum { SIZE = 4 * MIB, SETTLED = 5, ROUNDS = 60 };
+    CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING), third};
+    uint64_t settled = 0;
+    records_streams(streams[0], streams[1]);
+    records_streams(streams[2], streams[1]);
+    for (unsigned char round = 1; round <= ROUNDS; round++) {
+        CUstream one = streams[round % 3], next = streams[(round + 1) % 3];
+        struct flag flag = {0};
+        CUdeviceptr tensor = obtain_at_once(SIZE, one);
+        DO(cuMemsetD8Async(tensor, 0xee, SIZE, one));
+        DO(cuLaunchHostFunc(one, waits_for, &flag));
+        DO(cuMemsetD8Async(tensor, 0xee, SIZE, one));
+        give_back(tensor, SIZE, one);
+        CUdeviceptr fresh = obtain_at_once(SIZE, next);
+        nothing_pending(fresh, SIZE);
+        THAT(fresh != tensor);
+        DO(cuMemsetD8Async(fresh, round, SIZE, next));
+        set(&flag);
+        DO(cuStreamSynchronize(one));
+        DO(cuStreamSynchronize(next));
+        fill(fresh, SIZE, round, next);
+        DO(cuStreamSynchronize(next));
+        check(fresh, SIZE, round);
+        give_back(fresh, SIZE, next);
+        if (round == SETTLED) settled = reserved();
+    }
+    if (reserved() > settled) {
+        fprintf(stderr, "%llu bytes are reserved after %d rounds, %llu after %d\n", (unsigned long long)reserved(), ROUNDS,
+                (unsigned long long)settled, SETTLED);
+        exit(1);
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+static void other(void) { crosses_streams(new_stream(0)); }
+static void per_thread(void) { crosses_streams(PER_THREAD); }
+
+/* ---- aligned */
+
+static void aligned(void)
+{
+    enum { DMA_BUF_FD = 1, NOT_SUPPORTED = 801, BLOCKS = 10 };
+    static const size_t sizes[BLOCKS] = {64 * KIB,      64 * KIB + 1, 100 * KIB, MIB,      2 * MIB - 512,
+                                         2 * MIB,       2 * MIB + 512, 3 * MIB,  64 * MIB, 96 * MIB + 1024};
+    CUresult (*export)(void *, CUdeviceptr, size_t, int, unsigned long long) = optional_function("cuMemGetHandleForAddressRange");
+    CUdeviceptr blocks[BLOCKS], small[BLOCKS];
+    for (int round = 0; round < 6; round++) {
+        for (int i = 0; i < BLOCKS; i++) {
+            small[i] = allocate(512 * (size_t)(1 + (i + round) % 5));
+            blocks[i] = allocate(sizes[(i + 3 * round) % BLOCKS]);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            size_t size = sizes[(i + 3 * round) % BLOCKS], least = size < 2 * MIB ? 64 * KIB : 2 * MIB;
+            if (has_policy() && blocks[i] % least) {
+                fprintf(stderr, "a block of %zu bytes at %#llx, which is no multiple of %zu\n", size, blocks[i], least);
+                exit(1);
+            }
+            if (!export || size < 2 * MIB) continue;
+            int descriptor = -1;
+            CUresult result = ANSWER(export(&descriptor, blocks[i], 2 * MIB, DMA_BUF_FD, 0));
+            if (result) EXPECT(result, NOT_SUPPORTED);
+            else THAT(descriptor >= 0 && close(descriptor) == 0);
+        }
+        /* Half of the blocks stay, so that the next round has holes to fill. */
+        for (int i = 0; i < BLOCKS; i++)
+            if ((i + round) % 2) release(blocks[i]);
+            else release(small[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"exhausted", exhausted}, {"helped", helped}, {"crossed", crossed}, {"hopeless", hopeless},
+                                          {"same", same}, {"untold", untold},           {"other", other}, {"per-thread", per_thread},   {"aligned", aligned}};
+    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    start_watchdog();
+    open_devices(1);
+    return PLAY(scenes, argc, argv);
+}
