@@ -1,5 +1,5 @@
-/* Tests of the simulator alone: a device of 1 GiB on which each request needs one piece (SIMGPU_CONTIGUOUS). Exits with
- * 1 if the simulator does not behave as documented.
+/* Tests of the simulator alone, on a device of 1 GiB. In "kinds" and "processes" each request needs one piece
+ * (SIMGPU_CONTIGUOUS=1). Exits with 1 if the simulator does not behave as documented.
  *
  *   extents kinds        requests of every class fit into gaps between blocks only, and free their gap again
  *   extents paging       the same requests, on a device that places memory in pages

@@ -171,7 +171,7 @@ fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String,
     (said.expect("its end").to_owned(), job)
 }
 
-/// The device needs one piece of memory for each request, and the job asks for many small and some large blocks. The
+/// Each request needs one piece of the device's memory, and the job asks for many small and some large blocks. The
 /// job never holds more than six tenths of the memory.
 #[test]
 fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {

@@ -43,7 +43,7 @@ pub struct Model {
     busy: RefCell<Vec<Busy>>,
     /// How many blocks were freed.
     freed: Cell<u64>,
-    /// By stream, how many blocks had been freed when the work ended that is the last to have ended on it.
+    /// By stream, how many blocks had been freed when the last of the work that has ended was submitted.
     ended: RefCell<BTreeMap<u64, u64>>,
     /// By number, the stream of an event, and how many blocks had been freed when it was recorded.
     events: RefCell<BTreeMap<u64, (u64, u64)>>,

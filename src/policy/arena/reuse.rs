@@ -101,7 +101,8 @@ impl Arena {
         Some(id)
     }
 
-    /// Whether the same streams may use the blocks of both batches, so that their blocks can be joined in the later one.
+    /// Whether it is known which streams may use the blocks of both batches, and they are the same. The blocks can then
+    /// be joined in the later batch.
     pub(super) fn have_same_streams(&self, one: BatchId, other: BatchId) -> bool {
         let users = &self.batch(one).users;
         matches!(users, Users::Streams(_)) && *users == self.batch(other).users

@@ -8,7 +8,8 @@ use crate::engine;
 use crate::next::CUstream;
 use base::api::Api;
 
-/// Memory for a tensor. `NULL` for 0 bytes, or if there is no memory; stderr then says why, because PyTorch does not ask.
+/// Memory for a tensor; `NULL` for 0 bytes. Also `NULL` if the request fails: stderr then says why, because PyTorch
+/// does not check for `NULL`.
 #[unsafe(no_mangle)]
 pub extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstream) -> *mut c_void {
     let Ok(bytes @ 1..) = usize::try_from(size) else {

@@ -16,7 +16,7 @@ pub struct Job {
     pub path: PathBuf,
     pub header: Header,
     pub state: State,
-    /// The time from start to exit; to now if the process runs, and to the last event if the process was killed.
+    /// The time from start to exit; to now if the process runs on this machine; otherwise to the last event.
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,

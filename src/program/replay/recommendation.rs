@@ -7,8 +7,8 @@ use super::play::{Outcome, strategies};
 
 /// A strategy is worth setting only if it saves at least 1 / WORTH_IT of the bytes that the job reserves now.
 const WORTH_IT: u64 = 100;
-/// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL. Among strategies with equal peaks
-/// the number of driver calls decides.
+/// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL of the least peak. Among
+/// strategies with equal peaks the number of driver calls decides.
 const EQUAL: u64 = 200;
 /// passthrough is recommended only if it makes at most this many driver calls for each call of PyTorch's allocator.
 /// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the

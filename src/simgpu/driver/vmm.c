@@ -4,8 +4,8 @@
  *
  * The kernel limits the number of mappings of a process (65530), and a job may hold more handles than that. So a handle
  * gets its range of the file only when it is mapped: the range that the address maps already, if it is free. A handle
- * that has its bytes elsewhere, and is not mapped there, moves them. So a reservation stays one mapping of the kernel,
- * with any number of handles in any order. */
+ * that has its bytes elsewhere moves them, unless it is mapped or exported. A handle that cannot have the range at its
+ * address gets a mapping of its own. Apart from that, only different access splits the mapping of a reservation. */
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>

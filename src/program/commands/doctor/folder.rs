@@ -165,8 +165,7 @@ fn map(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// The name of a filesystem in memory, on a network or in user space, from its `statfs` number; `None` for other
-/// filesystems.
+/// The name of a filesystem that is known here to be in memory, on a network or in user space; `None` for any other.
 fn kind_of(folder: &Path) -> Option<&'static str> {
     let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: statfs is plain data, and the call writes it.

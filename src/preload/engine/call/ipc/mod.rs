@@ -80,7 +80,8 @@ impl Sharing {
         self.exports.process_ends();
     }
 
-    /// Whether the block that holds `address` can be shared. `None` if the driver's answer for its segment holds.
+    /// Whether the block that holds `address` can be shared. `None` if the block does not consist of granules: the
+    /// driver's own answer is then right.
     pub fn is_shareable(&self, pools: &Pools, address: u64) -> Option<bool> {
         if self.imported(address).is_some() {
             // Only the process that the block belongs to can share it.
