@@ -135,7 +135,7 @@ static void order(void)
     THAT(simgpu_hazards() == 2);
     CHECK(cuCtxSynchronize());
     CHECK(cuMemAddressFree(c, size));
-    THAT(synchronisations() == 3 && simgpu_calls("cuNothing") == 0);
+    THAT(simgpu_calls("cuCtxSynchronize") == 3 && simgpu_calls("cuNothing") == 0);
 }
 
 /* ---- streams */
