@@ -28,6 +28,11 @@ pub trait ArenaPolicy: Send {
         Ok(())
     }
 
+    /// Whether the segment at this address is given back as soon as no block in it is live, by a free that waits.
+    fn is_given_back(&self, _segment: u64) -> bool {
+        false
+    }
+
     /// Called after a freed block has become clean and was joined with its clean neighbours to `free_block`.
     fn after_clean(&mut self, _arena: &mut Arena, _free_block: Id) {}
 
@@ -77,9 +82,13 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     }
 
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block> {
-        let (block, free_block) = self.arena.free(address, used_by)?;
-        if used_by == UsedBy::Nothing {
-            self.policy.after_clean(&mut self.arena, free_block);
+        let (arena, policy) = (&mut self.arena, &mut self.policy);
+        let (block, free_block) = arena.free(address, used_by)?;
+        if matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) && policy.is_given_back(arena.segment_base(free_block))
+        {
+            arena.give_back_when_idle(free_block);
+        } else if used_by == UsedBy::Nothing {
+            policy.after_clean(arena, free_block);
         }
         Some(block)
     }

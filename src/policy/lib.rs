@@ -13,7 +13,8 @@
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
 //! - `free_index`, `blocks`: the data structures of the arena
-//! - `serve`: the steps of a request or free, with calls of the driver between them
+//! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
+//!   way back to the next layer
 //! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
 
 mod arena;
@@ -27,6 +28,7 @@ mod policy;
 mod request;
 mod serve;
 pub mod slabs;
+mod under_way;
 mod work;
 
 use std::sync::LazyLock;
@@ -37,8 +39,9 @@ use naive_best_fit::NaiveBestFit;
 
 pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 pub use request::Request;
-pub use serve::{Holder, Shared, free, release_idle, serve, work_off};
+pub use serve::{Due, Holder, Shared, free, release_idle, serve, work_off};
 pub use slabs::subpool;
+pub use under_way::UnderWay;
 pub use work::Work;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults

@@ -14,7 +14,7 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::{Id, UNIT};
+use crate::blocks::UNIT;
 use crate::policy::Block;
 use crate::request::Request;
 use crate::work::{Ask, Obtain, Smaller, Work};
@@ -110,9 +110,7 @@ impl ArenaPolicy for NaiveBestFit {
         Ok(())
     }
 
-    fn after_clean(&mut self, arena: &mut Arena, free_block: Id) {
-        if self.dedicated.contains(&arena.blocks.address(free_block)) {
-            arena.give_back_later(free_block);
-        }
+    fn is_given_back(&self, segment: u64) -> bool {
+        self.dedicated.contains(&segment)
     }
 }

@@ -92,9 +92,9 @@ pub trait Policy: Send {
     /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
 
-    /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks after
-    /// each call that changes the policy, until there is none. A caller that must not wait for the GPU, as in a request,
-    /// gets no work that waits (`may_wait`); it stays due.
+    /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
+    /// same step after each call that changes the policy, and again after each commit, until there is none. Only a free
+    /// that waits for the GPU (`UsedBy::Awaited`, `UsedBy::Nothing`) gets work that waits (`may_wait`).
     fn next_work(&mut self, may_wait: bool) -> Option<Work>;
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to

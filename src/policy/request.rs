@@ -82,6 +82,16 @@ impl Request {
         }
     }
 
+    /// Bytes that the job asked for.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The stream that will use the block, if the request names it.
+    pub fn stream(&self) -> Option<u64> {
+        self.stream
+    }
+
     /// Bytes that the block for this request has.
     pub(crate) fn rounded(&self) -> u64 {
         u64::from(self.units) * UNIT

@@ -15,7 +15,7 @@ use crate::blocks::{Id, NONE, UNIT};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::policy::{Block, Policy, UsedBy};
 use crate::request::Request;
-use crate::serve::{Holder, Shared, serve, work_off};
+use crate::serve::{Due, Holder, Shared, serve, work_off};
 use crate::work::{Obtain, Return, Smaller, Work};
 
 /// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
@@ -120,11 +120,11 @@ impl DeviceMemory for ParentMemory<'_> {
             // The observer comes first: after the free, the parent may hand the memory out at any moment.
             self.observer.returned(address, size);
             match parent.free(address, UsedBy::Nothing) {
-                Some(_) => Ok(parent.next_work(false)),
+                Some(_) => Ok(Due::next(self.parent, parent, false)),
                 None => Err(DriverError::INVALID_VALUE),
             }
         })?;
-        work_off(self.parent, self.memory, due, false);
+        work_off(self.parent, self.memory, due);
         Ok(())
     }
 

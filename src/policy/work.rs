@@ -48,6 +48,11 @@ impl Work {
         }
     }
 
+    /// Whether this work gives memory back, so that another request can be served when it is done.
+    pub fn gives_back(&self) -> bool {
+        matches!(self, Work::Return(_) | Work::Unmap(_))
+    }
+
     /// Bytes that this work has given back to the next layer.
     pub fn given_back(&self) -> u64 {
         match self {
@@ -205,6 +210,8 @@ pub struct Return {
 pub(crate) struct Piece {
     pub address: u64,
     pub size: u64,
+    /// Whether no work uses it.
+    pub is_clean: bool,
     pub is_gone: bool,
 }
 

@@ -23,11 +23,15 @@ const REQUESTS_BETWEEN_LOOKS: u32 = 3;
 impl Arena {
     /// Work that is due; see `Policy::next_work`.
     pub fn next_work(&mut self, may_wait: bool) -> Option<Work> {
+        // First what the caller of a free waits for, before the job submits more work.
+        if may_wait && let Some(pieces) = self.due_return(true) {
+            return Some(Work::Return(pieces));
+        }
         if !self.forgotten.is_empty() {
             return Some(Work::Forget(std::mem::take(&mut self.forgotten)));
         }
         let record = self.next_record().map(Work::Record);
-        record.or_else(|| self.next_return(may_wait).map(Work::Return))
+        record.or_else(|| self.due_return(false).map(Work::Return))
     }
 
     // ---- looking

@@ -10,14 +10,35 @@ use super::batches::BatchId;
 use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::policy::UsedBy;
 use crate::work::{Piece, Return};
 
 impl Arena {
-    /// Gives the segment of a free block back when the caller may wait, if all of it is free and clean then.
-    pub fn give_back_later(&mut self, free_block: Id) {
-        if self.is_idle_segment(free_block) {
-            self.to_give_back.insert(self.blocks.address(free_block));
+    /// Gives the segment of a free block back if no block in it is live. The next layer waits for the work that uses it,
+    /// in place of the caller's own wait.
+    pub fn give_back_when_idle(&mut self, free_block: Id) {
+        let mut first = free_block;
+        while self.blocks.prev(first) != NONE {
+            first = self.blocks.prev(first);
+            if self.blocks.kind(first) != Kind::Free {
+                return;
+            }
         }
+        let segment = std::iter::successors(Some(first), |&id| Some(self.blocks.next(id)).filter(|&id| id != NONE));
+        let blocks: Vec<Id> = segment.take_while(|&id| self.blocks.kind(id) == Kind::Free).collect();
+        if blocks.last().is_some_and(|&last| self.blocks.next(last) != NONE) {
+            return;
+        }
+        let mut is_clean = true;
+        for &id in &blocks {
+            is_clean &= self.unlist(id) == BatchId::CLEAN;
+        }
+        blocks.iter().skip(1).for_each(|_| self.blocks.join_next(first));
+        self.list(first, BatchId::CLEAN);
+        let start = self.blocks.address(first);
+        let end = start + u64::from(self.blocks.units(first)) * UNIT;
+        let piece = self.take_out(first, start..end);
+        self.due_with_wait.push(Piece { is_clean, ..piece });
     }
 
     /// Gives a part of a clean free block back now: addresses. The next layer must not wait for that.
@@ -34,28 +55,35 @@ impl Arena {
         (!pieces.is_empty()).then_some(Return { pieces })
     }
 
-    /// Memory that is to be given back now.
-    pub(super) fn next_return(&mut self, may_wait: bool) -> Option<Return> {
-        let mut pieces = std::mem::take(&mut self.due);
-        if may_wait {
-            for address in std::mem::take(&mut self.to_give_back) {
-                let first = self.blocks.containing(address);
-                pieces.extend(first.and_then(|first| self.take_segment_out(first)));
-            }
-        }
+    pub(super) fn due_return(&mut self, with_wait: bool) -> Option<Return> {
+        let due = match with_wait {
+            true => &mut self.due_with_wait,
+            false => &mut self.due,
+        };
+        let pieces = std::mem::take(due);
         (!pieces.is_empty()).then_some(Return { pieces })
     }
 
     /// The next layer took the memory, or did not.
     pub fn given_back(&mut self, returned: Return) {
-        for Piece { address, size, is_gone } in returned.pieces {
+        for piece in returned.pieces {
+            let (address, size) = (piece.address, piece.size);
             // Another piece at this address may be on its way too, if the next layer has granted the address again.
-            let known = self.returning.iter().position(|&piece| piece == (address, size));
+            let known = self
+                .returning
+                .iter()
+                .position(|&returning| returning == (address, size));
             known.map(|index| self.returning.swap_remove(index));
             self.taken -= size;
             self.reserved -= size;
-            if !is_gone {
-                self.add_segment(address, size, Kind::Free, Region::Main);
+            if piece.is_gone {
+                continue;
+            }
+            let kept = self.add_segment(address, size, Kind::Free, Region::Main);
+            if !piece.is_clean {
+                self.unlist(kept);
+                let batch = self.batch_for(UsedBy::Unknown);
+                self.list(kept, batch);
             }
         }
     }
@@ -105,6 +133,7 @@ impl Arena {
         Piece {
             address,
             size,
+            is_clean: true,
             is_gone: false,
         }
     }

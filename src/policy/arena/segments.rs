@@ -36,10 +36,10 @@ pub struct Arena {
     pub(super) allocated: u64,
     /// Reserved bytes that were taken out of the free blocks for work that is under way.
     pub(super) taken: u64,
-    /// First addresses of segments that are to be given back if they are idle when the caller may wait.
-    pub(super) to_give_back: BTreeSet<u64>,
-    /// Memory that was taken out, and is to be given back now.
+    /// Memory that was taken out, and is to be given back now. The next layer does not wait for that.
     pub(super) due: Vec<Piece>,
+    /// The same for memory that the next layer waits for.
+    pub(super) due_with_wait: Vec<Piece>,
     /// First address and bytes of the memory that was taken out and not given back yet.
     pub(super) returning: Vec<(u64, u64)>,
     /// Events that tell nothing any more.
@@ -66,8 +66,8 @@ impl Arena {
             reserved: 0,
             allocated: 0,
             taken: 0,
-            to_give_back: BTreeSet::new(),
             due: Vec::new(),
+            due_with_wait: Vec::new(),
             returning: Vec::new(),
             forgotten: Vec::new(),
             examined: Cell::new(0),
@@ -91,6 +91,11 @@ impl Arena {
     /// Adds the segment that was obtained. It is one free, clean block.
     pub fn obtained(&mut self, segment: &Obtain) -> Result<Id, DriverError> {
         Ok(self.add_segment(segment.address?, segment.size, Kind::Free, Region::Main))
+    }
+
+    /// First address of the segment that this block is in.
+    pub fn segment_base(&self, id: Id) -> u64 {
+        self.blocks.base(self.blocks.segment_of(id))
     }
 
     pub fn region(&self, id: Id) -> Region {

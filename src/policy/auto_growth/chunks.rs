@@ -8,7 +8,7 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::{Id, UNIT};
+use crate::blocks::UNIT;
 use crate::policy::Block;
 use crate::request::Request;
 use crate::work::{Obtain, Smaller, Work};
@@ -53,9 +53,7 @@ impl ArenaPolicy for Chunks {
         Ok(Work::Obtain(Obtain::new(least, size, Smaller::Least)))
     }
 
-    fn after_clean(&mut self, arena: &mut Arena, free_block: Id) {
-        if self.rules.release_when_idle {
-            arena.give_back_later(free_block);
-        }
+    fn is_given_back(&self, _segment: u64) -> bool {
+        self.rules.release_when_idle
     }
 }

@@ -81,7 +81,8 @@ impl ModelDevice {
         address
     }
 
-    fn give_back(&self, name: u64) -> Result<(), DriverError> {
+    /// Gives a segment or physical memory back, named by first address or handle.
+    pub fn give_back(&self, name: u64) -> Result<(), DriverError> {
         let size = self
             .segments
             .borrow_mut()
@@ -100,7 +101,7 @@ impl DeviceMemory for ModelDevice {
         Ok(address)
     }
 
-    fn free(&self, address: u64) -> Result<(), DriverError> {
+    fn free(&self, address: u64, _size: u64) -> Result<(), DriverError> {
         self.give_back(address)
     }
 

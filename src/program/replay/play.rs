@@ -1,14 +1,15 @@
 //! Plays a trace through one strategy, and searches for the smallest device on which the strategy serves every request.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
-use policy::{Policy, Settings, Strategy, UsedBy};
+use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
-use super::gathering::Request;
+use super::gathering::{Request, Source};
 use super::paddle;
 use super::torch::CachingAllocator;
 use super::trace::Trace;
@@ -74,8 +75,9 @@ fn play_until(
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
         _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
             Some(policy) => Box::new(PolicyAllocator {
-                policy,
+                policy: RefCell::new(policy),
                 device: &device,
+                plays_tensors: !matches!(trace.source, Source::Journal { .. }),
                 waits: 0,
             }),
             None => Box::new(DriverAllocator { device: &device }),
@@ -163,39 +165,49 @@ fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick:
     failed
 }
 
-/// One of our policies, called as the library calls it. A request with a stream is played as a call of
-/// `vramshim_torch_alloc`, a request without a stream as a call of `cuMemAlloc`.
+/// One of our policies, called as the library calls it. A tensor, or a request with a stream, is played as a call of
+/// `vramshim_torch_alloc`, another request as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
-    policy: Box<dyn Policy>,
+    policy: RefCell<Box<dyn Policy>>,
     device: &'a ModelDevice,
+    /// Whether the requests of the trace are tensors.
+    plays_tensors: bool,
     waits: u64,
 }
 
 impl PolicyAllocator<'_> {
-    fn record_events(&mut self) {
-        for wanted in self.policy.take_wanted_events() {
-            let recorded = wanted.record(self.device);
-            self.policy.events_recorded(self.device, wanted, recorded);
+    fn serve(&self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
+        let request = policy::Request::new(size)?.on(stream);
+        let request = match stream.is_some() || self.plays_tensors {
+            true => request,
+            false => request.aligned_like_the_driver(),
+        };
+        let block = policy::serve(&self.policy, self.device, request, |_| ())?;
+        Ok(block.address)
+    }
+
+    /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
+    fn make_room(&mut self) -> bool {
+        let ticket = self.policy.get_mut().begin_wait();
+        if let Some(ticket) = ticket {
+            self.waits += 1;
+            let due = self.policy.with_policy(|policy| {
+                policy.end_wait(ticket);
+                Ok(Due::next(&self.policy, policy, false))
+            });
+            policy::work_off(&self.policy, self.device, due.ok().flatten());
         }
+        policy::release_idle(&self.policy, self.device) > 0 || ticket.is_some()
     }
 }
 
 impl Allocator for PolicyAllocator<'_> {
     fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
         self.device.requested();
-        let mut result = self.policy.allocate(self.device, size, stream);
-        if result == Err(DriverError::OUT_OF_MEMORY) {
-            let ticket = self.policy.begin_wait();
-            if let Some(ticket) = ticket {
-                self.waits += 1;
-                self.policy.end_wait(self.device, ticket);
-            }
-            if self.policy.release_idle(self.device) > 0 || ticket.is_some() {
-                result = self.policy.allocate(self.device, size, stream);
-            }
+        match self.serve(size, stream) {
+            Err(DriverError::OUT_OF_MEMORY) if self.make_room() => self.serve(size, stream),
+            result => result,
         }
-        self.record_events();
-        result.map(|block| block.address)
     }
 
     fn free(&mut self, handle: u64, stream: Option<u64>) {
@@ -203,8 +215,7 @@ impl Allocator for PolicyAllocator<'_> {
             [] => UsedBy::Nothing,
             streams => UsedBy::Streams(streams),
         };
-        self.policy.free(self.device, handle, used_by);
-        self.record_events();
+        policy::free(&self.policy, self.device, handle, used_by);
     }
 
     fn synchronisations(&self) -> Option<u64> {
@@ -224,6 +235,6 @@ impl Allocator for DriverAllocator<'_> {
 
     fn free(&mut self, handle: u64, _stream: Option<u64>) {
         // Cannot fail, because the handle is a segment of the model device.
-        let _ = self.device.free(handle);
+        let _ = self.device.give_back(handle);
     }
 }
