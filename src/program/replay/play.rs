@@ -186,18 +186,24 @@ impl PolicyAllocator<'_> {
         Ok(block.address)
     }
 
+    /// Waits for all work. Returns whether any memory was dirty.
+    fn wait(&self) -> bool {
+        let due = self.policy.with_policy(|policy| {
+            let ticket = policy.begin_wait();
+            let waits = ticket.is_some();
+            ticket.into_iter().for_each(|ticket| policy.end_wait(ticket));
+            Ok((waits, Due::next(&self.policy, policy, false)))
+        });
+        let (waits, due) = due.unwrap_or((false, None));
+        policy::work_off(&self.policy, self.device, due);
+        waits
+    }
+
     /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
     fn make_room(&mut self) -> bool {
-        let ticket = self.policy.get_mut().begin_wait();
-        if let Some(ticket) = ticket {
-            self.waits += 1;
-            let due = self.policy.with_policy(|policy| {
-                policy.end_wait(ticket);
-                Ok(Due::next(&self.policy, policy, false))
-            });
-            policy::work_off(&self.policy, self.device, due.ok().flatten());
-        }
-        policy::release_idle(&self.policy, self.device) > 0 || ticket.is_some()
+        let waited = self.wait();
+        self.waits += u64::from(waited);
+        policy::release_idle(&self.policy, self.device) > 0 || waited
     }
 }
 
@@ -212,10 +218,14 @@ impl Allocator for PolicyAllocator<'_> {
 
     fn free(&mut self, handle: u64, stream: Option<u64>) {
         let used_by = match stream.as_slice() {
-            [] => UsedBy::Nothing,
+            [] => UsedBy::Awaited,
             streams => UsedBy::Streams(streams),
         };
         policy::free(&self.policy, self.device, handle, used_by);
+        if used_by == UsedBy::Awaited {
+            // Every strategy waits here, and so does the driver, so this wait does not count.
+            self.wait();
+        }
     }
 
     fn synchronisations(&self) -> Option<u64> {
