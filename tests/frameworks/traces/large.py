@@ -104,6 +104,15 @@ def llama_variable():
 
 
 @job
+def llama_giant():
+    """Training at lengths of 2,500 to 4,096, batches of four: fills a device of 80 GiB and more."""
+    model = llama(12, 5120, 40, 8)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for _ in range(4):
+        train(model, optimiser, model.loss(tokens(4, random.randint(2500, 4096))))
+
+
+@job
 def llama_checkpointed():
     """Activations are computed again, several micro-batches of other lengths a step, gradients clipped."""
     model = llama(8, 3072, 24, 8, 128000, remember=False)

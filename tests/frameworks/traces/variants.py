@@ -1,11 +1,13 @@
-"""Makes other traces from recorded ones: sizes with noise, or two traces played at once.
+"""Makes other traces from recorded ones: sizes with noise, two traces played at once, or a small file.
 
 usage: variants.py noise IN.csv.gz OUT.csv.gz [--percent 5] [--times 6] [--seed 1]
        variants.py mix ONE.csv.gz OTHER.csv.gz OUT.csv.gz [--seed 1]
+       variants.py plain IN.csv.gz OUT.csv.gz
 
 noise: the trace is played several times, each with other noise in each size; everything is freed in between.
 mix:   events of the two traces alternate at random, in proportion to how many each has. Blocks that one of them holds
        at its end stay live.
+plain: pointers and streams become small numbers, and all times 0, so that the file takes half the bytes.
 """
 
 import argparse
@@ -22,12 +24,12 @@ def read(path):
             yield action == "allocate", int(pointer, 16), int(size), int(stream)
 
 
-def write(path, events):
-    """Each event takes a microsecond. With mtime=0 the same events make the same bytes."""
+def write(path, events, length=1):
+    """Each event takes so many microseconds. With mtime=0 the same events make the same bytes."""
     with open(path, "wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
         file.write(b"Thread,Time,Action,Pointer,Size,Stream\n")
-        for micros, (allocates, pointer, size, stream) in enumerate(events):
-            seconds, micros = divmod(micros, 1_000_000)
+        for number, (allocates, pointer, size, stream) in enumerate(events):
+            seconds, micros = divmod(number * length, 1_000_000)
             word = "allocate" if allocates else "free"
             file.write(f"0,00:00:{seconds:02}.{micros:06},{word},{pointer:#x},{size},{stream}\n".encode())
 
@@ -58,21 +60,34 @@ def mix(*paths):
         yield allocates, pointer | number << 62, size, stream
 
 
+def plain(path):
+    numbers, streams, count = {}, {0: 0}, 0
+    for allocates, pointer, size, stream in read(path):
+        if allocates:
+            count += 1
+            numbers[pointer] = count
+        yield allocates, numbers[pointer], size, streams.setdefault(stream, len(streams))
+
+
 def main():
     parser = argparse.ArgumentParser(prog="variants.py", description=__doc__.split("\n\n")[0])
     kinds = parser.add_subparsers(dest="kind", required=True)
-    noisy, mixed = kinds.add_parser("noise"), kinds.add_parser("mix")
+    noisy, mixed, smaller = (kinds.add_parser(name) for name in ("noise", "mix", "plain"))
     noisy.add_argument("input")
     noisy.add_argument("--percent", type=int, default=5)
     noisy.add_argument("--times", type=int, default=6)
     mixed.add_argument("inputs", nargs=2)
-    for kind in (noisy, mixed):
+    smaller.add_argument("input")
+    for kind in (noisy, mixed, smaller):
         kind.add_argument("output")
+    for kind in (noisy, mixed):
         kind.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    random.seed(options.seed)
+    random.seed(getattr(options, "seed", None))
     if options.kind == "noise":
         write(options.output, noise(options.input, options.percent, options.times))
+    elif options.kind == "plain":
+        write(options.output, plain(options.input), length=0)
     else:
         write(options.output, mix(*options.inputs))
 
