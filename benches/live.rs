@@ -1,5 +1,6 @@
-//! The calls that reach the driver when a job repeats itself under `auto_growth`. Plays every trace repeatedly, with the
-//! client `tests/support/clients/play.c` under the library, and prints one row for each trace. The simulated GPU counts.
+//! The calls that reach the driver when a job repeats itself under `auto_growth`. Plays every trace repeatedly, with
+//! the client `tests/support/clients/play.c` under the library, and prints one row for each trace. The simulated GPU
+//! counts the calls.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -4,13 +4,13 @@
  *
  * Each thread has blocks, streams on two devices, and host functions that wait for flags of the thread. It allocates, works
  * and frees, also by peer access, captures CUDA graphs and launches them, and launches the halves of collectives around
- * an allocation. It hands blocks to other threads, waits for events of other threads, and replaces streams that have work.
- * Every block must be idle when it is handed out, and must hold what was written to it last.
+ * an allocation. It hands blocks to other threads, waits for events of other threads, and replaces streams that have
+ * work. Every block must be idle when it is handed out, and must hold what was written to it last.
  *
  * Why it ends without the library: a thread makes a call that waits (a free, a synchronise) only after it has set all its
  * flags. It takes the mutex of the collectives in the same state, and makes no such call while it holds this mutex. So
- * the thread that owes a flag, or the other half of a collective, is never the one that waits. Between the halves no other
- * thread puts work on the streams of the first half or of the second, or records an event there after the first. */
+ * the thread that owes a flag, or the other half of a collective, is never the one that waits. Between the halves no
+ * other thread puts work on the stream of the second half. */
 #include "program.h"
 
 /* ---- collectives: two streams of one device, or the streams of two devices */
@@ -69,7 +69,7 @@ static void across_devices(void)
 
 /* ---- captures */
 
-/* A tensor of a graph, freed during the capture. Each launch writes to it, so nobody else may get its memory. */
+/* A tensor of a graph, freed during the capture. Each launch writes to it, so no other block may get its memory. */
 static void capture_tensor(int device)
 {
     size_t size = 512 * (1 + below(8));
@@ -147,7 +147,7 @@ static void on_event(void)
     }
 }
 
-/* Destroys a stream, whose work may be pending, and makes another. Tensors of the stream go first, as they do in a job. */
+/* Destroys a stream, whose work may be pending, and makes another. Tensors of the stream are freed first. */
 static void replace_stream(void)
 {
     int device = (int)below(DEVICES), index = (int)below(STREAMS);
@@ -296,7 +296,10 @@ int main(int argc, char **argv)
     }
     start_watchdog();
     open_devices(DEVICES);
-    for (int device = 0; device < DEVICES; device++) collective[device] = stream_on(device), home[device] = stream_on(device);
+    for (int device = 0; device < DEVICES; device++) {
+        collective[device] = stream_on(device);
+        home[device] = stream_on(device);
+    }
     for (int i = 0; i < EVENTS; i++) {
         use(i % DEVICES);
         CHECK(cuEventCreate(&events[i], 0));

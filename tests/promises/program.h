@@ -5,7 +5,8 @@
 #include "promises.h"
 #include "random.h"
 
-enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 64, PAIRS = 64, OFFERED = 16, EVENTS = 8, CAPTURED = 20000, SYNCHRONISE_EVERY = 300, PART = 16 * KIB };
+enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 64, PAIRS = 64, OFFERED = 16, EVENTS = 8, CAPTURED = 20000 };
+enum { SYNCHRONISE_EVERY = 300, PART = 16 * KIB };
 
 /* ---- what a thread has */
 
@@ -32,7 +33,7 @@ struct thread {
     CUgraphExec graphs[DEVICES];
     struct flag flags[FLAGS];
     struct pair pairs[PAIRS];
-    int flags_used, pairs_used; /* since the last synchronise: the program does not depend on the time that work takes */
+    int flags_used, pairs_used; /* since the last synchronise, so that nothing depends on the time that work takes */
     int capturing, mode; /* the device of the open capture, or -1 */
     unsigned char *pinned;
 };
@@ -135,8 +136,8 @@ static void unordered_use(CUdeviceptr address, size_t size, CUstream stream)
 {
     uint64_t count = simgpu_unordered(address, size, stream);
     if (!count) return;
-    fprintf(stderr, "hazard: %#llx was handed out for a stream, and %llu pending operations of others use it\n", address,
-            (unsigned long long)count);
+    fprintf(stderr, "hazard: %#llx was handed out for a stream, and %llu pending operations of other streams use it\n",
+            address, (unsigned long long)count);
     exit(1);
 }
 
@@ -188,8 +189,8 @@ static void give_back(struct block *block)
     block->address = 0;
 }
 
-/* A tensor is used on another stream, which the allocator is told, and may be freed with this work
- * pending. Then the next tensor has the same size, as in most jobs. */
+/* A tensor is used on another stream, which the allocator is told. It may be freed with this work pending. Then the
+ * next tensor has the same size, as in most jobs. */
 static void use_elsewhere(struct block *tensor)
 {
     CUstream stream = me->streams[tensor->device][below(STREAMS)];
@@ -213,8 +214,9 @@ static void use_elsewhere(struct block *tensor)
 static struct block offered[OFFERED];
 static pthread_mutex_t offering = PTHREAD_MUTEX_INITIALIZER;
 
-/* Exchanges a block with one that another thread may have offered. Nobody records an event on a stream of another thread:
- * between the halves of a collective that would make a circle. So the block's last stream is `home` meanwhile. */
+/* Exchanges a block with one that another thread may have offered. No thread records an event on another thread's
+ * stream: between the halves of a collective such an event could make a circle. So the block's last stream is `home`
+ * meanwhile. */
 static void hand_over(struct block *block)
 {
     if (block->address) follow(block, home[block->device]);

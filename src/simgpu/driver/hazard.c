@@ -55,7 +55,8 @@ static uint64_t unordered(struct Queue *q, uint64_t address, uint64_t size)
     mark(q, next - 1);
     work_each_before(q, &(struct Work){.kind = WORK_RELEASE, .number = next}, mark);
     for (struct Queue *other = work_queues; other; other = other->next)
-        for (struct Work *w = other->first; w; w = w->next) count += w->number > other->marked && touches(w, address, size);
+        for (struct Work *w = other->first; w; w = w->next)
+            if (w->number > other->marked && touches(w, address, size)) count++;
     return count;
 }
 

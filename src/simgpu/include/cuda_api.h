@@ -258,8 +258,8 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned
 size_t simgpu_truth(char *buffer, size_t capacity);
 /* Writes the same into a file. Returns 0 on success. */
 int simgpu_write_truth(const char *path);
-/* The bytes of a device that are taken, by all processes of the simulated host. The number counts all devices, visible or
- * not. */
+/* The bytes of a device that all processes of the simulated host have taken. The number counts all devices, also those
+ * that are not visible. */
 uint64_t simgpu_used(int physical);
 /* Only with SIMGPU_DELAYED=1. simgpu_hazard: number of pending operations that touch any byte of a range.
  * simgpu_unordered: the same without those that the stream's next operation comes after.

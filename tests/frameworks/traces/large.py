@@ -204,7 +204,7 @@ def mixer():
 
 @job
 def prefetching():
-    """A stream of its own prepares the next two batches of images while the model trains on one: blocks cross streams."""
+    """A stream of its own prepares the next two batches while the model trains on one, so blocks cross streams."""
     with torch.device("cuda"):
         layers = nn.Sequential(*(Mixer(256, 512) for _ in range(10)))
         cut, head = nn.Linear(768, 512), nn.Linear(512, 1000)
@@ -361,7 +361,8 @@ def convolutions():
             return F.relu(y + self.shortcut(x))
 
     with torch.device("cuda"):
-        layers, inner = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
+        layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        inner = 64
         for index, (middle, depth) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
             for position in range(depth):
                 layers.append(Bottleneck(inner, middle, 2 if index and not position else 1))

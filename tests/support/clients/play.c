@@ -2,10 +2,10 @@
  *
  *   play [--through torch|linear] [--repeat N] [--noise PERCENT] [--seed N] [--lag REQUESTS] < TRACE
  *
- * The trace has the columns of RMM's log (Thread,Time,Action,Pointer,Size,Stream). Requests go to vramshim_torch_alloc and
- * vramshim_torch_free, which get the stream (torch), or to cuMemAlloc and cuMemFree (linear). After each repetition all
- * blocks are freed. --noise changes each size by up to so many percent, differently in each repetition. --lag launches
- * work on each block, which the device does while the host is so many requests further.
+ * The trace has the columns of RMM's log (Thread,Time,Action,Pointer,Size,Stream). Requests go to vramshim_torch_alloc
+ * and vramshim_torch_free, which get the stream (torch), or to cuMemAlloc and cuMemFree (linear). After each repetition
+ * all blocks are freed. --noise changes each size by up to so many percent, differently in each repetition. --lag
+ * launches work on each block, which the device does while the host is so many requests further.
  *
  * Needs a simulator that counts calls (SIMGPU_COUNTS=1; SIMGPU_DELAYED=1 for --lag). Prints one line of JSON for each
  * repetition. All counts but "requests" are the simulator's. A request is an allocation. */
@@ -213,8 +213,8 @@ static void print(uint64_t repetition, double seconds)
     const char *comma = "";
     for (int i = 0; i < CALLS; i++)
         if (both.of[i]) printf("%s\"%s\":%llu", comma, calls[i].name, (unsigned long long)both.of[i]), comma = ",";
-    printf("},\"peak_live\":%llu,\"peak_reserved\":%llu,\"hazards\":%llu,\"seconds\":%.6f}\n", (unsigned long long)peak_live,
-           (unsigned long long)peak_reserved, (unsigned long long)simgpu_hazards(), seconds);
+    printf("},\"peak_live\":%llu,\"peak_reserved\":%llu", (unsigned long long)peak_live, (unsigned long long)peak_reserved);
+    printf(",\"hazards\":%llu,\"seconds\":%.6f}\n", (unsigned long long)simgpu_hazards(), seconds);
     fflush(stdout);
 }
 
@@ -231,7 +231,8 @@ int main(int argc, char **argv)
     bool linear = false;
     for (int i = 1; i < argc; i += 2) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--through") && (!strcmp(value, "torch") || !strcmp(value, "linear"))) linear = *value == 'l';
+        bool is_way = !strcmp(value, "torch") || !strcmp(value, "linear");
+        if (!strcmp(argv[i], "--through") && is_way) linear = *value == 'l';
         else if (!strcmp(argv[i], "--repeat") && atol(value) > 0) repeat = strtoull(value, NULL, 10);
         else if (!strcmp(argv[i], "--noise") && atol(value) < 100) noise = strtoull(value, NULL, 10);
         else if (!strcmp(argv[i], "--seed")) random = strtoull(value, NULL, 10);
