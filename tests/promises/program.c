@@ -72,7 +72,7 @@ static void across_devices(void)
 /* A tensor of a graph, freed during the capture. Each launch writes to it, so no other block may get its memory. */
 static void capture_tensor(int device)
 {
-    size_t size = 512 * (1 + below(8));
+    size_t size = 512 * (1 + below(256));
     CUstream stream = me->captured[device];
     if (!torch_alloc || captured_tensors >= CAPTURED) return;
     void *tensor = torch_alloc((ptrdiff_t)size, device, stream);
@@ -222,27 +222,27 @@ static void operate(long number)
         if (!may_wait()) return;
         if (!block->address) obtain(block);
         else if (!block->only || me->capturing < 0) give_back(block);
-    } else if (choice < 60) {
+    } else if (choice < 58) {
         if (block->address) work_on(block);
-    } else if (choice < 72) {
+    } else if (choice < 70) {
         launch_waiting();
-    } else if (choice < 80) {
+    } else if (choice < 78) {
         if (me->flags_used) set(&me->flags[below((uint64_t)me->flags_used)]);
-    } else if (choice < 84) {
+    } else if (choice < 82) {
         if (block->address && may_wait()) verify(block);
-    } else if (choice < 87) {
+    } else if (choice < 85) {
         int device = (int)below(DEVICES);
         both_halves(me->streams[device][below(STREAMS)], me->streams[below(2) ? device : !device][below(STREAMS)]);
-    } else if (choice < 90) {
+    } else if (choice < 88) {
         across_devices();
-    } else if (choice < 92) {
+    } else if (choice < 90) {
         if (me->capturing < 0) begin_capture();
         else end_capture();
-    } else if (choice < 93) {
+    } else if (choice < 92) {
         launch_graph((int)below(DEVICES));
-    } else if (choice < 94) {
+    } else if (choice < 93) {
         if (me->capturing < 0 && below(2)) replace_stream();
-    } else if (choice < 96) {
+    } else if (choice < 95) {
         if (me->capturing < 0 && (!block->only || block->only == home[block->device])) hand_over(block);
     } else if (choice < 97) {
         if (block->address) ask(block);

@@ -10,11 +10,17 @@ use std::process::Command;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use support::traces::{self, Event};
-use support::{AUTO_GROWTH, Job, Strategy, client, program, root};
+use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, Strategy, client, program, root};
 
 const REPETITIONS: u64 = 6;
 /// The repetition from which on nothing may change.
 const SETTLED: u64 = 4;
+
+/// `auto_growth` without virtual memory management uses chunks.
+const CHUNKS: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
+};
 
 /// How a trace is played, and the trace as `vramshim replay` reads it.
 struct Played {
@@ -65,9 +71,10 @@ fn recorded(name: &str) -> Played {
     }
 }
 
-fn play(strategy: Strategy, played: &Played) -> Vec<Value> {
+/// `counting` is the variable that makes the simulated GPU count calls.
+fn play(strategy: Strategy, counting: &str, played: &Played) -> Vec<Value> {
     let path = client("support/clients/play.c", "play", &["libcuda.so.1"]);
-    let job = Job::new(path).sim("80GiB", 1).env("SIMGPU_COUNTS", "1");
+    let job = Job::new(path).sim("80GiB", 1).env(counting, "1");
     let finished = job
         .strategy(strategy)
         .input(&played.trace)
@@ -109,7 +116,7 @@ fn replay(path: &Path) -> Value {
 
 /// What is wrong with the run of a trace.
 fn faults(played: &Played) -> Vec<String> {
-    let repetitions = play(AUTO_GROWTH, played);
+    let repetitions = play(AUTO_GROWTH, "SIMGPU_COUNTS", played);
     assert_eq!(repetitions.len() as u64, REPETITIONS, "{}", played.name);
     let mut faults = Vec::new();
     for page in &repetitions {
@@ -184,4 +191,19 @@ fn requests_whose_sizes_are_never_the_same_change_no_memory() {
 fn requests_of_two_jobs_at_once_change_no_memory() {
     let both = traces::interleaved(1, &traces::inference_bursts(3), &traces::pipeline(3));
     settle([generated("inference_bursts and pipeline", &both, 0)]);
+}
+
+/// The host is 700 requests ahead of the device, so most freed memory is still in use for a while.
+#[test]
+fn memory_that_late_work_uses_is_neither_handed_out_nor_unmapped() {
+    for name in ["prefetching", "sharded"] {
+        let mut played = recorded(name);
+        played.arguments = ["--repeat", "2", "--lag", "700"].map(str::to_owned).to_vec();
+        for strategy in [AUTO_GROWTH, CHUNKS, NAIVE_BEST_FIT_OF_ALL] {
+            for page in play(strategy, "SIMGPU_DELAYED", &played) {
+                let faults = ["/early", "/hazards", "/allocations/waits"].map(|path| number(&page, path));
+                assert_eq!(faults, [0; 3], "{name} {strategy:?}: {page}");
+            }
+        }
+    }
 }
