@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 mod contender;
 mod cost;
 mod fragmentation;
+mod live;
 mod text;
 
 use contender::{CONTENDERS, Contender, Device, Kind, Places, Round};
 use cost::{Cost, Plan};
 use fragmentation::Fragmentation;
+use live::Live;
 use text::Progress;
 
 /// The options of this program. `scripts/bench --help` explains the options for users.
@@ -27,7 +29,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "fragmentation"])]
+    #[arg(long, value_parser = ["cost", "fragmentation", "live"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -100,6 +102,9 @@ fn main() -> ExitCode {
     let fragmentation = options
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
+    // The generated traces are long, so they are played only if this table was asked for.
+    let played = options.wants("live") && (options.table.is_some() || options.traces.is_some());
+    let live = played.then(|| live(&options, &progress));
     progress.clear();
     // The contenders have ended, so no write to them can raise SIGPIPE. From here on SIGPIPE ends this program if the
     // reader of stdout is gone.
@@ -107,9 +112,17 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
-        println!("{:#}", as_json(&options, &left_out, &costs, &fragmentation));
+        println!("{:#}", as_json(&options, &left_out, &costs, &fragmentation, &live));
     } else {
         print(&options, &left_out, &costs, &fragmentation);
+        match &live {
+            Some(Ok(table)) => {
+                println!();
+                table.print();
+            }
+            Some(Err(why)) => println!("\nLive: {why}"),
+            None => {}
+        }
     }
     let complete = costs.iter().all(Cost::complete)
         && match &fragmentation {
@@ -120,13 +133,27 @@ fn main() -> ExitCode {
     if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+impl Options {
+    fn places(&self) -> Places {
+        Places {
+            release: self.release.clone(),
+            programs: self.programs.clone(),
+            simgpu: self.simgpu.clone(),
+            scratch: self.scratch.clone(),
+        }
+    }
+
+    /// The traces of the folder that was given, or those that were generated.
+    fn files(&self) -> Result<Vec<PathBuf>, String> {
+        let folder = self.traces.as_ref().or(self.generated.as_ref());
+        fragmentation::traces(
+            folder.ok_or("no traces were given and none can be generated: give a folder with --traces")?,
+        )
+    }
+}
+
 fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Vec<Cost> {
-    let places = Places {
-        release: options.release.clone(),
-        programs: options.programs.clone(),
-        simgpu: options.simgpu.clone(),
-        scratch: options.scratch.clone(),
-    };
+    let places = options.places();
     let plan = options.plan();
     let mut devices = vec![Device::Simulated];
     if options.gpu {
@@ -146,17 +173,16 @@ fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> V
 
 /// The table of fragmentation, or the reason why there is none.
 fn fragmentation(options: &Options, progress: &Progress) -> Result<Fragmentation, String> {
-    let folder = options
-        .traces
-        .as_ref()
-        .or(options.generated.as_ref())
-        .ok_or("no traces were given and none can be generated: give a folder with --traces")?;
-    let files = fragmentation::traces(folder)?;
+    let files = options.files()?;
     Ok(fragmentation::measure(
         &files,
         &options.release.join("vramshim"),
         progress,
     ))
+}
+
+fn live(options: &Options, progress: &Progress) -> Result<Live, String> {
+    Ok(live::measure(&options.files()?, &options.places(), progress))
 }
 
 fn print(
@@ -199,6 +225,7 @@ fn as_json(
     left_out: &[(&str, &str)],
     costs: &[Cost],
     fragmentation: &Option<Result<Fragmentation, String>>,
+    live: &Option<Result<Live, String>>,
 ) -> Value {
     let left_out: Vec<Value> = left_out
         .iter()
@@ -213,12 +240,18 @@ fn as_json(
         Some(Err(why)) => json!({ "why": why }),
         None => Value::Null,
     };
+    let live = match live {
+        Some(Ok(table)) => table.json(),
+        Some(Err(why)) => json!({ "why": why }),
+        None => Value::Null,
+    };
     json!({
         "machine": machine(),
         "quick": options.quick,
         "left_out": left_out,
         "cost": costs.iter().map(Cost::json).collect::<Vec<_>>(),
         "fragmentation": fragmentation,
+        "live": live,
     })
 }
 

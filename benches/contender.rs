@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 const SIMULATED_MEMORY: &str = "1TiB";
 
 /// Variables that are removed from the environment, because they would change the result.
-const FOREIGN: [&str; 14] = [
+pub const FOREIGN: [&str; 14] = [
     "CUDA_VISIBLE_DEVICES",
     "FLAGS_allocator_strategy",
     "FLAGS_auto_growth_chunk_size_in_mb",

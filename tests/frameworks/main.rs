@@ -363,6 +363,43 @@ fn all_answers_agree_in_a_group_of_processes() {
     }
 }
 
+/// The number after these words in a line of `traces`.
+fn number_after(line: &str, words: &str) -> u64 {
+    let (_, rest) = line.split_once(words).unwrap_or_else(|| panic!("no {words} in {line}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+#[test]
+fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
+    for name in ["sharded", "prefetching"] {
+        let job = Job::new(program())
+            .alone()
+            .without("LD_LIBRARY_PATH")
+            .without("SIMGPU_MEMORY");
+        let folder = job.folder().join("traces");
+        let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+        let job = job
+            .args(["run", "--sim", "80GiB", "--"])
+            .args([python(), script("traces")]);
+        let finished = job.args([folder.as_os_str(), name.as_ref()]).run().ok();
+        let line = finished
+            .stdout
+            .lines()
+            .find(|line| line.starts_with(name))
+            .expect("a line");
+        let output = Command::new(program())
+            .args(["replay", "--json", "--strategy", "torch"])
+            .arg(folder.join(format!("real_{name}.csv.gz")))
+            .output()
+            .expect("replay");
+        let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(page["peak_live"], number_after(line, "peak live "), "{name}");
+        let reserved = number_after(line, "peak reserved ");
+        assert_eq!(page["strategies"][0]["peak_reserved"], reserved, "{name}");
+    }
+}
+
 #[test]
 fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
     for (setting, model) in [

@@ -4,19 +4,18 @@
  *
  * Each thread has blocks, streams on two devices, and host functions that wait for flags of the thread. It allocates, works
  * and frees, also by peer access, captures CUDA graphs and launches them, and launches the halves of collectives around
- * an allocation. Every block must be idle when it is handed out, and must hold what was written to it last.
+ * an allocation. It hands blocks to other threads, waits for events of other threads, and replaces streams that have
+ * work. Every block must be idle when it is handed out, and must hold what was written to it last.
  *
  * Why it ends without the library: a thread makes a call that waits (a free, a synchronise) only after it has set all its
  * flags. It takes the mutex of the collectives in the same state, and makes no such call while it holds this mutex. So
- * the thread that owes a flag, or the other half of a collective, is never the one that waits. */
-#include "promises.h"
-#include "random.h"
+ * the thread that owes a flag, or the other half of a collective, is never the one that waits. Between the halves no
+ * other thread puts work on the stream of the second half. */
+#include "program.h"
 
-enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 64, PAIRS = 64, SYNCHRONISE_EVERY = 300, PART = 16 * KIB };
+/* ---- collectives: two streams of one device, or the streams of two devices */
 
-/* ---- host functions */
-
-struct pair { atomic_int arrived; };
+static pthread_mutex_t collectives = PTHREAD_MUTEX_INITIALIZER;
 
 /* A host function: returns when the other one is here. */
 static void meets(void *data)
@@ -27,181 +26,6 @@ static void meets(void *data)
     while (pair->arrived < 2) usleep(20);
     enter(before);
 }
-
-/* ---- what a thread has */
-
-struct block {
-    CUdeviceptr address;
-    size_t size;
-    int device;
-    CUstream last;      /* the stream of its last work */
-    CUstream only;      /* for memory of the allocator for PyTorch: the stream that it belongs to */
-    unsigned char value;
-};
-
-struct thread {
-    pthread_t id;
-    uint64_t random;
-    long operations;
-    CUstream streams[DEVICES][STREAMS], captured[DEVICES];
-    CUevent events[DEVICES];
-    struct block blocks[BLOCKS];
-    CUdeviceptr of_graphs[DEVICES];
-    CUgraphExec graphs[DEVICES];
-    struct flag flags[FLAGS];
-    struct pair pairs[PAIRS];
-    int flags_used, pairs_used; /* since the last synchronise: the program does not depend on the time that work takes */
-    int capturing, mode; /* the device of the open capture, or -1 */
-    unsigned char *pinned;
-};
-
-static __thread struct thread *me;
-static atomic_long allocations, frees, tensors, collectives_met, peer_works, captures, waiting; /* what the program did */
-static atomic_bool access_of[DEVICES][DEVICES]; /* the first may use memory of the second */
-static CUstream collective[DEVICES];
-static pthread_mutex_t collectives = PTHREAD_MUTEX_INITIALIZER;
-
-static uint64_t below(uint64_t limit) { return draw(&me->random, limit); }
-
-static void set_all_flags(void)
-{
-    for (int i = 0; i < me->flags_used; i++) set(&me->flags[i]);
-}
-
-static bool may_wait(void) { return me->capturing < 0 || me->mode == CU_STREAM_CAPTURE_MODE_RELAXED; }
-
-static int device_of(CUstream stream)
-{
-    for (int device = 0; device < DEVICES; device++)
-        for (int i = 0; i < STREAMS; i++)
-            if (me->streams[device][i] == stream && stream != PER_THREAD) return device;
-    for (int device = 0; device < DEVICES; device++)
-        if (collective[device] == stream) return device;
-    fprintf(stderr, "no such stream\n");
-    exit(2);
-}
-
-/* ---- work */
-
-/* Puts the next work of `stream` behind the last work on the block. */
-static void follow(struct block *block, CUstream stream)
-{
-    if (block->last == stream) return;
-    int device = device_of(block->last);
-    use(device);
-    DO(cuEventRecord(me->events[device], block->last));
-    use(device_of(stream));
-    DO(cuStreamWaitEvent(stream, me->events[device], 0));
-    block->last = stream;
-}
-
-static void fill(struct block *block, CUstream stream)
-{
-    size_t part = block->size < PART ? block->size : PART;
-    follow(block, stream);
-    use(device_of(stream));
-    block->value++;
-    DO(cuMemsetD8Async(block->address, block->value, part, stream));
-    DO(cuMemsetD8Async(block->address + block->size - part, block->value, part, stream));
-}
-
-static void copy(struct block *to, struct block *from, CUstream stream)
-{
-    size_t part = to->size < from->size ? to->size : from->size;
-    if (part > PART) part = PART;
-    follow(to, stream);
-    follow(from, stream);
-    use(device_of(stream));
-    DO(cuMemcpyDtoDAsync_v2(to->address, from->address, part, stream));
-    if (part < PART && part < to->size) fill(to, stream); /* the copy does not cover what is checked */
-    else {
-        DO(cuMemsetD8Async(to->address + to->size - part, from->value, part, stream));
-        to->value = from->value;
-    }
-}
-
-static void verify(struct block *block)
-{
-    size_t part = block->size < PART ? block->size : PART;
-    set_all_flags();
-    use(device_of(block->last));
-    DO(cuMemcpyDtoHAsync_v2(me->pinned, block->address, part, block->last));
-    DO(cuMemcpyDtoHAsync_v2(me->pinned + PART, block->address + block->size - part, part, block->last));
-    DO(cuStreamSynchronize(block->last));
-    all_bytes_are(me->pinned, block->value, part, block->address);
-    all_bytes_are(me->pinned + PART, block->value, part, block->address + block->size - part);
-}
-
-/* ---- memory */
-
-static __typeof__(&vramshim_torch_alloc) torch_alloc;
-static __typeof__(&vramshim_torch_free) torch_free;
-static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
-
-/* A job that has recorded a stream records every stream that uses another stream's block. */
-static void record_a_stream(void)
-{
-    void *tensor = torch_alloc(512, 0, collective[0]);
-    torch_record_stream(tensor, collective[1]);
-    torch_free(tensor, 512, 0, collective[0]);
-}
-
-static void obtain(struct block *block)
-{
-    size_t size = 512 * (1 + below(below(4) ? 256 : 8192));
-    int device = (int)below(DEVICES);
-    CUstream stream = me->streams[device][below(STREAMS)];
-    unsigned char value = block->value;
-    *block = (struct block){.size = size, .device = device, .last = stream, .value = value};
-    use(device);
-    if (below(4) || me->capturing >= 0) {
-        block->address = allocate(size);
-        allocations++;
-    } else {
-        const char *before = enter(HERE("vramshim_torch_alloc"));
-        if (torch_alloc) block->address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, device, stream);
-        else CHECK(cuMemAllocAsync(&block->address, size, stream));
-        enter(before);
-        THAT(block->address);
-        block->only = stream;
-        tensors++;
-    }
-    fill(block, stream);
-}
-
-static void give_back(struct block *block)
-{
-    if (block->only) {
-        const char *before = enter(HERE("vramshim_torch_free"));
-        use(block->device);
-        if (torch_free) torch_free((void *)block->address, (ptrdiff_t)block->size, block->device, block->only);
-        else CHECK(cuMemFreeAsync(block->address, block->only));
-        enter(before);
-    } else {
-        set_all_flags();
-        use((int)below(DEVICES));
-        release(block->address);
-        frees++;
-    }
-    block->address = 0;
-}
-
-static void ask(const struct block *block)
-{
-    CUdeviceptr base;
-    size_t size, total;
-    int device;
-    use(block->device);
-    if (!block->only) {
-        DO(cuMemGetAddressRange_v2(&base, &size, block->address + below(block->size)));
-        THAT(base == block->address && size == block->size);
-    }
-    DO(cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block->address));
-    THAT(device == block->device);
-    DO(cuMemGetInfo_v2(&size, &total));
-}
-
-/* ---- collectives: two streams of one device, or the streams of two devices */
 
 static struct block *free_place(void)
 {
@@ -245,6 +69,19 @@ static void across_devices(void)
 
 /* ---- captures */
 
+/* A tensor of a graph, freed during the capture. Each launch writes to it, so no other block may get its memory. */
+static void capture_tensor(int device)
+{
+    size_t size = 512 * (1 + below(256));
+    CUstream stream = me->captured[device];
+    if (!torch_alloc || captured_tensors >= CAPTURED) return;
+    void *tensor = torch_alloc((ptrdiff_t)size, device, stream);
+    THAT(tensor);
+    DO(cuMemsetD8Async((CUdeviceptr)tensor, 0xee, size, stream));
+    torch_free(tensor, (ptrdiff_t)size, device, stream);
+    captured_tensors++;
+}
+
 static void begin_capture(void)
 {
     me->capturing = (int)below(DEVICES);
@@ -252,6 +89,7 @@ static void begin_capture(void)
     use(me->capturing);
     DO(cuStreamBeginCapture_v2(me->captured[me->capturing], me->mode));
     DO(cuMemsetD8Async(me->of_graphs[me->capturing], 1, PART, me->captured[me->capturing]));
+    capture_tensor(me->capturing);
 }
 
 static void end_capture(void)
@@ -280,6 +118,52 @@ static void launch_graph(int device)
     DO(cuGraphLaunch(me->graphs[device], me->streams[device][0]));
 }
 
+/* ---- events and streams */
+
+static CUevent events[EVENTS]; /* of all threads; on device 0 if the number is even, otherwise on device 1 */
+
+static void on_event(void)
+{
+    int number = (int)below(EVENTS), device = number % DEVICES;
+    CUevent event = events[number];
+    use(device);
+    switch (below(4)) {
+    case 0:
+    case 1: DO(cuEventRecord(event, me->streams[device][below(STREAMS)])); break;
+    case 2:
+        device = (int)below(DEVICES);
+        use(device);
+        DO(cuStreamWaitEvent(me->streams[device][below(STREAMS)], event, 0));
+        waited_events++;
+        break;
+    default:
+        if (!may_wait()) return;
+        set_all_flags();
+        if (below(2)) DO(cuEventSynchronize(event));
+        else {
+            CUresult result = ANSWER(cuEventQuery(event));
+            THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
+        }
+    }
+}
+
+/* Destroys a stream, whose work may be pending, and makes another. Tensors of the stream are freed first. */
+static void replace_stream(void)
+{
+    int device = (int)below(DEVICES), index = (int)below(STREAMS);
+    CUstream old = me->streams[device][index], fresh = stream_on(device);
+    for (int i = 0; i < BLOCKS; i++) {
+        struct block *block = &me->blocks[i];
+        if (!block->address) continue;
+        if (block->only == old) give_back(block);
+        else if (block->last == old) follow(block, home[device]);
+    }
+    use(device);
+    DO(cuStreamDestroy_v2(old));
+    me->streams[device][index] = fresh;
+    new_streams++;
+}
+
 /* ---- the program */
 
 static void synchronise(void)
@@ -289,6 +173,7 @@ static void synchronise(void)
         use(device);
         for (int i = 0; i < STREAMS; i++) DO(cuStreamSynchronize(me->streams[device][i]));
         DO(cuStreamSynchronize(collective[device]));
+        DO(cuStreamSynchronize(home[device]));
     }
     me->flags_used = me->pairs_used = 0;
 }
@@ -317,6 +202,7 @@ static void grant_access(void)
 static void work_on(struct block *block)
 {
     int device = block->device;
+    if (block->only && below(2)) return use_elsewhere(block);
     if (block->only) return fill(block, block->only);
     if (access_of[!device][device] && below(3) == 0) device = !device, peer_works++;
     CUstream stream = me->streams[device][below(STREAMS)];
@@ -336,31 +222,43 @@ static void operate(long number)
         if (!may_wait()) return;
         if (!block->address) obtain(block);
         else if (!block->only || me->capturing < 0) give_back(block);
-    } else if (choice < 60) {
+    } else if (choice < 58) {
         if (block->address) work_on(block);
-    } else if (choice < 72) {
+    } else if (choice < 70) {
         launch_waiting();
-    } else if (choice < 80) {
+    } else if (choice < 78) {
         if (me->flags_used) set(&me->flags[below((uint64_t)me->flags_used)]);
-    } else if (choice < 84) {
+    } else if (choice < 82) {
         if (block->address && may_wait()) verify(block);
-    } else if (choice < 87) {
+    } else if (choice < 85) {
         int device = (int)below(DEVICES);
         both_halves(me->streams[device][below(STREAMS)], me->streams[below(2) ? device : !device][below(STREAMS)]);
-    } else if (choice < 90) {
+    } else if (choice < 88) {
         across_devices();
-    } else if (choice < 93) {
+    } else if (choice < 90) {
         if (me->capturing < 0) begin_capture();
         else end_capture();
-    } else if (choice < 95) {
+    } else if (choice < 92) {
         launch_graph((int)below(DEVICES));
-    } else if (choice < 98) {
+    } else if (choice < 93) {
+        if (me->capturing < 0 && below(2)) replace_stream();
+    } else if (choice < 95) {
+        if (me->capturing < 0 && (!block->only || block->only == home[block->device])) hand_over(block);
+    } else if (choice < 97) {
         if (block->address) ask(block);
+    } else if (choice < 99) {
+        on_event();
     } else {
         int device = (int)below(DEVICES);
         CUresult result = ANSWER(cuStreamQuery(me->streams[device][below(STREAMS)]));
         THAT(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
     }
+}
+
+static void free_all(struct block *blocks, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (blocks[i].address) verify(&blocks[i]), give_back(&blocks[i]);
 }
 
 static void *runs(void *data)
@@ -379,8 +277,7 @@ static void *runs(void *data)
     for (long i = 0; i < me->operations; i++) operate(i);
     if (me->capturing >= 0) end_capture();
     synchronise();
-    for (int i = 0; i < BLOCKS; i++)
-        if (me->blocks[i].address) verify(&me->blocks[i]), give_back(&me->blocks[i]);
+    free_all(me->blocks, BLOCKS);
     synchronise();
     return NULL;
 }
@@ -399,7 +296,14 @@ int main(int argc, char **argv)
     }
     start_watchdog();
     open_devices(DEVICES);
-    for (int device = 0; device < DEVICES; device++) collective[device] = stream_on(device);
+    for (int device = 0; device < DEVICES; device++) {
+        collective[device] = stream_on(device);
+        home[device] = stream_on(device);
+    }
+    for (int i = 0; i < EVENTS; i++) {
+        use(i % DEVICES);
+        CHECK(cuEventCreate(&events[i], 0));
+    }
     if (torch_alloc) use(0), record_a_stream();
     for (int i = 0; i < count; i++) {
         threads[i].random = strtoull(argv[1], NULL, 10) * MOST + (uint64_t)i;
@@ -407,8 +311,13 @@ int main(int argc, char **argv)
         pthread_create(&threads[i].id, NULL, runs, &threads[i]);
     }
     for (int i = 0; i < count; i++) join(threads[i].id);
+    me = &threads[0];
+    free_all(offered, OFFERED);
+    synchronise();
     THAT(simgpu_hazards() == 0);
-    printf("allocations %ld frees %ld tensors %ld collectives %ld peers %ld captures %ld waiting %ld\n", allocations, frees, tensors,
-           collectives_met, peer_works, captures, waiting);
+    printf("allocations %ld frees %ld tensors %ld (%ld on other streams, %ld captured) collectives %ld peers %ld "
+           "captures %ld waiting %ld handed over %ld streams %ld events %ld\n",
+           allocations, frees, tensors, told_tensors, captured_tensors, collectives_met, peer_works, captures, waiting,
+           handed_over, new_streams, waited_events);
     return 0;
 }

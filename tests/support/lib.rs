@@ -4,6 +4,7 @@
 pub mod layer;
 pub mod member;
 mod totals;
+pub mod traces;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -2,11 +2,11 @@
 //!
 //! usage: cargo run --release --package vramshim-tests --example traces -- FOLDER
 
-mod traces;
-
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+use support::traces;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);

@@ -3,6 +3,7 @@
 //! The sequences contain what recorded jobs do not: random sizes, as in RMM's random benchmarks, and orders of requests
 //! that are hard for an allocator on purpose.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -37,7 +38,7 @@ impl Random {
         Random(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -408,10 +409,53 @@ pub fn all(mut each: impl FnMut(&str, &[Event]) -> io::Result<()>) -> io::Result
     Ok(())
 }
 
+/// Plays a sequence so many times. In each repetition, each size is changed by at most so many percent. The sequence
+/// frees all that it allocates.
+pub fn repeated(events: &[Event], times: u64, noise: u64) -> Vec<Event> {
+    let mut random = Random::new(times);
+    let most = events.iter().map(|event| event.id).max().unwrap_or(0);
+    let mut repeated = Vec::with_capacity(events.len() * times as usize);
+    for repetition in 0..times {
+        let mut sizes = BTreeMap::new();
+        for event in events {
+            let fresh = || event.size * random.between(100_000 - 1_000 * noise, 100_000 + 1_000 * noise) / 100_000;
+            let size = *sizes.entry(event.id).or_insert_with(fresh);
+            repeated.push(Event {
+                action: event.action,
+                id: event.id + repetition * most,
+                size: size.max(1),
+            });
+        }
+    }
+    repeated
+}
+
+/// Two jobs at the same time: their events alternate at random, in proportion to how many each has left.
+pub fn interleaved(seed: u64, one: &[Event], other: &[Event]) -> Vec<Event> {
+    let mut random = Random::new(seed);
+    let (mut one, mut other) = (one.iter(), other.iter());
+    let mut events = Vec::new();
+    while one.len() + other.len() > 0 {
+        let first = random.between(1, (one.len() + other.len()) as u64) <= one.len() as u64;
+        let (tape, odd) = if first { (&mut one, 1) } else { (&mut other, 0) };
+        events.extend(tape.next().map(|&event| Event {
+            id: 2 * event.id + odd,
+            ..event
+        }));
+    }
+    events
+}
+
 /// Writes a sequence in the format of RMM's logging adaptor. The id serves as the pointer. Each event takes a
 /// microsecond.
 pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
+    write_events(&mut file, events)?;
+    file.flush()
+}
+
+/// Writes a sequence as `write_csv` does.
+pub fn write_events(file: &mut impl Write, events: &[Event]) -> io::Result<()> {
     writeln!(file, "Thread,Time,Action,Pointer,Size,Stream")?;
     for (micros, Event { action, id, size }) in events.iter().enumerate() {
         let (seconds, micros) = (micros / 1_000_000, micros % 1_000_000);
@@ -421,5 +465,5 @@ pub fn write_csv(path: &Path, events: &[Event]) -> io::Result<()> {
         };
         writeln!(file, "0,00:00:{seconds:02}.{micros:06},{action},{id:#x},{size},0")?;
     }
-    file.flush()
+    Ok(())
 }

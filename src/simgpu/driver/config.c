@@ -19,6 +19,7 @@
  *   SIMGPU_LATCH           cuMemCreate,...: such a call waits until the file NAME.open is in the folder SIMGPU_LATCH_DIR.
  *                          It makes the file NAME.waiting there when it begins to wait
  *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
+ *   SIMGPU_COUNTS          1: simgpu_calls counts calls; also if SIMGPU_DELAYED is 1 (0)
  *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
  *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
@@ -143,6 +144,7 @@ static void read_all(void)
     the_config.dmabuf = number_variable("SIMGPU_DMABUF", 1, 0, 1);
     the_config.unmap_waits = number_variable("SIMGPU_UNMAP_WAITS", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
+    the_config.counted = the_config.delayed || number_variable("SIMGPU_COUNTS", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);
     if (the_config.granularity < 4096 || the_config.granularity & (the_config.granularity - 1)) {
         complain("SIMGPU_GRANULARITY", getenv("SIMGPU_GRANULARITY"), "a power of two from 4KiB on");

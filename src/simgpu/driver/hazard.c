@@ -47,18 +47,25 @@ static bool mark(struct Queue *q, uint64_t last)
     return true;
 }
 
+/* The number of pending operations that touch the range and are not ordered before the next operation of `q`. */
+static uint64_t unordered(struct Queue *q, uint64_t address, uint64_t size)
+{
+    uint64_t next = work_next_number(), count = 0;
+    for (struct Queue *other = work_queues; other; other = other->next) other->marked = 0;
+    mark(q, next - 1);
+    work_each_before(q, &(struct Work){.kind = WORK_RELEASE, .number = next}, mark);
+    for (struct Queue *other = work_queues; other; other = other->next)
+        for (struct Work *w = other->first; w; w = w->next)
+            if (w->number > other->marked && touches(w, address, size)) count++;
+    return count;
+}
+
 bool work_release(CUstream stream, uint64_t address, uint64_t size)
 {
     struct Queue *q = work_queue(stream);
     if (!q) return false;
-    /* Work that is not ordered before the free may still use the memory when it has another owner. */
-    uint64_t freed = work_next_number();
-    for (struct Queue *other = work_queues; other; other = other->next) other->marked = 0;
-    mark(q, freed - 1);
-    work_each_before(q, &(struct Work){.kind = WORK_RELEASE, .number = freed}, mark);
-    for (struct Queue *other = work_queues; other; other = other->next)
-        for (struct Work *w = other->first; w; w = w->next)
-            if (w->number > other->marked && touches(w, address, size)) hazards++;
+    /* Such work may still use the memory when it has another owner. */
+    hazards += unordered(q, address, size);
     work_add(q, (struct Work){.kind = WORK_RELEASE, .to.base = (char *)address, .width = size});
     return true;
 }
@@ -67,6 +74,15 @@ API uint64_t simgpu_hazard(uint64_t address, uint64_t size)
 {
     pthread_mutex_lock(&sim_mutex);
     uint64_t count = pending_on(address, size);
+    pthread_mutex_unlock(&sim_mutex);
+    return count;
+}
+
+API uint64_t simgpu_unordered(uint64_t address, uint64_t size, CUstream stream)
+{
+    pthread_mutex_lock(&sim_mutex);
+    struct Queue *q = stream_valid(stream) ? work_queue(stream) : NULL;
+    uint64_t count = q ? unordered(q, address, size) : 0;
     pthread_mutex_unlock(&sim_mutex);
     return count;
 }

@@ -30,8 +30,8 @@ static void pause_ns(uint64_t ns)
     nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
 }
 
-/* Calls by name, for simgpu_calls. They are counted only if work is delayed, because counting costs as much as a
- * call. */
+/* Calls by name, for simgpu_calls. They are counted only if a variable asks for it, because counting costs as much as
+ * a call. */
 static struct { const char *function; atomic_ulong calls; } counts[1024];
 static pthread_mutex_t counts_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -115,7 +115,7 @@ static void read_rules(void)
     read_faults();
     read_latency();
     read_latches();
-    sim_watched = rules || config()->delayed;
+    sim_watched = rules || config()->counted;
 }
 
 static void wait_at_latch(const char *function)
@@ -132,7 +132,7 @@ CUresult fault(const char *function)
 {
     pthread_once(&rules_once, read_rules);
     CUresult result = CUDA_SUCCESS;
-    if (config()->delayed) {
+    if (config()->counted) {
         atomic_ulong *count = count_of(function, true);
         if (count) atomic_fetch_add(count, 1);
     }

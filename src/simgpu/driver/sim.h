@@ -22,6 +22,7 @@ struct config {
     int visible_count;
     bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
     uint64_t granularity, context_bytes, pool_chunk;
+    bool counted; /* simgpu_calls counts */
     int driver_version;
     const char *truth, *state;
 };
@@ -30,7 +31,7 @@ void complain(const char *variable, const char *value, const char *accepted);
 
 /* ---- rules.c: faults, durations and latches */
 /* Returns the result that SIMGPU_FAULTS sets for this call, 0 for none. Sleeps as long as SIMGPU_LATENCY says, and waits at
- * a latch. Counts the call if work is delayed. */
+ * a latch. Counts the call if SIMGPU_COUNTS or SIMGPU_DELAYED says so. */
 CUresult fault(const char *function);
 CUresult sim_fault(const char *function); /* context.c: also keeps a fault of the current context */
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
@@ -60,7 +61,6 @@ struct extent;
 bool state_take(int physical, uint64_t bytes, struct extent **extents);
 void state_give(int physical, uint64_t bytes, struct extent **extents);
 uint64_t state_used(int physical); /* by all living processes */
-uint64_t simgpu_used(int physical); /* the same, exported */
 uint64_t state_used_by_us(int physical);
 void state_lock(struct shared_state *state);
 void state_forked(void); /* in a forked child, which must not use its parent's slot */

@@ -258,10 +258,15 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned
 size_t simgpu_truth(char *buffer, size_t capacity);
 /* Writes the same into a file. Returns 0 on success. */
 int simgpu_write_truth(const char *path);
+/* The bytes of a device that all processes of the simulated host have taken. The number counts all devices, also those
+ * that are not visible. */
+uint64_t simgpu_used(int physical);
 /* Only with SIMGPU_DELAYED=1. simgpu_hazard: number of pending operations that touch any byte of a range.
+ * simgpu_unordered: the same without those that the stream's next operation comes after.
  * simgpu_hazards: number of frees and unmaps of memory that pending work, not ordered before them, still touched.
- * simgpu_calls: number of calls of a function so far, by its name without _v2. */
+ * simgpu_calls: number of calls of a function so far, by its name without _v2; also with SIMGPU_COUNTS=1. */
 uint64_t simgpu_hazard(uint64_t address, uint64_t size);
+uint64_t simgpu_unordered(uint64_t address, uint64_t size, CUstream stream);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);
 /* Writes as a network card does through a dma-buf of cuMemGetHandleForAddressRange: to the physical memory of the range as

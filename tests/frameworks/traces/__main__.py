@@ -19,7 +19,7 @@ import torch
 from jobs import JOBS
 
 # Each module adds its jobs to JOBS.
-for family in ("training", "inference", "images", "others"):
+for family in ("training", "inference", "images", "others", "large"):
     importlib.import_module(family)
 
 
