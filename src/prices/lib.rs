@@ -31,6 +31,10 @@ macro_rules! prices {
         const NAMES: &[&str] = &[$(stringify!($name),)*];
 
         impl Table {
+            fn rows(&self) -> Vec<(&'static str, f64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
             fn price(&mut self, name: &str) -> Option<&mut f64> {
                 match name {
                     $(stringify!($name) => Some(&mut self.$name),)*
@@ -67,6 +71,11 @@ impl Prices {
         let Prices(mut table) = Prices::default();
         read(text, &mut table)?;
         Ok(Prices(table))
+    }
+
+    /// The names and figures of the table.
+    pub fn rows(&self) -> Vec<(&'static str, f64)> {
+        self.0.rows()
     }
 
     /// The price in nanoseconds of a call for `size` bytes. For access and unmap it is the price of one handle of this

@@ -4,7 +4,7 @@ use policy::{Policy, Settings, Strategy as Kind, UsedBy};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
 use crate::run::{Run, Step, run};
-use program::replay::device::ModelDevice;
+use program::replay::device::{Doing, ModelDevice};
 
 fn block_of(policy: &mut dyn Policy, model: &Model, size: u64) -> u64 {
     policy.allocate(model, size, None).expect("a block").address
@@ -264,7 +264,7 @@ fn a_request_examines_few_of_many_free_blocks() {
                         .map_or(UsedBy::Nothing, |_| UsedBy::Streams(&[0])),
                 );
             }
-            device.requested();
+            device.requested(Doing::Allocates, 0);
             let block = policy.allocate(&device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.expect("a block").address);
             for wanted in policy.take_wanted_events() {
