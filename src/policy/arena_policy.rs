@@ -5,25 +5,39 @@
 
 use base::cuda::DriverError;
 
-use crate::arena::{Arena, Request};
+use crate::arena::Arena;
 use crate::blocks::Id;
-use crate::device_memory::DeviceMemory;
-use crate::policy::{Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents};
+use crate::policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
+use crate::request::Request;
+use crate::work::{Obtain, Work};
 
 /// The part of a policy that is its own.
 pub trait ArenaPolicy: Send {
-    fn allocate(
-        &mut self,
-        arena: &mut Arena,
-        memory: &dyn DeviceMemory,
-        request: &Request,
-    ) -> Result<Block, DriverError>;
+    /// A block for the request from the memory that the policy has. `None` if that does not serve it.
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block>;
+
+    /// Work that makes room for a request that `find` does not serve. The caller alone makes the policy grow until the
+    /// work is committed. A policy that is asked again for the same request must not give the same work for ever.
+    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError>;
+
+    /// The work has obtained a segment, which is a free block of the arena now.
+    fn obtained(&mut self, _arena: &mut Arena, _obtain: &Obtain) {}
+
+    /// What a work of the kinds `Ask`, `Map` and `Unmap` achieved.
+    fn commit(&mut self, _arena: &mut Arena, _work: Work) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    /// Whether the segment at this address is given back as soon as no block in it is live, by a free that waits.
+    fn is_given_back(&self, _segment: u64) -> bool {
+        false
+    }
 
     /// Called after a freed block has become clean and was joined with its clean neighbours to `free_block`.
-    fn after_clean(&mut self, _arena: &mut Arena, _memory: &dyn DeviceMemory, _free_block: Id) {}
+    fn after_clean(&mut self, _arena: &mut Arena, _free_block: Id) {}
 
-    fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
-        arena.release_idle(memory)
+    fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
+        arena.release_idle().map(Work::Return).into_iter().collect()
     }
 
     /// The granules behind a block; `None` if it is in a segment.
@@ -53,37 +67,65 @@ pub fn over_arena(policy: impl ArenaPolicy + 'static) -> Box<dyn Policy> {
 }
 
 impl<P: ArenaPolicy> Policy for OverArena<P> {
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError> {
-        let request = Request::new(size, stream)?;
+    fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError> {
         let (arena, policy) = (&mut self.arena, &mut self.policy);
-        arena.look_at_events(memory, &request, |arena, clean| {
-            policy.after_clean(arena, memory, clean)
-        });
+        if let Some(look) = arena.look_for(request) {
+            return Ok(Decision::First(Work::Look(look)));
+        }
+        if let Some(block) = policy.find(arena, request) {
+            return Ok(Decision::Block(block));
+        }
+        match request.may_grow {
+            true => policy.grow(arena, request).map(Decision::First),
+            false => Ok(Decision::Grow),
+        }
+    }
+
+    fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block> {
+        let (arena, policy) = (&mut self.arena, &mut self.policy);
+        let (block, free_block) = arena.free(address, used_by)?;
+        if matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) && policy.is_given_back(arena.segment_base(free_block))
+        {
+            arena.give_back_when_idle(free_block);
+        } else if used_by == UsedBy::Nothing {
+            policy.after_clean(arena, free_block);
+        }
+        Some(block)
+    }
+
+    fn next_work(&mut self, may_wait: bool) -> Option<Work> {
+        self.arena.next_work(may_wait)
+    }
+
+    fn commit(&mut self, work: Work) -> Result<(), DriverError> {
+        let (arena, policy) = (&mut self.arena, &mut self.policy);
         let reserved = arena.reserved();
-        let result = policy.allocate(arena, memory, &request);
+        match work {
+            Work::Look(look) => arena.looked(look, |arena, clean| policy.after_clean(arena, clean)),
+            Work::Record(record) => arena.recorded(record),
+            Work::Forget(events) => arena.forget(events),
+            Work::Return(given_back) => arena.given_back(given_back),
+            Work::Obtain(obtain) => {
+                arena.obtained(&obtain)?;
+                policy.obtained(arena, &obtain);
+            }
+            Work::Ask(_) | Work::Map(_) | Work::Unmap(_) => policy.commit(arena, work)?,
+        }
         if arena.reserved() > reserved {
             arena.expect_events();
             arena.want_all_events();
         }
-        result
-    }
-
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
-        let (block, free_block) = self.arena.free(memory, address, used_by)?;
-        if used_by == UsedBy::Nothing {
-            self.policy.after_clean(&mut self.arena, memory, free_block);
-        }
-        Some(block)
+        Ok(())
     }
 
     fn begin_wait(&mut self) -> Option<WaitTicket> {
         self.arena.begin_wait()
     }
 
-    fn end_wait(&mut self, memory: &dyn DeviceMemory, ticket: WaitTicket) {
+    fn end_wait(&mut self, ticket: WaitTicket) {
         let policy = &mut self.policy;
         self.arena
-            .end_wait(memory, ticket, |arena, clean| policy.after_clean(arena, memory, clean));
+            .end_wait(ticket, |arena, clean| policy.after_clean(arena, clean));
     }
 
     fn all_clean(&self) -> bool {
@@ -92,17 +134,6 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
 
     fn want_events(&mut self) {
         self.arena.want_all_events();
-    }
-
-    fn take_wanted_events(&mut self) -> Vec<WantedEvents> {
-        match self.arena.wants_events() {
-            true => self.arena.take_wanted_events(),
-            false => Vec::new(),
-        }
-    }
-
-    fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded) {
-        self.arena.events_recorded(memory, wanted, recorded);
     }
 
     fn find(&self, address: u64) -> Option<Block> {
@@ -133,8 +164,8 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         self.arena.split_live(address);
     }
 
-    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        self.policy.release_idle(&mut self.arena, memory)
+    fn release_idle(&mut self) -> Vec<Work> {
+        self.policy.release_idle(&mut self.arena)
     }
 
     fn virtual_memory(&self) -> VirtualMemory {

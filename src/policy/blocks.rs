@@ -28,6 +28,8 @@ pub enum Kind {
     Free,
     /// Reserved address space in which nothing is mapped.
     Hole,
+    /// Taken for work that is under way.
+    Claimed,
 }
 
 /// How many lists of free blocks there can be.
@@ -51,8 +53,8 @@ struct Node {
     meta: u32,
 }
 
-const KIND: u32 = 3;
-const LIST_SHIFT: u32 = 2;
+const KIND: u32 = 7;
+const LIST_SHIFT: u32 = 3;
 const LIST: u32 = 0xff << LIST_SHIFT;
 const SLACK_SHIFT: u32 = 16;
 
@@ -210,6 +212,7 @@ impl Blocks {
             1 => Kind::Live,
             2 => Kind::Free,
             3 => Kind::Hole,
+            4 => Kind::Claimed,
             _ => Kind::Vacant,
         }
     }
@@ -220,6 +223,7 @@ impl Blocks {
             Kind::Live => 1,
             Kind::Free => 2,
             Kind::Hole => 3,
+            Kind::Claimed => 4,
         };
         let meta = &mut self.nodes[id as usize].meta;
         *meta = *meta & !KIND | number;

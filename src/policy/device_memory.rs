@@ -32,8 +32,9 @@ pub trait DeviceMemory {
     /// Obtains a contiguous segment of `size` bytes; returns its address, a multiple of 256 at least.
     fn allocate(&self, size: u64) -> Result<u64, DriverError>;
 
-    /// Gives a segment back that `allocate` returned. Waits for the work that uses it, as `cuMemFree` does.
-    fn free(&self, address: u64) -> Result<(), DriverError>;
+    /// Gives a segment of `size` bytes back that `allocate` returned. Waits for the work that uses it, as `cuMemFree` does.
+    /// The memory of a subpool also takes a part of a segment, and waits for nothing.
+    fn free(&self, address: u64, size: u64) -> Result<(), DriverError>;
 
     /// Whether a stream capture is open. A policy then gives no memory back and unmaps none, because the next layer could
     /// invalidate the capture; and the order of a stream promises nothing, because captured work runs later.

@@ -122,6 +122,19 @@ impl FreeIndex {
         found.map(|&(_, _, id)| id)
     }
 
+    /// Blocks of at least `units`, smallest first.
+    pub fn ascending<'a>(&'a self, blocks: &'a Blocks, units: u32) -> impl Iterator<Item = Id> + 'a {
+        let links = |id: Id| (id != NONE).then_some(id);
+        let next_slot = move |slot: usize| (slot < LARGEST_LISTED_UNITS).then(|| self.listed_from(slot)).flatten();
+        let slots = std::iter::successors(next_slot(units.max(1) as usize - 1), move |&slot| next_slot(slot + 1));
+        let listed = slots.flat_map(move |slot| {
+            std::iter::successors(links(self.heads[slot]), move |&id| links(blocks.list_next(id)))
+        });
+        let largest = self.largest.iter().filter(move |&&(largest, ..)| largest >= units);
+        let large = self.large.range((units, 0, 0)..).chain(largest);
+        listed.chain(large.map(|&(_, _, id)| id))
+    }
+
     fn listed_from(&self, slot: usize) -> Option<usize> {
         let word = slot / 64;
         let here = self.bitmap[word] & (u64::MAX << (slot % 64));

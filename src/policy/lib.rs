@@ -13,7 +13,9 @@
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
 //! - `free_index`, `blocks`: the data structures of the arena
-//! - `policy`, `device_memory`: the types and traits that all of them share
+//! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
+//!   way back to the next layer
+//! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
 
 mod arena;
 mod arena_policy;
@@ -23,16 +25,24 @@ pub mod device_memory;
 mod free_index;
 mod naive_best_fit;
 mod policy;
+mod request;
+mod serve;
 pub mod slabs;
+mod under_way;
+mod work;
 
 use std::sync::LazyLock;
 
 use arena_policy::over_arena;
-use auto_growth::{AutoGrowth, ChunkRules};
+use auto_growth::{ChunkRules, Chunks};
 use naive_best_fit::NaiveBestFit;
 
-pub use policy::{Backing, Block, Policy, Recorded, Statistics, UsedBy, VirtualMemory, WaitTicket, WantedEvents};
+pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
+pub use request::Request;
+pub use serve::{Due, Holder, Shared, free, release_idle, serve, work_off};
 pub use slabs::subpool;
+pub use under_way::UnderWay;
+pub use work::Work;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults
 /// (`paddle/common/flags.cc`).
@@ -164,14 +174,11 @@ strategies! {
             bytes: |settings| settings.chunk_bytes,
         }],
         create: Some(|settings| {
-            over_arena(AutoGrowth::new(
-                settings.chunk_bytes,
-                ChunkRules {
-                    least_bytes: settings.chunk_bytes,
-                    release_when_idle: settings.free_idle_chunk,
-                    release_before_growth: settings.free_when_no_cache_hit,
-                },
-            ))
+            over_arena(Chunks::new(ChunkRules {
+                least_bytes: settings.chunk_bytes,
+                release_when_idle: settings.free_idle_chunk,
+                release_before_growth: settings.free_when_no_cache_hit,
+            }))
         }),
     },
 }

@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
-use crate::arena::{Arena, Cut, Region, Request};
+use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::{Id, UNIT};
-use crate::device_memory::DeviceMemory;
+use crate::blocks::UNIT;
 use crate::policy::Block;
+use crate::request::Request;
+use crate::work::{Ask, Obtain, Smaller, Work};
 
 /// The share of the available memory that Paddle never reserves.
 const UNRESERVED_SHARE: f64 = 0.05;
@@ -34,6 +35,8 @@ pub struct NaiveBestFit {
     largest_reservation: Option<u64>,
     /// Whether the first reservation was made.
     reserved: bool,
+    /// Available bytes, asked for the request that is served now.
+    available: Option<u64>,
 }
 
 impl NaiveBestFit {
@@ -45,68 +48,69 @@ impl NaiveBestFit {
             dedicated: BTreeSet::new(),
             largest_reservation: None,
             reserved: false,
+            available: None,
         }
-    }
-
-    fn share_of_available(&self, memory: &dyn DeviceMemory) -> u64 {
-        let free = memory.available().map_or(0, |available| available.free);
-        let share = free as f64 * (1.0 - UNRESERVED_SHARE) * self.fraction;
-        share as u64 / UNIT * UNIT
     }
 
     /// A size that was set, rounded up; if none was set, the share of the available memory.
-    fn reservation_size(&self, memory: &dyn DeviceMemory, bytes: u64) -> u64 {
+    fn reservation_size(&self, bytes: u64, available: u64) -> u64 {
         match bytes.checked_next_multiple_of(UNIT) {
-            None | Some(0) => self.share_of_available(memory),
-            Some(bytes) => bytes,
-        }
-    }
-
-    /// Obtains a segment of `wanted` bytes, but at least `size`. If the device has no room, halves it down to `size`.
-    fn obtain_halving(arena: &mut Arena, memory: &dyn DeviceMemory, wanted: u64, size: u64) -> Result<Id, DriverError> {
-        let mut reservation = wanted.max(size);
-        loop {
-            match arena.obtain(memory, reservation) {
-                Err(DriverError::OUT_OF_MEMORY) if reservation > size => {
-                    reservation = (reservation / 2 / UNIT * UNIT).max(size);
-                }
-                result => return result,
+            None | Some(0) => {
+                let share = available as f64 * (1.0 - UNRESERVED_SHARE) * self.fraction;
+                share as u64 / UNIT * UNIT
             }
+            Some(bytes) => bytes,
         }
     }
 }
 
 impl ArenaPolicy for NaiveBestFit {
-    fn allocate(
-        &mut self,
-        arena: &mut Arena,
-        memory: &dyn DeviceMemory,
-        request: &Request,
-    ) -> Result<Block, DriverError> {
-        if let Some(found) = arena.best(memory, Region::Main, request) {
-            return Ok(arena.carve(found, request, Cut::Head));
-        }
-        let size = request.rounded();
-        let initial = self.reservation_size(memory, self.initial_bytes);
-        let later = self.reservation_size(memory, self.reallocate_bytes);
-        let largest = *self.largest_reservation.get_or_insert(initial.max(later));
-        let segment = if size > largest {
-            let segment = Self::obtain_halving(arena, memory, size, size)?;
-            self.dedicated.insert(arena.blocks.address(segment));
-            segment
-        } else {
-            let wanted = if self.reserved { later } else { initial };
-            let segment = Self::obtain_halving(arena, memory, wanted, size)?;
-            self.reserved = true;
-            segment
-        };
-        Ok(arena.carve(segment, request, Cut::Head))
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        let found = arena.best(Region::Main, request)?;
+        Some(arena.carve(found, request, Cut::Head))
     }
 
-    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
-        // While a stream capture is open the segment cannot be given back. It is then kept and used like any other.
-        if self.dedicated.remove(&arena.blocks.address(free_block)) && !memory.is_capturing() {
-            arena.release(memory, free_block);
+    fn grow(&mut self, _arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+        let is_set = [self.initial_bytes, self.reallocate_bytes]
+            .iter()
+            .all(|&bytes| bytes > 0);
+        let available = match self.available.take() {
+            Some(available) => available,
+            None if is_set => 0,
+            None => return Ok(Work::Ask(Ask::Available(None))),
+        };
+        let size = request.rounded();
+        let initial = self.reservation_size(self.initial_bytes, available);
+        let later = self.reservation_size(self.reallocate_bytes, available);
+        let largest = *self.largest_reservation.get_or_insert(initial.max(later));
+        if size > largest {
+            let segment = Obtain::new(size, size, Smaller::Half);
+            return Ok(Work::Obtain(segment.dedicated()));
         }
+        let wanted = if self.reserved { later } else { initial };
+        Ok(Work::Obtain(Obtain::new(wanted, size, Smaller::Half)))
+    }
+
+    fn obtained(&mut self, _arena: &mut Arena, segment: &Obtain) {
+        if let Ok(address) = segment.address {
+            // A segment that was given back may have had the same address.
+            self.dedicated.remove(&address);
+            if segment.is_dedicated {
+                self.dedicated.insert(address);
+            } else {
+                self.reserved = true;
+            }
+        }
+    }
+
+    fn commit(&mut self, _arena: &mut Arena, work: Work) -> Result<(), DriverError> {
+        if let Work::Ask(Ask::Available(answer)) = work {
+            self.available = Some(answer.map_or(0, |available| available.free));
+        }
+        Ok(())
+    }
+
+    fn is_given_back(&self, segment: u64) -> bool {
+        self.dedicated.contains(&segment)
     }
 }

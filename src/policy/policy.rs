@@ -4,7 +4,8 @@
 
 use base::cuda::DriverError;
 
-use crate::device_memory::{DeviceMemory, EventId, NoEvent};
+use crate::request::Request;
+use crate::work::Work;
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,7 @@ pub struct VirtualMemory {
 pub struct Statistics {
     pub reserved: u64,
     pub allocated: u64,
+    /// Bytes of free blocks. Memory that is being given back is reserved, but not free.
     pub free: u64,
     pub largest_free_block: u64,
     /// Total size of the memory that was unmapped and mapped again elsewhere.
@@ -70,83 +72,47 @@ pub enum UsedBy<'a> {
 #[must_use = "the blocks become clean by `end_wait` alone"]
 pub struct WaitTicket(pub(crate) u64);
 
-/// Events to be recorded on the streams that may use some dirty blocks.
+/// What a policy does about a request now.
 #[derive(Debug)]
-pub struct WantedEvents {
-    pub(crate) batch: usize,
-    pub(crate) generation: u64,
-    pub(crate) joined: u64,
-    /// `None` for all streams.
-    pub(crate) streams: Option<Box<[u64]>>,
+pub enum Decision {
+    Block(Block),
+    /// This has to be done first. After the commit the policy is asked again.
+    First(Work),
+    /// No memory that the policy has can serve the request. The caller must be the only one that makes the policy grow
+    /// (`Holder::growing`), and then asks again with `Request::may_grow`.
+    Grow,
 }
 
-/// The outcome of a request to record events.
-#[derive(Debug)]
-pub enum Recorded {
-    /// The blocks are clean when all of them are done.
-    Events(Vec<EventId>),
-    /// See `NoEvent`.
-    NotNow,
-    Never,
-}
-
-impl WantedEvents {
-    /// Records an event on each of the streams.
-    pub fn record(&self, memory: &dyn DeviceMemory) -> Recorded {
-        let outcome = match &self.streams {
-            None => memory.record_all(),
-            Some(streams) => Self::record_each(memory, streams),
-        };
-        match outcome {
-            Ok(events) => Recorded::Events(events),
-            Err(NoEvent::NotNow) => Recorded::NotNow,
-            Err(NoEvent::Never) => Recorded::Never,
-        }
-    }
-
-    fn record_each(memory: &dyn DeviceMemory, streams: &[u64]) -> Result<Vec<EventId>, NoEvent> {
-        let mut events = Vec::with_capacity(streams.len());
-        for &stream in streams {
-            match memory.record_event(stream) {
-                Ok(event) => events.push(event),
-                Err(problem) => {
-                    events.into_iter().for_each(|event| memory.forget_event(event));
-                    return Err(problem);
-                }
-            }
-        }
-        Ok(events)
-    }
-}
-
+/// No method calls the driver. What needs a call is work, which the caller carries out while it does not use the policy;
+/// see `serve`.
 pub trait Policy: Send {
-    /// Returns a block of at least `size` bytes. As in CUDA, 0 bytes are `INVALID_VALUE`. `stream` is the stream that
-    /// will use the block, if the request names it: blocks that only this stream has used need not be clean. Waits for
-    /// nothing. If it returns out of memory, the caller waits, gives idle memory back, and tries once more.
-    fn allocate(&mut self, memory: &dyn DeviceMemory, size: u64, stream: Option<u64>) -> Result<Block, DriverError>;
+    /// The next step of a request. Waits for nothing.
+    fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError>;
 
     /// Frees the live block that begins at `address`. If there is none, returns `None` and changes nothing.
-    fn free(&mut self, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block>;
+    fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
+
+    /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
+    /// same step after each call that changes the policy, and again after each commit, until there is none. Only a free
+    /// that waits for the GPU (`UsedBy::Awaited`, `UsedBy::Nothing`) gets work that waits (`may_wait`).
+    fn next_work(&mut self, may_wait: bool) -> Option<Work>;
+
+    /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to
+    /// the request that the work was done for.
+    fn commit(&mut self, work: Work) -> Result<(), DriverError>;
 
     /// Called before a wait for all work that may use the memory. The blocks that are dirty now are clean when the wait
     /// has ended. `None` if all free blocks are clean. Other requests may come during the wait.
     fn begin_wait(&mut self) -> Option<WaitTicket>;
 
     /// The wait has ended, so the blocks that were dirty when it began are clean.
-    fn end_wait(&mut self, memory: &dyn DeviceMemory, ticket: WaitTicket);
+    fn end_wait(&mut self, ticket: WaitTicket);
 
     /// Whether every free block is clean.
     fn all_clean(&self) -> bool;
 
-    /// The events by which the policy wants to learn when dirty blocks are clean. It asks for them after a request or
-    /// free. They are recorded (`WantedEvents::record`) while the policy is not locked.
-    fn take_wanted_events(&mut self) -> Vec<WantedEvents>;
-
-    /// Asks for events on all streams that may use dirty blocks.
+    /// Makes events due on all streams that may use dirty blocks.
     fn want_events(&mut self);
-
-    /// The outcome of `WantedEvents::record`.
-    fn events_recorded(&mut self, memory: &dyn DeviceMemory, wanted: WantedEvents, recorded: Recorded);
 
     /// The live block that contains `address`.
     fn find(&self, address: u64) -> Option<Block>;
@@ -165,8 +131,8 @@ pub trait Policy: Send {
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     fn split_live(&mut self, address: u64);
 
-    /// Gives clean memory without a live block back to the next layer; returns how much.
-    fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
+    /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
+    fn release_idle(&mut self) -> Vec<Work>;
 
     /// What must be given back separately after the context is destroyed.
     fn virtual_memory(&self) -> VirtualMemory;

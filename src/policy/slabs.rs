@@ -6,15 +6,17 @@
 //! requests.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use base::cuda::DriverError;
 
-use crate::arena::{Arena, Cut, Region, Request};
+use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::{ArenaPolicy, over_arena};
 use crate::blocks::{Id, NONE, UNIT};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::policy::{Block, Policy, UsedBy};
+use crate::request::Request;
+use crate::serve::{Due, Holder, Shared, serve, work_off};
+use crate::work::{Obtain, Return, Smaller, Work};
 
 /// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
 /// measured.
@@ -33,24 +35,10 @@ pub fn subpool() -> Box<dyn Policy> {
 struct Subpool;
 
 impl Subpool {
-    /// Gives a part of a free block back to the parent; returns bytes. Returns 0 if the part is empty or refused.
-    fn give_back(arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id, part: Range<u64>) -> u64 {
-        if part.is_empty() || memory.unmap(part.start, part.end - part.start).is_err() {
-            return 0;
-        }
-        let size = part.end - part.start;
-        arena.give_up(free_block, part.start, (size / UNIT) as u32);
-        size
-    }
-
-    fn addresses(arena: &Arena, free_block: Id) -> Range<u64> {
+    /// The whole pieces of a free block: addresses. Empty if there are none.
+    fn pieces(arena: &Arena, free_block: Id) -> Range<u64> {
         let start = arena.blocks.address(free_block);
-        start..start + u64::from(arena.blocks.units(free_block)) * UNIT
-    }
-
-    /// Gives the whole pieces of a free block back.
-    fn give_back_pieces(arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) -> u64 {
-        let Range { start, end } = Self::addresses(arena, free_block);
+        let end = start + u64::from(arena.blocks.units(free_block)) * UNIT;
         let from = match arena.blocks.prev(free_block) {
             NONE => start,
             _ => start.next_multiple_of(PIECE_BYTES),
@@ -59,95 +47,85 @@ impl Subpool {
             NONE => end,
             _ => end / PIECE_BYTES * PIECE_BYTES,
         };
-        Self::give_back(arena, memory, free_block, from..to)
-    }
-
-    /// Borrows a slab. Its ends are given back at once, up to the first and from the last multiple of `PIECE_BYTES`. So
-    /// no piece belongs to two policies, and an address tells which policy it belongs to.
-    fn borrow(arena: &mut Arena, memory: &dyn DeviceMemory) -> Result<(), DriverError> {
-        let slab = arena.obtain(memory, SLAB_BYTES)?;
-        let Range { start, end } = Self::addresses(arena, slab);
-        Self::give_back(arena, memory, slab, end / PIECE_BYTES * PIECE_BYTES..end);
-        Self::give_back(arena, memory, slab, start..start.next_multiple_of(PIECE_BYTES));
-        Ok(())
+        from..to
     }
 }
 
 impl ArenaPolicy for Subpool {
-    fn allocate(
-        &mut self,
-        arena: &mut Arena,
-        memory: &dyn DeviceMemory,
-        request: &Request,
-    ) -> Result<Block, DriverError> {
-        let mut found = arena.best(memory, Region::Main, request);
-        if found.is_none() {
-            Self::borrow(arena, memory)?;
-            found = arena.best(memory, Region::Main, request);
-        }
-        let free_block = found.ok_or(DriverError::OUT_OF_MEMORY)?;
-        Ok(arena.carve(free_block, request, Cut::Head))
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        let found = arena.best(Region::Main, request)?;
+        Some(arena.carve(found, request, Cut::Head))
     }
 
-    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
+    fn grow(&mut self, _arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+        let size = request.rounded().max(SLAB_BYTES);
+        Ok(Work::Obtain(Obtain::new(size, size, Smaller::Least)))
+    }
+
+    fn after_clean(&mut self, arena: &mut Arena, free_block: Id) {
         let blocks = &arena.blocks;
         let is_whole = blocks.prev(free_block) == NONE && blocks.next(free_block) == NONE;
         // One free slab is kept, because the next request would borrow it again.
         if is_whole && arena.free_bytes() >= 2 * SLAB_BYTES {
-            Self::give_back_pieces(arena, memory, free_block);
+            let pieces = Self::pieces(arena, free_block);
+            arena.give_back_now(free_block, pieces);
         }
     }
 
-    fn release_idle(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory) -> u64 {
+    fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
         let free_blocks: Vec<Id> = arena.clean_blocks(Region::Main, 1).collect();
-        free_blocks
-            .into_iter()
-            .map(|free_block| Self::give_back_pieces(arena, memory, free_block))
-            .sum()
+        let mut pieces = Vec::new();
+        for free_block in free_blocks {
+            let part = Self::pieces(arena, free_block);
+            if !part.is_empty() {
+                pieces.push(arena.take_out(free_block, part));
+            }
+        }
+        match pieces.is_empty() {
+            true => Vec::new(),
+            false => vec![Work::Return(Return { pieces })],
+        }
     }
 }
 
-/// Is told which slabs a subpool has. The parent pool is locked during each call.
+/// Is told which slabs a subpool has. Nobody else uses the parent's policy during a call.
 pub trait SlabObserver {
     fn borrowed(&self, address: u64, size: u64);
     fn returned(&self, address: u64, size: u64);
 }
 
-/// The parent pool, as the memory of a subpool: `allocate` borrows a slab, and `unmap` gives a part of one back.
+/// The parent pool, as the memory of a subpool: `allocate` borrows a slab, and `free` gives a part of one back.
 pub struct ParentMemory<'a> {
-    pub parent: &'a Mutex<Option<Box<dyn Policy>>>,
+    pub parent: &'a Shared,
     /// The memory of the parent.
     pub memory: &'a dyn DeviceMemory,
     pub observer: &'a dyn SlabObserver,
 }
 
-impl ParentMemory<'_> {
-    fn with_parent<T>(&self, call: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
-        let mut parent = self.parent.lock().unwrap_or_else(PoisonError::into_inner);
-        call(parent.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
-    }
-}
-
 impl DeviceMemory for ParentMemory<'_> {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        self.with_parent(|parent| {
-            let slab = parent.allocate(self.memory, size, None)?;
-            self.observer.borrowed(slab.address, size);
-            Ok(slab.address)
-        })
+        // A slab has whole pieces, so that an address tells which policy it belongs to.
+        let request = Request::new(size)?
+            .aligned(PIECE_BYTES)
+            .during_capture(self.memory.is_capturing());
+        let borrowed = |slab: &Block| self.observer.borrowed(slab.address, size);
+        let slab = serve(self.parent, self.memory, request, borrowed)?;
+        Ok(slab.address)
     }
 
-    fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        self.with_parent(|parent| {
+    fn free(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        let due = self.parent.with_policy(|parent| {
             parent.split_live(address);
             parent.split_live(address + size);
             // The observer comes first: after the free, the parent may hand the memory out at any moment.
             self.observer.returned(address, size);
-            match parent.free(self.memory, address, UsedBy::Nothing) {
-                Some(_) => Ok(()),
+            match parent.free(address, UsedBy::Nothing) {
+                Some(_) => Ok(Due::next(self.parent, parent, false)),
                 None => Err(DriverError::INVALID_VALUE),
             }
-        })
+        })?;
+        work_off(self.parent, self.memory, due);
+        Ok(())
     }
 
     fn is_capturing(&self) -> bool {
@@ -174,11 +152,7 @@ impl DeviceMemory for ParentMemory<'_> {
         self.memory.available()
     }
 
-    // A subpool uses no virtual memory management, and gives slabs back by `unmap`.
-
-    fn free(&self, _address: u64) -> Result<(), DriverError> {
-        Err(DriverError::NOT_SUPPORTED)
-    }
+    // A subpool uses no virtual memory management.
 
     fn granularity(&self) -> Option<u64> {
         None
@@ -197,6 +171,10 @@ impl DeviceMemory for ParentMemory<'_> {
     }
 
     fn map(&self, _address: u64, _size: u64, _handle: u64) -> Result<(), DriverError> {
+        Err(DriverError::NOT_SUPPORTED)
+    }
+
+    fn unmap(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
         Err(DriverError::NOT_SUPPORTED)
     }
 

@@ -5,7 +5,7 @@
 //! its streams after the last block joined it are done. A batch that a wait has closed gets no more blocks, so that
 //! later frees do not put its end off.
 
-use super::request::Region;
+use super::region::Region;
 use crate::blocks::MAX_LISTS;
 use crate::device_memory::EventId;
 

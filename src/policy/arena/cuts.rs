@@ -1,22 +1,38 @@
 //! Cutting a free block for a request, and freeing it again.
 
 use super::batches::BatchId;
-use super::request::{Cut, Request};
+use super::region::Cut;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE, UNIT};
-use crate::device_memory::DeviceMemory;
 use crate::policy::{Block, UsedBy};
+use crate::request::Request;
 
 impl Arena {
-    /// Cuts a live block for the request out of a free one.
+    /// How many units of a free block are before the part that serves a request. `None` if no part is long enough and
+    /// aligned as the request wants it.
+    pub(super) fn place(&self, id: Id, request: &Request, cut: Cut) -> Option<u32> {
+        let rest = self.blocks.units(id).checked_sub(request.units)?;
+        let alignment = u64::from(request.alignment);
+        // The block begins so many units after an aligned address. The beginning of a segment counts as aligned.
+        let offset = self.blocks.offset(id);
+        let base = self.blocks.base(self.blocks.segment_of(id)) / UNIT;
+        let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
+        let skip = match cut {
+            Cut::At(skip) => Some(u64::from(skip)),
+            _ if alignment == 1 => Some(u64::from(if cut == Cut::Head { 0 } else { rest })),
+            Cut::Head if offset == 0 => Some(0),
+            Cut::Head => Some((alignment - after(0)) % alignment),
+            Cut::Tail if offset == 0 => Some(u64::from(rest).saturating_sub(after(rest))),
+            Cut::Tail => u64::from(rest).checked_sub(after(rest)),
+        };
+        skip.filter(|&skip| skip <= u64::from(rest)).map(|skip| skip as u32)
+    }
+
+    /// Cuts a live block for the request out of a free one that `best` has found.
     pub fn carve(&mut self, id: Id, request: &Request, cut: Cut) -> Block {
         let batch = self.unlist(id);
         let rest = self.blocks.units(id) - request.units;
-        let skip = match cut {
-            Cut::Head => 0,
-            Cut::Tail => rest,
-            Cut::At(skip) => skip,
-        };
+        let skip = self.place(id, request, cut).unwrap_or(0);
         let mut live = id;
         if skip > 0 {
             live = self.blocks.split(id, skip);
@@ -32,11 +48,11 @@ impl Arena {
     }
 
     /// Frees the live block that begins at `address`; returns it, and the free block that it is now a part of.
-    pub fn free(&mut self, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<(Block, Id)> {
+    pub fn free(&mut self, address: u64, used_by: UsedBy) -> Option<(Block, Id)> {
         let id = self.blocks.make_free(address)?;
         let block = self.blocks.describe(id);
         self.allocated -= block.allocated;
-        let batch = self.batch_for(memory, used_by);
+        let batch = self.batch_for(used_by);
         let free_block = self.join(id, batch);
         if !matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) {
             self.note_joined(batch);

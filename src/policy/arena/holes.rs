@@ -1,13 +1,68 @@
-//! Segments whose memory comes and goes in parts.
+//! Segments whose memory is mapped and unmapped in parts.
 //!
-//! Memory is mapped into a hole, and unmapped memory leaves a hole. The policy of a subpool gives parts of a segment
-//! back altogether, which leaves a segment on either side.
+//! Memory is mapped into a hole, and unmapped memory leaves a hole. The part that is mapped or unmapped is claimed before,
+//! so nobody else uses it while the driver is called.
 
 use super::batches::BatchId;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NO_LIST, NONE, UNIT};
 
+/// A part of a free block or of a hole that was taken for work. It must be settled.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub id: Id,
+    /// `Kind::Free` or `Kind::Hole`
+    pub was: Kind,
+}
+
 impl Arena {
+    /// Claims `units` of a free block or a hole, from `address` on. What a free block leaves before and after it stays as
+    /// it is.
+    pub fn claim(&mut self, id: Id, address: u64, units: u32) -> Claim {
+        let was = self.blocks.kind(id);
+        let batch = match was {
+            Kind::Hole => {
+                self.forget_hole(id);
+                BatchId::CLEAN
+            }
+            _ => self.unlist(id),
+        };
+        let claimed = self.cut_out(id, address, units);
+        self.blocks.set_kind(claimed, Kind::Claimed);
+        for rest in [self.blocks.prev(claimed), self.blocks.next(claimed)] {
+            if rest == NONE || self.blocks.kind(rest) != was || self.blocks.list(rest) != NO_LIST {
+                continue;
+            }
+            match was {
+                // Two holes are never neighbours, so a hole beside the claim was cut off just now.
+                Kind::Hole => self.note_hole(rest),
+                _ => self.list(rest, batch),
+            }
+        }
+        if was == Kind::Free {
+            self.taken += u64::from(units) * UNIT;
+        }
+        Claim { id: claimed, was }
+    }
+
+    /// What was claimed becomes clean free memory, or a hole; returns the block that it is a part of.
+    #[expect(dead_code, reason = "for memory that is mapped in parts")]
+    pub fn settle(&mut self, claim: Claim, becomes: Kind) -> Id {
+        let size = u64::from(self.blocks.units(claim.id)) * UNIT;
+        if claim.was == Kind::Free {
+            self.taken -= size;
+            self.reserved -= size;
+        }
+        self.blocks.set_kind(claim.id, becomes);
+        match becomes {
+            Kind::Hole => self.join_holes(claim.id),
+            _ => {
+                self.reserved += size;
+                self.join(claim.id, BatchId::CLEAN)
+            }
+        }
+    }
+
     /// Splits the block `id` so that `units` of it, from `address` on, become a block of their own, and returns that
     /// one. The block `id` must be in no list.
     fn cut_out(&mut self, id: Id, address: u64, units: u32) -> Id {
@@ -20,41 +75,8 @@ impl Arena {
         part
     }
 
-    /// Notes that memory was mapped in `units` of a hole, from `address` on. It is free and clean; returns the free
-    /// block that it is a part of.
-    pub fn fill(&mut self, hole: Id, address: u64, units: u32) -> Id {
-        self.forget_hole(hole);
-        let filled = self.cut_out(hole, address, units);
-        for rest in [self.blocks.prev(filled), self.blocks.next(filled)] {
-            // Two holes are never neighbours, so a hole beside the filled part was cut off just now.
-            if rest != NONE && self.blocks.kind(rest) == Kind::Hole {
-                self.note_hole(rest);
-            }
-        }
-        self.blocks.set_kind(filled, Kind::Free);
-        self.reserved += u64::from(units) * UNIT;
-        self.join(filled, BatchId::CLEAN)
-    }
-
-    /// Takes `units` of a free block, from `address` on, out of the reserved memory; returns them as a block in no
-    /// list.
-    fn remove_from_free(&mut self, free_block: Id, address: u64, units: u32) -> Id {
-        let batch = self.unlist(free_block);
-        let removed = self.cut_out(free_block, address, units);
-        for rest in [self.blocks.prev(removed), self.blocks.next(removed)] {
-            if rest != NONE && self.blocks.kind(rest) == Kind::Free && self.blocks.list(rest) == NO_LIST {
-                self.list(rest, batch);
-            }
-        }
-        self.reserved -= u64::from(units) * UNIT;
-        removed
-    }
-
-    /// Notes that `units` of a free block, from `address` on, were unmapped. They become a hole, which is joined with
-    /// the holes beside it.
-    pub fn hollow(&mut self, free_block: Id, address: u64, units: u32) {
-        let mut hole = self.remove_from_free(free_block, address, units);
-        self.blocks.set_kind(hole, Kind::Hole);
+    fn join_holes(&mut self, id: Id) -> Id {
+        let mut hole = id;
         let next = self.blocks.next(hole);
         if next != NONE && self.blocks.kind(next) == Kind::Hole {
             self.forget_hole(next);
@@ -67,29 +89,6 @@ impl Arena {
             hole = prev;
         }
         self.note_hole(hole);
-    }
-
-    /// Notes that `units` of a free block, from `address` on, were given back. What is left of the segment before and
-    /// after them becomes a segment each.
-    pub fn give_up(&mut self, free_block: Id, address: u64, units: u32) {
-        let part = self.remove_from_free(free_block, address, units);
-        let region = self.region(part);
-        // The lists order blocks by their place, which changes for all blocks after the part.
-        let mut relisted = Vec::new();
-        let mut id = self.blocks.next(part);
-        let after = id;
-        while id != NONE {
-            if self.blocks.kind(id) == Kind::Free {
-                relisted.push((id, self.unlist(id)));
-            }
-            id = self.blocks.next(id);
-        }
-        self.blocks.detach(part);
-        if after != NONE {
-            self.set_region(after, region);
-        }
-        for (id, batch) in relisted {
-            self.list(id, batch);
-        }
+        hole
     }
 }

@@ -6,21 +6,24 @@
 //! stream has used, because the work of one stream runs in order. While a stream capture is open, it gets clean blocks
 //! only.
 //!
-//! - `request`: what a request is on its way through a policy
+//! - `region`: which part of the memory serves a request
 //! - `batches`: the blocks that become clean together
 //! - `segments`: the struct `Arena`, its segments, and the lists of its free blocks
 //! - `reuse`: which free block serves a request, and how dirty blocks become clean
 //! - `cuts`: cutting a free block for a request, and freeing it again
-//! - `holes`: segments whose memory is mapped, unmapped or given back in parts
+//! - `holes`: segments whose memory is mapped or unmapped in parts; `returns`: memory that is given back
+//! - `events`: the events that tell when batches are clean
 //! - `queries`: questions that change nothing
 
 mod batches;
 mod cuts;
+mod events;
 mod holes;
 mod queries;
-mod request;
+mod region;
+mod returns;
 mod reuse;
 mod segments;
 
-pub use request::{Cut, Region, Request};
+pub use region::{Cut, Region};
 pub use segments::Arena;

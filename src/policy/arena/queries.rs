@@ -1,7 +1,7 @@
 //! Questions about the arena that change nothing.
 
 use super::batches::BatchId;
-use super::request::Region;
+use super::region::Region;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE, UNIT};
 use crate::free_index::FreeIndex;
@@ -13,8 +13,9 @@ impl Arena {
         self.reserved
     }
 
+    /// Bytes of free blocks.
     pub fn free_bytes(&self) -> u64 {
-        self.reserved - self.allocated
+        self.reserved - self.allocated - self.taken
     }
 
     pub fn find(&self, address: u64) -> Option<Block> {
@@ -29,10 +30,11 @@ impl Arena {
         Some(Backing::Segment { address, size })
     }
 
-    /// Whether there is memory of the arena at `address`, live or free.
+    /// Whether there is memory of the arena at `address`, live or free. Memory that is being given back belongs to the
+    /// arena until it is gone.
     pub fn owns(&self, address: u64) -> bool {
         let block = self.blocks.containing(address);
-        block.is_some_and(|id| matches!(self.blocks.kind(id), Kind::Live | Kind::Free))
+        block.is_some_and(|id| !matches!(self.blocks.kind(id), Kind::Vacant | Kind::Hole)) || self.is_returning(address)
     }
 
     pub fn statistics(&self) -> Statistics {

@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use base::cuda::DriverError;
 
 use super::batches::{Batch, BatchId, Users};
-use super::request::{LARGEST_UNITS, Region};
+use super::region::Region;
 use crate::blocks::{Blocks, Id, Kind, NONE, UNIT};
-use crate::device_memory::DeviceMemory;
+use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
+use crate::work::{Obtain, Piece};
 
 pub struct Arena {
     pub blocks: Blocks,
@@ -33,6 +34,16 @@ pub struct Arena {
     holes: [BTreeSet<(u32, u64, Id)>; 2],
     pub(super) reserved: u64,
     pub(super) allocated: u64,
+    /// Reserved bytes that were taken out of the free blocks for work that is under way.
+    pub(super) taken: u64,
+    /// Memory that was taken out, and is to be given back now. The next layer does not wait for that.
+    pub(super) due: Vec<Piece>,
+    /// The same for memory that the next layer waits for.
+    pub(super) due_with_wait: Vec<Piece>,
+    /// First address and bytes of the memory that was taken out and not given back yet.
+    pub(super) returning: Vec<(u64, u64)>,
+    /// Events that tell nothing any more.
+    pub(super) forgotten: Vec<EventId>,
     /// See `Statistics::examined`.
     pub(super) examined: Cell<u64>,
 }
@@ -54,6 +65,11 @@ impl Arena {
             holes: Default::default(),
             reserved: 0,
             allocated: 0,
+            taken: 0,
+            due: Vec::new(),
+            due_with_wait: Vec::new(),
+            returning: Vec::new(),
+            forgotten: Vec::new(),
             examined: Cell::new(0),
         }
     }
@@ -72,34 +88,14 @@ impl Arena {
         id
     }
 
-    /// Obtains a segment from the next layer. It is one free, clean block.
-    pub fn obtain(&mut self, memory: &dyn DeviceMemory, size: u64) -> Result<Id, DriverError> {
-        if size / UNIT > LARGEST_UNITS {
-            return Err(DriverError::OUT_OF_MEMORY);
-        }
-        let address = memory.allocate(size)?;
-        Ok(self.add_segment(address, size, Kind::Free, Region::Main))
+    /// Adds the segment that was obtained. It is one free, clean block.
+    pub fn obtained(&mut self, segment: &Obtain) -> Result<Id, DriverError> {
+        Ok(self.add_segment(segment.address?, segment.size, Kind::Free, Region::Main))
     }
 
-    /// Gives the segment of a free block back; returns its bytes. Returns 0 if not all of the segment is free and clean,
-    /// or if the next layer does not take it.
-    pub fn release(&mut self, memory: &dyn DeviceMemory, id: Id) -> u64 {
-        // Clean neighbours are always joined.
-        let is_whole = self.blocks.prev(id) == NONE && self.blocks.next(id) == NONE;
-        if !is_whole || !self.is_clean(id) || memory.free(self.blocks.address(id)).is_err() {
-            return 0;
-        }
-        self.unlist(id);
-        let size = u64::from(self.blocks.units(id)) * UNIT;
-        self.blocks.detach(id);
-        self.reserved -= size;
-        size
-    }
-
-    /// Gives every idle segment back; returns bytes.
-    pub fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64 {
-        let firsts: Vec<Id> = self.blocks.first_blocks().collect();
-        firsts.into_iter().map(|first| self.release(memory, first)).sum()
+    /// First address of the segment that this block is in.
+    pub fn segment_base(&self, id: Id) -> u64 {
+        self.blocks.base(self.blocks.segment_of(id))
     }
 
     pub fn region(&self, id: Id) -> Region {
@@ -122,6 +118,7 @@ impl Arena {
         self.holes[region].remove(&(self.blocks.units(id), self.blocks.place(id), id));
     }
 
+    #[expect(dead_code, reason = "for memory that is mapped in parts")]
     /// Holes of at least `units`, smallest first. Holes of equal size are ordered by place.
     pub fn holes(&self, region: Region, units: u32) -> impl Iterator<Item = Id> + '_ {
         self.holes[region as usize].range((units, 0, 0)..).map(|&(_, _, id)| id)

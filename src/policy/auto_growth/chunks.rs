@@ -6,11 +6,12 @@
 
 use base::cuda::DriverError;
 
-use crate::arena::{Arena, Cut, Region, Request};
+use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::{Id, UNIT};
-use crate::device_memory::DeviceMemory;
+use crate::blocks::UNIT;
 use crate::policy::Block;
+use crate::request::Request;
+use crate::work::{Obtain, Smaller, Work};
 
 /// What was set for chunks.
 pub struct ChunkRules {
@@ -30,39 +31,29 @@ impl Chunks {
     pub fn new(rules: ChunkRules) -> Self {
         Chunks { rules }
     }
-
-    /// Obtains a new chunk, at least as large as the request.
-    fn grow(&self, arena: &mut Arena, memory: &dyn DeviceMemory, request: &Request) -> Result<Id, DriverError> {
-        let size = request.rounded();
-        let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
-        // A chunk of the size that was set is preferred, but one of the size of the request is enough.
-        arena
-            .obtain(memory, size.max(least))
-            .or_else(|_| arena.obtain(memory, size))
-    }
 }
 
 impl ArenaPolicy for Chunks {
-    fn allocate(
-        &mut self,
-        arena: &mut Arena,
-        memory: &dyn DeviceMemory,
-        request: &Request,
-    ) -> Result<Block, DriverError> {
-        if let Some(found) = arena.best(memory, Region::Main, request) {
-            return Ok(arena.carve(found, request, Cut::Tail));
-        }
-        // Giving a chunk back waits for the device, which an open stream capture does not allow.
-        if self.rules.release_before_growth && !memory.is_capturing() {
-            arena.release_idle(memory);
-        }
-        let chunk = self.grow(arena, memory, request)?;
-        Ok(arena.carve(chunk, request, Cut::Tail))
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        let found = arena.best(Region::Main, request)?;
+        Some(arena.carve(found, request, Cut::Tail))
     }
 
-    fn after_clean(&mut self, arena: &mut Arena, memory: &dyn DeviceMemory, free_block: Id) {
-        if self.rules.release_when_idle && !memory.is_capturing() {
-            arena.release(memory, free_block);
+    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+        // Giving a chunk back waits for the device, which an open stream capture does not allow.
+        if self.rules.release_before_growth && !request.capturing && !request.has_given_back {
+            request.has_given_back = true;
+            if let Some(idle) = arena.release_idle() {
+                return Ok(Work::Return(idle));
+            }
         }
+        let size = request.rounded();
+        let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
+        // A chunk of the size that was set is preferred, but one of the size of the request is enough.
+        Ok(Work::Obtain(Obtain::new(least, size, Smaller::Least)))
+    }
+
+    fn is_given_back(&self, _segment: u64) -> bool {
+        self.rules.release_when_idle
     }
 }

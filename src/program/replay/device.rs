@@ -150,12 +150,18 @@ impl ModelDevice {
         Ok(name)
     }
 
-    fn give_back(&self, call: Call, name: u64) -> Result<(), DriverError> {
+    fn give(&self, call: Call, name: u64) -> Result<(), DriverError> {
         let size = self.segments.borrow_mut().remove(&name);
         let size = size.ok_or(DriverError::INVALID_VALUE)?;
         self.called(call, size);
         self.held.set(self.held.get() - size);
         Ok(())
+    }
+
+    /// Gives a segment back. Waits for the GPU, as `cuMemFree` does.
+    pub fn give_back(&self, address: u64) -> Result<(), DriverError> {
+        self.wait();
+        self.give(Call::Free, address)
     }
 
     /// Returns an unused address for `bytes`, far from all earlier addresses.
@@ -183,9 +189,8 @@ impl DeviceMemory for ModelDevice {
         self.take(Call::Allocate, size)
     }
 
-    fn free(&self, address: u64) -> Result<(), DriverError> {
-        self.wait();
-        self.give_back(Call::Free, address)
+    fn free(&self, address: u64, _size: u64) -> Result<(), DriverError> {
+        self.give_back(address)
     }
 
     fn is_capturing(&self) -> bool {
@@ -239,7 +244,7 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn release(&self, handle: u64, _size: u64) -> Result<(), DriverError> {
-        self.give_back(Call::Release, handle)
+        self.give(Call::Release, handle)
     }
 
     fn map(&self, address: u64, size: u64, _handle: u64) -> Result<(), DriverError> {
@@ -309,16 +314,16 @@ mod tests {
         let segments = [0; 4].map(|_| device.allocate(MIB).expect("memory"));
         let before = device.bill().driver_ns;
         device.requested(Doing::Frees, 10_000 * US);
-        device.free(segments[0]).expect("a free");
+        device.give_back(segments[0]).expect("a free");
         assert_eq!(device.bill().waited_ns, 500 * US, "the lag");
-        device.free(segments[1]).expect("a free");
+        device.give_back(segments[1]).expect("a free");
         assert_eq!(
             device.bill().waited_ns,
             500 * US,
             "no work was submitted since the wait"
         );
         device.requested(Doing::Allocates, 10_100 * US);
-        device.free(segments[2]).expect("a free");
+        device.give_back(segments[2]).expect("a free");
         assert_eq!(
             device.bill().waited_ns,
             600 * US,

@@ -140,7 +140,7 @@ impl Blocks {
             .collect();
         for (start, _) in idle {
             // The model device always accepts its own segments.
-            let _ = device.free(start);
+            let _ = device.give_back(start);
             self.chunks.remove(&start);
             self.remove_free(start);
         }
@@ -254,7 +254,7 @@ impl Allocator for NaiveBestFit<'_> {
 
     fn free(&mut self, handle: u64, _last_use: LastUse) {
         if self.alone.remove(&handle) {
-            let _ = self.device.free(handle);
+            let _ = self.device.give_back(handle);
         } else {
             self.blocks.put_back(handle);
         }

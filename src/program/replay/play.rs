@@ -1,10 +1,11 @@
 //! Plays a trace through one strategy, and searches for the smallest device on which the strategy serves every request.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
-use policy::{Policy, Settings, Strategy, UsedBy};
+use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
 use prices::{Bill, Prices};
 
 use super::allocator::Allocator;
@@ -112,7 +113,7 @@ fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick
         "paddle_naive_best_fit" => Box::new(paddle::NaiveBestFit::new(&device, flags)),
         _ => match Strategy::parse(name).and_then(|strategy| strategy.create(settings)) {
             Some(policy) => Box::new(PolicyAllocator {
-                policy,
+                policy: RefCell::new(policy),
                 device: &device,
             }),
             None => Box::new(DriverAllocator { device: &device }),
@@ -228,38 +229,42 @@ fn drive(
 /// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other request as
 /// a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
-    policy: Box<dyn Policy>,
+    policy: RefCell<Box<dyn Policy>>,
     device: &'a ModelDevice,
 }
 
 impl PolicyAllocator<'_> {
-    fn record_events(&mut self) {
-        for wanted in self.policy.take_wanted_events() {
-            let recorded = wanted.record(self.device);
-            self.policy.events_recorded(self.device, wanted, recorded);
+    fn serve(&self, size: u64, way: Way) -> Result<u64, DriverError> {
+        let request = policy::Request::new(size)?;
+        let request = match way {
+            Way::Driver => request.aligned_like_the_driver(),
+            Way::Tensor(stream) => request.on(stream),
+        };
+        let block = policy::serve(&self.policy, self.device, request, |_| ())?;
+        Ok(block.address)
+    }
+
+    /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
+    fn make_room(&mut self) -> bool {
+        let ticket = self.policy.get_mut().begin_wait();
+        if let Some(ticket) = ticket {
+            self.device.wait();
+            let due = self.policy.with_policy(|policy| {
+                policy.end_wait(ticket);
+                Ok(Due::next(&self.policy, policy, false))
+            });
+            policy::work_off(&self.policy, self.device, due.ok().flatten());
         }
+        policy::release_idle(&self.policy, self.device) > 0 || ticket.is_some()
     }
 }
 
 impl Allocator for PolicyAllocator<'_> {
     fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError> {
-        let stream = match way {
-            Way::Driver => None,
-            Way::Tensor(stream) => stream,
-        };
-        let mut result = self.policy.allocate(self.device, size, stream);
-        if result == Err(DriverError::OUT_OF_MEMORY) {
-            let ticket = self.policy.begin_wait();
-            if let Some(ticket) = ticket {
-                self.device.wait();
-                self.policy.end_wait(self.device, ticket);
-            }
-            if self.policy.release_idle(self.device) > 0 || ticket.is_some() {
-                result = self.policy.allocate(self.device, size, stream);
-            }
+        match self.serve(size, way) {
+            Err(DriverError::OUT_OF_MEMORY) if self.make_room() => self.serve(size, way),
+            result => result,
         }
-        self.record_events();
-        result.map(|block| block.address)
     }
 
     fn free(&mut self, handle: u64, last_use: LastUse) {
@@ -279,8 +284,7 @@ impl Allocator for PolicyAllocator<'_> {
             }
             LastUse::Unknown => UsedBy::Unknown,
         };
-        self.policy.free(self.device, handle, used_by);
-        self.record_events();
+        policy::free(&self.policy, self.device, handle, used_by);
     }
 }
 
@@ -296,6 +300,6 @@ impl Allocator for DriverAllocator<'_> {
 
     fn free(&mut self, handle: u64, _last_use: LastUse) {
         // Cannot fail, because the handle is a segment of the model device.
-        let _ = self.device.free(handle);
+        let _ = self.device.give_back(handle);
     }
 }

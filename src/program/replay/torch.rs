@@ -221,7 +221,7 @@ impl<'a> CachingAllocator<'a> {
                 {
                     self.remove_free(start);
                     self.segments.remove(&start);
-                    let _ = self.device.free(start);
+                    let _ = self.device.give_back(start);
                 }
                 continue;
             }

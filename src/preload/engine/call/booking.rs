@@ -34,9 +34,9 @@ impl Engine {
         }
         limits
             .grant(device, bytes)
-            .or_else(|refusal| match self.pools.release_idle(device) {
-                0 => Err(refusal),
-                _ => limits.grant(device, bytes),
+            .or_else(|refusal| match self.pools.make_room(device) {
+                true => limits.grant(device, bytes),
+                false => Err(refusal),
             })
     }
 }
@@ -85,7 +85,7 @@ impl Call {
         };
         let mut result = ask();
         if result == Err(DriverError::OUT_OF_MEMORY)
-            && location.is_some_and(|location| self.engine.pools.release_idle(location.device) > 0)
+            && location.is_some_and(|location| self.engine.pools.make_room(location.device))
         {
             result = ask();
         }

@@ -3,7 +3,7 @@
 use crate::engine::Call;
 use crate::engine::call::booking;
 use crate::engine::pools::pool::Pool;
-use crate::engine::pools::requests::Freed;
+use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
@@ -11,7 +11,7 @@ use crate::next;
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use journal::writer::Claim;
-use policy::{UsedBy, WaitTicket};
+use policy::{Request, UsedBy};
 
 /// No driver is known to align the rows of pitched memory to more bytes.
 const ROW_ALIGNMENT_BYTES: u64 = 512;
@@ -34,7 +34,7 @@ impl Call {
             && !self.engine.refuses
             && let Some(pool) = self.engine.pools.of_this_thread()
         {
-            let address = self.allocate_block(pool, size as u64, None)?;
+            let address = self.allocate_block(pool, size as u64, Request::aligned_like_the_driver)?;
             // SAFETY: the pointer is not null, and writable by contract.
             unsafe { *out = address };
             return Ok(());
@@ -104,13 +104,19 @@ impl Call {
         self.give_back(key, ask)
     }
 
-    /// A block of a pool, on the books. `stream` is the identity of the stream that the block will be used on, if that is
-    /// known.
-    pub(super) fn allocate_block(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> CudaResult<u64> {
+    /// A block of a pool, on the books. `details` says what is known of the request besides its size.
+    pub(super) fn allocate_block(
+        &self,
+        pool: &'static Pool,
+        size: u64,
+        details: impl FnOnce(Request) -> Request,
+    ) -> CudaResult<u64> {
         let (device, state) = (pool.location.device, self.engine.state);
         // What the driver holds for contexts is charged first.
         self.engine.measure_if_due(device);
-        match self.engine.pools.allocate(pool, size, stream) {
+        let request = Request::new(size).map(details);
+        let stream = request.ok().and_then(|request| request.stream());
+        match request.and_then(|request| self.engine.pools.allocate(pool, request)) {
             Ok(block) => {
                 let stream = state.streams.number(stream);
                 let record = records::block_obtained(self.api(), device, &block, stream);
@@ -146,14 +152,14 @@ impl Call {
         // The record's slot comes before the block can serve other requests.
         let claim = state.records.claim();
         match pool.free(address, used_by) {
-            Freed::Block(block, ticket) => {
+            Freed::Block(block, unfinished) => {
                 let stream = match used_by {
                     UsedBy::Streams(&[stream]) => state.streams.number(Some(stream)),
                     _ => state.streams.number(None),
                 };
                 let record = records::block_freed(self.api(), pool.location.device, &block, stream, false);
                 state.records.commit(claim, record);
-                FreedPooled::Done(ticket.map_or(Ok(()), |ticket| self.wait_for_users(pool, ticket)))
+                FreedPooled::Done(unfinished.map_or(Ok(()), |unfinished| self.finish_free(pool, unfinished)))
             }
             // The block was freed already, or none begins there. The next layer must not be asked: the address may be the
             // beginning of a segment, and it would free the whole segment.
@@ -167,13 +173,10 @@ impl Call {
     }
 
     /// Waits for the work that may use a block that was just freed; returns the driver's answer.
-    fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> CudaResult {
-        let waited = pool.root().wait_for_users();
-        if waited == Ok(true) {
-            pool.end_wait(ticket);
-        }
+    fn finish_free(&self, pool: &'static Pool, unfinished: Unfinished) -> CudaResult {
+        let finished = pool.finish(unfinished);
         // The driver's pools give memory back when a context is synchronised.
         self.refresh_pools();
-        waited.map(drop)
+        finished
     }
 }

@@ -93,7 +93,7 @@ impl Call {
             return Err(DriverError::NOT_PERMITTED);
         }
         let allocate = || match self.engine.pools.of_this_thread() {
-            Some(pool) => self.allocate_block(pool, size as u64, stream_identity(stream)),
+            Some(pool) => self.allocate_block(pool, size as u64, |request| request.on(stream_identity(stream))),
             None => {
                 let mut address = 0u64;
                 let out = &raw mut address;

@@ -1,4 +1,4 @@
-//! A policy at work: the pool's lock is taken, and the policy is given the memory that it lives on.
+//! A pool as the holder of its policy: how the policy is locked, and the memory that it lives on.
 
 use std::sync::{MutexGuard, TryLockError};
 use std::time::Instant;
@@ -10,38 +10,47 @@ use super::subpools::{self, BorrowedSlabs};
 use super::thread_pool;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
-use policy::Policy;
 use policy::device_memory::DeviceMemory;
 use policy::slabs::ParentMemory;
+use policy::{Holder, Policy, UnderWay};
 
-type LockedPolicy = MutexGuard<'static, Option<Box<dyn Policy>>>;
+type LockedPolicy<'a> = MutexGuard<'a, Option<Box<dyn Policy>>>;
+
+impl Holder for Pool {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> CudaResult<T>) -> CudaResult<T> {
+        let mut policy = self.lock_policy();
+        step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+    }
+
+    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
+        self.policy.growing()
+    }
+
+    fn returns(&self) -> Option<&UnderWay> {
+        self.policy.returns()
+    }
+}
 
 impl Pool {
-    /// Runs `work` with the pool's policy and the memory that it lives on: memory of the next layer for the pool of a
-    /// context, memory of the parent pool for a subpool.
-    pub fn with_policy<T>(
-        &'static self,
-        work: impl FnOnce(&mut dyn Policy, &dyn DeviceMemory) -> CudaResult<T>,
-    ) -> CudaResult<T> {
+    /// Runs `work` with the memory that the pool's policy lives on: memory of the next layer for the pool of a context,
+    /// memory of the parent pool for a subpool.
+    pub fn with_memory<T>(&'static self, work: impl FnOnce(&dyn DeviceMemory) -> T) -> T {
         let root = self.root();
         let growth = Growth::of(root);
-        let mut policy = self.lock_policy();
-        let policy = policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?;
         if self.parent.is_none() {
-            return work(policy, &growth);
+            return work(&growth);
         }
         let slabs = BorrowedSlabs { subpool: self };
-        let borrowed = ParentMemory {
+        work(&ParentMemory {
             parent: &root.policy,
             memory: &growth,
             observer: &slabs,
-        };
-        work(policy, &borrowed)
+        })
     }
 
     #[inline]
-    fn lock_policy(&'static self) -> LockedPolicy {
-        match self.policy.try_lock() {
+    fn lock_policy(&self) -> LockedPolicy<'_> {
+        match self.policy.policy().try_lock() {
             Ok(policy) => policy,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => self.wait_for_policy(),
@@ -49,12 +58,14 @@ impl Pool {
     }
 
     #[cold]
-    fn wait_for_policy(&'static self) -> LockedPolicy {
+    fn wait_for_policy(&self) -> LockedPolicy<'_> {
         let start = Instant::now();
-        let policy = lock(&self.policy);
+        let policy = lock(self.policy.policy());
         // A wait for a pool that does not serve this thread does not count: the thread frees a block of another thread.
-        if thread_pool::asks(self) && contention::note_wait(start) {
-            subpools::serve_thread_from_subpool(self.root());
+        if let Some(own) = thread_pool::asked_last(self)
+            && contention::note_wait(start)
+        {
+            subpools::serve_thread_from_subpool(own.root());
         }
         policy
     }

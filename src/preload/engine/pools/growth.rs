@@ -272,13 +272,9 @@ impl DeviceMemory for Growth {
         Ok(address)
     }
 
-    fn free(&self, address: u64) -> CudaResult {
+    fn free(&self, address: u64, size: u64) -> CudaResult {
         // SAFETY: the policy gives back an address that `allocate` gave it.
         let free = || self.in_context(|| check(unsafe { next::cuMemFree_v2(address) }));
-        let size = self.pool.registry.segment_size(address);
-        if size == 0 {
-            return free();
-        }
         // Off the books before the free: right after it, another thread may be given the same address.
         self.lost(address, size, false, false);
         let result = free();

@@ -8,7 +8,7 @@ use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::engine::state::totals::Usage;
 use base::sync::lock;
-use policy::Policy;
+use policy::{Policy, Shared};
 
 /// The most subpools of one pool. More threads than that share them.
 const MAX_SUBPOOLS: usize = 16;
@@ -18,8 +18,8 @@ pub struct Pool {
     pub location: Location,
     /// The sum of the live blocks.
     pub(super) usage: Usage,
-    /// `None` once the context is gone.
-    pub(super) policy: Mutex<Option<Box<dyn Policy>>>,
+    /// Taken out once the context is gone.
+    pub(super) policy: Shared,
     /// The pool that a subpool borrows from; `None` for the pool of a whole context.
     pub(super) parent: Option<&'static Pool>,
     subpools: Mutex<Vec<&'static Pool>>,
@@ -53,7 +53,7 @@ impl Pool {
         let pool: &'static Pool = Box::leak(Box::new(Pool {
             location,
             usage: Usage::default(),
-            policy: Mutex::new(Some(policy)),
+            policy: Shared::new(policy),
             parent,
             subpools: Mutex::default(),
             has_subpools: AtomicBool::new(false),

@@ -84,11 +84,6 @@ impl<P> Registry<P> {
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
     }
 
-    /// The bytes of the segment that begins at `address`; 0 if none does.
-    pub fn segment_size(&self, address: u64) -> u64 {
-        read(&self.segments).get(&address).map_or(0, |&(size, _)| size)
-    }
-
     /// The segments of a pool: first address and bytes.
     pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64)> {
         let segments = read(&self.segments);

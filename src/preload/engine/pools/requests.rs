@@ -12,12 +12,20 @@ use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use policy::device_memory::DeviceMemory;
-use policy::{Backing, Block, Policy, UsedBy, WaitTicket, WantedEvents, slabs};
+use policy::{Backing, Block, Due, Holder, Policy, Request, UsedBy, WaitTicket, serve, slabs, work_off};
+
+/// What a free still waits for.
+pub enum Unfinished {
+    /// The work that may use the block.
+    Work(WaitTicket),
+    /// The driver, which gets the block's segment back, and waits for that work itself.
+    Return(Due<'static>),
+}
 
 /// The outcome of a request to free.
 pub enum Freed {
     /// The block is free, and clean when the wait has ended. `None` if there is no wait.
-    Block(Block, Option<WaitTicket>),
+    Block(Block, Option<Unfinished>),
     /// The address lies in memory of the pool, but no live block begins there.
     NoBlock,
     /// The address does not lie in memory of the pool.
@@ -29,67 +37,86 @@ fn lacks_memory(result: &CudaResult<Block>) -> bool {
 }
 
 impl Pool {
-    /// A block of this very pool. `stream` is the identity of the stream that the block will be used on, if that is
-    /// known.
-    fn allocate(&'static self, size: u64, stream: Option<u64>) -> CudaResult<Block> {
-        let (block, wanted) = self.with_policy(|policy, memory| {
-            let block = policy.allocate(memory, size, stream)?;
-            self.state
-                .ledger
-                .block_obtained(self.location.device, &self.usage, &block);
-            Ok((block, policy.take_wanted_events()))
-        })?;
-        self.record_events(wanted);
-        Ok(block)
+    /// A block of this very pool.
+    fn allocate(&'static self, request: Request) -> CudaResult<Block> {
+        let request = request.during_capture(self.state.captures.any_open());
+        let (device, ledger) = (self.location.device, &self.state.ledger);
+        let got = |block: &Block| ledger.block_obtained(device, &self.usage, block);
+        self.with_memory(|memory| serve(self, memory, request, got))
     }
 
-    /// Frees the block that begins at `address`. A wait begins if the block is awaited.
+    /// Frees the block that begins at `address`. What it still waits for is for the caller to `finish`, if the block is
+    /// awaited.
     pub fn free(&'static self, address: u64, used_by: UsedBy) -> Freed {
-        let mut wanted = Vec::new();
-        let freed = self.with_policy(|policy, memory| {
+        let is_awaited = used_by == UsedBy::Awaited;
+        let freed = self.with_policy(|policy| {
             // To the policy a slab is a live block, but the job did not allocate it.
             if self.has_lent(address) {
-                return Ok(Freed::NoBlock);
+                return Ok((Freed::NoBlock, None));
             }
-            Ok(match policy.free(memory, address, used_by) {
-                Some(block) => {
-                    self.usage.returned(&block);
-                    wanted = policy.take_wanted_events();
-                    let is_awaited = used_by == UsedBy::Awaited;
-                    Freed::Block(block, is_awaited.then(|| policy.begin_wait()).flatten())
+            let Some(block) = policy.free(address, used_by) else {
+                let is_pooled = self.parent.is_some() || policy.owns(address);
+                return Ok((if is_pooled { Freed::NoBlock } else { Freed::NotPooled }, None));
+            };
+            self.usage.returned(&block);
+            match Due::next(self, policy, is_awaited) {
+                Some(due) if is_awaited && due.work.gives_back() => {
+                    Ok((Freed::Block(block, Some(Unfinished::Return(due))), None))
                 }
-                None if self.parent.is_some() || policy.owns(address) => Freed::NoBlock,
-                None => Freed::NotPooled,
-            })
+                due => {
+                    let ticket = is_awaited.then(|| policy.begin_wait()).flatten();
+                    Ok((Freed::Block(block, ticket.map(Unfinished::Work)), due))
+                }
+            }
         });
-        self.record_events(wanted);
         // An error means that the pool's context is gone.
-        freed.unwrap_or(Freed::NotPooled)
+        let (freed, due) = freed.unwrap_or((Freed::NotPooled, None));
+        self.work_off(due);
+        freed
     }
 
-    /// Records the events that the policy wants. The policy is not locked meanwhile, because the queue of a stream may be
-    /// full.
-    fn record_events(&'static self, wanted: Vec<WantedEvents>) {
-        for wanted in wanted {
-            let recorded = wanted.record(&Growth::of(self.root()));
-            let _ = self.with_policy(|policy, memory| {
-                policy.events_recorded(memory, wanted, recorded);
-                Ok(())
-            });
+    /// Waits for what a free still waits for; returns the driver's answer.
+    pub fn finish(&'static self, unfinished: Unfinished) -> CudaResult {
+        let ticket = match unfinished {
+            Unfinished::Work(ticket) => Some(ticket),
+            Unfinished::Return(due) => match self.work_off(Some(due)) {
+                // The driver did not take it, so it is still memory of the pool.
+                0 => self.begin_wait(),
+                _ => None,
+            },
+        };
+        let Some(ticket) = ticket else { return Ok(()) };
+        let waited = self.wait_for_users();
+        if waited == Ok(true) {
+            self.end_wait(ticket);
+        }
+        waited.map(drop)
+    }
+
+    fn work_off(&'static self, due: Option<Due<'static>>) -> u64 {
+        match due {
+            Some(_) => self.with_memory(|memory| work_off(self, memory, due)),
+            None => 0,
         }
     }
 
+    /// Changes the policy, and does the work that becomes due.
+    fn change(&'static self, change: impl FnOnce(&mut dyn Policy)) {
+        let due = self.with_policy(|policy| {
+            change(policy);
+            Ok(Due::next(self, policy, false))
+        });
+        // If the context is gone meanwhile, nothing is left to do.
+        self.work_off(due.ok().flatten());
+    }
+
     fn begin_wait(&'static self) -> Option<WaitTicket> {
-        self.with_policy(|policy, _| Ok(policy.begin_wait())).ok().flatten()
+        self.with_policy(|policy| Ok(policy.begin_wait())).ok().flatten()
     }
 
     /// A wait for all work that may use memory of this pool has ended.
     pub fn end_wait(&'static self, ticket: WaitTicket) {
-        // If the context is gone meanwhile, nothing is left to do.
-        let _ = self.with_policy(|policy, memory| {
-            policy.end_wait(memory, ticket);
-            Ok(())
-        });
+        self.change(|policy| policy.end_wait(ticket));
     }
 
     /// Whether the device has so much memory at all.
@@ -109,6 +136,15 @@ impl Pool {
     }
 }
 
+/// What became of a device's memory that held no live block.
+#[derive(Default)]
+struct Reclaimed {
+    /// Whether dirty memory became clean.
+    cleaned: bool,
+    /// Bytes that went back to the next layer.
+    given_back: u64,
+}
+
 /// Waits that have begun in pools.
 pub struct Waits(Vec<(&'static Pool, WaitTicket)>);
 
@@ -124,12 +160,12 @@ impl Waits {
 impl Pools {
     /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
     /// idle memory of all contexts is given back, and the other pools of the context are asked.
-    pub fn allocate(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> CudaResult<Block> {
-        let from = |pool: &'static Pool| pool.allocate(size, stream);
+    pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
+        let size = request.bytes();
+        let from = |pool: &'static Pool| pool.allocate(request);
         let root = pool.root();
         let after_release = || {
-            let (cleaned, released) = self.reclaim(root.location.device);
-            let may_help = cleaned || released > 0 || root.has_subpools();
+            let may_help = self.make_room(root.location.device) || root.has_subpools();
             may_help.then(|| from(root))
         };
         let first = if size <= slabs::LARGEST_REQUEST_BYTES {
@@ -167,7 +203,7 @@ impl Pools {
     /// What the policy whose memory may hold `address` answers.
     fn ask_owner<T>(&self, address: u64, ask: impl FnOnce(&dyn Policy) -> Option<T>) -> Option<T> {
         let pool = self.possible_owner(address)?;
-        ask(lock(&pool.policy).as_deref()?)
+        ask(lock(pool.policy.policy()).as_deref()?)
     }
 
     /// The live block that holds `address`.
@@ -178,12 +214,12 @@ impl Pools {
     /// The live block that holds `address`, its device and context, and the memory behind it.
     pub fn backing_at(&self, address: u64) -> Option<(Location, Block, Backing)> {
         let pool = self.possible_owner(address)?;
-        let policy = lock(&pool.policy);
+        let policy = lock(pool.policy.policy());
         let policy = policy.as_deref()?;
         let block = policy.find(address)?;
         let backing = match pool.parent {
             None => policy.backing(&block),
-            Some(parent) => lock(&parent.policy).as_deref()?.backing(&block),
+            Some(parent) => lock(parent.policy.policy()).as_deref()?.backing(&block),
         };
         Some((pool.location, block, backing?))
     }
@@ -198,12 +234,12 @@ impl Pools {
     pub fn allow_peers(&self, device: i16) {
         for pool in self.of_device(device) {
             // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
-            let allowed = pool.with_policy(|policy, memory| {
-                let mapped = policy.virtual_memory().mapped;
-                mapped
-                    .into_iter()
-                    .try_for_each(|(address, size)| memory.allow_access(address, size))
-            });
+            let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory().mapped));
+            let allow = |ranges: Vec<(u64, u64)>| {
+                let mut ranges = ranges.into_iter();
+                pool.with_memory(|memory| ranges.try_for_each(|(address, size)| memory.allow_access(address, size)))
+            };
+            let allowed = mapped.and_then(allow);
             if let Err(DriverError(problem)) = allowed {
                 tracing::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
@@ -216,33 +252,39 @@ impl Pools {
     /// Gives memory of a device without live blocks back to the next layer; returns bytes. Waits for the work that may
     /// use free memory.
     pub fn release_idle(&self, device: i16) -> u64 {
-        self.reclaim(device).1
+        self.reclaim(device).given_back
     }
 
-    /// Waits until the free memory of a device is clean, and gives back what holds no live block. Returns whether dirty
-    /// memory became clean, and how many bytes were given back. Does nothing while a capture is open.
-    fn reclaim(&self, device: i16) -> (bool, u64) {
+    /// The same for a caller that found no memory. Returns whether there may be some now.
+    pub fn make_room(&self, device: i16) -> bool {
+        let Reclaimed { cleaned, given_back } = self.reclaim(device);
+        // Another thread may be giving memory back, so that this one has not found it.
+        let waited = self
+            .of_device(device)
+            .into_iter()
+            .map(|pool| pool.policy.wait_for_returns());
+        waited.fold(cleaned || given_back > 0, |may_help, waited| may_help | waited)
+    }
+
+    /// Waits until the free memory of a device is clean, and gives back what holds no live block. Does nothing while a
+    /// capture is open.
+    fn reclaim(&self, device: i16) -> Reclaimed {
+        let mut reclaimed = Reclaimed::default();
         if self.state.captures.any_open() {
-            return (false, 0);
+            return reclaimed;
         }
-        let mut cleaned = false;
         for root in self.of_device(device) {
             if let Some(waits) = self.begin_waits(root)
                 && root.wait_for_users() == Ok(true)
             {
                 waits.end();
-                cleaned = true;
+                reclaimed.cleaned = true;
             }
+            let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
+            // The last is the pool of the context. Only what that gives back reaches the next layer.
+            reclaimed.given_back += root.family().map(release).last().unwrap_or(0);
         }
-        let release = |pool: &'static Pool| {
-            pool.with_policy(|policy, memory| match memory.is_capturing() {
-                false => Ok(policy.release_idle(memory)),
-                true => Ok(0),
-            })
-        };
-        // The last of a family is the pool of the context. Only what that gives back reaches the next layer.
-        let released = |pool: &'static Pool| pool.family().fold(0, |_, one| release(one).unwrap_or(0));
-        (cleaned, self.of_device(device).into_iter().map(released).sum())
+        reclaimed
     }
 
     /// Begins a wait in each pool of a context that has dirty memory. `None` if there is no such pool.
@@ -255,11 +297,7 @@ impl Pools {
     /// The last open capture has ended. Events can be recorded again on the streams of what was freed meanwhile.
     pub fn captures_over(&self) {
         for pool in self.select(|_| true).into_iter().flat_map(Pool::family) {
-            let wanted = pool.with_policy(|policy, _| {
-                policy.want_events();
-                Ok(policy.take_wanted_events())
-            });
-            pool.record_events(wanted.unwrap_or_default());
+            pool.change(|policy| policy.want_events());
         }
     }
 
@@ -289,7 +327,7 @@ impl Pools {
         for root in self.of_device(device) {
             // All locks at the same time, so that no slab is missed or counted twice while it changes hands. The parent's
             // lock comes last, as always.
-            let family: Vec<_> = root.family().map(|pool| lock(&pool.policy)).collect();
+            let family: Vec<_> = root.family().map(|pool| lock(pool.policy.policy())).collect();
             for one in family.iter().filter_map(|policy| policy.as_deref()) {
                 let one = one.statistics();
                 free += one.free;

@@ -8,7 +8,6 @@ use super::pool::Pool;
 use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
-use base::sync::lock;
 use policy::Policy;
 
 /// A pool whose context is about to be destroyed, with what it held.
@@ -29,7 +28,7 @@ impl Pools {
         let device = pool.location.device;
         let mut policies = Vec::new();
         for one in pool.family() {
-            policies.push((one, lock(&one.policy).take()?));
+            policies.push((one, one.policy.take()?));
         }
         let slabs = self.registry.slabs_of(|subpool| ptr::eq(subpool.root(), pool));
         for (one, policy) in &policies {
@@ -86,7 +85,7 @@ impl Pools {
                 let record = records::block_obtained(api, device, &block, 0);
                 self.state.records.write(record);
             }
-            *lock(&one.policy) = Some(policy);
+            one.policy.put(policy);
         }
         self.registry.contexts_mut().insert(pool.location.context, pool);
     }

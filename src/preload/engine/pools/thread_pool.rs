@@ -25,9 +25,11 @@ pub fn remember(generation: u64, pool: &'static Pool) {
     let _ = LAST.try_with(|last| last.set((generation, pool.location.context, pool)));
 }
 
-/// Whether this thread asks `pool` for memory.
-pub fn asks(pool: &'static Pool) -> bool {
-    LAST.try_with(|last| ptr::eq(last.get().2, pool)).unwrap_or(false)
+/// `pool`, if this thread asks it for memory.
+pub fn asked_last(pool: &Pool) -> Option<&'static Pool> {
+    let last = LAST.try_with(|last| last.get().2).ok()?;
+    // SAFETY: a pool is never freed.
+    ptr::eq(last, pool).then(|| unsafe { &*last })
 }
 
 /// Whether `pool` still serves its context; if so, the generation of the registry in which it does.

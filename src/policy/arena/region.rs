@@ -1,0 +1,20 @@
+//! Which part of the memory serves a request.
+
+/// The kind of requests that a segment serves, so that a policy can keep small requests apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Region {
+    Main = 0,
+    Small = 1,
+}
+
+/// The part of a free block that a request gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The first part that is aligned as the request wants it.
+    Head,
+    /// The last one.
+    Tail,
+    #[expect(dead_code, reason = "for memory that is mapped in parts")]
+    /// The part that begins this many units after the beginning of the block.
+    At(u32),
+}

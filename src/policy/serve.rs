@@ -1,0 +1,215 @@
+//! How a policy is served: it decides while it is locked, its work is carried out while it is not, and it learns what the
+//! work achieved.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard};
+
+use base::cuda::DriverError;
+use base::sync::lock;
+
+use crate::device_memory::DeviceMemory;
+use crate::policy::{Block, Decision, Policy, UsedBy};
+use crate::request::Request;
+use crate::under_way::{Ticket, UnderWay};
+use crate::work::Work;
+
+/// Has a policy, and says who may use it when.
+pub trait Holder {
+    /// Runs `step` with the policy, while nobody else uses it. Calls of the driver must not be made in `step`. An error
+    /// if there is no policy any more.
+    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
+
+    /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile.
+    fn growing(&self) -> Option<MutexGuard<'_, ()>>;
+
+    /// Notes which memory is on its way back to the next layer. `None` if only one thread uses the policy.
+    fn returns(&self) -> Option<&UnderWay>;
+}
+
+/// Work that is due.
+pub struct Due<'a> {
+    pub work: Work,
+    /// Work that gives memory back is under way until this is dropped.
+    _ticket: Option<Ticket<'a>>,
+}
+
+impl<'a> Due<'a> {
+    /// Called while the policy is locked, so that the memory is always either the policy's or known to be under way.
+    pub fn of(holder: &'a impl Holder, work: Work) -> Self {
+        let returns = holder.returns().filter(|_| work.gives_back());
+        Due {
+            work,
+            _ticket: returns.map(UnderWay::begin),
+        }
+    }
+
+    /// The work of `policy`, which is that of `holder`, that is due next; see `Policy::next_work`.
+    #[inline]
+    pub fn next(holder: &'a impl Holder, policy: &mut dyn Policy, may_wait: bool) -> Option<Self> {
+        policy.next_work(may_wait).map(|work| Due::of(holder, work))
+    }
+}
+
+/// A policy that threads share.
+pub struct Shared {
+    policy: Mutex<Option<Box<dyn Policy>>>,
+    growing: Mutex<()>,
+    returns: UnderWay,
+}
+
+impl Shared {
+    pub fn new(policy: Box<dyn Policy>) -> Self {
+        Shared {
+            policy: Mutex::new(Some(policy)),
+            growing: Mutex::default(),
+            returns: UnderWay::default(),
+        }
+    }
+
+    /// Waits until the memory is there that is on its way back to the next layer. Returns whether there was any.
+    pub fn wait_for_returns(&self) -> bool {
+        self.returns.wait()
+    }
+
+    /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
+    pub fn take(&self) -> Option<Box<dyn Policy>> {
+        let _growing = lock(&self.growing);
+        loop {
+            let mut policy = lock(&self.policy);
+            if !self.returns.is_under_way() {
+                return policy.take();
+            }
+            drop(policy);
+            self.returns.wait();
+        }
+    }
+
+    pub fn put(&self, policy: Box<dyn Policy>) {
+        *lock(&self.policy) = Some(policy);
+    }
+
+    /// The policy; `None` after `take`.
+    pub fn policy(&self) -> &Mutex<Option<Box<dyn Policy>>> {
+        &self.policy
+    }
+}
+
+impl Holder for Shared {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        let mut policy = lock(&self.policy);
+        step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
+    }
+
+    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
+        Some(lock(&self.growing))
+    }
+
+    fn returns(&self) -> Option<&UnderWay> {
+        Some(&self.returns)
+    }
+}
+
+/// A policy that one thread uses.
+impl Holder for RefCell<Box<dyn Policy>> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        step(self.borrow_mut().as_mut())
+    }
+
+    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
+        None
+    }
+
+    fn returns(&self) -> Option<&UnderWay> {
+        None
+    }
+}
+
+/// What comes next in a request.
+enum Step<'a> {
+    /// The answer, and work that is due.
+    Done(Result<Block, DriverError>, Option<Due<'a>>),
+    First(Due<'a>),
+    Grow,
+}
+
+/// A block for the request. `got` is called with it before anybody else can use the policy.
+///
+/// Waits for nothing. If the answer is out of memory, the caller waits, gives idle memory back, and tries once more.
+pub fn serve(
+    holder: &impl Holder,
+    memory: &dyn DeviceMemory,
+    mut request: Request,
+    got: impl Fn(&Block),
+) -> Result<Block, DriverError> {
+    let mut growing = None;
+    let mut done: Option<Due> = None;
+    let (answer, due) = loop {
+        let step = holder.with_policy(|policy| {
+            // In the same step as the decision, so that nobody else takes what the work has obtained.
+            let committed = done.take().map_or(Ok(()), |due| policy.commit(due.work));
+            let answer = match committed.and_then(|()| policy.decide(&mut request)) {
+                Ok(Decision::First(work)) => return Ok(Step::First(Due::of(holder, work))),
+                Ok(Decision::Grow) => return Ok(Step::Grow),
+                Ok(Decision::Block(block)) => Ok(block),
+                Err(problem) => Err(problem),
+            };
+            if let Ok(block) = &answer {
+                got(block);
+            }
+            Ok(Step::Done(answer, Due::next(holder, policy, false)))
+        })?;
+        match step {
+            Step::First(mut due) => {
+                due.work.carry_out(memory);
+                done = Some(due);
+            }
+            Step::Grow => {
+                growing = holder.growing();
+                request.may_grow = true;
+            }
+            Step::Done(answer, due) => break (answer, due),
+        }
+    };
+    drop(growing);
+    work_off(holder, memory, due);
+    answer
+}
+
+/// Frees the live block that begins at `address`.
+pub fn free(holder: &impl Holder, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
+    let may_wait = matches!(used_by, UsedBy::Nothing | UsedBy::Awaited);
+    let freed = holder.with_policy(|policy| {
+        let block = policy.free(address, used_by);
+        Ok((block, Due::next(holder, policy, may_wait)))
+    });
+    let (block, due) = freed.ok()?;
+    work_off(holder, memory, due);
+    block
+}
+
+/// Does the work that is due, and all that becomes due meanwhile. `due` is the first of it. Returns how many bytes were
+/// given back.
+pub fn work_off<'a>(holder: &'a impl Holder, memory: &dyn DeviceMemory, due: Option<Due<'a>>) -> u64 {
+    let (mut next, mut given_back) = (due, 0);
+    while let Some(mut due) = next {
+        due.work.carry_out(memory);
+        given_back += due.work.given_back();
+        // No request depends on this work. If the context is gone meanwhile, nothing is left to do.
+        let committed = holder.with_policy(|policy| {
+            let _ = policy.commit(due.work);
+            Ok(Due::next(holder, policy, false))
+        });
+        next = committed.ok().flatten();
+    }
+    given_back
+}
+
+/// Gives clean memory without a live block back; returns bytes. May wait for the GPU.
+pub fn release_idle(holder: &impl Holder, memory: &dyn DeviceMemory) -> u64 {
+    let taken = holder.with_policy(|policy| {
+        let works = policy.release_idle().into_iter();
+        Ok(works.map(|work| Due::of(holder, work)).collect::<Vec<_>>())
+    });
+    let works = taken.unwrap_or_default().into_iter();
+    works.map(|due| work_off(holder, memory, Some(due))).sum()
+}

@@ -1,0 +1,230 @@
+//! Work that a policy wants to be done: the calls of the driver that it needs.
+//!
+//! A policy decides under its lock, and `Work::carry_out` is called without it, because calls of the driver take their
+//! time and may wait. The policy then learns by `Policy::commit` what was achieved. What a piece of work uses is taken out
+//! of the policy's lists before, so nobody else can use it meanwhile.
+//!
+//! Work that was not carried out, or only in part, can be committed too: then less was achieved.
+
+use base::cuda::DriverError;
+
+use crate::auto_growth::mapping::{Map, Unmap};
+use crate::blocks::UNIT;
+use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
+use crate::request::LARGEST_UNITS;
+
+#[derive(Debug)]
+pub enum Work {
+    /// Find out what a policy must know before it grows.
+    Ask(Ask),
+    /// Look whether events are done.
+    Look(Look),
+    /// Record events that tell when blocks are clean.
+    Record(Record),
+    /// Forget events that tell nothing any more.
+    Forget(Vec<EventId>),
+    /// Obtain a segment from the next layer.
+    Obtain(Obtain),
+    /// Give segments back. The next layer may wait for the work that uses them.
+    Return(Return),
+    /// Make a place out of mapped memory.
+    Map(Box<Map>),
+    /// Give mapped memory back.
+    Unmap(Box<Unmap>),
+}
+
+impl Work {
+    /// Makes the calls of the driver. No policy is locked meanwhile.
+    pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        match self {
+            Work::Ask(ask) => ask.carry_out(memory),
+            Work::Look(look) => look.carry_out(memory),
+            Work::Record(record) => record.carry_out(memory),
+            Work::Forget(events) => events.drain(..).for_each(|event| memory.forget_event(event)),
+            Work::Obtain(obtain) => obtain.carry_out(memory),
+            Work::Return(give_back) => give_back.carry_out(memory),
+            Work::Map(map) => map.carry_out(memory),
+            Work::Unmap(unmap) => unmap.carry_out(memory),
+        }
+    }
+
+    /// Whether this work gives memory back, so that another request can be served when it is done.
+    pub fn gives_back(&self) -> bool {
+        matches!(self, Work::Return(_) | Work::Unmap(_))
+    }
+
+    /// Bytes that this work has given back to the next layer.
+    pub fn given_back(&self) -> u64 {
+        match self {
+            Work::Return(give_back) => give_back.given_back(),
+            Work::Unmap(unmap) => unmap.given_back(),
+            _ => 0,
+        }
+    }
+}
+
+/// What a policy wants to know of the device, and the answer.
+#[derive(Debug)]
+pub enum Ask {
+    Available(Option<Available>),
+    /// The granularity of physical memory, and the memory of the device. `None`: there is no virtual memory management.
+    VirtualMemory(Option<(u64, Available)>),
+}
+
+impl Ask {
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        match self {
+            Ask::Available(answer) => *answer = memory.available().ok(),
+            Ask::VirtualMemory(answer) => {
+                let granularity = memory.granularity();
+                *answer = granularity.map(|bytes| (bytes, memory.available().unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// Events that were recorded for some batches. They are taken out of the batches, so nobody else looks at them or
+/// forgets them meanwhile.
+#[derive(Debug)]
+pub struct Look {
+    pub(crate) batches: Vec<Looked>,
+}
+
+/// The events of one batch.
+#[derive(Debug)]
+pub(crate) struct Looked {
+    pub batch: usize,
+    pub generation: u64,
+    pub recorded_at: u64,
+    pub events: Vec<EventId>,
+    pub are_done: bool,
+}
+
+impl Look {
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        for looked in &mut self.batches {
+            looked.are_done = looked.events.iter().all(|&event| memory.event_is_done(event));
+        }
+    }
+}
+
+/// Events to be recorded on the streams that may use the blocks of a batch.
+#[derive(Debug)]
+pub struct Record {
+    pub(crate) batch: usize,
+    pub(crate) generation: u64,
+    pub(crate) joined: u64,
+    /// `None` for all streams.
+    pub(crate) streams: Option<Box<[u64]>>,
+    pub(crate) outcome: Result<Vec<EventId>, NoEvent>,
+}
+
+impl Record {
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        self.outcome = match &self.streams {
+            None => memory.record_all(),
+            Some(streams) => Self::record_each(memory, streams),
+        };
+    }
+
+    fn record_each(memory: &dyn DeviceMemory, streams: &[u64]) -> Result<Vec<EventId>, NoEvent> {
+        let mut events = Vec::with_capacity(streams.len());
+        for &stream in streams {
+            match memory.record_event(stream) {
+                Ok(event) => events.push(event),
+                Err(problem) => {
+                    events.into_iter().for_each(|event| memory.forget_event(event));
+                    return Err(problem);
+                }
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// The next size to ask for if the device has no room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Smaller {
+    Half,
+    /// The least size at once.
+    Least,
+}
+
+/// A segment to be obtained.
+#[derive(Debug)]
+pub struct Obtain {
+    /// Bytes to ask for.
+    pub(crate) size: u64,
+    /// Bytes that are enough.
+    pub(crate) least: u64,
+    pub(crate) smaller: Smaller,
+    /// Whether the segment serves a single request.
+    pub(crate) is_dedicated: bool,
+    /// The first address of the segment, which has `size` bytes.
+    pub(crate) address: Result<u64, DriverError>,
+}
+
+impl Obtain {
+    pub(crate) fn new(size: u64, least: u64, smaller: Smaller) -> Self {
+        Obtain {
+            size: size.max(least),
+            least,
+            smaller,
+            is_dedicated: false,
+            address: Err(DriverError::OUT_OF_MEMORY),
+        }
+    }
+
+    /// The segment serves a single request.
+    pub(crate) fn dedicated(self) -> Self {
+        Obtain {
+            is_dedicated: true,
+            ..self
+        }
+    }
+
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        loop {
+            self.address = match self.size / UNIT {
+                ..=LARGEST_UNITS => memory.allocate(self.size),
+                _ => Err(DriverError::OUT_OF_MEMORY),
+            };
+            if self.size <= self.least || self.address != Err(DriverError::OUT_OF_MEMORY) {
+                return;
+            }
+            self.size = match self.smaller {
+                Smaller::Half => (self.size / 2 / UNIT * UNIT).max(self.least),
+                Smaller::Least => self.least,
+            };
+        }
+    }
+}
+
+/// Segments, or parts of segments, that are given back. The arena does not list them any more.
+#[derive(Debug)]
+pub struct Return {
+    pub(crate) pieces: Vec<Piece>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub address: u64,
+    pub size: u64,
+    /// Whether no work uses it.
+    pub is_clean: bool,
+    pub is_gone: bool,
+}
+
+impl Return {
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        for piece in &mut self.pieces {
+            // Giving memory back waits for the device, which an open stream capture does not allow.
+            piece.is_gone = !memory.is_capturing() && memory.free(piece.address, piece.size).is_ok();
+        }
+    }
+
+    fn given_back(&self) -> u64 {
+        let gone = self.pieces.iter().filter(|piece| piece.is_gone);
+        gone.map(|piece| piece.size).sum()
+    }
+}
