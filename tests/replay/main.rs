@@ -1,6 +1,7 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
 mod inputs;
+mod prices;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -2,8 +2,9 @@
 //! policy never joins two segments by accident.
 //!
 //! The device has a clock. It shows the time of the trace, plus what calls and waits took so far. The GPU is behind: work
-//! is done `lag` after the host submitted it. After a wait the GPU has caught up. From then on it falls behind by at most
-//! the time that has passed, because it has no more work than the host submitted since.
+//! is done `lag` after the host submitted it. The host submits work while the time of the trace passes, and none while it
+//! calls the driver or waits. After a wait the GPU has caught up. From then on it falls behind by at most the time of the
+//! trace that has passed, because it has no more work than the host submitted since.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -34,9 +35,10 @@ pub struct ModelDevice {
     requests: Cell<u64>,
     /// The time of the latest request in the trace.
     trace_ns: Cell<u64>,
-    /// By the clock: when the host submitted its latest work, and when its latest wait ended.
+    /// When the host submitted its latest work, by the clock.
     submitted_ns: Cell<u64>,
-    waited_until_ns: Cell<u64>,
+    /// The time of the trace at the latest wait.
+    waited_at_ns: Cell<u64>,
     next: Cell<u64>,
     next_event: Cell<u64>,
     /// By number, when an event is done: the time, and after how many requests.
@@ -71,7 +73,7 @@ impl ModelDevice {
             requests: Cell::new(0),
             trace_ns: Cell::new(0),
             submitted_ns: Cell::new(0),
-            waited_until_ns: Cell::new(0),
+            waited_at_ns: Cell::new(0),
             next: Cell::new(GAP),
             next_event: Cell::new(0),
             events: RefCell::default(),
@@ -93,12 +95,13 @@ impl ModelDevice {
         *self.bill.borrow()
     }
 
-    /// The job allocates or frees, at this time of the trace. Before that it submitted work.
+    /// The job allocates or frees, at this time of the trace, which is not before that of the last call.
     pub fn requested(&self, doing: Doing, trace_ns: u64) {
         self.doing.set(doing);
         self.requests.set(self.requests.get() + 1);
-        self.trace_ns.set(trace_ns);
-        self.submitted_ns.set(self.now_ns());
+        if self.trace_ns.replace(trace_ns) < trace_ns {
+            self.submitted_ns.set(self.now_ns());
+        }
     }
 
     fn now_ns(&self) -> u64 {
@@ -107,9 +110,8 @@ impl ModelDevice {
 
     /// When the work is done that was submitted until now.
     fn done_ns(&self) -> u64 {
-        let submitted = self.submitted_ns.get();
-        let since_wait = submitted.saturating_sub(self.waited_until_ns.get());
-        submitted.saturating_add(self.lag_ns.min(since_wait))
+        let since_wait_ns = self.trace_ns.get() - self.waited_at_ns.get();
+        self.submitted_ns.get().saturating_add(self.lag_ns.min(since_wait_ns))
     }
 
     /// The host waits for all work of the GPU.
@@ -121,8 +123,7 @@ impl ModelDevice {
             Doing::Frees => bill.waits_in_frees += 1,
         }
         bill.waited_ns = bill.waited_ns.saturating_add(takes_ns);
-        drop(bill);
-        self.waited_until_ns.set(self.now_ns());
+        self.waited_at_ns.set(self.trace_ns.get());
     }
 
     /// A call was made for `size` bytes.
