@@ -28,7 +28,8 @@ pub trait ArenaPolicy: Send {
         Ok(())
     }
 
-    /// Whether the segment at this address is given back as soon as no block in it is live, by a free that waits.
+    /// Whether the segment at this address is given back as soon as no block in it is live. Only a free that
+    /// waits does that, because the next layer waits.
     fn is_given_back(&self, _segment: u64) -> bool {
         false
     }
@@ -84,8 +85,7 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block> {
         let (arena, policy) = (&mut self.arena, &mut self.policy);
         let (block, free_block) = arena.free(address, used_by)?;
-        if matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) && policy.is_given_back(arena.segment_base(free_block))
-        {
+        if used_by == UsedBy::Awaited && policy.is_given_back(arena.segment_base(free_block)) {
             arena.give_back_when_idle(free_block);
         } else if used_by == UsedBy::Nothing {
             policy.after_clean(arena, free_block);

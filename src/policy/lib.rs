@@ -39,7 +39,7 @@ use naive_best_fit::NaiveBestFit;
 
 pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
 pub use request::Request;
-pub use serve::{Due, Holder, Shared, free, release_idle, serve, work_off};
+pub use serve::{Due, Growing, Holder, Shared, free, release_idle, serve, work_off};
 pub use slabs::subpool;
 pub use under_way::UnderWay;
 pub use work::Work;

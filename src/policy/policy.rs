@@ -57,7 +57,7 @@ pub struct Statistics {
 /// Which work may still use a block when it is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedBy<'a> {
-    /// None: the caller has waited for it.
+    /// None.
     Nothing,
     /// Work on these streams, by identity in ascending order.
     Streams(&'a [u64]),
@@ -93,8 +93,8 @@ pub trait Policy: Send {
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block>;
 
     /// Work that is due, beside all requests: events to be recorded, or memory to be given back. The caller asks in the
-    /// same step after each call that changes the policy, and again after each commit, until there is none. Only a free
-    /// that waits for the GPU (`UsedBy::Awaited`, `UsedBy::Nothing`) gets work that waits (`may_wait`).
+    /// same step after each call that changes the policy, and again after each commit, until there is none. Only after
+    /// a free of an awaited block the caller gets work that waits (`may_wait`).
     fn next_work(&mut self, may_wait: bool) -> Option<Work>;
 
     /// What the work achieved becomes part of the books, and what it did not use is free again. An error is the answer to

@@ -82,6 +82,11 @@ impl Request {
         }
     }
 
+    /// From now on the caller alone makes the policy grow; see `Decision::Grow`.
+    pub fn grow_alone(&mut self) {
+        self.may_grow = true;
+    }
+
     /// Bytes that the job asked for.
     pub fn bytes(&self) -> u64 {
         self.bytes

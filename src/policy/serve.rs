@@ -2,7 +2,7 @@
 //! work achieved.
 
 use std::cell::RefCell;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use base::cuda::DriverError;
 use base::sync::lock;
@@ -19,12 +19,16 @@ pub trait Holder {
     /// if there is no policy any more.
     fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError>;
 
-    /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile.
-    fn growing(&self) -> Option<MutexGuard<'_, ()>>;
+    /// Until the result is dropped, only the caller makes this policy grow. Others use the policy meanwhile. An error is
+    /// the answer to the request.
+    fn growing(&self) -> Result<Growing<'_>, DriverError>;
 
     /// Notes which memory is on its way back to the next layer. `None` if only one thread uses the policy.
     fn returns(&self) -> Option<&UnderWay>;
 }
+
+/// Only the caller makes a policy grow.
+pub type Growing<'a> = Option<MutexGuard<'a, ()>>;
 
 /// Work that is due.
 pub struct Due<'a> {
@@ -66,6 +70,15 @@ impl Shared {
         }
     }
 
+    /// As `growing`, but waits for nobody who makes the policy grow: the request then fails, to be served elsewhere.
+    pub fn growing_at_once(&self) -> Result<Growing<'_>, DriverError> {
+        match self.growing.try_lock() {
+            Ok(growing) => Ok(Some(growing)),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(Some(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => Err(DriverError::OUT_OF_MEMORY),
+        }
+    }
+
     /// Waits until the memory is there that is on its way back to the next layer. Returns whether there was any.
     pub fn wait_for_returns(&self) -> bool {
         self.returns.wait()
@@ -100,8 +113,8 @@ impl Holder for Shared {
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
-    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
-        Some(lock(&self.growing))
+    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+        Ok(Some(lock(&self.growing)))
     }
 
     fn returns(&self) -> Option<&UnderWay> {
@@ -115,8 +128,8 @@ impl Holder for RefCell<Box<dyn Policy>> {
         step(self.borrow_mut().as_mut())
     }
 
-    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
-        None
+    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+        Ok(None)
     }
 
     fn returns(&self) -> Option<&UnderWay> {
@@ -164,8 +177,8 @@ pub fn serve(
                 done = Some(due);
             }
             Step::Grow => {
-                growing = holder.growing();
-                request.may_grow = true;
+                growing = holder.growing()?;
+                request.grow_alone();
             }
             Step::Done(answer, due) => break (answer, due),
         }
@@ -175,9 +188,9 @@ pub fn serve(
     answer
 }
 
-/// Frees the live block that begins at `address`.
+/// Frees the live block that begins at `address`. If it is awaited, the caller begins the wait next.
 pub fn free(holder: &impl Holder, memory: &dyn DeviceMemory, address: u64, used_by: UsedBy) -> Option<Block> {
-    let may_wait = matches!(used_by, UsedBy::Nothing | UsedBy::Awaited);
+    let may_wait = used_by == UsedBy::Awaited;
     let freed = holder.with_policy(|policy| {
         let block = policy.free(address, used_by);
         Ok((block, Due::next(holder, policy, may_wait)))

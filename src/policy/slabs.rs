@@ -15,7 +15,8 @@ use crate::blocks::{Id, NONE, UNIT};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::policy::{Block, Policy, UsedBy};
 use crate::request::Request;
-use crate::serve::{Due, Holder, Shared, serve, work_off};
+use crate::serve::{Due, Growing, Holder, Shared, serve, work_off};
+use crate::under_way::UnderWay;
 use crate::work::{Obtain, Return, Smaller, Work};
 
 /// Size of a slab in bytes: 32 requests of the largest size, so that the parent pool is locked rarely. A judgement, not
@@ -94,6 +95,24 @@ pub trait SlabObserver {
     fn returned(&self, address: u64, size: u64);
 }
 
+/// A parent that lends a slab at once or not at all. While another thread makes it grow, it may have room for a request
+/// that it has none for a slab for, and then no request waits for the driver.
+struct Lender<'a>(&'a Shared);
+
+impl Holder for Lender<'_> {
+    fn with_policy<T>(&self, step: impl FnOnce(&mut dyn Policy) -> Result<T, DriverError>) -> Result<T, DriverError> {
+        self.0.with_policy(step)
+    }
+
+    fn growing(&self) -> Result<Growing<'_>, DriverError> {
+        self.0.growing_at_once()
+    }
+
+    fn returns(&self) -> Option<&UnderWay> {
+        self.0.returns()
+    }
+}
+
 /// The parent pool, as the memory of a subpool: `allocate` borrows a slab, and `free` gives a part of one back.
 pub struct ParentMemory<'a> {
     pub parent: &'a Shared,
@@ -109,7 +128,7 @@ impl DeviceMemory for ParentMemory<'_> {
             .aligned(PIECE_BYTES)
             .during_capture(self.memory.is_capturing());
         let borrowed = |slab: &Block| self.observer.borrowed(slab.address, size);
-        let slab = serve(self.parent, self.memory, request, borrowed)?;
+        let slab = serve(&Lender(self.parent), self.memory, request, borrowed)?;
         Ok(slab.address)
     }
 

@@ -8,6 +8,8 @@ use policy::{Settings, Strategy as Kind};
 use proptest::prelude::*;
 
 mod cases;
+mod interleaved;
+mod mapped;
 mod model;
 mod run;
 mod subpools;
@@ -39,31 +41,28 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn policy() -> impl Strategy<Value = (Kind, Settings)> {
-    let naive = (0u64..24, 0u64..8, 0.05f64..1.0).prop_map(|(initial, reallocate, fraction)| {
-        let (initial_bytes, reallocate_bytes) = (initial << 20, reallocate << 20);
-        (
-            Kind::NaiveBestFit,
-            Settings {
-                initial_bytes,
-                reallocate_bytes,
-                fraction,
-                ..Settings::default()
-            },
-        )
-    });
-    let growth = (prop_oneof![Just(0u64), 0u64..8], any::<bool>(), any::<bool>()).prop_map(
-        |(chunk, free_idle_chunk, free_when_no_cache_hit)| {
-            let settings = Settings {
-                chunk_bytes: chunk << 20,
-                free_idle_chunk,
-                free_when_no_cache_hit,
-                ..Settings::default()
-            };
-            (Kind::AutoGrowth, settings)
+/// Every strategy that has a policy.
+fn policies() -> Vec<Kind> {
+    let has_policy = |kind: &Kind| kind.create(&Settings::default()).is_some();
+    Kind::ALL.iter().copied().filter(has_policy).collect()
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let sizes = (0u64..24, 0u64..8, 0u64..8);
+    (sizes, 0.05f64..1.0, any::<bool>(), any::<bool>()).prop_map(
+        |((initial, reallocate, chunk), fraction, free_idle_chunk, free_when_no_cache_hit)| Settings {
+            initial_bytes: initial << 20,
+            reallocate_bytes: reallocate << 20,
+            chunk_bytes: chunk << 20,
+            fraction,
+            free_idle_chunk,
+            free_when_no_cache_hit,
         },
-    );
-    prop_oneof![naive, growth]
+    )
+}
+
+fn policy() -> impl Strategy<Value = (Kind, Settings)> {
+    (prop::sample::select(policies()), settings())
 }
 
 proptest! {

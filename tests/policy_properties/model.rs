@@ -36,6 +36,10 @@ pub struct Model {
     pub calls: Cell<u64>,
     /// The number of the driver call that fails; 0 if none does.
     pub fault_at: Cell<u64>,
+    /// Whether the caller may wait for the work that uses memory, so that giving such memory back is no mistake.
+    pub may_wait: Cell<bool>,
+    /// Segments that were given back, whose addresses the device grants again: first address and bytes.
+    given_back: RefCell<Vec<(u64, u64)>>,
     /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
     pub capturing: Cell<bool>,
@@ -75,6 +79,19 @@ fn overlap(one: &Bytes, other: &Bytes) -> bool {
 impl Model {
     pub fn outstanding(&self) -> u64 {
         self.segments.borrow().values().sum::<u64>() + self.physical.borrow().values().sum::<u64>()
+    }
+
+    fn new_address(&self, size: u64) -> u64 {
+        let address = self.next.get() + (1 << 40);
+        // A gap after some, none after others: neighbours that touch must not be joined either.
+        let gap = if self.calls.get().is_multiple_of(2) { 4096 } else { 0 };
+        self.next.set(self.next.get() + size.next_multiple_of(512) + gap);
+        address
+    }
+
+    /// Whether the block lies as the request wanted it: at a multiple of `alignment`, or where a segment begins.
+    pub fn is_aligned(&self, address: u64, alignment: u64) -> bool {
+        address.is_multiple_of(alignment) || self.segments.borrow().contains_key(&address)
     }
 
     fn fails_now(&self) -> bool {
@@ -190,16 +207,17 @@ impl DeviceMemory for Model {
         if self.fails_now() || size > TOTAL - self.outstanding() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
-        let address = self.next.get() + (1 << 40);
-        // A gap after some, none after others: neighbours that touch must not be joined either.
-        self.next.set(
-            self.next.get() + size.next_multiple_of(512) + if self.calls.get().is_multiple_of(2) { 4096 } else { 0 },
-        );
+        // A driver grants an address again as soon as it is free.
+        let again = self.given_back.borrow().iter().position(|&(_, bytes)| bytes == size);
+        let address = match again {
+            Some(index) => self.given_back.borrow_mut().swap_remove(index).0,
+            None => self.new_address(size),
+        };
         self.segments.borrow_mut().insert(address, size);
         Ok(address)
     }
 
-    fn free(&self, address: u64) -> Result<(), DriverError> {
+    fn free(&self, address: u64, size: u64) -> Result<(), DriverError> {
         assert!(
             !self.capturing.get(),
             "freeing waits for the device, which a capture does not allow"
@@ -207,9 +225,15 @@ impl DeviceMemory for Model {
         if self.fails_now() {
             return Err(DriverError(700));
         }
-        let size = self.segments.borrow_mut().remove(&address).expect("a segment of ours");
+        let known = self.segments.borrow_mut().remove(&address);
+        assert_eq!(known, Some(size), "a segment of ours");
+        self.given_back.borrow_mut().push((address, size));
         let gone = (0, address, address + size);
         let uses = |busy: &Busy| busy.memory.iter().any(|piece| overlap(piece, &gone));
+        if self.may_wait.get() {
+            // The driver waits, so the work ends.
+            self.busy.borrow_mut().retain(|busy| !uses(busy));
+        }
         assert!(
             !self.busy.borrow().iter().any(uses),
             "given back while work may use it, so that the driver waits"

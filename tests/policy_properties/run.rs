@@ -4,9 +4,18 @@
 //! knows.
 
 use base::cuda::DriverError;
-use policy::{Policy, Settings, Strategy as Kind, UsedBy, WaitTicket};
+use policy::{Block, Decision, Policy, Request, Settings, Strategy as Kind, UsedBy, WaitTicket, Work};
 
 use crate::model::{GRANULARITY, Model, TOTAL};
+
+/// Blocks of so many bytes lie as those of the driver do: at multiples of this.
+pub fn alignment_of(size: u64) -> u64 {
+    match size {
+        0x20_0000.. => 2 << 20,
+        0x1_0000.. => 64 << 10,
+        _ => 512,
+    }
+}
 
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -40,6 +49,8 @@ pub struct Run {
     pub live: Vec<Live>,
     /// The waits that have begun, and what the model needs to end them.
     waits: Vec<(WaitTicket, u64)>,
+    /// Events that the policy wants.
+    wanted: Vec<Work>,
 }
 
 #[derive(Clone, Copy)]
@@ -58,6 +69,7 @@ impl Run {
             policy: kind.create(settings).expect("a policy"),
             live: Vec::new(),
             waits: Vec::new(),
+            wanted: Vec::new(),
         }
     }
 
@@ -82,8 +94,8 @@ impl Run {
                 self.free(&block, used_by);
                 if used_by == UsedBy::Awaited {
                     let freed = self.model.wait_begins();
-                    self.waits
-                        .extend(self.policy.begin_wait().map(|ticket| (ticket, freed)));
+                    let ticket = self.policy.begin_wait();
+                    self.waits.extend(ticket.map(|ticket| (ticket, freed)));
                 }
             }
             Step::Free(_) | Step::FreeUsedOn(..) | Step::FreeUsedAnywhere(_) => {}
@@ -91,7 +103,8 @@ impl Run {
             Step::WaitEnds(which) if !self.waits.is_empty() => {
                 let (ticket, freed) = self.waits.swap_remove(which % self.waits.len());
                 self.model.wait_ends(freed);
-                self.policy.end_wait(&self.model, ticket);
+                self.policy.end_wait(ticket);
+                self.work_off(false);
             }
             Step::WaitEnds(_) => {}
             Step::Record => self.record(),
@@ -101,33 +114,73 @@ impl Run {
                     .live
                     .first()
                     .map_or(address, |block| block.address + 1 + address % (block.allocated - 1));
-                assert_eq!(self.policy.free(&self.model, inside, UsedBy::Unknown), None);
+                assert_eq!(self.policy.free(inside, UsedBy::Unknown), None);
                 assert_eq!(self.policy.statistics(), before);
             }
             Step::Capture(open) => self.model.capturing.set(open),
             Step::ReleaseIdle if self.model.capturing.get() => {}
-            Step::ReleaseIdle => drop(self.policy.release_idle(&self.model)),
+            Step::ReleaseIdle => self.release_idle(),
         }
         self.check();
     }
 
     fn free(&mut self, block: &Live, used_by: UsedBy) {
         self.model.in_use(block.address, block.allocated, used_by);
-        let freed = self.policy.free(&self.model, block.address, used_by);
+        let freed = self.policy.free(block.address, used_by);
         let freed = freed.expect("a live block");
         assert_eq!((freed.address, freed.allocated), (block.address, block.allocated));
-        assert_eq!(
-            self.policy.free(&self.model, block.address, used_by),
-            None,
-            "freed twice"
-        );
+        assert_eq!(self.policy.free(block.address, used_by), None, "freed twice");
+        self.model.may_wait.set(used_by == UsedBy::Awaited);
+        self.work_off(used_by == UsedBy::Awaited);
+        self.model.may_wait.set(false);
+    }
+
+    /// Does the work that is due, but records no events.
+    fn work_off(&mut self, may_wait: bool) {
+        while let Some(mut work) = self.policy.next_work(may_wait) {
+            match work {
+                Work::Record(_) => self.wanted.push(work),
+                _ => {
+                    work.carry_out(&self.model);
+                    self.policy.commit(work).expect("no request");
+                }
+            }
+        }
     }
 
     fn record(&mut self) {
-        for wanted in self.policy.take_wanted_events() {
-            let recorded = wanted.record(&self.model);
-            self.policy.events_recorded(&self.model, wanted, recorded);
+        for mut work in std::mem::take(&mut self.wanted) {
+            work.carry_out(&self.model);
+            self.policy.commit(work).expect("no request");
         }
+        self.work_off(false);
+    }
+
+    pub fn release_idle(&mut self) {
+        for mut work in self.policy.release_idle() {
+            work.carry_out(&self.model);
+            self.policy.commit(work).expect("no request");
+        }
+    }
+
+    /// One request, without a wait.
+    fn serve(&mut self, request: Request) -> Result<Block, DriverError> {
+        let mut request = request.during_capture(self.model.capturing.get());
+        let answer = loop {
+            match self.policy.decide(&mut request) {
+                Ok(Decision::Block(block)) => break Ok(block),
+                Ok(Decision::Grow) => request.grow_alone(),
+                Ok(Decision::First(mut work)) => {
+                    work.carry_out(&self.model);
+                    if let Err(problem) = self.policy.commit(work) {
+                        break Err(problem);
+                    }
+                }
+                Err(problem) => break Err(problem),
+            }
+        };
+        self.work_off(false);
+        answer
     }
 
     /// Waits for all work, as the library does before it reports out of memory.
@@ -135,17 +188,24 @@ impl Run {
         let ticket = self.policy.begin_wait();
         self.model.wait_ends(self.model.wait_begins());
         if let Some(ticket) = ticket {
-            self.policy.end_wait(&self.model, ticket);
+            self.policy.end_wait(ticket);
         }
+        self.work_off(false);
         assert!(self.policy.all_clean());
     }
 
     fn allocate(&mut self, size: u64, stream: Option<u64>) {
-        let mut result = self.policy.allocate(&self.model, size, stream);
+        // As the library does: a request that names a stream is a tensor, another one comes from `cuMemAlloc`.
+        let request = Request::new(size).map(|request| match stream {
+            Some(_) => request.on(stream),
+            None => request.aligned_like_the_driver(),
+        });
+        let alignment = if stream.is_some() { 512 } else { alignment_of(size) };
+        let mut result = request.and_then(|request| self.serve(request));
         if result == Err(DriverError::OUT_OF_MEMORY) && !self.model.capturing.get() {
             self.wait();
-            self.policy.release_idle(&self.model);
-            result = self.policy.allocate(&self.model, size, stream);
+            self.release_idle();
+            result = request.and_then(|request| self.serve(request));
         }
         let largest = self.policy.statistics().largest_free_block;
         let room = TOTAL - self.model.outstanding();
@@ -153,6 +213,11 @@ impl Run {
             Ok(block) => {
                 assert!(size > 0 && block.requested == size && block.allocated >= size);
                 assert_eq!(block.address % 256, 0);
+                assert!(
+                    self.model.is_aligned(block.address, alignment),
+                    "{size} bytes at {:#x}",
+                    block.address
+                );
                 // Captured work runs later, so the order of its stream promises nothing.
                 let in_order = stream.filter(|_| !self.model.capturing.get());
                 let dirty = self.model.is_busy(block.address, block.allocated, in_order);
@@ -176,7 +241,10 @@ impl Run {
                     );
                     return;
                 }
-                assert!(rounded > largest, "a free block of {largest} would have served {size}");
+                assert!(
+                    rounded.saturating_add(alignment - 512) > largest,
+                    "a free block of {largest} would have served {size}"
+                );
                 if self.model.virtual_memory.get() && self.kind == Kind::AutoGrowth {
                     let granules = self.free_granules() + room / GRANULARITY;
                     let needed = rounded.div_ceil(GRANULARITY);
@@ -269,8 +337,10 @@ impl Run {
             self.free(&block, UsedBy::Unknown);
         }
         self.wait();
+        self.record();
         assert!(self.model.events_kept() < 64, "events are forgotten");
-        self.policy.release_idle(&self.model);
+        self.release_idle();
+        self.record();
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
         let left = self.policy.statistics();
         assert_eq!(

@@ -6,8 +6,9 @@
 use std::sync::Mutex;
 
 use base::cuda::DriverError;
+use policy::device_memory::DeviceMemory;
 use policy::slabs::{ParentMemory, SlabObserver};
-use policy::{Policy, Settings, Strategy as Kind, UsedBy, subpool};
+use policy::{Block, Due, Holder, Policy, Request, Settings, Shared, Strategy as Kind, UsedBy, subpool};
 use proptest::prelude::*;
 
 use crate::model::{GRANULARITY, Model, TOTAL};
@@ -66,8 +67,8 @@ impl SlabObserver for Borrowed {
 
 struct Run {
     model: Model,
-    parent: Mutex<Option<Box<dyn Policy>>>,
-    subpools: Vec<(Box<dyn Policy>, Borrowed)>,
+    parent: Shared,
+    subpools: Vec<(Shared, Borrowed)>,
     /// Pool, first address and bytes of each live block.
     live: Vec<(usize, u64, u64)>,
 }
@@ -79,28 +80,46 @@ impl Run {
         model.fault_at.set(fault_at);
         Run {
             model,
-            parent: Mutex::new(kind.create(&Settings::default())),
-            subpools: (0..SUBPOOLS).map(|_| (subpool(), Borrowed::default())).collect(),
+            parent: Shared::new(kind.create(&Settings::default()).expect("a policy")),
+            subpools: (0..SUBPOOLS)
+                .map(|_| (Shared::new(subpool()), Borrowed::default()))
+                .collect(),
             live: Vec::new(),
         }
     }
 
-    fn with<T>(
-        &mut self,
-        of: usize,
-        work: impl FnOnce(&mut dyn Policy, &dyn policy::device_memory::DeviceMemory) -> T,
-    ) -> T {
-        match self.subpools.get_mut(of) {
-            None => work(self.parent.get_mut().unwrap().as_deref_mut().unwrap(), &self.model),
+    /// Runs `work` with a policy and the memory that it lives on.
+    fn with<T>(&self, of: usize, work: impl FnOnce(&Shared, &dyn DeviceMemory) -> T) -> T {
+        match self.subpools.get(of) {
+            None => work(&self.parent, &self.model),
             Some((policy, borrowed)) => {
                 let memory = ParentMemory {
                     parent: &self.parent,
                     memory: &self.model,
                     observer: borrowed,
                 };
-                work(policy.as_mut(), &memory)
+                work(policy, &memory)
             }
         }
+    }
+
+    fn ask<T>(&self, of: usize, question: impl FnOnce(&mut dyn Policy) -> T) -> T {
+        let answer = self.with(of, |policy, _| policy.with_policy(|policy| Ok(question(policy))));
+        answer.expect("a policy")
+    }
+
+    fn serve(&self, of: usize, size: u64) -> Result<Block, DriverError> {
+        let request = Request::new(size)?.aligned_like_the_driver();
+        let request = request.during_capture(self.model.capturing.get());
+        self.with(of, |policy, memory| policy::serve(policy, memory, request, |_| ()))
+    }
+
+    fn free(&self, of: usize, address: u64, used_by: UsedBy) -> Option<Block> {
+        self.with(of, |policy, memory| policy::free(policy, memory, address, used_by))
+    }
+
+    fn release_idle(&self, of: usize) {
+        self.with(of, |policy, memory| policy::release_idle(policy, memory));
     }
 
     fn take(&mut self, step: Step) {
@@ -112,7 +131,7 @@ impl Run {
                 if dirty {
                     self.model.in_use(address, size, used_by);
                 }
-                let freed = self.with(of, |policy, memory| policy.free(memory, address, used_by));
+                let freed = self.free(of, address, used_by);
                 assert_eq!(
                     freed.map(|block| (block.address, block.allocated)),
                     Some((address, size))
@@ -126,20 +145,17 @@ impl Run {
                     .live
                     .first()
                     .map_or(address, |&(_, block, size)| block + 1 + address % (size - 1));
-                assert_eq!(
-                    self.with(of, |policy, memory| policy.free(memory, inside, UsedBy::Unknown)),
-                    None
-                );
+                assert_eq!(self.free(of, inside, UsedBy::Unknown), None);
             }
             Step::Capture(open) => self.model.capturing.set(open),
             Step::ReleaseIdle(_) if self.model.capturing.get() => {}
-            Step::ReleaseIdle(of) => drop(self.with(of, |policy, memory| policy.release_idle(memory))),
+            Step::ReleaseIdle(of) => self.release_idle(of),
         }
         self.check();
     }
 
     fn allocate(&mut self, of: usize, size: u64) {
-        match self.with(of, |policy, memory| policy.allocate(memory, size, None)) {
+        match self.serve(of, size) {
             Ok(block) => {
                 assert!(block.requested == size && block.allocated >= size);
                 let dirty = self.model.is_busy(block.address, block.allocated, None);
@@ -151,10 +167,9 @@ impl Run {
                 // again.
                 self.wait();
                 for subpool in 0..SUBPOOLS {
-                    self.with(subpool, |policy, memory| policy.release_idle(memory));
+                    self.release_idle(subpool);
                 }
-                let again = self.with(PARENT, |policy, memory| policy.allocate(memory, size, None));
-                if let Ok(block) = again {
+                if let Ok(block) = self.serve(PARENT, size) {
                     self.live.push((PARENT, block.address, block.allocated));
                 } else if self.model.virtual_memory.get() {
                     let needed = size.div_ceil(GRANULARITY);
@@ -166,14 +181,20 @@ impl Run {
         }
     }
 
-    fn wait(&mut self) {
-        let begin = |pool: usize| self.with(pool, |policy, _| policy.begin_wait());
-        let tickets: Vec<_> = (0..=PARENT).map(begin).collect();
+    fn wait(&self) {
+        let tickets: Vec<_> = (0..=PARENT)
+            .map(|pool| self.ask(pool, |policy| policy.begin_wait()))
+            .collect();
         self.model.wait_ends(self.model.wait_begins());
         for (pool, ticket) in tickets.into_iter().enumerate() {
-            if let Some(ticket) = ticket {
-                self.with(pool, |policy, memory| policy.end_wait(memory, ticket));
-            }
+            let Some(ticket) = ticket else { continue };
+            self.with(pool, |holder, memory| {
+                let due = holder.with_policy(|policy| {
+                    policy.end_wait(ticket);
+                    Ok(Due::next(holder, policy, false))
+                });
+                policy::work_off(holder, memory, due.expect("a policy"));
+            });
         }
     }
 
@@ -183,11 +204,11 @@ impl Run {
         self.model.free_granules(live) + (TOTAL - self.model.outstanding()) / GRANULARITY
     }
 
-    fn check(&mut self) {
+    fn check(&self) {
         let subpools: Vec<_> = (0..SUBPOOLS)
-            .map(|of| self.with(of, |policy, _| policy.statistics()))
+            .map(|of| self.ask(of, |policy| policy.statistics()))
             .collect();
-        let parent = self.with(PARENT, |policy, _| policy.statistics());
+        let parent = self.ask(PARENT, |policy| policy.statistics());
         let of = |who: usize| {
             self.live
                 .iter()
@@ -204,7 +225,7 @@ impl Run {
         let lent: u64 = subpools.iter().map(|statistics| statistics.reserved).sum();
         assert_eq!(parent.allocated, lent + of(PARENT).sum::<u64>());
         for (who, address, size) in self.live.clone() {
-            let found = self.with(who, |policy, _| policy.find(address + size / 2));
+            let found = self.ask(who, |policy| policy.find(address + size / 2));
             assert_eq!(found.map(|block| block.address), Some(address));
         }
         self.model
@@ -215,14 +236,11 @@ impl Run {
         self.model.capturing.set(false);
         self.model.fault_at.set(0);
         for (of, address, _) in std::mem::take(&mut self.live) {
-            assert!(
-                self.with(of, |policy, memory| policy.free(memory, address, UsedBy::Unknown))
-                    .is_some()
-            );
+            assert!(self.free(of, address, UsedBy::Unknown).is_some());
         }
         self.wait();
         for of in 0..=PARENT {
-            self.with(of, |policy, memory| policy.release_idle(memory));
+            self.release_idle(of);
         }
         self.check();
         assert_eq!(self.model.outstanding(), 0, "every byte goes back");
@@ -240,7 +258,7 @@ fn run(kind: Kind, virtual_memory: bool, fault_at: u64, steps: &[Step]) -> u64 {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just(Kind::NaiveBestFit), Just(Kind::AutoGrowth)]
+    prop::sample::select(crate::policies())
 }
 
 proptest! {

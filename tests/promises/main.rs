@@ -84,13 +84,11 @@ fn no_thread_that_waits_in_a_call_holds_up_an_allocation_or_a_question() {
 }
 
 #[test]
-#[ignore = "does not hold yet: vramshim_trim holds the pool's lock while the driver frees"]
 fn a_trim_holds_up_no_allocation() {
     plays(&ALL, "waits", &["trims"]);
 }
 
 #[test]
-#[ignore = "does not hold yet: an idle release holds the pool's lock while the driver frees"]
 fn memory_that_is_given_back_holds_up_no_allocation() {
     play(&ALL, &["sizes", "threads"], |name| {
         scene("waits", name).env("VRAMSHIM_IDLE_RELEASE", "5ms")
@@ -168,7 +166,6 @@ fn a_tensor_of_a_per_thread_stream_waits_for_no_stream() {
 }
 
 #[test]
-#[ignore = "does not hold yet: blocks of a policy are aligned to 512 bytes only"]
 fn large_blocks_lie_at_addresses_that_the_driver_would_give_them() {
     plays(&ALL, "memory", &["aligned"]);
 }
@@ -183,7 +180,6 @@ fn what_holds_for_the_driver_holds_through_the_runtime() {
 }
 
 #[test]
-#[ignore = "does not hold yet: blocks of a policy are aligned to 512 bytes only"]
 fn large_blocks_are_aligned_through_the_runtime() {
     for runtime in ["libcudart.so.12", "libcudart.so.13"] {
         play(&ALL, &["aligned"], |name| {
@@ -207,7 +203,6 @@ fn holds(strategy: Strategy, name: &str, call: &str) -> Option<String> {
 }
 
 #[test]
-#[ignore = "does not hold yet: a policy grows and shrinks with the pool's lock held"]
 fn no_call_of_the_driver_holds_up_hits_frees_and_questions_of_other_threads() {
     let cases = [
         (PASSTHROUGH, "ask", "cuMemAlloc"),

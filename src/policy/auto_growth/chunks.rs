@@ -13,6 +13,9 @@ use crate::policy::Block;
 use crate::request::Request;
 use crate::work::{Obtain, Smaller, Work};
 
+/// A chunk for a request that wants to be aligned has at least so many bytes.
+const PAGE_BYTES: u64 = 2 << 20;
+
 /// What was set for chunks.
 pub struct ChunkRules {
     /// Size of a chunk for requests that are smaller; 0 if none was set.
@@ -48,7 +51,10 @@ impl ArenaPolicy for Chunks {
             }
         }
         let size = request.rounded();
-        let least = self.rules.least_bytes.checked_next_multiple_of(UNIT).unwrap_or(size);
+        // The next layer cuts small segments out of a page of its own, and does not align them as the request may want it.
+        let page = if request.alignment > 1 { PAGE_BYTES } else { 0 };
+        let least = self.rules.least_bytes.max(page);
+        let least = least.checked_next_multiple_of(UNIT).unwrap_or(size);
         // A chunk of the size that was set is preferred, but one of the size of the request is enough.
         Ok(Work::Obtain(Obtain::new(least, size, Smaller::Least)))
     }

@@ -244,18 +244,26 @@ impl PolicyAllocator<'_> {
         Ok(block.address)
     }
 
+    /// Waits for all work if any memory is dirty. Returns whether that was so.
+    fn wait(&self) -> bool {
+        let due = self.policy.with_policy(|policy| {
+            let ticket = policy.begin_wait();
+            let waits = ticket.is_some();
+            if let Some(ticket) = ticket {
+                self.device.wait();
+                policy.end_wait(ticket);
+            }
+            Ok((waits, Due::next(&self.policy, policy, false)))
+        });
+        let (waits, due) = due.unwrap_or((false, None));
+        policy::work_off(&self.policy, self.device, due);
+        waits
+    }
+
     /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
     fn make_room(&mut self) -> bool {
-        let ticket = self.policy.get_mut().begin_wait();
-        if let Some(ticket) = ticket {
-            self.device.wait();
-            let due = self.policy.with_policy(|policy| {
-                policy.end_wait(ticket);
-                Ok(Due::next(&self.policy, policy, false))
-            });
-            policy::work_off(&self.policy, self.device, due.ok().flatten());
-        }
-        policy::release_idle(&self.policy, self.device) > 0 || ticket.is_some()
+        let waited = self.wait();
+        policy::release_idle(&self.policy, self.device) > 0 || waited
     }
 }
 
@@ -270,10 +278,7 @@ impl Allocator for PolicyAllocator<'_> {
     fn free(&mut self, handle: u64, last_use: LastUse) {
         let streams;
         let used_by = match last_use {
-            LastUse::Awaited => {
-                self.device.wait();
-                UsedBy::Nothing
-            }
+            LastUse::Awaited => UsedBy::Awaited,
             LastUse::Stream(stream) => {
                 streams = [stream; 2];
                 UsedBy::Streams(&streams[..1])
@@ -285,6 +290,9 @@ impl Allocator for PolicyAllocator<'_> {
             LastUse::Unknown => UsedBy::Unknown,
         };
         policy::free(&self.policy, self.device, handle, used_by);
+        if used_by == UsedBy::Awaited {
+            self.wait();
+        }
     }
 }
 

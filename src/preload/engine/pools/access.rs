@@ -12,7 +12,7 @@ use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use policy::device_memory::DeviceMemory;
 use policy::slabs::ParentMemory;
-use policy::{Holder, Policy, UnderWay};
+use policy::{Growing, Holder, Policy, UnderWay};
 
 type LockedPolicy<'a> = MutexGuard<'a, Option<Box<dyn Policy>>>;
 
@@ -22,8 +22,12 @@ impl Holder for Pool {
         step(policy.as_deref_mut().ok_or(DriverError::INVALID_CONTEXT)?)
     }
 
-    fn growing(&self) -> Option<MutexGuard<'_, ()>> {
-        self.policy.growing()
+    fn growing(&self) -> CudaResult<Growing<'_>> {
+        match self.parent {
+            None => self.policy.growing(),
+            // The context's pool serves what a subpool does not.
+            Some(_) => self.policy.growing_at_once(),
+        }
     }
 
     fn returns(&self) -> Option<&UnderWay> {

@@ -1,0 +1,156 @@
+//! Promises of `auto_growth` on memory that it maps.
+
+use policy::{Request, Settings, Strategy as Kind};
+
+use crate::cases::draw;
+use crate::model::{GRANULARITY, Model, TOTAL};
+use crate::run::{Run, Step, run};
+use program::replay::device::ModelDevice;
+
+fn growing() -> Run {
+    let model = Model::default();
+    model.virtual_memory.set(true);
+    Run::new(Kind::AutoGrowth, &Settings::default(), model)
+}
+
+/// A free, and the end of the wait that it begins.
+fn freed(which: usize) -> [Step; 2] {
+    [Step::Free(which), Step::WaitEnds(0)]
+}
+
+/// The second half of one granule and the first of another are free, and all else is in use.
+fn two_halves() -> Vec<Step> {
+    let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::Allocate(mebibytes << 20));
+    // After `Free(1)`, the last block has the index 1.
+    let freed = [1, 3].into_iter().flat_map(freed);
+    allocated.into_iter().chain(freed).collect()
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn what_is_free_of_two_granules_serves_one_request() {
+    let mut run = growing();
+    for step in two_halves().into_iter().chain([Step::Allocate(2 << 20)]) {
+        run.take(step);
+    }
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    assert_eq!(run.model.mappings.borrow().len(), 5, "two granules have two views");
+    // The halves of both granules are side by side again, each granule in one of its views.
+    for _ in 0..3 {
+        freed(0).into_iter().for_each(|step| run.take(step));
+    }
+    run.take(Step::Allocate(5 << 20));
+    assert_eq!(run.model.outstanding(), 6 << 20, "no new memory");
+    run.end();
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
+    let settings = Settings {
+        chunk_bytes: 5000 << 20,
+        ..Settings::default()
+    };
+    let device = ModelDevice::new(4 << 30);
+    let policy = std::cell::RefCell::new(Kind::AutoGrowth.create(&settings).expect("a policy"));
+    let allocate = |size: u64| {
+        let request = Request::new(size).expect("a size");
+        policy::serve(&policy, &device, request, |_| ()).expect("a block");
+    };
+    allocate(1 << 20);
+    assert_eq!(policy.borrow().statistics().reserved, 256 << 20);
+    (0..15).for_each(|_| allocate(256 << 20));
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
+    let mut steps = two_halves();
+    steps.push(Step::Allocate(2 << 20));
+    steps.extend((0..2).flat_map(|_| {
+        let rest = [Step::Allocate(3 << 20), Step::ReleaseIdle];
+        freed(0).into_iter().chain(rest)
+    }));
+    let calls = run(Kind::AutoGrowth, &Settings::default(), true, 0, &steps);
+    for fault_at in 1..=calls {
+        run(Kind::AutoGrowth, &Settings::default(), true, fault_at, &steps);
+    }
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
+    let mut run = growing();
+    for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
+        run.take(step);
+    }
+    freed(1).into_iter().for_each(|step| run.take(step));
+    run.model.keeps_mappings.set(true);
+    run.take(Step::Allocate(4 << 20));
+    assert_eq!(run.live.len(), 3, "the device had memory");
+    run.end();
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn views_that_cannot_be_unmapped_do_not_become_ever_more() {
+    let mut run = growing();
+    run.model.keeps_mappings.set(true);
+    let mut state = 1u64;
+    for _ in 0..2000 {
+        let drawn = draw(&mut state);
+        match run.live.len() > 25 {
+            true => freed(drawn as usize).into_iter().for_each(|step| run.take(step)),
+            false => run.take(Step::Allocate(512 * (1 + drawn % 8192))),
+        }
+    }
+    let views = run.model.mappings.borrow().len() as u64;
+    assert!(views <= 2 * TOTAL / GRANULARITY, "{views} views");
+    run.end();
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn a_second_view_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
+    for fault_after in 1..6 {
+        let mut run = growing();
+        for step in two_halves() {
+            run.take(step);
+        }
+        run.model.keeps_mappings.set(true);
+        run.model.fault_at.set(run.model.calls.get() + fault_after);
+        run.take(Step::Allocate(2 << 20));
+        run.end();
+    }
+}
+
+#[test]
+#[ignore = "mapped memory is being rewritten"]
+fn memory_goes_to_other_streams_and_other_places_when_events_are_done() {
+    let mut run = growing();
+    for mebibytes in [6, 2, 6, 2] {
+        run.take(Step::AllocateOn(mebibytes << 20, 0));
+    }
+    run.take(Step::Free(0));
+    run.take(Step::AllocateOn(4 << 20, 0));
+    assert_eq!(run.model.outstanding(), 16 << 20, "the stream itself needs no event");
+    run.take(Step::Free(2));
+    run.take(Step::Record);
+    run.take(Step::StreamEnds(0));
+    run.take(Step::AllocateOn(5 << 20, 1));
+    assert_eq!(
+        run.model.outstanding(),
+        16 << 20,
+        "another stream, when the work is done"
+    );
+    run.take(Step::Free(3));
+    run.take(Step::Record);
+    run.take(Step::StreamEnds(1));
+    run.take(Step::AllocateOn(8 << 20, 1));
+    assert_eq!(
+        run.model.outstanding(),
+        16 << 20,
+        "mapped elsewhere, when the work is done"
+    );
+    run.end();
+}
