@@ -157,6 +157,8 @@ pub fn serve(
     let mut growing = None;
     let mut done: Option<Due> = None;
     let (answer, due) = loop {
+        // A capture may have begun since the last step.
+        request = request.during_capture(memory.is_capturing());
         let step = holder.with_policy(|policy| {
             // In the same step as the decision, so that nobody else takes what the work has obtained.
             let committed = done.take().map_or(Ok(()), |due| policy.commit(due.work));

@@ -124,9 +124,7 @@ pub struct ParentMemory<'a> {
 impl DeviceMemory for ParentMemory<'_> {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
         // A slab has whole pieces, so that an address tells which policy it belongs to.
-        let request = Request::new(size)?
-            .aligned(PIECE_BYTES)
-            .during_capture(self.memory.is_capturing());
+        let request = Request::new(size)?.aligned(PIECE_BYTES);
         let borrowed = |slab: &Block| self.observer.borrowed(slab.address, size);
         let slab = serve(&Lender(self.parent), self.memory, request, borrowed)?;
         Ok(slab.address)

@@ -110,7 +110,6 @@ impl Run {
 
     fn serve(&self, of: usize, size: u64) -> Result<Block, DriverError> {
         let request = Request::new(size)?.aligned_like_the_driver();
-        let request = request.during_capture(self.model.capturing.get());
         self.with(of, |policy, memory| policy::serve(policy, memory, request, |_| ()))
     }
 

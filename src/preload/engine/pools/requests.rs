@@ -39,7 +39,6 @@ fn lacks_memory(result: &CudaResult<Block>) -> bool {
 impl Pool {
     /// A block of this very pool.
     fn allocate(&'static self, request: Request) -> CudaResult<Block> {
-        let request = request.during_capture(self.state.captures.any_open());
         let (device, ledger) = (self.location.device, &self.state.ledger);
         let got = |block: &Block| ledger.block_obtained(device, &self.usage, block);
         self.with_memory(|memory| serve(self, memory, request, got))
