@@ -1,4 +1,4 @@
-//! Sizes in bytes as people write and read them, for example `1.50 GiB`.
+//! Sizes in bytes and times as people write and read them, for example `1.50 GiB` and `20ms`.
 
 /// A size with a binary unit. From 1 KiB on it has at least three significant digits.
 pub fn size(bytes: u64) -> String {
@@ -50,6 +50,24 @@ pub fn parse_size(text: &str) -> Option<u64> {
     (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
+/// Reads a time: a number with a unit from `ns` to `s`, or 0. Returns nanoseconds; `None` for any other text, and for
+/// values that are negative or too large.
+pub fn parse_time(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let number: f64 = text[..unit_at].trim().parse().ok()?;
+    let scale_ns = match &text[unit_at..] {
+        "" if number == 0.0 => 1.0,
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    let ns = number * scale_ns;
+    (0.0..1e18).contains(&ns).then_some(ns as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +83,19 @@ mod tests {
         }
         for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
             assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(parse_time("1.5ms"), Some(1_500_000));
+        assert_eq!(
+            (parse_time("2 s"), parse_time("7us")),
+            (Some(2_000_000_000), Some(7_000))
+        );
+        assert_eq!((parse_time("0"), parse_time("3ns")), (Some(0), Some(3)));
+        for bad in ["", "5", "-1ms", "1h", "ms", "1e30s", "nan s", "1 MS"] {
+            assert_eq!(parse_time(bad), None, "{bad}");
         }
     }
 }

@@ -6,7 +6,7 @@ use policy::device_memory::DeviceMemory;
 use policy::{Block, Policy, Request, Settings, Strategy as Kind, UsedBy};
 
 use crate::model::Model;
-use program::replay::device::ModelDevice;
+use program::replay::device::{Doing, ModelDevice};
 
 type Cell = RefCell<Box<dyn Policy>>;
 
@@ -191,7 +191,7 @@ fn a_request_examines_few_of_many_free_blocks() {
                         .map_or(UsedBy::Nothing, |_| UsedBy::Streams(&[0])),
                 );
             }
-            device.requested();
+            device.requested(Doing::Allocates, 0);
             let block = block_on(&policy, &device, 512 * (1 + draw(&mut state) % 2048), stream);
             live.push(block.address);
         }

@@ -1,6 +1,7 @@
 //! Tests of `vramshim replay` on small traces whose results can be computed by hand.
 
 mod inputs;
+mod prices;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -269,11 +270,36 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     assert_eq!((&page["peak_live"], &page["requests"]), (&(2 * MIB).into(), &20.into()));
     assert_eq!(page["device_memory"], 1u64 << 30);
     let torch = &page["strategies"][3];
-    assert_eq!(
-        torch,
-        &serde_json::json!({"name": "torch", "peak_reserved": 20 * MIB, "utilisation": 0.1, "driver_calls": 1,
-            "synchronisations": null, "smallest_device": 20 * MIB, "fits": true, "failed": 0})
-    );
+    let bill = |allocations: u64, ns: u64| {
+        let mut page = serde_json::json!({"driver_calls": allocations, "memory_calls": allocations, "driver_ns": ns,
+            "synchronisations": 0, "waits_in_frees": 0, "waiting_ns": 0, "calls": {}});
+        for name in [
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemSetAccess",
+            "cuMemUnmap",
+            "cuMemRelease",
+            "cuMemFree",
+            "cuMemAddressReserve",
+            "cuMemAddressFree",
+            "cuEventRecord",
+            "cuEventQuery",
+        ] {
+            page["calls"][name] = 0.into();
+        }
+        page["calls"]["cuMemAlloc"] = allocations.into();
+        page
+    };
+    // 60 us and 20 MiB / GiB of 250 us.
+    let mut expected = bill(1, 64_883);
+    expected["repetitions"] = vec![bill(1, 64_883)].into();
+    let rest = serde_json::json!({"name": "torch", "peak_reserved": 20 * MIB, "utilisation": 0.1, "share_of_trace": null,
+        "smallest_device": 20 * MIB, "fits": true, "failed": 0});
+    expected
+        .as_object_mut()
+        .unwrap()
+        .extend(rest.as_object().unwrap().clone());
+    assert_eq!(torch, &expected);
 }
 
 #[test]

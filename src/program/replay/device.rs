@@ -1,24 +1,52 @@
-//! The model device of a replay: counts calls and bytes. Its segments lie far apart, so that a policy never joins two
-//! segments by accident.
+//! The model device of a replay. It counts bytes, and each call with its price. Its segments lie far apart, so that a
+//! policy never joins two segments by accident.
+//!
+//! The device has a clock. It shows the time of the trace, plus what calls and waits took so far. The GPU is behind: work
+//! is done `lag` after the host submitted it. The host submits work while the time of the trace passes, and none while it
+//! calls the driver or waits. After a wait the GPU has caught up. From then on it falls behind by at most the time of the
+//! trace that has passed, because it has no more work than the host submitted since.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use base::cuda::DriverError;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
+use prices::{Bill, Call, Prices};
+
+/// What the job is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doing {
+    Allocates,
+    Frees,
+}
 
 pub struct ModelDevice {
     total: u64,
     /// The size of a granule; `None` if the device has no virtual memory management.
     granularity: Option<u64>,
+    prices: Prices,
+    /// How far the host runs ahead of the GPU.
+    lag_ns: u64,
     held: Cell<u64>,
     peak: Cell<u64>,
-    calls: Cell<u64>,
-    /// How many requests of the job have come.
+    bill: RefCell<Bill>,
+    doing: Cell<Doing>,
+    /// How many requests and frees of the job have come.
     requests: Cell<u64>,
+    /// The time of the latest request in the trace.
+    trace_ns: Cell<u64>,
+    /// When the host submitted its latest work, by the clock.
+    submitted_ns: Cell<u64>,
+    /// The time of the trace at the latest wait.
+    waited_at_ns: Cell<u64>,
     next: Cell<u64>,
+    next_event: Cell<u64>,
+    /// By number, when an event is done: the time, and after how many requests.
+    events: RefCell<HashMap<u64, (u64, u64)>>,
     /// Sizes of segments by first address, or by handle.
     segments: RefCell<HashMap<u64, u64>>,
+    /// Sizes of mappings by first address.
+    mappings: RefCell<BTreeMap<u64, u64>>,
 }
 
 /// The least distance between two segments, which is larger than any rounding of a policy.
@@ -27,78 +55,139 @@ const GAP: u64 = 1 << 32;
 const GRANULARITY: u64 = 2 << 20;
 
 impl ModelDevice {
+    /// A device of `total` bytes with the built-in prices. The GPU is never behind the host.
     pub fn new(total: u64) -> Self {
+        ModelDevice::priced(total, Prices::default(), 0)
+    }
+
+    pub fn priced(total: u64, prices: Prices, lag_ns: u64) -> Self {
         ModelDevice {
             total,
             granularity: Some(GRANULARITY),
+            prices,
+            lag_ns,
             held: Cell::new(0),
             peak: Cell::new(0),
-            calls: Cell::new(0),
+            bill: RefCell::default(),
+            doing: Cell::new(Doing::Allocates),
             requests: Cell::new(0),
+            trace_ns: Cell::new(0),
+            submitted_ns: Cell::new(0),
+            waited_at_ns: Cell::new(0),
             next: Cell::new(GAP),
+            next_event: Cell::new(0),
+            events: RefCell::default(),
             segments: RefCell::default(),
+            mappings: RefCell::default(),
         }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     pub fn peak(&self) -> u64 {
         self.peak.get()
     }
 
-    pub fn calls(&self) -> u64 {
-        self.calls.get()
+    /// All calls and waits so far.
+    pub fn bill(&self) -> Bill {
+        *self.bill.borrow()
     }
 
-    /// The job makes a request.
-    pub fn requested(&self) {
+    /// The job allocates or frees, at this time of the trace, which is not before that of the last call.
+    pub fn requested(&self, doing: Doing, trace_ns: u64) {
+        self.doing.set(doing);
         self.requests.set(self.requests.get() + 1);
+        if self.trace_ns.replace(trace_ns) < trace_ns {
+            self.submitted_ns.set(self.now_ns());
+        }
     }
 
-    fn called(&self) {
-        self.calls.set(self.calls.get() + 1);
+    fn now_ns(&self) -> u64 {
+        self.trace_ns.get().saturating_add(self.bill.borrow().total_ns())
     }
 
-    /// Takes `bytes` of the device without making a segment, for a model that maps memory itself.
-    pub fn take(&self, bytes: u64) -> Result<(), DriverError> {
-        self.called();
+    /// When the work is done that was submitted until now.
+    fn done_ns(&self) -> u64 {
+        let since_wait_ns = self.trace_ns.get() - self.waited_at_ns.get();
+        self.submitted_ns.get().saturating_add(self.lag_ns.min(since_wait_ns))
+    }
+
+    /// The host waits for all work of the GPU.
+    pub fn wait(&self) {
+        let takes_ns = self.done_ns().saturating_sub(self.now_ns());
+        let mut bill = self.bill.borrow_mut();
+        match self.doing.get() {
+            Doing::Allocates => bill.waits_in_allocations += 1,
+            Doing::Frees => bill.waits_in_frees += 1,
+        }
+        bill.waited_ns = bill.waited_ns.saturating_add(takes_ns);
+        self.waited_at_ns.set(self.trace_ns.get());
+    }
+
+    /// A call was made for `size` bytes.
+    fn called(&self, call: Call, size: u64) {
+        self.bill.borrow_mut().add(call, self.prices.of(call, size));
+    }
+
+    /// A call was made for several handles of these sizes.
+    fn called_for_each(&self, call: Call, sizes: &[u64]) {
+        let prices = sizes.iter().map(|&size| self.prices.of(call, size));
+        self.bill.borrow_mut().add(call, prices.sum());
+    }
+
+    /// Takes `bytes` of the device. A call that is refused costs as much as a call for 0 bytes.
+    fn take(&self, call: Call, bytes: u64) -> Result<u64, DriverError> {
         if bytes > self.total - self.held.get() {
+            self.called(call, 0);
             return Err(DriverError::OUT_OF_MEMORY);
         }
+        self.called(call, bytes);
         self.held.set(self.held.get() + bytes);
         self.peak.set(self.peak.get().max(self.held.get()));
+        let name = self.place(bytes);
+        self.segments.borrow_mut().insert(name, bytes);
+        Ok(name)
+    }
+
+    fn give(&self, call: Call, name: u64) -> Result<(), DriverError> {
+        let size = self.segments.borrow_mut().remove(&name);
+        let size = size.ok_or(DriverError::INVALID_VALUE)?;
+        self.called(call, size);
+        self.held.set(self.held.get() - size);
         Ok(())
     }
 
-    pub fn give(&self, bytes: u64) {
-        self.called();
-        self.held.set(self.held.get() - bytes);
+    /// Gives a segment back. Waits for the GPU, as `cuMemFree` does.
+    pub fn give_back(&self, address: u64) -> Result<(), DriverError> {
+        self.wait();
+        self.give(Call::Free, address)
     }
 
     /// Returns an unused address for `bytes`, far from all earlier addresses.
-    pub fn place(&self, bytes: u64) -> u64 {
+    fn place(&self, bytes: u64) -> u64 {
         let address = self.next.get();
         self.next
             .set(address.saturating_add(bytes).saturating_add(GAP).next_multiple_of(GAP));
         address
     }
 
-    /// Gives a segment or physical memory back, named by first address or handle.
-    pub fn give_back(&self, name: u64) -> Result<(), DriverError> {
-        let size = self
-            .segments
-            .borrow_mut()
-            .remove(&name)
-            .ok_or(DriverError::INVALID_VALUE)?;
-        self.give(size);
-        Ok(())
+    /// First addresses and sizes of the mappings in a range.
+    fn mappings_in(&self, address: u64, size: u64) -> Result<Vec<(u64, u64)>, DriverError> {
+        let mappings = self.mappings.borrow();
+        let inside = mappings.range(address..address.saturating_add(size));
+        let inside: Vec<(u64, u64)> = inside.map(|(&start, &size)| (start, size)).collect();
+        match inside.is_empty() {
+            true => Err(DriverError::INVALID_VALUE),
+            false => Ok(inside),
+        }
     }
 }
 
 impl DeviceMemory for ModelDevice {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        self.take(size)?;
-        let address = self.place(size);
-        self.segments.borrow_mut().insert(address, size);
-        Ok(address)
+        self.take(Call::Allocate, size)
     }
 
     fn free(&self, address: u64, _size: u64) -> Result<(), DriverError> {
@@ -110,19 +199,30 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn record_event(&self, _stream: u64) -> Result<EventId, NoEvent> {
-        Ok(EventId(self.requests.get()))
+        self.called(Call::RecordEvent, 0);
+        let number = self.next_event.get();
+        self.next_event.set(number + 1);
+        let done = (self.done_ns(), self.requests.get());
+        self.events.borrow_mut().insert(number, done);
+        Ok(EventId(number))
     }
 
     fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
         self.record_event(0).map(|event| vec![event])
     }
 
-    /// An event is done when the next request comes.
+    /// An event is done when its time has come, but not before the next request comes.
     fn event_is_done(&self, event: EventId) -> bool {
-        event.0 < self.requests.get()
+        self.called(Call::QueryEvent, 0);
+        let events = self.events.borrow();
+        events
+            .get(&event.0)
+            .is_none_or(|&(done_ns, requests)| requests < self.requests.get() && done_ns <= self.now_ns())
     }
 
-    fn forget_event(&self, _event: EventId) {}
+    fn forget_event(&self, event: EventId) {
+        self.events.borrow_mut().remove(&event.0);
+    }
 
     fn available(&self) -> Result<Available, DriverError> {
         Ok(Available {
@@ -136,30 +236,39 @@ impl DeviceMemory for ModelDevice {
     }
 
     fn reserve(&self, size: u64, _alignment: u64) -> Result<u64, DriverError> {
-        self.called();
+        self.called(Call::Reserve, size);
         Ok(self.place(size))
     }
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {
-        self.allocate(size)
+        self.take(Call::Create, size)
     }
 
     fn release(&self, handle: u64, _size: u64) -> Result<(), DriverError> {
-        self.give_back(handle)
+        self.give(Call::Release, handle)
     }
 
-    fn map(&self, _address: u64, _size: u64, _handle: u64) -> Result<(), DriverError> {
-        self.called();
+    fn map(&self, address: u64, size: u64, _handle: u64) -> Result<(), DriverError> {
+        self.called(Call::Map, size);
+        self.mappings.borrow_mut().insert(address, size);
         Ok(())
     }
 
-    fn unmap(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
-        self.called();
+    fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        let unmapped = self.mappings_in(address, size)?;
+        let mut mappings = self.mappings.borrow_mut();
+        for (start, _) in &unmapped {
+            mappings.remove(start);
+        }
+        let sizes: Vec<u64> = unmapped.iter().map(|&(_, size)| size).collect();
+        self.called_for_each(Call::Unmap, &sizes);
         Ok(())
     }
 
-    fn allow_access(&self, _address: u64, _size: u64) -> Result<(), DriverError> {
-        self.called();
+    fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
+        let inside = self.mappings_in(address, size)?;
+        let sizes: Vec<u64> = inside.iter().map(|&(_, size)| size).collect();
+        self.called_for_each(Call::SetAccess, &sizes);
         Ok(())
     }
 
@@ -168,4 +277,82 @@ impl DeviceMemory for ModelDevice {
     fn unmapped(&self, _address: u64, _size: u64, _moved: bool) {}
 
     fn no_virtual_memory(&self, _why: DriverError) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const US: u64 = 1000;
+
+    #[test]
+    fn a_call_for_several_handles_costs_the_sum() {
+        let device = ModelDevice::new(1 << 30);
+        let start = device.reserve(6 * MIB, 0).expect("addresses");
+        for (at, size) in [(0, 2 * MIB), (2 * MIB, 4 * MIB)] {
+            let handle = device.create(size).expect("a handle");
+            device.map(start + at, size, handle).expect("a mapping");
+        }
+        device.allow_access(start, 6 * MIB).expect("access");
+        device.unmap(start, 6 * MIB).expect("mapped");
+        let bill = device.bill();
+        assert_eq!((bill.count(Call::SetAccess), bill.count(Call::Unmap)), (1, 1));
+        let of = |call, size| Prices::default().of(call, size);
+        let created = of(Call::Create, 2 * MIB) + of(Call::Create, 4 * MIB);
+        let granted = of(Call::SetAccess, 2 * MIB) + of(Call::SetAccess, 4 * MIB);
+        assert_eq!(bill.driver_ns, 2 * US + created + 2 * 2 * US + granted + 2 * 34 * US);
+        assert_eq!(device.unmap(start, 6 * MIB), Err(DriverError::INVALID_VALUE));
+    }
+
+    #[test]
+    fn a_wait_takes_as_long_as_the_gpu_is_behind() {
+        let device = ModelDevice::priced(
+            1 << 30,
+            Prices::parse("free_us = 0\nfree_us_per_gib = 0").unwrap(),
+            500 * US,
+        );
+        let segments = [0; 4].map(|_| device.allocate(MIB).expect("memory"));
+        let before = device.bill().driver_ns;
+        device.requested(Doing::Frees, 10_000 * US);
+        device.give_back(segments[0]).expect("a free");
+        assert_eq!(device.bill().waited_ns, 500 * US, "the lag");
+        device.give_back(segments[1]).expect("a free");
+        assert_eq!(
+            device.bill().waited_ns,
+            500 * US,
+            "no work was submitted since the wait"
+        );
+        device.requested(Doing::Allocates, 10_100 * US);
+        device.give_back(segments[2]).expect("a free");
+        assert_eq!(
+            device.bill().waited_ns,
+            600 * US,
+            "the GPU cannot be further behind than the last wait"
+        );
+        let bill = device.bill();
+        assert_eq!((bill.waits_in_frees, bill.waits_in_allocations), (2, 1));
+        assert_eq!(bill.driver_ns, before);
+    }
+
+    #[test]
+    fn an_event_is_done_when_the_gpu_has_come_so_far() {
+        let device = ModelDevice::priced(1 << 30, Prices::default(), 500 * US);
+        device.requested(Doing::Frees, 10_000 * US);
+        let event = device.record_event(0).expect("an event");
+        assert!(!device.event_is_done(event));
+        device.requested(Doing::Allocates, 10_499 * US);
+        assert!(!device.event_is_done(event));
+        device.wait();
+        assert!(device.event_is_done(event), "a wait is for all work");
+        device.requested(Doing::Frees, 20_000 * US);
+        let event = device.record_event(0).expect("an event");
+        device.requested(Doing::Allocates, 20_500 * US);
+        assert!(device.event_is_done(event));
+        let without_lag = ModelDevice::new(1 << 30);
+        let event = without_lag.record_event(0).expect("an event");
+        assert!(!without_lag.event_is_done(event), "not before the next request");
+        without_lag.requested(Doing::Frees, 0);
+        assert!(without_lag.event_is_done(event));
+    }
 }

@@ -2,13 +2,45 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+/// How the job asked for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// `id` names the allocation. `size` is in bytes. `stream` is the stream that uses the memory; `None` if the trace
-    /// names no stream.
-    Allocate { id: u64, size: u64, stream: Option<u64> },
-    /// `stream` is the only stream whose work used the memory; `None` if several streams may have used it.
-    Free { id: u64, stream: Option<u64> },
+pub enum Way {
+    /// As `cuMemAlloc` or `cudaMalloc`: for any stream. The free waits for the work that uses the memory.
+    Driver,
+    /// As `vramshim_torch_alloc`: for this stream, if the trace names it. The free waits for nothing.
+    Tensor(Option<u64>),
+}
+
+/// Which work may still use memory when the job frees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastUse {
+    /// None, because the free waits for it.
+    Awaited,
+    /// Work of the stream of the allocation.
+    Stream(u64),
+    /// Work of the stream of the allocation, which is the first, and of another.
+    TwoStreams(u64, u64),
+    /// Work of any stream.
+    Unknown,
+}
+
+/// A request of the job or a free. `id` names the allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub id: u64,
+    /// The time since the first request of the trace.
+    pub at_ns: u64,
+    pub action: Action,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `size` is in bytes.
+    Allocate {
+        size: u64,
+        way: Way,
+    },
+    Free(LastUse),
 }
 
 /// The kind of a trace, and what the trace says about the job.
@@ -31,52 +63,142 @@ pub enum Source {
 #[derive(Default)]
 pub(super) struct Gathering {
     pub(super) requests: Vec<Request>,
-    /// Live allocations by address: id, size and stream.
-    live: HashMap<u64, (u64, u64, Option<u64>)>,
+    live: HashMap<u64, Live>,
     next: u64,
+    /// The time of what is gathered now, and the time of the first request.
+    now_ns: u64,
+    first_ns: Option<u64>,
     /// The live bytes. `u128`, because the sizes in a file may be arbitrarily large.
     bytes: u128,
     pub(super) peak: u128,
     pub(super) unmatched: u64,
+    /// The latest request that failed, if the job got no memory since.
+    failed: Option<Failed>,
     pub(super) notes: Vec<String>,
 }
 
+/// A live allocation.
+struct Live {
+    id: u64,
+    size: u64,
+    way: Way,
+}
+
+/// A request that failed.
+struct Failed {
+    /// How many requests were gathered before it.
+    index: usize,
+    request: Request,
+    size: u64,
+    /// The live bytes together with its size.
+    wanted: u128,
+}
+
+impl Way {
+    /// The last use of an allocation that no other stream has used.
+    pub fn used_alone(self) -> LastUse {
+        match self {
+            Way::Driver => LastUse::Awaited,
+            Way::Tensor(Some(stream)) => LastUse::Stream(stream),
+            Way::Tensor(None) => LastUse::Unknown,
+        }
+    }
+}
+
+/// If a trace has no times, this much time is between two requests.
+const ASSUMED_STEP_NS: u64 = 10_000;
+
 impl Gathering {
-    pub(super) fn allocate(&mut self, address: u64, size: u64, stream: Option<u64>) {
+    /// What follows happened at this time of the trace. A trace of several threads may be out of order by a little; the
+    /// time then stands still.
+    pub(super) fn at(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    fn request(&mut self, id: u64, action: Action) -> Request {
+        let first_ns = *self.first_ns.get_or_insert(self.now_ns);
+        let at_ns = self.now_ns - first_ns;
+        Request { id, at_ns, action }
+    }
+
+    fn add(&mut self, id: u64, action: Action) {
+        let request = self.request(id, action);
+        self.requests.push(request);
+    }
+
+    pub(super) fn allocate(&mut self, address: u64, size: u64, way: Way) {
+        // The job went on after the failure: PyTorch gives cached memory back and asks again, others try a smaller size.
+        self.failed = None;
         if self.live.contains_key(&address) {
             // The free of the earlier allocation is missing from the trace.
             self.unmatched += 1;
             self.free_used_alone(address);
         }
         self.next += 1;
-        self.live.insert(address, (self.next, size, stream));
+        let id = self.next;
+        self.live.insert(address, Live { id, size, way });
         // A request for 0 bytes takes no memory, so neither the request nor its free is played.
         if size > 0 {
-            self.requests.push(Request::Allocate {
-                id: self.next,
-                size,
-                stream,
-            });
+            self.add(id, Action::Allocate { size, way });
         }
         self.bytes += u128::from(size);
         self.peak = self.peak.max(self.bytes);
     }
 
-    /// Frees a block that only the stream of its allocation has used.
-    pub(super) fn free_used_alone(&mut self, address: u64) {
-        let stream = self.live.get(&address).and_then(|&(_, _, stream)| stream);
-        self.free(address, stream);
+    /// The job asked for memory and got none.
+    pub(super) fn fail(&mut self, size: u64, way: Way) {
+        if size > 0 {
+            self.next += 1;
+            self.failed = Some(Failed {
+                index: self.requests.len(),
+                request: self.request(self.next, Action::Allocate { size, way }),
+                size,
+                wanted: self.bytes + u128::from(size),
+            });
+        }
     }
 
-    pub(super) fn free(&mut self, address: u64, stream: Option<u64>) {
+    /// Adds the request that ended the job: the last that failed, if the job got no memory after it. What the job freed
+    /// after the failure was still live when it asked.
+    fn add_fatal_request(&mut self) {
+        let Some(failed) = self.failed.take() else {
+            return;
+        };
+        self.requests.insert(failed.index, failed.request);
+        self.peak = self.peak.max(failed.wanted);
+        self.notes.push(format!(
+            "the job's last request, for {}, failed: it is played, too",
+            base::units::size(failed.size)
+        ));
+    }
+
+    /// Frees a block that only the stream of its allocation has used.
+    pub(super) fn free_used_alone(&mut self, address: u64) {
+        self.free(address, Way::used_alone);
+    }
+
+    /// Frees a block. `last_use` gets to know how the job asked for the block.
+    pub(super) fn free(&mut self, address: u64, last_use: impl Fn(Way) -> LastUse) {
         match self.live.remove(&address) {
-            Some((_, 0, _)) => {}
-            Some((id, size, _)) => {
-                self.requests.push(Request::Free { id, stream });
+            Some(Live { size: 0, .. }) => {}
+            Some(Live { id, size, way }) => {
+                self.add(id, Action::Free(last_use(way)));
                 self.bytes -= u128::from(size);
             }
             None => self.unmatched += 1,
         }
+    }
+
+    /// Ends the collection. Returns how long the trace lasted; `None` if the trace has no times.
+    pub(super) fn end(&mut self) -> Option<u64> {
+        self.add_fatal_request();
+        let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
+        if duration_ns == 0 {
+            for (request, number) in self.requests.iter_mut().zip(0..) {
+                request.at_ns = number * ASSUMED_STEP_NS;
+            }
+        }
+        (duration_ns > 0).then_some(duration_ns)
     }
 }
 

@@ -16,6 +16,6 @@ mod snapshot;
 mod torch;
 mod trace;
 
-pub use gathering::{Request, Source};
-pub use play::{Outcome, play, smallest_device, strategies};
+pub use gathering::Source;
+pub use play::{Outcome, Setup, play, smallest_device, strategies};
 pub use trace::Trace;

@@ -21,6 +21,7 @@ use policy::device_memory::DeviceMemory;
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
+use super::gathering::{LastUse, Way};
 
 /// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;
@@ -170,7 +171,7 @@ impl<'a> AutoGrowth<'a> {
 }
 
 impl Allocator for AutoGrowth<'_> {
-    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _way: Way) -> Result<u64, DriverError> {
         let size = granules(size, 0)?;
         if let Some(address) = self.blocks.take(size, End::Tail) {
             return Ok(address);
@@ -184,7 +185,7 @@ impl Allocator for AutoGrowth<'_> {
         self.blocks.take(size, End::Tail).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
-    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+    fn free(&mut self, handle: u64, _last_use: LastUse) {
         self.blocks.put_back(handle);
     }
 }
@@ -226,7 +227,7 @@ impl<'a> NaiveBestFit<'a> {
 }
 
 impl Allocator for NaiveBestFit<'_> {
-    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _way: Way) -> Result<u64, DriverError> {
         let size = granules(size, DESCRIPTOR)?;
         let largest = match self.largest {
             Some(largest) => largest,
@@ -251,7 +252,7 @@ impl Allocator for NaiveBestFit<'_> {
         self.blocks.take(size, End::Head).ok_or(DriverError::OUT_OF_MEMORY)
     }
 
-    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+    fn free(&mut self, handle: u64, _last_use: LastUse) {
         if self.alone.remove(&handle) {
             let _ = self.device.give_back(handle);
         } else {
@@ -265,6 +266,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const WAY: Way = Way::Tensor(Some(0));
 
     fn flags() -> Flags {
         Flags {
@@ -279,20 +281,20 @@ mod tests {
     fn auto_growth_hands_out_the_tail_of_the_tightest_block_and_joins_in_a_chunk_only() {
         let device = ModelDevice::new(100 * MIB);
         let mut allocator = AutoGrowth::new(&device, Flags { chunk: MIB, ..flags() });
-        let first = allocator.allocate(1000, Some(0)).expect("memory");
-        let second = allocator.allocate(256, Some(0)).expect("memory");
+        let first = allocator.allocate(1000, WAY).expect("memory");
+        let second = allocator.allocate(256, WAY).expect("memory");
         assert_eq!(second, first - 256, "below the first, which got the end of the chunk");
         let chunk = first + 1024 - MIB;
-        let other = allocator.allocate(2 * MIB, Some(0)).expect("memory");
-        assert_eq!((device.calls(), device.peak()), (2, 3 * MIB));
-        allocator.free(other, None);
-        allocator.free(first, None);
+        let other = allocator.allocate(2 * MIB, WAY).expect("memory");
+        assert_eq!((device.bill().driver_calls(), device.peak()), (2, 3 * MIB));
+        allocator.free(other, WAY.used_alone());
+        allocator.free(first, WAY.used_alone());
         // Free: 1024 bytes behind the second block, MIB - 1280 bytes in front of the second block, 2 MiB in the other
         // chunk.
-        assert_eq!(allocator.allocate(1025, Some(0)), Ok(chunk + MIB - 1280 - 1280));
-        assert_eq!(allocator.allocate(512, Some(0)), Ok(first + 512));
-        assert_eq!(allocator.allocate(MIB, Some(0)), Ok(other + MIB));
-        assert_eq!(device.calls(), 2);
+        assert_eq!(allocator.allocate(1025, WAY), Ok(chunk + MIB - 1280 - 1280));
+        assert_eq!(allocator.allocate(512, WAY), Ok(first + 512));
+        assert_eq!(allocator.allocate(MIB, WAY), Ok(other + MIB));
+        assert_eq!(device.bill().driver_calls(), 2);
     }
 
     #[test]
@@ -304,45 +306,43 @@ mod tests {
             ..flags()
         };
         let mut allocator = NaiveBestFit::new(&device, sizes);
-        let first = allocator.allocate(192, Some(0)).expect("memory");
-        let second = allocator.allocate(193, Some(0)).expect("memory");
-        let third = allocator.allocate(1, Some(0)).expect("memory");
+        let first = allocator.allocate(192, WAY).expect("memory");
+        let second = allocator.allocate(193, WAY).expect("memory");
+        let third = allocator.allocate(1, WAY).expect("memory");
         assert_eq!((second - first, third - second), (256, 512));
-        allocator.free(second, None);
-        assert_eq!(allocator.allocate(400, Some(0)), Ok(second), "the tightest block");
-        allocator.free(first, None);
-        allocator.free(second, None);
-        assert_eq!(allocator.allocate(700, Some(0)), Ok(first), "both joined");
+        allocator.free(second, WAY.used_alone());
+        assert_eq!(allocator.allocate(400, WAY), Ok(second), "the tightest block");
+        allocator.free(first, WAY.used_alone());
+        allocator.free(second, WAY.used_alone());
+        assert_eq!(allocator.allocate(700, WAY), Ok(first), "both joined");
         // 8 MiB with a descriptor are larger than the largest chunk, so the request gets a segment of its own.
-        let alone = allocator.allocate(8 * MIB, Some(0)).expect("memory");
-        assert_eq!((device.calls(), device.peak()), (2, 16 * MIB + 256));
-        allocator.free(alone, None);
-        assert_eq!(device.calls(), 3);
+        let alone = allocator.allocate(8 * MIB, WAY).expect("memory");
+        assert_eq!((device.bill().driver_calls(), device.peak()), (2, 16 * MIB + 256));
+        allocator.free(alone, WAY.used_alone());
+        assert_eq!(device.bill().driver_calls(), 3);
         allocator
-            .allocate(8 * MIB - 64, Some(0))
+            .allocate(8 * MIB - 64, WAY)
             .expect("a later chunk as large as the request");
-        assert_eq!((device.calls(), device.peak()), (4, 16 * MIB + 256));
+        assert_eq!((device.bill().driver_calls(), device.peak()), (4, 16 * MIB + 256));
+        allocator.allocate(MIB, WAY).expect("in the rest of the first chunk");
         allocator
-            .allocate(MIB, Some(0))
-            .expect("in the rest of the first chunk");
-        allocator
-            .allocate(7 * MIB, Some(0))
+            .allocate(7 * MIB, WAY)
             .expect("a later chunk as large as the request");
         allocator
-            .allocate(2 * MIB, Some(0))
+            .allocate(2 * MIB, WAY)
             .expect("in the rest of the first chunk");
-        assert_eq!(device.calls(), 5);
-        assert_eq!((device.calls(), device.peak()), (5, 23 * MIB + 256));
+        assert_eq!(device.bill().driver_calls(), 5);
+        assert_eq!((device.bill().driver_calls(), device.peak()), (5, 23 * MIB + 256));
         // The only free bytes are 5 MiB less 1536 bytes in the first chunk.
         allocator
-            .allocate(5 * MIB - 64, Some(0))
+            .allocate(5 * MIB - 64, WAY)
             .expect("a later chunk as large as the request");
         allocator
-            .allocate(5 * MIB - 1536 - 64, Some(0))
+            .allocate(5 * MIB - 1536 - 64, WAY)
             .expect("the rest of the first chunk");
-        assert_eq!((device.calls(), device.peak()), (6, 28 * MIB + 256));
-        allocator.allocate(1, Some(0)).expect("a later chunk");
-        assert_eq!((device.calls(), device.peak()), (7, 32 * MIB + 256));
+        assert_eq!((device.bill().driver_calls(), device.peak()), (6, 28 * MIB + 256));
+        allocator.allocate(1, WAY).expect("a later chunk");
+        assert_eq!((device.bill().driver_calls(), device.peak()), (7, 32 * MIB + 256));
     }
 
     #[test]
@@ -354,11 +354,9 @@ mod tests {
             ..flags()
         };
         let mut allocator = NaiveBestFit::new(&device, sizes);
-        allocator
-            .allocate(6 * MIB - 64, Some(0))
-            .expect("the whole first chunk");
+        allocator.allocate(6 * MIB - 64, WAY).expect("the whole first chunk");
         // The device has 4 MiB free, of which 95% can be used. A chunk of 4 MiB does not fit, though 1 MiB was asked
         // for.
-        assert!(allocator.allocate(MIB, Some(0)).is_err());
+        assert!(allocator.allocate(MIB, WAY).is_err());
     }
 }

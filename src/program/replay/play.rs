@@ -6,26 +6,70 @@ use std::collections::HashMap;
 use base::cuda::DriverError;
 use policy::device_memory::DeviceMemory;
 use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
+use prices::{Bill, Prices};
 
 use super::allocator::Allocator;
-use super::device::ModelDevice;
-use super::gathering::{Request, Source};
+use super::device::{Doing, ModelDevice};
+use super::gathering::{Action, LastUse, Way};
 use super::paddle;
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 
-/// The result of one strategy. Sizes are in bytes.
+/// What a trace is played on, and how often.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The settings of the strategies.
+    pub settings: Settings,
+    /// The bytes of the device.
+    pub device_memory: u64,
+    pub prices: Prices,
+    /// How far the host runs ahead of the GPU.
+    pub lag_ns: u64,
+    /// How often the trace is played, at least once. Between two repetitions all memory is freed.
+    pub repetitions: u64,
+}
+
+/// The result of one strategy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub name: &'static str,
+    /// In bytes.
     pub peak_reserved: u64,
-    /// Calls that reached the driver for device memory.
-    pub driver_calls: u64,
-    /// How often the strategy waited for the device before it reused or moved memory. `None` if the strategy's waits
-    /// cannot be counted: in models, and if the driver serves every request.
-    pub synchronisations: Option<u64>,
+    /// The calls and waits of each repetition. The frees between two repetitions belong to the second one.
+    pub repetitions: Vec<Bill>,
     /// Requests that failed because the device had no memory.
     pub failed: u64,
+}
+
+impl Outcome {
+    /// The calls and waits of all repetitions.
+    pub fn bill(&self) -> Bill {
+        sum(&self.repetitions)
+    }
+
+    pub fn first(&self) -> Bill {
+        sum(self.repetitions.get(..1).unwrap_or_default())
+    }
+
+    /// The calls and waits of all repetitions but the first.
+    pub fn later(&self) -> Bill {
+        sum(self.repetitions.get(1..).unwrap_or_default())
+    }
+
+    /// What calls and waits take in one repetition of a job that repeats itself for long: the mean of the later
+    /// repetitions, or the only repetition.
+    pub fn lasting_ns(&self) -> u64 {
+        match self.repetitions.len() as u64 {
+            0 | 1 => self.bill().total_ns(),
+            several => self.later().total_ns() / (several - 1),
+        }
+    }
+}
+
+fn sum(bills: &[Bill]) -> Bill {
+    let mut sum = Bill::default();
+    bills.iter().for_each(|&bill| sum += bill);
+    sum
 }
 
 /// The names of the models of frameworks' allocators.
@@ -45,23 +89,17 @@ pub fn strategies() -> impl Iterator<Item = &'static str> {
 /// How many requests are played between two calls of `tick`.
 const TICK: usize = 1 << 16;
 
-/// Plays `trace` through the strategy of this name on a device of `device_memory` bytes; `None` for an unknown name.
-/// `tick` is called from time to time with the number of requests since its last call.
-pub fn play(trace: &Trace, name: &str, settings: &Settings, device_memory: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
-    play_until(trace, name, settings, device_memory, u64::MAX, tick)
+/// Plays `trace` through the strategy of this name; `None` for an unknown name. `tick` is called from time to time with
+/// the number of requests since its last call.
+pub fn play(trace: &Trace, name: &str, setup: &Setup, tick: &dyn Fn(u64)) -> Option<Outcome> {
+    play_until(trace, name, setup, u64::MAX, tick)
 }
 
 /// Does the same as `play`, but ends as soon as `enough_failed` requests have failed.
-fn play_until(
-    trace: &Trace,
-    name: &str,
-    settings: &Settings,
-    device_memory: u64,
-    enough_failed: u64,
-    tick: &dyn Fn(u64),
-) -> Option<Outcome> {
+fn play_until(trace: &Trace, name: &str, setup: &Setup, enough_failed: u64, tick: &dyn Fn(u64)) -> Option<Outcome> {
     let name = strategies().find(|known| *known == name)?;
-    let device = ModelDevice::new(device_memory);
+    let device = ModelDevice::priced(setup.device_memory, setup.prices, setup.lag_ns);
+    let settings = &setup.settings;
     let flags = paddle::Flags {
         fraction: settings.fraction,
         initial: settings.initial_bytes,
@@ -77,35 +115,30 @@ fn play_until(
             Some(policy) => Box::new(PolicyAllocator {
                 policy: RefCell::new(policy),
                 device: &device,
-                plays_tensors: !matches!(trace.source, Source::Journal { .. }),
-                waits: 0,
             }),
             None => Box::new(DriverAllocator { device: &device }),
         },
     };
-    let failed = drive(trace, &mut *allocator, enough_failed, tick);
+    let (repetitions, failed) = drive(trace, setup.repetitions, &device, &mut *allocator, enough_failed, tick);
     Some(Outcome {
         name,
         peak_reserved: device.peak(),
-        driver_calls: device.calls(),
-        synchronisations: allocator.synchronisations(),
+        repetitions,
         failed,
     })
 }
 
 /// The size of the smallest device on which the strategy of `outcome` serves every request. The size is exact to 1 MiB
-/// or 0.1%, whichever is more. `outcome` is the result on a device of `device_memory` bytes.
-pub fn smallest_device(
-    trace: &Trace,
-    outcome: &Outcome,
-    settings: &Settings,
-    device_memory: u64,
-    tick: &dyn Fn(u64),
-) -> Option<u64> {
+/// or 0.1%, whichever is more. `outcome` is the result of `setup`.
+pub fn smallest_device(trace: &Trace, outcome: &Outcome, setup: &Setup, tick: &dyn Fn(u64)) -> Option<u64> {
     const MIB: u64 = 1 << 20;
     const MOST: u64 = 1 << 40;
     let fits = |mebibytes: u64| {
-        play_until(trace, outcome.name, settings, mebibytes * MIB, 1, tick).is_some_and(|outcome| outcome.failed == 0)
+        let setup = Setup {
+            device_memory: mebibytes * MIB,
+            ..setup.clone()
+        };
+        play_until(trace, outcome.name, &setup, 1, tick).is_some_and(|outcome| outcome.failed == 0)
     };
     let live = trace.peak_live.div_ceil(MIB);
     if live >= MOST {
@@ -121,7 +154,7 @@ pub fn smallest_device(
             outcome.peak_reserved.div_ceil(MIB).min(2 * live),
         ),
         _ => {
-            let failed_on = device_memory / MIB;
+            let failed_on = setup.device_memory / MIB;
             (live.saturating_sub(1).max(failed_on), live.max(failed_on + 1))
         }
     };
@@ -140,58 +173,86 @@ pub fn smallest_device(
     Some(enough * MIB)
 }
 
-fn drive(trace: &Trace, allocator: &mut dyn Allocator, enough_failed: u64, tick: &dyn Fn(u64)) -> u64 {
-    let mut handles = HashMap::new();
-    let mut failed = 0;
-    for requests in trace.requests.chunks(TICK) {
-        for request in requests {
-            match *request {
-                Request::Allocate { id, size, stream } => match allocator.allocate(size, stream) {
-                    Ok(handle) => drop(handles.insert(id, handle)),
-                    Err(_) => failed += 1,
-                },
-                Request::Free { id, stream } => {
-                    if let Some(handle) = handles.remove(&id) {
-                        allocator.free(handle, stream);
+/// Plays the trace several times. Returns the bill of each repetition, and how many requests failed.
+fn drive(
+    trace: &Trace,
+    repetitions: u64,
+    device: &ModelDevice,
+    allocator: &mut dyn Allocator,
+    enough_failed: u64,
+    tick: &dyn Fn(u64),
+) -> (Vec<Bill>, u64) {
+    // The next repetition begins one mean step after the last request.
+    let last_ns = trace.requests.last().map_or(0, |request| request.at_ns);
+    let period_ns = last_ns + last_ns / trace.requests.len().max(1) as u64;
+    let mut live: HashMap<u64, (u64, Way)> = HashMap::new();
+    let (mut bills, mut failed) = (Vec::new(), 0);
+    for repetition in 0..repetitions {
+        let before = device.bill();
+        let start_ns = repetition.saturating_mul(period_ns);
+        // What the trace never frees was allocated by the repetition before.
+        let mut left: Vec<_> = live.drain().collect();
+        left.sort_unstable_by_key(|&(id, _)| id);
+        for (_, (handle, way)) in left {
+            device.requested(Doing::Frees, start_ns);
+            allocator.free(handle, way.used_alone());
+        }
+        for requests in trace.requests.chunks(TICK) {
+            for request in requests {
+                let now_ns = start_ns.saturating_add(request.at_ns);
+                match request.action {
+                    Action::Allocate { size, way } => {
+                        device.requested(Doing::Allocates, now_ns);
+                        match allocator.allocate(size, way) {
+                            Ok(handle) => drop(live.insert(request.id, (handle, way))),
+                            Err(_) => failed += 1,
+                        }
+                    }
+                    Action::Free(last_use) => {
+                        if let Some((handle, _)) = live.remove(&request.id) {
+                            device.requested(Doing::Frees, now_ns);
+                            allocator.free(handle, last_use);
+                        }
                     }
                 }
+                if failed >= enough_failed {
+                    return (bills, failed);
+                }
             }
-            if failed >= enough_failed {
-                return failed;
-            }
+            tick(requests.len() as u64);
         }
-        tick(requests.len() as u64);
+        bills.push(device.bill() - before);
     }
-    failed
+    (bills, failed)
 }
 
-/// One of our policies, called as the library calls it. A tensor, or a request with a stream, is played as a call of
-/// `vramshim_torch_alloc`, another request as a call of `cuMemAlloc`.
+/// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other request as
+/// a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
     policy: RefCell<Box<dyn Policy>>,
     device: &'a ModelDevice,
-    /// Whether the requests of the trace are tensors.
-    plays_tensors: bool,
-    waits: u64,
 }
 
 impl PolicyAllocator<'_> {
-    fn serve(&self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
-        let request = policy::Request::new(size)?.on(stream);
-        let request = match stream.is_some() || self.plays_tensors {
-            true => request,
-            false => request.aligned_like_the_driver(),
+    fn serve(&self, size: u64, way: Way) -> Result<u64, DriverError> {
+        let request = policy::Request::new(size)?;
+        let request = match way {
+            Way::Driver => request.aligned_like_the_driver(),
+            Way::Tensor(stream) => request.on(stream),
         };
         let block = policy::serve(&self.policy, self.device, request, |_| ())?;
         Ok(block.address)
     }
 
-    /// Waits for all work. Returns whether any memory was dirty.
+    /// Waits for all work if any memory is dirty. Returns whether that was so.
     fn wait(&self) -> bool {
         let due = self.policy.with_policy(|policy| {
             let ticket = policy.begin_wait();
             let waits = ticket.is_some();
-            ticket.into_iter().for_each(|ticket| policy.end_wait(ticket));
+            if let Some(ticket) = ticket {
+                self.device.wait();
+                policy.end_wait(ticket);
+            }
             Ok((waits, Due::next(&self.policy, policy, false)))
         });
         let (waits, due) = due.unwrap_or((false, None));
@@ -202,34 +263,36 @@ impl PolicyAllocator<'_> {
     /// Waits for all work, and gives back what is idle. Returns whether either can have helped.
     fn make_room(&mut self) -> bool {
         let waited = self.wait();
-        self.waits += u64::from(waited);
         policy::release_idle(&self.policy, self.device) > 0 || waited
     }
 }
 
 impl Allocator for PolicyAllocator<'_> {
-    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
-        self.device.requested();
-        match self.serve(size, stream) {
-            Err(DriverError::OUT_OF_MEMORY) if self.make_room() => self.serve(size, stream),
+    fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError> {
+        match self.serve(size, way) {
+            Err(DriverError::OUT_OF_MEMORY) if self.make_room() => self.serve(size, way),
             result => result,
         }
     }
 
-    fn free(&mut self, handle: u64, stream: Option<u64>) {
-        let used_by = match stream.as_slice() {
-            [] => UsedBy::Awaited,
-            streams => UsedBy::Streams(streams),
+    fn free(&mut self, handle: u64, last_use: LastUse) {
+        let streams;
+        let used_by = match last_use {
+            LastUse::Awaited => UsedBy::Awaited,
+            LastUse::Stream(stream) => {
+                streams = [stream; 2];
+                UsedBy::Streams(&streams[..1])
+            }
+            LastUse::TwoStreams(one, other) => {
+                streams = [one.min(other), one.max(other)];
+                UsedBy::Streams(&streams)
+            }
+            LastUse::Unknown => UsedBy::Unknown,
         };
         policy::free(&self.policy, self.device, handle, used_by);
         if used_by == UsedBy::Awaited {
-            // Every strategy waits here, and so does the driver, so this wait does not count.
             self.wait();
         }
-    }
-
-    fn synchronisations(&self) -> Option<u64> {
-        Some(self.waits)
     }
 }
 
@@ -239,11 +302,11 @@ struct DriverAllocator<'a> {
 }
 
 impl Allocator for DriverAllocator<'_> {
-    fn allocate(&mut self, size: u64, _stream: Option<u64>) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, _way: Way) -> Result<u64, DriverError> {
         self.device.allocate(size)
     }
 
-    fn free(&mut self, handle: u64, _stream: Option<u64>) {
+    fn free(&mut self, handle: u64, _last_use: LastUse) {
         // Cannot fail, because the handle is a segment of the model device.
         let _ = self.device.give_back(handle);
     }

@@ -8,12 +8,16 @@ use super::play::{Outcome, strategies};
 /// A strategy is worth setting only if it saves at least 1 / WORTH_IT of the bytes that the job reserves now.
 const WORTH_IT: u64 = 100;
 /// A peak counts as equal to the least peak if the difference is at most 1 / EQUAL of the least peak. Among
-/// strategies with equal peaks the number of driver calls decides.
+/// strategies with equal peaks the time of calls and waits decides.
 const EQUAL: u64 = 200;
 /// passthrough is recommended only if it makes at most this many driver calls for each call of PyTorch's allocator.
 /// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the
 /// driver's locks.
 const PASSTHROUGH_CALLS: f64 = 1.5;
+/// A strategy is too slow to save memory if its calls and waits take 1 / TOO_SLOW of the trace's time more than those of
+/// the present strategy. If those take longer than the trace did, the job ran on a device whose calls cost less, such as
+/// the simulated GPU: then no strategy is too slow.
+const TOO_SLOW: u64 = 10;
 
 #[derive(Debug, PartialEq)]
 pub enum Advice<'a> {
@@ -21,6 +25,9 @@ pub enum Advice<'a> {
     Saves { best: &'a Outcome, bytes: u64 },
     /// `best` serves every request on this device; the present strategy does not.
     Fits { best: &'a Outcome },
+    /// `best` reserves `bytes` less than the present strategy, but its calls and waits take too long. No other strategy
+    /// that can be set saves enough.
+    TooSlow { best: &'a Outcome, bytes: u64 },
     /// No played strategy that can be set saves enough. `best` is the best of these strategies, if there is one.
     Nothing { best: Option<&'a Outcome> },
     /// Neither the present strategy nor any strategy that can be set serves every request on this device.
@@ -69,10 +76,12 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
 }
 
 /// Chooses the advice. `torch_calls` is the number of driver calls of PyTorch's allocator; `None` if it is not known.
+/// `duration_ns` is how long the trace lasted, if it says so.
 pub fn advise<'a>(
     outcomes: &'a [Outcome],
     now: &Outcome,
     torch_calls: Option<u64>,
+    duration_ns: Option<u64>,
     settable: impl Fn(&str) -> bool,
 ) -> Advice<'a> {
     let few_calls = |calls: u64| torch_calls.is_some_and(|torch| calls as f64 <= torch as f64 * PASSTHROUGH_CALLS);
@@ -80,27 +89,35 @@ pub fn advise<'a>(
         outcomes
             .iter()
             .filter(|outcome| outcome.name != now.name && settable(outcome.name))
-            .filter(|outcome| outcome.name != Strategy::Passthrough.name() || few_calls(outcome.driver_calls))
+            .filter(|outcome| outcome.name != Strategy::Passthrough.name() || few_calls(outcome.bill().driver_calls()))
     };
     // The peak of a strategy that reserves up front says nothing about a saving, so the strategy is recommended only if
     // no other fits.
     let reserves_up_front = |name: &str| Strategy::parse(name).is_some_and(Strategy::reserves_up_front);
-    let growing = candidates().filter(|outcome| !reserves_up_front(outcome.name));
-    let best = best_of(growing.filter(|outcome| outcome.failed == 0));
-    match (now.failed, best) {
-        (0, Some(best)) => {
-            let bytes = now.peak_reserved.saturating_sub(best.peak_reserved);
-            match bytes > 0 && bytes >= now.peak_reserved.div_ceil(WORTH_IT) {
-                true => Advice::Saves { best, bytes },
-                false => Advice::Nothing { best: Some(best) },
-            }
-        }
-        (0, None) => Advice::Nothing { best: None },
-        (_, Some(best)) => Advice::Fits { best },
-        (_, None) => match best_of(candidates().filter(|outcome| outcome.failed == 0)) {
+    let growing = || candidates().filter(|outcome| !reserves_up_front(outcome.name) && outcome.failed == 0);
+    let too_slow = |outcome: &Outcome| {
+        let more_ns = outcome.lasting_ns().saturating_sub(now.lasting_ns());
+        duration_ns.is_some_and(|duration_ns| now.lasting_ns() <= duration_ns && more_ns > duration_ns / TOO_SLOW)
+    };
+    let saved = |best: &Outcome| {
+        let bytes = now.peak_reserved.saturating_sub(best.peak_reserved);
+        (bytes > 0 && bytes >= now.peak_reserved.div_ceil(WORTH_IT)).then_some(bytes)
+    };
+    if now.failed > 0 {
+        let fitting = best_of(growing().filter(|outcome| !too_slow(outcome))).or_else(|| best_of(growing()));
+        return match fitting.or_else(|| best_of(candidates().filter(|outcome| outcome.failed == 0))) {
             Some(best) => Advice::Fits { best },
             None => Advice::NoneFits,
-        },
+        };
+    }
+    let fast = best_of(growing().filter(|outcome| !too_slow(outcome)));
+    if let Some((best, bytes)) = fast.and_then(|best| Some((best, saved(best)?))) {
+        return Advice::Saves { best, bytes };
+    }
+    let slow = best_of(growing().filter(|outcome| too_slow(outcome)));
+    match slow.and_then(|best| Some((best, saved(best)?))) {
+        Some((best, bytes)) => Advice::TooSlow { best, bytes },
+        None => Advice::Nothing { best: fast.or(slow) },
     }
 }
 
@@ -110,19 +127,22 @@ fn best_of<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<&'a Outcom
     let equal = outcomes
         .into_iter()
         .filter(|outcome| outcome.peak_reserved - least <= least / EQUAL);
-    equal.min_by_key(|outcome| (outcome.driver_calls, outcome.peak_reserved))
+    equal.min_by_key(|outcome| (outcome.lasting_ns(), outcome.peak_reserved))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prices::{Bill, Call};
 
+    /// An outcome whose calls take a nanosecond each.
     fn outcome(name: &'static str, peak_reserved: u64, driver_calls: u64, failed: u64) -> Outcome {
+        let mut bill = Bill::default();
+        (0..driver_calls).for_each(|_| bill.add(Call::Map, 1));
         Outcome {
             name,
             peak_reserved,
-            driver_calls,
-            synchronisations: None,
+            repetitions: vec![bill],
             failed,
         }
     }
@@ -131,13 +151,19 @@ mod tests {
         match advice {
             Advice::Saves { best, bytes } => format!("{} saves {bytes}", best.name),
             Advice::Fits { best } => format!("{} fits", best.name),
+            Advice::TooSlow { best, bytes } => format!("{} would save {bytes}", best.name),
             Advice::Nothing { best } => format!("nothing, {}", best.map_or("-", |best| best.name)),
             Advice::NoneFits => "none fits".to_owned(),
         }
     }
 
     fn advised(now: &Outcome, others: &[Outcome]) -> String {
-        name(&advise(others, now, Some(100), |name| !name.starts_with("paddle")))
+        advised_in(None, now, others)
+    }
+
+    fn advised_in(duration_ns: Option<u64>, now: &Outcome, others: &[Outcome]) -> String {
+        let settable = |name: &str| !name.starts_with("paddle");
+        name(&advise(others, now, Some(100), duration_ns, settable))
     }
 
     #[test]
@@ -200,6 +226,32 @@ mod tests {
             advised(&failing, &[outcome("passthrough", 90_000, 151, 0)]),
             "none fits"
         );
+    }
+
+    #[test]
+    fn what_takes_a_tenth_of_the_time_saves_nothing_but_may_fit() {
+        let now = outcome("torch", 100_000, 100, 0);
+        let growth = outcome("auto_growth", 90_000, 300, 0);
+        let expandable = outcome("torch_expandable", 95_000, 150, 0);
+        let only = std::slice::from_ref(&growth);
+        assert_eq!(advised_in(Some(2000), &now, only), "auto_growth saves 10000");
+        assert_eq!(advised_in(Some(1999), &now, only), "auto_growth would save 10000");
+        let both = [growth.clone(), expandable];
+        assert_eq!(advised_in(Some(1999), &now, &both), "torch_expandable saves 5000");
+        let failing = outcome("torch", 100_000, 100, 3);
+        assert_eq!(advised_in(Some(1999), &failing, only), "auto_growth fits");
+        assert_eq!(advised_in(Some(1999), &failing, &both), "torch_expandable fits");
+        assert_eq!(
+            advised_in(Some(99), &now, only),
+            "auto_growth saves 10000",
+            "a trace of no real device"
+        );
+        // A job that repeats itself pays the first repetition once.
+        let settled = Outcome {
+            repetitions: vec![growth.repetitions[0], Bill::default(), Bill::default()],
+            ..growth
+        };
+        assert_eq!(advised_in(Some(1999), &now, &[settled]), "auto_growth saves 10000");
     }
 
     #[test]

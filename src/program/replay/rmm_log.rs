@@ -2,7 +2,7 @@
 
 use std::io::{BufReader, Read};
 
-use super::gathering::Gathering;
+use super::gathering::{Gathering, LastUse, Way};
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
@@ -75,12 +75,18 @@ fn rows(
         pointer: column("Pointer")?,
         size: column("Size")?,
         stream: column("Stream")?,
+        // A log without times can be played, too.
+        time: column("Time").ok(),
     };
+    let mut clock = Clock::default();
     let mut row = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
         if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
             return Ok(());
+        }
+        if let Some(now_ns) = columns.time.and_then(|index| clock.read(row.get(index)?)) {
+            gathering.at(now_ns);
         }
         if let Err(problem) = columns.play(&row, gathering) {
             let problem = format!("line {}: {problem}", row.position().map_or(line, csv::Position::line));
@@ -99,6 +105,35 @@ struct Columns {
     pointer: usize,
     size: usize,
     stream: usize,
+    time: Option<usize>,
+}
+
+/// Reads times of the day, and counts the days.
+#[derive(Default)]
+struct Clock {
+    last_ns: u64,
+    days: u64,
+}
+
+impl Clock {
+    /// Nanoseconds since the beginning of the first day. RMM writes `HH:MM:SS.ffffff`, older versions `HH:MM:SS:ffffff`.
+    fn read(&mut self, text: &str) -> Option<u64> {
+        const DAY_NS: u64 = 86_400_000_000_000;
+        let mut fields = text.trim().split([':', '.']);
+        let mut number = || fields.next()?.parse::<u64>().ok();
+        let seconds = (number()?.checked_mul(3600)?)
+            .checked_add(number()?.checked_mul(60)?)?
+            .checked_add(number()?)?;
+        let fraction = fields.next().unwrap_or_default();
+        let fraction_ns: u64 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
+        let of_day_ns = seconds.checked_mul(1_000_000_000)?.checked_add(fraction_ns)?;
+        // A time that is earlier by more than half a day is of the next day.
+        if of_day_ns + DAY_NS / 2 < self.last_ns {
+            self.days += 1;
+        }
+        self.last_ns = of_day_ns;
+        of_day_ns.checked_add(self.days.checked_mul(DAY_NS)?)
+    }
 }
 
 impl Columns {
@@ -123,11 +158,22 @@ impl Columns {
             "allocate" => gathering.allocate(
                 number(self.pointer, "Pointer")?,
                 number(self.size, "Size")?,
-                Some(number(self.stream, "Stream")?),
+                Way::Tensor(Some(number(self.stream, "Stream")?)),
             ),
-            "free" => gathering.free_used_alone(number(self.pointer, "Pointer")?),
-            // RMM also logs allocations that failed. These requests got no memory and are left out.
-            "allocate failure" => {}
+            "free" => {
+                let pointer = number(self.pointer, "Pointer")?;
+                match number(self.stream, "Stream") {
+                    Ok(freed_on) => gathering.free(pointer, |way| match way {
+                        Way::Tensor(Some(own)) if own != freed_on => LastUse::TwoStreams(own, freed_on),
+                        way => way.used_alone(),
+                    }),
+                    Err(_) => gathering.free_used_alone(pointer),
+                }
+            }
+            "allocate failure" => {
+                let stream = number(self.stream, "Stream").ok();
+                gathering.fail(number(self.size, "Size")?, Way::Tensor(stream));
+            }
             other => return Err(format!("action {other:?} is neither allocate nor free")),
         }
         Ok(())

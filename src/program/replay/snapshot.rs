@@ -7,7 +7,7 @@ use std::path::Path;
 use deser::Deserialize;
 use deser_pickle::DeserializerConfig;
 
-use super::gathering::{Gathering, Source, choose_device};
+use super::gathering::{Gathering, Source, Way, choose_device};
 
 /// The most values that may be read through references. PyTorch writes equal call stacks once and then refers to them,
 /// and the reader reads the stack again at every reference. A million events with stacks of a hundred frames take a
@@ -33,6 +33,7 @@ struct Event {
     addr: Option<u64>,
     size: Option<u64>,
     stream: Option<u64>,
+    time_us: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -101,16 +102,27 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
             }
         }
     }
+    if let Some(first_us) = events.iter().find_map(|event| event.time_us) {
+        gathering.at(first_us.saturating_mul(1000));
+    }
     for (address, (size, stream)) in before {
-        gathering.allocate(address, size, stream);
+        gathering.allocate(address, size, Way::Tensor(stream));
     }
     for (index, event) in events.iter().enumerate() {
+        if let Some(us) = event.time_us {
+            gathering.at(us.saturating_mul(1000));
+        }
+        if event.action == "oom" {
+            gathering.fail(event.size.unwrap_or(0), Way::Tensor(event.stream));
+        }
         let Some(address) = event.addr else { continue };
         match event.action.as_str() {
             "alloc" => {
                 let missing = || format!("event {index} of device {device} allocates no size: {WANTED}");
-                gathering.allocate(address, event.size.ok_or_else(missing)?, event.stream);
+                let way = Way::Tensor(event.stream);
+                gathering.allocate(address, event.size.ok_or_else(missing)?, way);
             }
+            // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse it.
             "free_completed" => gathering.free_used_alone(address),
             _ => {}
         }

@@ -7,17 +7,25 @@
 //! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
 //! than 1 MiB remains.
 //!
+//! A block that another stream has used is pending after its free. An event on that stream tells when the block is free.
+//! Each request asks for the oldest event.
+//!
+//! If the driver has no memory, the allocator waits for the pending blocks, gives all segments without a live block back
+//! with `cudaFree`, and asks the driver once more. Each `cudaFree` waits for the GPU.
+//!
 //! With expandable segments each pool has one segment, and blocks are always split. The segment grows at its end by
-//! pages of 2 MiB (small) or 20 MiB (large). If the driver has no memory, cached memory is given back and the driver is
-//! asked once more.
+//! handles of 2 MiB (small) or 20 MiB (large): one call creates and one maps each handle, and one call gives access to all
+//! of them. Before handles are unmapped and released one by one, the allocator waits for the stream. This model gives back
+//! the free handles at the end of a segment; PyTorch also gives back those in the middle.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use base::cuda::DriverError;
-use policy::device_memory::DeviceMemory;
+use policy::device_memory::{DeviceMemory, EventId};
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
+use super::gathering::{LastUse, Way};
 
 const ROUND: u64 = 512;
 const SMALL: u64 = 1 << 20;
@@ -45,6 +53,15 @@ pub struct CachingAllocator<'a> {
     /// Sizes of segments by first address. An expandable segment has the size that is mapped so far.
     segments: HashMap<u64, u64>,
     expanding: HashMap<PoolName, u64>,
+    /// Handles of expandable segments by first address of the segment, in the order of their addresses.
+    handles: HashMap<u64, Vec<u64>>,
+    /// Freed blocks that another stream may still use, with the event that tells, in the order of the frees.
+    pending: VecDeque<(EventId, u64)>,
+}
+
+/// The size of a handle of an expandable segment.
+fn page(pool: PoolName) -> u64 {
+    if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT }
 }
 
 impl<'a> CachingAllocator<'a> {
@@ -56,6 +73,8 @@ impl<'a> CachingAllocator<'a> {
             free: HashMap::new(),
             segments: HashMap::new(),
             expanding: HashMap::new(),
+            handles: HashMap::new(),
+            pending: VecDeque::new(),
         }
     }
 
@@ -96,10 +115,17 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
-    /// Maps pages at the end of the pool's segment, so that a free block of at least `size` bytes is there.
+    /// Maps handles at the end of the pool's segment, so that a free block of at least `size` bytes is there.
     fn expand(&mut self, size: u64, pool: PoolName) -> Result<(), DriverError> {
-        let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
-        let start = *self.expanding.entry(pool).or_insert_with(|| self.device.place(1 << 44));
+        let start = match self.expanding.get(&pool) {
+            Some(&start) => start,
+            None => {
+                let room = self.device.total().saturating_add(self.device.total() / 8);
+                let start = self.device.reserve(room, 0)?;
+                self.expanding.insert(pool, start);
+                start
+            }
+        };
         let mapped = self.segments.get(&start).copied().unwrap_or(0);
         let end = start + mapped;
         let last = self
@@ -110,9 +136,14 @@ impl<'a> CachingAllocator<'a> {
         let tail = last.filter(|(_, block)| block.segment == start && block.free && mapped > 0);
         let have = tail.map_or(0, |(_, block)| block.size);
         let more = (size - have.min(size))
-            .checked_next_multiple_of(page)
+            .checked_next_multiple_of(page(pool))
             .ok_or(DriverError::OUT_OF_MEMORY)?;
-        self.device.take(more)?;
+        let created = self.create_handles(more / page(pool), page(pool))?;
+        for (&handle, number) in created.iter().zip(0..) {
+            self.device.map(end + number * page(pool), page(pool), handle)?;
+        }
+        self.device.allow_access(end, more)?;
+        self.handles.entry(start).or_default().extend(created);
         self.segments.insert(start, mapped + more);
         let at = match tail {
             Some((address, _)) => {
@@ -125,10 +156,62 @@ impl<'a> CachingAllocator<'a> {
         Ok(())
     }
 
+    /// Creates all of `count` handles, or none.
+    fn create_handles(&self, count: u64, size: u64) -> Result<Vec<u64>, DriverError> {
+        let mut created = Vec::new();
+        for _ in 0..count {
+            match self.device.create(size) {
+                Ok(handle) => created.push(handle),
+                Err(problem) => {
+                    for handle in created {
+                        self.device.release(handle, size)?;
+                    }
+                    return Err(problem);
+                }
+            }
+        }
+        Ok(created)
+    }
+
+    /// Unmaps and releases the handles of a segment from `keep` bytes on.
+    fn shrink(&mut self, start: u64, keep: u64, page: u64) {
+        self.device.wait();
+        let handles = self.handles.entry(start).or_default();
+        for (handle, number) in handles.drain((keep / page) as usize..).zip(keep / page..) {
+            // The model device always accepts its own mappings and handles.
+            let _ = self.device.unmap(start + number * page, page);
+            let _ = self.device.release(handle, page);
+        }
+        self.segments.insert(start, keep);
+    }
+
+    /// Frees the pending blocks whose events are done. Looks at the oldest events only, up to the first that is not done.
+    fn free_what_is_done(&mut self) {
+        while let Some(&(event, address)) = self.pending.front()
+            && self.device.event_is_done(event)
+        {
+            self.pending.pop_front();
+            self.device.forget_event(event);
+            self.free_block(address);
+        }
+    }
+
+    fn wait_for_pending(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        self.device.wait();
+        for (event, address) in std::mem::take(&mut self.pending) {
+            self.device.forget_event(event);
+            self.free_block(address);
+        }
+    }
+
     /// Gives cached memory back to the device: segments that are entirely free, or free pages at the end of expandable
     /// segments.
     fn give_back_cache(&mut self) {
-        let segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
+        let mut segments: Vec<(u64, u64)> = self.segments.iter().map(|(&start, &size)| (start, size)).collect();
+        segments.sort_unstable();
         for (start, size) in segments {
             if !self.expandable {
                 if self
@@ -150,31 +233,63 @@ impl<'a> CachingAllocator<'a> {
             let Some((address, block)) = tail.filter(|(_, block)| block.free) else {
                 continue;
             };
-            let page = if block.pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
-            let keep = (address - start).next_multiple_of(page);
+            let keep = (address - start).next_multiple_of(page(block.pool));
             if keep < size {
                 self.remove_free(address);
                 if start + keep > address {
                     self.add_free(address, start + keep - address, start, block.pool);
                 }
-                self.segments.insert(start, keep);
-                self.device.give(size - keep);
+                self.shrink(start, keep, page(block.pool));
             }
         }
+    }
+
+    /// Puts a block back into its pool, joined with its free neighbours.
+    fn free_block(&mut self, handle: u64) {
+        let Some(block) = self.blocks.remove(&handle) else {
+            return;
+        };
+        let (mut start, mut size) = (handle, block.size);
+        let same = |other: &Block| other.free && other.segment == block.segment;
+        if self.blocks.get(&(start + size)).is_some_and(same)
+            && let Some(next) = self.remove_free(start + size)
+        {
+            size += next.size;
+        }
+        let before = self
+            .blocks
+            .range(..start)
+            .next_back()
+            .map(|(&address, &block)| (address, block));
+        if let Some((address, left)) = before
+            && same(&left)
+            && address + left.size == start
+        {
+            self.remove_free(address);
+            start = address;
+            size += left.size;
+        }
+        self.add_free(start, size, block.segment, block.pool);
     }
 }
 
 impl Allocator for CachingAllocator<'_> {
-    fn allocate(&mut self, size: u64, stream: Option<u64>) -> Result<u64, DriverError> {
+    fn allocate(&mut self, size: u64, way: Way) -> Result<u64, DriverError> {
         let size = size
             .max(1)
             .checked_next_multiple_of(ROUND)
             .ok_or(DriverError::OUT_OF_MEMORY)?;
-        let pool = (stream.unwrap_or(0), size <= SMALL);
+        self.free_what_is_done();
+        let stream = match way {
+            Way::Driver | Way::Tensor(None) => 0,
+            Way::Tensor(Some(stream)) => stream,
+        };
+        let pool = (stream, size <= SMALL);
         let fitting = |free: &HashMap<PoolName, BTreeSet<(u64, u64)>>| {
             free.get(&pool).and_then(|free| free.range((size, 0)..).next().copied())
         };
         if fitting(&self.free).is_none() && self.grow(size, pool).is_err() {
+            self.wait_for_pending();
             self.give_back_cache();
             self.grow(size, pool)?;
         }
@@ -201,30 +316,12 @@ impl Allocator for CachingAllocator<'_> {
         Ok(address)
     }
 
-    fn free(&mut self, handle: u64, _stream: Option<u64>) {
-        let Some(block) = self.blocks.remove(&handle) else {
-            return;
-        };
-        let (mut start, mut size) = (handle, block.size);
-        let same = |other: &Block| other.free && other.segment == block.segment;
-        if self.blocks.get(&(start + size)).is_some_and(same)
-            && let Some(next) = self.remove_free(start + size)
-        {
-            size += next.size;
+    fn free(&mut self, handle: u64, last_use: LastUse) {
+        let used_elsewhere = matches!(last_use, LastUse::TwoStreams(..) | LastUse::Unknown);
+        if used_elsewhere && let Ok(event) = self.device.record_event(0) {
+            self.pending.push_back((event, handle));
+        } else {
+            self.free_block(handle);
         }
-        let before = self
-            .blocks
-            .range(..start)
-            .next_back()
-            .map(|(&address, &block)| (address, block));
-        if let Some((address, left)) = before
-            && same(&left)
-            && address + left.size == start
-        {
-            self.remove_free(address);
-            start = address;
-            size += left.size;
-        }
-        self.add_free(start, size, block.segment, block.pool);
     }
 }

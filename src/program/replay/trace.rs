@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use base::api::Class;
+use base::api::{Api, Class};
 use flate2::read::MultiGzDecoder;
-use journal::format::{EXTENSION, Event};
+use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
-use super::gathering::{Gathering, Request, Source, choose_device};
+use super::gathering::{Gathering, LastUse, Request, Source, Way, choose_device};
 use super::{rmm_log, snapshot};
 
 #[derive(Debug)]
@@ -23,6 +23,10 @@ pub struct Trace {
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
     /// frees are not played.
     pub unmatched: u64,
+    /// How long the job took for the requests; `None` if the trace has no times.
+    pub duration_ns: Option<u64>,
+    /// The memory of the job's device; `None` if the trace does not say it.
+    pub device_memory: Option<u64>,
     /// Notes for the user about requests that the figures leave out.
     pub notes: Vec<String>,
 }
@@ -45,11 +49,14 @@ impl Trace {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let mut gathering = Gathering::default();
+        let mut device_memory = None;
         if path.is_dir() {
             return Err(fail("is a folder: give one file of it".to_owned()));
         }
         let source = if name.ends_with(&format!(".{EXTENSION}")) {
-            journal(path, device, &mut gathering).map_err(fail)?
+            let (source, memory) = journal(path, device, &mut gathering).map_err(fail)?;
+            device_memory = memory;
+            source
         } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
             snapshot::gather(path, device, &mut gathering).map_err(fail)?
         } else {
@@ -64,6 +71,7 @@ impl Trace {
             rmm_log::gather(source, &mut gathering).map_err(fail)?;
             Source::Log
         };
+        let duration_ns = gathering.end();
         if gathering.requests.is_empty() {
             return Err(fail(
                 "holds no request for linear device memory: give the trace of a job that allocated some".to_owned(),
@@ -81,58 +89,92 @@ impl Trace {
             requests,
             peak_live: u64::try_from(peak).unwrap_or(u64::MAX),
             unmatched,
+            duration_ns,
+            device_memory,
             notes,
         })
     }
 }
 
-fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
+/// Collects the requests of a journal. Also returns the memory of the device, if the journal says it.
+fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(Source, Option<u64>), String> {
     let journal = Journal::open(path).map_err(|problem| {
         // `TraceError` shows the name of the file, so the name is removed here.
         let problem = problem.to_string();
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
-    let mut devices: BTreeMap<i16, Vec<Event>> = BTreeMap::new();
+    let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
+    let mut memory = BTreeMap::new();
     for record in journal.records() {
         let record = record.map_err(|problem| problem.to_string())?;
-        if let Event::Alloc(allocation) | Event::Free { allocation, .. } = record.event
-            && allocation.class == Class::Linear.into()
+        let linear = match record.event {
+            Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class == Class::Linear.into(),
+            Event::AllocFailed { class, .. } => class == Class::Linear.into(),
+            _ => false,
+        };
+        if linear {
+            devices.entry(record.device).or_default().push(record);
+        } else if let Event::Measured {
+            mem_info: Some(told), ..
+        } = record.event
         {
-            devices.entry(record.device).or_default().push(record.event);
+            memory.insert(record.device, told.total);
         }
     }
-    let asked = |events: &Vec<Event>| -> u128 {
-        let requested = events.iter().map(|event| match event {
+    let asked = |records: &Vec<Record>| -> u128 {
+        let requested = records.iter().map(|record| match record.event {
             Event::Alloc(allocation) => u128::from(allocation.requested),
             _ => 0,
         });
         requested.sum()
     };
-    let events = match devices.is_empty() {
-        true => Vec::new(),
-        false => {
-            let chosen = choose_device("journal", &devices, device, asked, gathering)?;
-            devices.remove(&chosen).unwrap_or_default()
-        }
-    };
+    let mut device_memory = None;
+    let mut records = Vec::new();
+    if !devices.is_empty() {
+        let chosen = choose_device("journal", &devices, device, asked, gathering)?;
+        device_memory = memory.remove(&chosen);
+        records = devices.remove(&chosen).unwrap_or_default();
+    }
     if journal.lost() > 0 {
         let lost = journal.lost();
         gathering
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    // The number 255 stands for several streams.
-    let stream = |number: u8| Some(u64::from(number)).filter(|number| (1..255).contains(number));
-    for event in events {
-        match event {
-            Event::Alloc(block) => gathering.allocate(block.address, block.requested, stream(block.stream)),
-            Event::Free { allocation, .. } => gathering.free(allocation.address, stream(allocation.stream)),
+    for record in records {
+        gathering.at(record.time_ns);
+        match record.event {
+            Event::Alloc(block) => gathering.allocate(block.address, block.requested, way(&record, block.stream)),
+            Event::Free { allocation, .. } => {
+                let freed_on = stream(allocation.stream);
+                gathering.free(allocation.address, |way| match (way, freed_on) {
+                    (Way::Driver, _) => LastUse::Awaited,
+                    // The library names the stream of a free only if no other stream has used the memory.
+                    (Way::Tensor(own), Some(stream)) if own == Some(stream) => LastUse::Stream(stream),
+                    (Way::Tensor(_), _) => LastUse::Unknown,
+                });
+            }
+            Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
             _ => {}
         }
     }
-    Ok(Source::Journal {
+    let source = Source::Journal {
         strategy: journal.header().strategy.clone(),
         environment: journal.header().environment.clone(),
-    })
+    };
+    Ok((source, device_memory))
+}
+
+/// The number of a stream in a journal; 0 stands for none, and 255 for several streams.
+fn stream(number: u8) -> Option<u64> {
+    Some(u64::from(number)).filter(|number| (1..255).contains(number))
+}
+
+/// How the job asked for the memory of a record.
+fn way(record: &Record, number: u8) -> Way {
+    match record.api.known() {
+        Some(Api::vramshim_torch_alloc) => Way::Tensor(stream(number)),
+        _ => Way::Driver,
+    }
 }

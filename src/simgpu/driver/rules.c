@@ -148,34 +148,41 @@ CUresult fault(const char *function)
     return result;
 }
 
-/* ---- prices, in nanoseconds: measured by the vAttention paper, kvcached (bench_vmm) and GMLake, put together in one
- * model. A call with many handles pays for each: pytorch#96995 saw ten handles of 2 MiB cost ten times one of 20 MiB. */
+/* ---- prices. The build makes prices.inc from src/prices/prices.toml, which names the sources of the figures. A call with
+ * many handles pays for each. */
+#include "prices.inc"
 
 enum { MIB = 1 << 20 };
 
-static uint64_t by_size(uint64_t base, uint64_t per_gib, uint64_t size) { return base + (uint64_t)((double)per_gib * (double)size / (1 << 30)); }
+static double by_size(double base, double per_gib, uint64_t size) { return base + per_gib * ((double)size / (1 << 30)); }
 
-static uint64_t access_price(uint64_t size)
+static double access_us(uint64_t size)
 {
-    enum { LEAST = 37000, MOST = 300000 };
-    if (size <= 2 * MIB) return LEAST;
-    if (size >= 128 * MIB) return MOST;
-    return LEAST + (MOST - LEAST) * (size - 2 * MIB) / (126 * MIB);
+    if (size <= 2 * MIB) return PRICE_ACCESS_US_SMALL;
+    if (size >= 128 * MIB) return PRICE_ACCESS_US_LARGE;
+    return PRICE_ACCESS_US_SMALL + (double)(PRICE_ACCESS_US_LARGE - PRICE_ACCESS_US_SMALL) * (double)(size - 2 * MIB) / (126 * MIB);
 }
 
-uint64_t price_of(enum priced call, uint64_t size)
+static double price_us(enum priced call, uint64_t size)
 {
-    switch (sim_priced ? call : FREE_OF_CHARGE) {
-    case CREATE: return by_size(10000, 220000, size);
-    case MAP: return 2000;
-    case SET_ACCESS: return access_price(size);
-    case UNMAP: return 34000;
-    case RELEASE: return 24000;
-    case ALLOC: return by_size(60000, 250000, size);
-    case FREE: return by_size(60000, 100000, size);
-    case FREE_OF_CHARGE: break;
+    switch (call) {
+    case CREATE: return by_size(PRICE_CREATE_US, PRICE_CREATE_US_PER_GIB, size);
+    case MAP: return PRICE_MAP_US;
+    case SET_ACCESS: return access_us(size);
+    case UNMAP: return PRICE_UNMAP_US;
+    case RELEASE: return PRICE_RELEASE_US;
+    case ALLOC: return by_size(PRICE_ALLOCATE_US, PRICE_ALLOCATE_US_PER_GIB, size);
+    case FREE: return by_size(PRICE_FREE_US, PRICE_FREE_US_PER_GIB, size);
+    case RESERVE: return PRICE_RESERVE_US;
+    case UNRESERVE: return PRICE_UNRESERVE_US;
     }
     return 0;
+}
+
+/* In nanoseconds. */
+uint64_t price_of(enum priced call, uint64_t size)
+{
+    return sim_priced ? (uint64_t)(price_us(call, size) * 1000) : 0;
 }
 
 /* A sleep takes longer than a short time, so the thread counts that out. */

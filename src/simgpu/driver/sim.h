@@ -36,7 +36,7 @@ CUresult fault(const char *function);
 CUresult sim_fault(const char *function); /* context.c: also keeps a fault of the current context */
 extern bool sim_watched; /* a variable needs to see each call, or the environment was not read yet */
 extern bool sim_priced;  /* SIMGPU_LATENCY=prices */
-enum priced { FREE_OF_CHARGE, CREATE, MAP, SET_ACCESS, UNMAP, RELEASE, ALLOC, FREE };
+enum priced { CREATE, MAP, SET_ACCESS, UNMAP, RELEASE, ALLOC, FREE, RESERVE, UNRESERVE };
 uint64_t price_of(enum priced call, uint64_t size);
 void price_pay(const uint64_t *ns);
 /* Before ENTER in a call that has a price. The call adds to `price`, which is paid when it returns, without the lock. */

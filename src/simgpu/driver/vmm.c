@@ -132,6 +132,7 @@ API CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloc
 
 API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
 {
+    PRICED;
     (void)flags;
     ENTER_WORKING("cuMemAddressReserve");
     SUPPORTED();
@@ -164,6 +165,7 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment
     a->region = region;
     table_add(a);
     *out = start;
+    price += price_of(RESERVE, size);
     return CUDA_SUCCESS;
 }
 
@@ -204,12 +206,14 @@ static bool cover(const Allocation *range, uint64_t address, uint64_t size)
 
 API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
+    PRICED;
     ENTER_WORKING("cuMemAddressFree");
     Allocation *range = table_find_range(address);
     REQUIRE(range && range->address == address && range->span == size && !range->region->mapped);
     munmap((void *)address, size);
     leave(range->region);
     table_remove(range);
+    price += price_of(UNRESERVE, size);
     return CUDA_SUCCESS;
 }
 

@@ -1,11 +1,12 @@
 //! The text of the recommendation that `replay` prints below the table.
 
-use policy::{Settings, Strategy};
+use policy::Strategy;
+use prices::Bill;
 
 use super::row::Row;
 use crate::render::format;
 use crate::replay::recommendation::{Advice, advise, runs_now, setting};
-use crate::replay::{Outcome, Source, Trace};
+use crate::replay::{Outcome, Setup, Source, Trace};
 
 pub struct Recommendation {
     pub strategy: Option<&'static str>,
@@ -21,8 +22,7 @@ pub struct Recommendation {
 pub fn recommendation(
     trace: &Trace,
     rows: &[Row],
-    settings: &Settings,
-    device_memory: u64,
+    setup: &Setup,
     play: &dyn Fn(&str) -> Option<Row>,
 ) -> Recommendation {
     let compared_with = runs_now(&trace.source);
@@ -42,13 +42,16 @@ pub fn recommendation(
         return nothing(format!("none: {compared_with} cannot be played"));
     };
     let torch_calls = match played("torch").or((compared_with == "torch").then_some(now)) {
-        Some(torch) => Some(torch.outcome.driver_calls),
-        None => played("passthrough").and_then(|_| Some(play("torch")?.outcome.driver_calls)),
+        Some(torch) => Some(torch.outcome.bill().driver_calls()),
+        None => played("passthrough").and_then(|_| Some(play("torch")?.outcome.bill().driver_calls())),
     };
     let outcomes: Vec<Outcome> = rows.iter().map(|row| row.outcome.clone()).collect();
-    let set = |name: &str| setting(name, &trace.source, settings);
+    let set = |name: &str| setting(name, &trace.source, &setup.settings);
     let smallest = |name: &str| played(name).and_then(|row| row.smallest);
-    let (before, device) = (format::size(now.outcome.peak_reserved), format::size(device_memory));
+    let (before, device) = (
+        format::size(now.outcome.peak_reserved),
+        format::size(setup.device_memory),
+    );
     let recommend = |best: &Outcome, saves: u64, reason: &dyn Fn(&str) -> String| {
         let setting = set(best.name);
         let text = reason(setting.as_deref().unwrap_or(best.name));
@@ -60,7 +63,9 @@ pub fn recommendation(
             why: text + &price(best, &now.outcome, trace) + caveat(best.name, &trace.source),
         }
     };
-    match advise(&outcomes, &now.outcome, torch_calls, |name| set(name).is_some()) {
+    match advise(&outcomes, &now.outcome, torch_calls, trace.duration_ns, |name| {
+        set(name).is_some()
+    }) {
         Advice::Saves { best, bytes } => recommend(best, bytes, &|setting| {
             let fits = smallest(best.name).map_or(String::new(), |smallest| {
                 format!(", and fits a device of {}", format::size(smallest))
@@ -90,6 +95,20 @@ pub fn recommendation(
                 )
             })
         }
+        Advice::TooSlow { best, bytes } => {
+            let more_ns = best.lasting_ns().saturating_sub(now.outcome.lasting_ns());
+            let duration_ns = trace.duration_ns.unwrap_or_default();
+            nothing(format!(
+                "none: {} would reserve {} instead of {before} under {compared_with} (saves {}), but its driver calls and \
+                 waits take {} more, {} of the {} that the trace lasts",
+                set(best.name).unwrap_or_default(),
+                format::size(best.peak_reserved),
+                format::size(bytes),
+                format::duration(more_ns),
+                format::percent(Some(more_ns as f64 / duration_ns.max(1) as f64)),
+                format::duration(duration_ns),
+            ))
+        }
         Advice::Nothing { best: Some(best) } => nothing(format!(
             "none: nothing to gain over the {before} under {compared_with}; {} would reserve {}",
             set(best.name).unwrap_or_default(),
@@ -113,25 +132,30 @@ pub fn recommendation(
 }
 
 /// A text with the driver calls and waits of `best`; empty if `best` makes at most twice as many calls as the present
-/// strategy.
+/// strategy, and if they take at most twice as long.
 fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
-    if best.driver_calls / 2 <= now.driver_calls {
+    let (ours, theirs) = (best.bill(), now.bill());
+    if ours.driver_calls() / 2 <= theirs.driver_calls() && ours.total_ns() / 2 <= theirs.total_ns() {
         return String::new();
     }
-    let waits = match best.synchronisations {
-        None | Some(0) => String::new(),
-        Some(waits) => format!(" and waits for the device {} times", format::count(waits)),
+    let waits = |bill: &Bill| match bill.waits() {
+        0 => String::new(),
+        waits => format!(" and waits {}", format::times(waits)),
     };
     let maps_granules = Strategy::parse(best.name).is_some_and(Strategy::maps_granules);
-    let fewer = match maps_granules && best.driver_calls > trace.requests.len() as u64 {
+    let fewer = match maps_granules && ours.driver_calls() > trace.requests.len() as u64 {
         true => "; larger granules (--chunk 32MiB) take fewer calls and more memory",
         false => "",
     };
     format!(
-        ". For that it calls the driver {} times{waits}, {} {} times{fewer}",
-        format::count(best.driver_calls),
+        ". For that it calls the driver {}{}, which takes {}, {} {}{}, {}{fewer}",
+        format::times(ours.driver_calls()),
+        waits(&ours),
+        format::duration(ours.total_ns()),
         now.name,
-        format::count(now.driver_calls)
+        format::times(theirs.driver_calls()),
+        waits(&theirs),
+        format::duration(theirs.total_ns()),
     )
 }
 

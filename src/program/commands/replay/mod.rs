@@ -1,8 +1,10 @@
 //! `vramshim replay`: plays recorded requests through strategies and shows what each would have reserved.
 
 mod advice;
+mod page;
 mod progress;
 mod row;
+mod table;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -10,18 +12,26 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use base::units::parse_size;
-use comfy_table::{CellAlignment, Table, presets};
+use base::units::{parse_size, parse_time};
 use config::Config;
 use policy::{Settings, Strategy};
-use serde_json::json;
+use prices::Prices;
 
 use crate::failure::Failure;
-use crate::render::format;
-use crate::replay::{self, Source, Trace, play, smallest_device};
+use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
 use row::Row;
+
+/// All that `replay` prints.
+struct Played<'a> {
+    /// The name of the trace.
+    name: String,
+    trace: &'a Trace,
+    setup: &'a Setup,
+    rows: &'a [Row],
+    recommendation: &'a Recommendation,
+}
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -33,9 +43,9 @@ pub struct Replay {
     #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
     strategy: Vec<String>,
 
-    /// Memory of the simulated device, such as 24GiB
-    #[arg(long, default_value = "80GiB", value_name = "SIZE")]
-    device_memory: String,
+    /// Memory of the model device, such as 24GiB [default: the memory of the journal's device, else 80GiB]
+    #[arg(long, value_name = "SIZE")]
+    device_memory: Option<String>,
 
     /// Device number whose requests are played, if a journal or snapshot has several [default: the device that was used
     /// most]
@@ -57,7 +67,20 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE")]
     reallocate: Option<String>,
 
-    /// Print JSON, sizes in bytes
+    /// Prices of driver calls, such as measured on a GPU by scripts/assumptions --prices [default: built-in prices]
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+
+    /// How often the trace is played. Between two repetitions all memory is freed
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=MOST_REPETITIONS))]
+    repeat: u64,
+
+    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s. A wait takes so long, and other streams get what
+    /// was freed so much later [default: 0, the GPU is never behind]
+    #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME")]
+    lag: String,
+
+    /// Print JSON, sizes in bytes and times in nanoseconds
     #[arg(long)]
     json: bool,
 }
@@ -70,21 +93,35 @@ fn known_names() -> String {
     replay::strategies().collect::<Vec<_>>().join(", ")
 }
 
+/// The memory of the device if neither an option nor the trace says it.
+const ASSUMED_MEMORY: u64 = 80 << 30;
+
+/// More repetitions show nothing new.
+const MOST_REPETITIONS: u64 = 10_000;
+
 const EXAMPLES: &str = "\
 Examples:
   vramshim replay vramshim-train/node1-4711-98765.vraj
   vramshim replay memory.csv.gz --device-memory 24GiB --strategy torch,auto_growth --json
+  vramshim replay memory.pickle --repeat 6 --lag 2ms
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-If a trace names streams (logs, snapshots, journals of vramshim_torch_alloc), the requests are played on these streams.
+Logs, snapshots and journals of vramshim_torch_alloc are requests for tensors: each is played on its stream, and no free \
+waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
 
-utilisation is peak live / peak reserved. waits counts the waits for all work of the device before out of memory \
-is reported. The smallest device is the smallest on which the strategy, giving idle memory back, still serves every \
-request (to 1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs \
-now: the journal's strategy, or PyTorch's allocator for logs and snapshots.
+utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
+(--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all waits, \
+which is 0 without --lag. of trace is driver time and waiting as a share of the time that the trace took.
 
-Exit codes: 0 done, 1 the trace cannot be read, 2 an option cannot be used.";
+With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself should \
+call the driver no more. The frees between two repetitions belong to the second one.
+
+The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to 1 MiB \
+or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
+journal's strategy, or PyTorch's allocator for logs and snapshots. It weighs memory against driver time and waiting.
+
+Exit codes: 0 done, 1 the trace cannot be read, 2 an option or a table of prices cannot be used.";
 
 /// The settings that a journal's job ran with; the default settings for other traces.
 fn settings_of(source: &Source) -> Settings {
@@ -109,12 +146,15 @@ impl Replay {
             };
             parse_size(text).ok_or_else(problem)
         };
-        let device_memory = size("--device-memory", &self.device_memory)?;
-        if device_memory == 0 {
+        let device_memory = self.device_memory.as_deref().map(|text| size("--device-memory", text));
+        let device_memory = device_memory.transpose()?;
+        if device_memory == Some(0) {
             return Err(Failure::refused(
                 "--device-memory 0 holds nothing; give a size, such as 24GiB",
             ));
         }
+        let lag_ns = self.lag_ns()?;
+        let prices = self.prices()?;
         let given = |name: &str, text: &Option<String>| text.as_deref().map(|text| size(name, text)).transpose();
         let chunk = given("--chunk", &self.chunk)?;
         let initial = given("--initial", &self.initial)?;
@@ -127,24 +167,58 @@ impl Replay {
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
         settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
-        let progress = Progress::new(trace.requests.len() as u64, names.len() as u64);
+        let setup = Setup {
+            settings,
+            device_memory: device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY),
+            prices,
+            lag_ns,
+            repetitions: self.repeat,
+        };
+        let requests = (trace.requests.len() as u64).saturating_mul(self.repeat);
+        let progress = Progress::new(requests, names.len() as u64);
         let one = |name: &str| {
             progress.begin(name);
             let tick = |requests| progress.tick(requests);
-            let outcome = play(&trace, name, &settings, device_memory, &tick)?;
-            let smallest = smallest_device(&trace, &outcome, &settings, device_memory, &tick);
+            let outcome = play(&trace, name, &setup, &tick)?;
+            let smallest = smallest_device(&trace, &outcome, &setup, &tick);
             Some(Row { outcome, smallest })
         };
         let rows: Vec<Row> = names.iter().filter_map(|name| one(name)).collect();
-        let recommendation = advice::recommendation(&trace, &rows, &settings, device_memory, &one);
+        let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
         progress.finish();
+        let played = Played {
+            name: self.trace.display().to_string(),
+            trace: &trace,
+            setup: &setup,
+            rows: &rows,
+            recommendation: &recommendation,
+        };
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self.json {
-            true => self.print_json(&mut out, &trace, device_memory, &rows, &recommendation),
-            false => self.print_table(&mut out, &trace, device_memory, &rows, &recommendation),
+            true => writeln!(out, "{:#}", page::page(&played)),
+            false => table::print(&mut out, &played),
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)
+    }
+
+    fn lag_ns(&self) -> Result<u64, Failure> {
+        let problem = || {
+            let lag = &self.lag;
+            Failure::refused(format!(
+                "--lag {lag:?} is no time; give one with a unit, such as 500us, 20ms or 1s"
+            ))
+        };
+        parse_time(&self.lag).ok_or_else(problem)
+    }
+
+    fn prices(&self) -> Result<Prices, Failure> {
+        let Some(path) = &self.prices else {
+            return Ok(Prices::default());
+        };
+        let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+        Prices::parse(&text).map_err(fail)
     }
 
     /// The strategies that `--strategy` names, each once.
@@ -169,116 +243,5 @@ impl Replay {
             }
         }
         Ok(names)
-    }
-
-    fn print_json(
-        &self,
-        out: &mut impl Write,
-        trace: &Trace,
-        device_memory: u64,
-        rows: &[Row],
-        recommendation: &Recommendation,
-    ) -> io::Result<()> {
-        let strategies: Vec<_> = rows
-            .iter()
-            .map(|row| {
-                json!({
-                    "name": row.outcome.name,
-                    "peak_reserved": row.outcome.peak_reserved,
-                    "utilisation": row.utilisation(trace),
-                    "driver_calls": row.outcome.driver_calls,
-                    "synchronisations": row.outcome.synchronisations,
-                    "smallest_device": row.smallest,
-                    "fits": row.outcome.failed == 0,
-                    "failed": row.outcome.failed,
-                })
-            })
-            .collect();
-        writeln!(
-            out,
-            "{:#}",
-            json!({
-                "trace": self.trace.display().to_string(),
-                "peak_live": trace.peak_live,
-                "requests": trace.requests.len(),
-                "unmatched": trace.unmatched,
-                "notes": trace.notes,
-                "device_memory": device_memory,
-                "strategies": strategies,
-                "recommendation": {
-                    "strategy": recommendation.strategy,
-                    "setting": recommendation.setting,
-                    "saves": recommendation.saves,
-                    "compared_with": recommendation.compared_with,
-                    "why": recommendation.why,
-                },
-            })
-        )
-    }
-
-    fn print_table(
-        &self,
-        out: &mut impl Write,
-        trace: &Trace,
-        device_memory: u64,
-        rows: &[Row],
-        recommendation: &Recommendation,
-    ) -> io::Result<()> {
-        writeln!(
-            out,
-            "{}: {}, peak live {}, on a device of {}",
-            self.trace.display(),
-            match trace.requests.len() {
-                1 => "1 request".to_owned(),
-                several => format!("{} requests and frees", format::count(several as u64)),
-            },
-            format::size(trace.peak_live),
-            format::size(device_memory)
-        )?;
-        if trace.unmatched > 0 {
-            writeln!(
-                out,
-                "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may be wrong",
-                format::count(trace.unmatched)
-            )?;
-        }
-        for note in &trace.notes {
-            writeln!(out, "{note}")?;
-        }
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header([
-            "strategy",
-            "peak reserved",
-            "utilisation",
-            "driver calls",
-            "waits",
-            "smallest device",
-            "fits",
-        ]);
-        for row in rows {
-            let fits = match row.outcome.failed {
-                0 => "yes".to_owned(),
-                1 => "no: 1 request failed".to_owned(),
-                failed => format!("no: {} requests failed", format::count(failed)),
-            };
-            table.add_row([
-                row.outcome.name.to_owned(),
-                format::size(row.outcome.peak_reserved),
-                row.utilisation(trace)
-                    .map_or("-".to_owned(), |utilisation| format!("{utilisation:.3}")),
-                format::count(row.outcome.driver_calls),
-                row.outcome.synchronisations.map_or("-".to_owned(), format::count),
-                row.smallest.map_or("-".to_owned(), format::size),
-                fits,
-            ]);
-        }
-        for column in table.column_iter_mut().skip(1).take(5) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        for line in table.lines() {
-            writeln!(out, "{}", line.trim_end())?;
-        }
-        writeln!(out, "Recommendation: {}", recommendation.why)
     }
 }

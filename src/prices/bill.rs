@@ -1,0 +1,167 @@
+//! Counts calls of the driver, and adds up what they and the waits took.
+
+use std::ops::{AddAssign, Sub};
+
+/// A kind of call of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Create,
+    Map,
+    SetAccess,
+    Unmap,
+    Release,
+    Allocate,
+    Free,
+    Reserve,
+    Unreserve,
+    RecordEvent,
+    QueryEvent,
+}
+
+impl Call {
+    pub const ALL: [Call; 11] = [
+        Call::Create,
+        Call::Map,
+        Call::SetAccess,
+        Call::Unmap,
+        Call::Release,
+        Call::Allocate,
+        Call::Free,
+        Call::Reserve,
+        Call::Unreserve,
+        Call::RecordEvent,
+        Call::QueryEvent,
+    ];
+
+    /// The driver's name of the call.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Call::Create => "cuMemCreate",
+            Call::Map => "cuMemMap",
+            Call::SetAccess => "cuMemSetAccess",
+            Call::Unmap => "cuMemUnmap",
+            Call::Release => "cuMemRelease",
+            Call::Allocate => "cuMemAlloc",
+            Call::Free => "cuMemFree",
+            Call::Reserve => "cuMemAddressReserve",
+            Call::Unreserve => "cuMemAddressFree",
+            Call::RecordEvent => "cuEventRecord",
+            Call::QueryEvent => "cuEventQuery",
+        }
+    }
+
+    /// Whether the call changes which memory the process has, or where it is mapped.
+    pub const fn changes_memory(self) -> bool {
+        !matches!(
+            self,
+            Call::Reserve | Call::Unreserve | Call::RecordEvent | Call::QueryEvent
+        )
+    }
+
+    pub const fn is_of_events(self) -> bool {
+        matches!(self, Call::RecordEvent | Call::QueryEvent)
+    }
+}
+
+/// Calls and waits, and the nanoseconds that they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    calls: [u64; Call::ALL.len()],
+    /// The prices of all calls.
+    pub driver_ns: u64,
+    /// Waits for work of the GPU inside an allocation, and inside a free.
+    pub waits_in_allocations: u64,
+    pub waits_in_frees: u64,
+    /// What the waits took.
+    pub waited_ns: u64,
+}
+
+impl Bill {
+    pub fn add(&mut self, call: Call, price_ns: u64) {
+        self.calls[call as usize] += 1;
+        self.driver_ns = self.driver_ns.saturating_add(price_ns);
+    }
+
+    pub fn count(&self, call: Call) -> u64 {
+        self.calls[call as usize]
+    }
+
+    fn sum(&self, wanted: impl Fn(Call) -> bool) -> u64 {
+        let wanted = Call::ALL.into_iter().filter(|&call| wanted(call));
+        wanted.map(|call| self.count(call)).sum()
+    }
+
+    /// Calls that change which memory the process has, or where it is mapped.
+    pub fn memory_calls(&self) -> u64 {
+        self.sum(Call::changes_memory)
+    }
+
+    /// All calls but those of events.
+    pub fn driver_calls(&self) -> u64 {
+        self.sum(|call| !call.is_of_events())
+    }
+
+    pub fn waits(&self) -> u64 {
+        self.waits_in_allocations + self.waits_in_frees
+    }
+
+    /// What calls and waits took together.
+    pub fn total_ns(&self) -> u64 {
+        self.driver_ns.saturating_add(self.waited_ns)
+    }
+}
+
+impl AddAssign for Bill {
+    fn add_assign(&mut self, other: Bill) {
+        for (mine, more) in self.calls.iter_mut().zip(other.calls) {
+            *mine += more;
+        }
+        self.driver_ns = self.driver_ns.saturating_add(other.driver_ns);
+        self.waits_in_allocations += other.waits_in_allocations;
+        self.waits_in_frees += other.waits_in_frees;
+        self.waited_ns += other.waited_ns;
+    }
+}
+
+/// What was added to a bill since it was `earlier`.
+impl Sub for Bill {
+    type Output = Bill;
+
+    fn sub(mut self, earlier: Bill) -> Bill {
+        for (mine, before) in self.calls.iter_mut().zip(earlier.calls) {
+            *mine -= before;
+        }
+        self.driver_ns -= earlier.driver_ns;
+        self.waits_in_allocations -= earlier.waits_in_allocations;
+        self.waits_in_frees -= earlier.waits_in_frees;
+        self.waited_ns -= earlier.waited_ns;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_calls_are_told_apart() {
+        let mut bill = Bill::default();
+        for (index, call) in Call::ALL.into_iter().enumerate() {
+            assert_eq!(call as usize, index, "the list has the order of the enum");
+            bill.add(call, 1);
+        }
+        let first = bill;
+        bill.add(Call::Free, 10);
+        bill.waits_in_frees += 1;
+        bill.waited_ns += 5;
+        assert_eq!((bill.memory_calls(), bill.driver_calls(), bill.waits()), (8, 10, 1));
+        let later = bill - first;
+        assert_eq!(
+            (later.count(Call::Free), later.count(Call::Map), later.total_ns()),
+            (1, 0, 15)
+        );
+        let mut sum = first;
+        sum += later;
+        assert_eq!(sum, bill);
+    }
+}

@@ -1,0 +1,301 @@
+//! What `vramshim replay` says of driver time, waits and repetitions.
+
+use serde_json::Value;
+
+use crate::{MIB, peaks, replay};
+use support::{Job, client};
+
+const US: u64 = 1000;
+
+/// Rows (microseconds, action, address, size, stream) as a log. The times are below one second.
+fn log(rows: &[(u64, &str, u64, u64, u64)]) -> String {
+    let mut text = "Thread,Time,Action,Pointer,Size,Stream\n".to_owned();
+    for (us, action, address, size, stream) in rows {
+        text += &format!("0,23:59:59.{us:06},{action},{address:#x},{size},{stream}\n");
+    }
+    text
+}
+
+/// The result of one strategy.
+fn played(text: &str, strategy: &str, arguments: &[&str]) -> Value {
+    let (page, _) = peaks(text, &[&["--strategy", strategy], arguments].concat());
+    page["strategies"][0].clone()
+}
+
+fn calls<const N: usize>(row: &Value, names: [&str; N]) -> [u64; N] {
+    names.map(|name| {
+        row["calls"][name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {name}: {row}"))
+    })
+}
+
+fn number(row: &Value, name: &str) -> u64 {
+    row[name].as_u64().unwrap_or_else(|| panic!("no {name}: {row}"))
+}
+
+#[test]
+fn calls_are_priced_and_set_against_the_time_of_the_trace() {
+    let text = log(&[
+        (100, "allocate", 1, 512 * MIB, 0),
+        (200, "free", 1, 512 * MIB, 0),
+        (10_100, "allocate", 1, 1024 * MIB, 0),
+    ]);
+    let row = played(&text, "passthrough", &[]);
+    // 60 us and 125 us, 60 us and 50 us, 60 us and 250 us.
+    assert_eq!(number(&row, "driver_ns"), (185 + 110 + 310) * US);
+    assert_eq!(
+        (number(&row, "waits_in_frees"), number(&row, "synchronisations")),
+        (1, 0)
+    );
+    assert_eq!(number(&row, "waiting_ns"), 0, "without --lag the GPU is never behind");
+    assert!((row["share_of_trace"].as_f64().unwrap() - 0.0605).abs() < 1e-9, "{row}");
+    // A trace without times has no duration.
+    let (page, _) = peaks(&log(&[(7, "allocate", 1, MIB, 0), (7, "free", 1, MIB, 0)]), &[]);
+    assert_eq!(page["duration_ns"], Value::Null);
+}
+
+#[test]
+fn the_clock_of_a_log_goes_past_midnight_and_knows_both_spellings() {
+    let text = "Thread,Time,Action,Pointer,Size,Stream\n0,23:59:59:500000,allocate,0x1,5,0\n\
+                0,00:00:01.25,allocate,0x2,5,0\n0,00:00:01.2,free,0x2,5,0\n";
+    let (page, _) = peaks(text, &["--strategy", "torch"]);
+    assert_eq!(page["duration_ns"], 1_750_000 * US);
+}
+
+#[test]
+fn a_wait_takes_as_long_as_the_gpu_is_behind() {
+    let text = log(&[
+        (0, "allocate", 1, MIB, 0),
+        (10_000, "allocate", 2, MIB, 0),
+        (20_000, "free", 1, MIB, 0),
+        (20_000, "free", 2, MIB, 0),
+    ]);
+    let waiting = |lag| number(&played(&text, "passthrough", &["--lag", lag]), "waiting_ns");
+    assert_eq!(waiting("3ms"), 3000 * US, "the second free has nothing to wait for");
+    assert_eq!(waiting("0.5ms"), 500 * US);
+    let cached = played(&text, "torch", &["--lag", "3ms"]);
+    assert_eq!(
+        (number(&cached, "waiting_ns"), number(&cached, "waits_in_frees")),
+        (0, 0)
+    );
+}
+
+#[test]
+fn another_stream_gets_what_was_freed_when_the_gpu_has_come_so_far() {
+    let text = log(&[
+        (10_000, "allocate", 1, 4 * MIB, 7),
+        (20_000, "free", 1, 4 * MIB, 7),
+        (21_000, "allocate", 2, 4 * MIB, 8),
+    ]);
+    for strategy in ["naive_best_fit", "auto_growth"] {
+        let peak = |lag| {
+            let row = played(
+                &text,
+                strategy,
+                &["--lag", lag, "--initial", "4MiB", "--reallocate", "4MiB"],
+            );
+            number(&row, "peak_reserved")
+        };
+        assert_eq!(
+            (peak("0"), peak("900us"), peak("2ms")),
+            (4 * MIB, 4 * MIB, 8 * MIB),
+            "{strategy}"
+        );
+    }
+}
+
+#[test]
+fn pytorch_keeps_a_block_pending_that_another_stream_has_used() {
+    // The block of stream 7 is freed on stream 8, and stream 7 asks again.
+    let text = |freed_on| {
+        log(&[
+            (10_000, "allocate", 1, 20 * MIB, 7),
+            (20_000, "free", 1, 20 * MIB, freed_on),
+            (21_000, "allocate", 2, 20 * MIB, 7),
+            (25_000, "free", 2, 20 * MIB, 7),
+        ])
+    };
+    for (freed_on, lag, peak, events) in [
+        (7, "2ms", 20 * MIB, 0),
+        (8, "2ms", 40 * MIB, 1),
+        (8, "900us", 20 * MIB, 1),
+    ] {
+        let row = played(&text(freed_on), "torch", &["--lag", lag]);
+        assert_eq!(number(&row, "peak_reserved"), peak, "{row}");
+        assert_eq!(calls(&row, ["cuEventRecord", "cuEventQuery"]), [events; 2], "{row}");
+    }
+    // Before a request fails, PyTorch waits for the pending block and gives it back, which waits again.
+    let row = played(&text(8), "torch", &["--lag", "2ms", "--device-memory", "30MiB"]);
+    assert_eq!((number(&row, "failed"), number(&row, "synchronisations")), (0, 2));
+    assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
+}
+
+#[test]
+fn pytorch_waits_when_it_gives_its_cache_back() {
+    let rows = [
+        (0, "allocate", 1, 60 * MIB, 0),
+        (9000, "free", 1, 60 * MIB, 0),
+        (10_000, "allocate", 2, 80 * MIB, 0),
+    ];
+    let arguments = ["--device-memory", "100MiB", "--lag", "1ms"];
+    let row = played(&log(&rows), "torch", &arguments);
+    // The second cudaMalloc is refused.
+    assert_eq!(calls(&row, ["cuMemAlloc", "cuMemFree"]), [3, 1]);
+    assert_eq!(
+        (number(&row, "synchronisations"), number(&row, "waits_in_frees")),
+        (1, 0)
+    );
+    // The price of the call that was refused passes before the wait begins.
+    assert_eq!(number(&row, "waiting_ns"), (1000 - 60) * US);
+    // Expandable segments, and another stream: of four new handles of 20 MiB two fit, and are released again. PyTorch
+    // waits, unmaps and releases the three handles of the first stream, and creates four.
+    let rows = [rows[0], rows[1], (10_000, "allocate", 2, 80 * MIB, 1)];
+    let row = played(&log(&rows), "torch_expandable", &arguments);
+    assert_eq!((number(&row, "failed"), number(&row, "synchronisations")), (0, 1));
+    assert_eq!(
+        calls(&row, ["cuMemAddressReserve", "cuMemCreate", "cuMemMap"]),
+        [2, 3 + 3 + 4, 3 + 4]
+    );
+    assert_eq!(
+        calls(&row, ["cuMemSetAccess", "cuMemUnmap", "cuMemRelease"]),
+        [2, 3, 2 + 3]
+    );
+}
+
+#[test]
+fn later_repetitions_are_told_apart_from_the_first() {
+    let text = log(&[
+        (0, "allocate", 1, 20 * MIB, 0),
+        (1000, "allocate", 2, 20 * MIB, 0),
+        (2000, "free", 1, 20 * MIB, 0),
+    ]);
+    let (page, _) = peaks(&text, &["--strategy", "passthrough,torch", "--repeat", "3"]);
+    assert_eq!(page["repetitions"], 3);
+    let memory_calls = |index: usize| {
+        let repetitions = page["strategies"][index]["repetitions"].as_array().unwrap().iter();
+        repetitions.map(|bill| number(bill, "memory_calls")).collect::<Vec<_>>()
+    };
+    // What the trace leaves live is freed at the beginning of the next repetition.
+    assert_eq!(memory_calls(0), [3, 4, 4]);
+    assert_eq!(memory_calls(1), [2, 0, 0]);
+    let whole = &page["strategies"][0];
+    assert_eq!(
+        (number(whole, "memory_calls"), number(whole, "waits_in_frees")),
+        (11, 5)
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.csv");
+    std::fs::write(&path, &text).unwrap();
+    let output = replay(&path, &["--repeat", "3", "--lag", "1ms"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("played 3 times; the host runs 1.0 ms ahead of the GPU"),
+        "{text}"
+    );
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let later = rows
+        .iter()
+        .rev()
+        .find(|row| row.first() == Some(&"passthrough"))
+        .expect("a row");
+    assert_eq!((later[1], later[2], later[5], later[6]), ("3", "1", "4", "2"), "{text}");
+}
+
+#[test]
+fn a_file_replaces_prices() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("prices.toml");
+    let trace = folder.path().join("trace.csv");
+    std::fs::write(&trace, log(&[(0, "allocate", 1, 1024 * MIB, 0)])).unwrap();
+    let with = |prices: &str| {
+        std::fs::write(&path, prices).unwrap();
+        replay(
+            &trace,
+            &[
+                "--json",
+                "--strategy",
+                "passthrough",
+                "--prices",
+                path.to_str().unwrap(),
+            ],
+        )
+    };
+    let page: Value = serde_json::from_slice(&with("allocate_us = 1.5\n").stdout).expect("JSON");
+    assert_eq!(page["strategies"][0]["driver_ns"], 251_500);
+    assert_eq!(
+        (&page["prices"]["allocate_us"], &page["prices"]["free_us"]),
+        (&1.5.into(), &60.0.into())
+    );
+    let output = with("map_us = 1\nmop_us = 2\n");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        said.contains("prices.toml: line 2: \"mop_us\" is the name of no price"),
+        "{said}"
+    );
+    let missing = replay(&trace, &["--prices", "/nowhere"]);
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(
+        missing.status.code() == Some(2) && said.contains("--prices /nowhere: cannot be read"),
+        "{said}"
+    );
+    for arguments in [["--lag", "5"], ["--lag", "-1ms"], ["--repeat", "0"]] {
+        let output = replay(&trace, &arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+/// The library gives the job blocks of pools, and waits at each free of `cuMemFree`.
+#[test]
+fn journals_are_played_as_what_they_were() {
+    let path = client("support/clients/training.c", "training", &[]);
+    let finished = Job::new(path).sim("8GiB", 1).run().ok();
+    let output = replay(&finished.journals()[0], &["--json"]);
+    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(page["device_memory"], 8u64 << 30, "the device of the job");
+    let row = |name: &str| {
+        let rows = page["strategies"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).expect("a row").clone()
+    };
+    let frees = number(&row("passthrough"), "waits_in_frees");
+    assert!(frees > 100, "{page}");
+    assert_eq!(calls(&row("passthrough"), ["cuMemFree"]), [frees]);
+    for name in ["auto_growth", "naive_best_fit"] {
+        assert_eq!(number(&row(name), "waits_in_frees"), frees, "{name}");
+    }
+    assert_eq!(
+        number(&row("torch"), "waits_in_frees"),
+        0,
+        "PyTorch's cache waits for nothing"
+    );
+}
+
+#[test]
+fn the_request_that_ended_a_job_is_played() {
+    let died = [
+        (0, "allocate", 1, 10 * MIB, 0),
+        (10, "allocate failure", 0, 40 * MIB, 0),
+        // The job unwinds.
+        (20, "free", 1, 10 * MIB, 0),
+    ];
+    let arguments = ["--strategy", "passthrough", "--device-memory", "45MiB"];
+    let (page, _) = peaks(&log(&died), &arguments);
+    assert_eq!(
+        (&page["peak_live"], &page["strategies"][0]["failed"]),
+        (&(50 * MIB).into(), &1.into())
+    );
+    assert_eq!(page["strategies"][0]["smallest_device"], 50 * MIB);
+    assert!(
+        page["notes"][0].as_str().unwrap().contains("for 40.0 MiB, failed"),
+        "{page}"
+    );
+    // A job that got memory after the failure has recovered from it.
+    let recovered = [&died[..], &[(30, "allocate", 1, 5 * MIB, 0)]].concat();
+    let (page, _) = peaks(&log(&recovered), &arguments);
+    assert_eq!(
+        (&page["peak_live"], &page["strategies"][0]["failed"]),
+        (&(10 * MIB).into(), &0.into())
+    );
+    assert!(page["notes"].as_array().unwrap().is_empty(), "{page}");
+}
