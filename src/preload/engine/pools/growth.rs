@@ -5,11 +5,14 @@
 
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::operations;
+use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{
     self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
 };
 use base::cuda::{CudaResult, DriverError, check};
+use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
@@ -198,6 +201,33 @@ impl Growth {
             (*location).id = self.device();
             properties
         }
+    }
+
+    /// The other devices that need access to mapped memory of this pool.
+    fn users(&self) -> DeviceSet {
+        self.pool.state.peers.with_access_to(self.pool.location.device)
+    }
+
+    fn set_access(&self, address: u64, size: u64, devices: impl Iterator<Item = i32>) -> CudaResult {
+        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
+        // SAFETY: the descriptions outlive the call.
+        let set = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
+        self.in_context(|| check(set()))
+    }
+
+    /// Gives access to all that is mapped to those devices that need it and do not have it yet: one call for each run of
+    /// mappings side by side. No device ever loses access, because the driver's `cuCtxDisablePeerAccess` concerns memory
+    /// that it allocated.
+    pub fn grant_access(&self, memory: VirtualMemory) -> CudaResult {
+        let new = self.users().without(self.pool.granted());
+        if new.is_empty() {
+            return Ok(());
+        }
+        for (address, size) in memory.runs() {
+            self.set_access(address, size, new.devices())?;
+        }
+        self.pool.note_granted(new);
+        Ok(())
     }
 
     fn attribute(&self, attribute: u32) -> CudaResult<i32> {
@@ -409,15 +439,15 @@ impl DeviceMemory for Growth {
     }
 
     fn allow_access(&self, address: u64, size: u64) -> CudaResult {
-        let peers = self.pool.state.peers.with_access_to(self.pool.location.device);
-        let devices = std::iter::once(self.device()).chain(peers);
-        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
-        // SAFETY: the descriptions outlive the call.
-        let allow = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
-        self.in_context(|| check(allow()))
+        let peers = self.users().union(self.pool.granted());
+        self.set_access(address, size, std::iter::once(self.device()).chain(peers.devices()))
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
+        if !self.pool.has_mapped_memory() && next::device_count() > 1 {
+            // Copies between devices now need the library.
+            operations::watch();
+        }
         self.gained(address, size, moved);
     }
 

@@ -188,6 +188,19 @@ impl Pools {
         Some((pool.location, block, backing?))
     }
 
+    /// The memory behind the block that holds `address` stays as it is until the block is freed.
+    pub fn pin(&self, address: u64) {
+        let Some(pool) = self.possible_owner(address) else {
+            return;
+        };
+        // To the parent of a subpool, the slab around the block is a live block.
+        for one in std::iter::once(pool).chain(pool.parent) {
+            if let Some(policy) = lock(&one.policy).as_deref_mut() {
+                policy.pin(address);
+            }
+        }
+    }
+
     /// Whether `address` lies in memory of a pool, in a live block or not.
     pub fn is_pooled(&self, address: u64) -> bool {
         self.ask_owner(address, |policy| Some(policy.owns(address)))
@@ -197,13 +210,9 @@ impl Pools {
     /// Gives the peers of a device access to all memory that its pools have mapped.
     pub fn allow_peers(&self, device: i16) {
         for pool in self.of_device(device) {
-            // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
-            let allowed = pool.with_policy(|policy, memory| {
-                let mapped = policy.virtual_memory().mapped;
-                mapped
-                    .into_iter()
-                    .try_for_each(|(address, size)| memory.allow_access(address, size))
-            });
+            // Only mapped memory needs this. The driver itself gives access to memory that it allocated. The pool maps
+            // nothing meanwhile.
+            let allowed = pool.with_policy(|policy, _| Growth::of(pool).grant_access(policy.virtual_memory()));
             if let Err(DriverError(problem)) = allowed {
                 tracing::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
