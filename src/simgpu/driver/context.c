@@ -388,6 +388,7 @@ API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     ENTER_CONTEXT("cuCtxEnablePeerAccess", context);
     REQUIRE(flags == 0 && peer && context_valid(peer));
+    if (!config()->peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (peers[context->device][peer->device]) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     peers[context->device][peer->device] = ever_peers[context->device][peer->device] = true;
     return CUDA_SUCCESS;

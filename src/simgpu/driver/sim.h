@@ -20,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;
@@ -313,6 +313,9 @@ bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
 void work_context_moves(struct Context *from, struct Context *to); /* pending work of `from` becomes work of `to` */
+
+/* ---- copy.c */
+struct Work copy_work(const CUDA_MEMCPY3D *copy);
 
 /* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);

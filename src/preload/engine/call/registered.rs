@@ -56,8 +56,12 @@ impl Call {
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         let pools = &self.engine.pools;
-        if attribute != SYNC_MEMOPS || value.is_null() || !pools.is_pooled(address) {
+        if !pools.is_pooled(address) {
             return ask();
+        }
+        // No other attribute can be set.
+        if attribute != SYNC_MEMOPS || value.is_null() {
+            return Err(DriverError::INVALID_VALUE);
         }
         let (Some(pool), Some(block)) = (pools.possible_owner(address), pools.block_at(address)) else {
             return Err(DriverError::INVALID_VALUE);
