@@ -90,7 +90,11 @@ fn copies_in_graphs() {
 
 #[test]
 fn peer_access_costs_few_calls_and_is_granted_once() {
-    let finished = program("copies", "enable").sim("64GiB", 4).strategy(AUTO_GROWTH).run().ok();
+    let finished = program("copies", "enable")
+        .sim("64GiB", 4)
+        .strategy(AUTO_GROWTH)
+        .run()
+        .ok();
     let calls: Vec<u64> = finished
         .stdout
         .split_whitespace()
@@ -98,4 +102,31 @@ fn peer_access_costs_few_calls_and_is_granted_once() {
         .collect();
     assert!((3..=12).contains(&calls[0]), "{calls:?} calls for three peers");
     assert_eq!(calls[1], 0, "calls after access was disabled and enabled again");
+}
+
+/// Network cards register memory by nvidia_peermem if the driver has no dma-bufs, and that takes no mapped memory.
+#[test]
+fn memory_is_not_mapped_if_network_cards_could_not_register_it() {
+    let module = || client("support/clients/peermem.c", "peermem", &["-shared", "-fPIC"]);
+    let without_module = || program("copies", "all").strategy(AUTO_GROWTH).env("SIMGPU_DMABUF", "0");
+    let with_module = |dmabuf: &str| without_module().preload(module()).env("SIMGPU_DMABUF", dmabuf);
+    let warnings = |job: Job| {
+        let said = job.run().ok().said();
+        said.into_iter()
+            .filter(|(_, text)| text.contains("nvidia_peermem"))
+            .count()
+    };
+    assert_eq!(
+        warnings(with_module("0")),
+        1,
+        "told once, although there are three devices"
+    );
+    assert_eq!((warnings(with_module("1")), warnings(without_module())), (0, 0));
+    // A job that maps memory learns that this fails.
+    let maps = |job: Job| {
+        let said = job.env("SIMGPU_FAULTS", "cuMemMap:1+=801").run().ok().said();
+        said.iter()
+            .any(|(_, text)| text.contains("virtual memory management fails"))
+    };
+    assert!(!maps(with_module("0")) && maps(with_module("1")) && maps(without_module()));
 }

@@ -402,6 +402,8 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     return CUDA_SUCCESS;
 }
 
+bool context_has_access(int user, int owner) { return peers[user][owner]; }
+
 bool context_covers(const struct Context *context, const struct Context *other)
 {
     return other == context || (other->parent && other->parent == context);

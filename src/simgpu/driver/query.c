@@ -70,6 +70,10 @@ static unsigned access_flags(uint64_t address)
 {
     struct Context *context = context_current();
     if (!context || !vmm_accessible(context->device, address, 1, false)) return 0;
+    /* cuda.h 13.0:3691: without peer access, memory of another device "must be staged through accessible memory". */
+    Allocation *a = table_find(address);
+    bool of_device = a && (a->class == LINEAR || a->class == PITCHED);
+    if (of_device && a->device != context->device && !context_has_access(context->device, a->device)) return 0;
     return vmm_accessible(context->device, address, 1, true) ? 3 : 1;
 }
 

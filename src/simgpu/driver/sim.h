@@ -159,6 +159,7 @@ static inline struct Context *context_owner(struct Context *context) { return co
 struct Context *primary_of(int device);
 /* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
  * by cuCtxEnablePeerAccess. */
+bool context_has_access(int user, int owner); /* whether peer access is enabled now */
 bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
 int physical_of(int device);

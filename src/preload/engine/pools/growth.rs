@@ -3,6 +3,8 @@
 //! A pool grows and shrinks here alone. Every range that is obtained or given back is charged to the device's quota,
 //! entered in the registry and the ledger, and written into the journal.
 
+use std::sync::Mutex;
+
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::operations;
@@ -12,6 +14,8 @@ use crate::next::{
     self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
 };
 use base::cuda::{CudaResult, DriverError, check};
+use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
+use base::sync::lock;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
@@ -286,7 +290,15 @@ fn wait_beside_captures() -> CudaResult {
     })
 }
 
+/// Tells each reason once, although each pool finds it.
 fn warn_of_chunks(why: &str) {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut told = lock(&TOLD);
+    if told.iter().any(|one| one == why) {
+        return;
+    }
+    told.push(why.to_owned());
+    drop(told);
     tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
 
@@ -383,7 +395,12 @@ impl DeviceMemory for Growth {
     }
 
     fn granularity(&self) -> Option<u64> {
+        let has_dma_buf = || self.attribute(DMA_BUF_SUPPORTED).is_ok_and(|value| value != 0);
         match self.in_context(|| self.least_granularity()) {
+            Ok(_) if needs_memory_of_cu_mem_alloc(has_dma_buf()) => {
+                warn_of_chunks(PEER_MEMORY_WITHOUT_DMA_BUF);
+                None
+            }
             Ok(granularity) => Some(granularity),
             Err(DriverError::NOT_SUPPORTED) => {
                 warn_of_chunks("the next layer has no virtual memory management");
