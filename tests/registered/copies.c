@@ -2,6 +2,7 @@
  *
  *   copies all        every function that copies, between all devices, with each device current
  *   copies others     a block, and memory that the driver allocated, on another device
+ *   copies streams    copies on a stream of a device that is not current
  *   copies order      copies keep their place in the order of their stream
  *   copies enabled    the same after peer access is enabled, and after it is disabled
  *   copies captured   copies in a capture
@@ -103,12 +104,12 @@ FORM(box, cuMemcpy3D_v2(&any_box))
 FORM(box_t, cuMemcpy3D_v2_ptds(&box))
 FORM(box_async, cuMemcpy3DAsync_v2(&box, stream))
 FORM(box_async_t, cuMemcpy3DAsync_v2_ptsz(&any_box, stream))
-FORM(peer, cuMemcpyAsync(to, from, size, NULL))
+FORM(default_stream, cuMemcpyAsync(to, from, size, NULL))
 FORM(batch, cuMemcpyBatchAsync_v2(&to, &from, &size, 1, NULL, NULL, 0, stream))
 #define OF(form) {#form, form}
 static const struct form { const char *name; CUresult (*copy)(CUdeviceptr, CUdeviceptr, CUstream); } forms[] = {
     OF(unified), OF(unified_t), OF(unified_async), OF(unified_async_t), OF(linear), OF(linear_t), OF(linear_async), OF(linear_async_t), OF(plane),
-    OF(plane_t), OF(plane_unaligned), OF(plane_async), OF(plane_async_t), OF(box), OF(box_t), OF(box_async), OF(box_async_t), OF(peer), OF(batch),
+    OF(plane_t), OF(plane_unaligned), OF(plane_async), OF(plane_async_t), OF(box), OF(box_t), OF(box_async), OF(box_async_t), OF(default_stream), OF(batch),
 };
 /* A batch has no form between contexts, so it needs devices that can be peers. */
 static int form_count(void)
@@ -202,6 +203,22 @@ static void others(void)
     plane.dstMemoryType = IN_ARRAY, plane.dstArray = array;
     CHECK(cuMemcpy2D_v2(&plane));
     finish();
+}
+
+static void on_other_streams(void)
+{
+    CUdeviceptr blocks[2 * DEVICES];
+    open_devices(DEVICES);
+    for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % 2, SIZE);
+    for (int turn = 0; turn < DEVICES; turn++) {
+        CUstream first = streams[0];
+        for (int i = 0; i + 1 < DEVICES; i++) streams[i] = streams[i + 1];
+        streams[DEVICES - 1] = first;
+        for (int form = 0; form < form_count(); form++)
+            if (strstr(forms[form].name, "async"))
+                for (int here = 0; here < DEVICES; here++)
+                    for (int i = 0; i < 4; i++) copy_by(&forms[form], here, i % 2, blocks[i % 2], i / 2, blocks[2 + i / 2]);
+    }
 }
 
 static void order(void)
@@ -326,6 +343,6 @@ static void enable(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"enable", enable}};
+    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"enable", enable}};
     return PLAY(scenes, argc, argv);
 }

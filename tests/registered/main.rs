@@ -73,6 +73,11 @@ fn copies_between_a_block_and_memory_of_the_driver() {
 }
 
 #[test]
+fn copies_on_a_stream_of_another_device() {
+    play(|| program("copies", "streams"));
+}
+
+#[test]
 fn copies_keep_their_place_in_their_stream() {
     play(|| program("copies", "order"));
 }
@@ -102,6 +107,15 @@ fn peer_access_costs_few_calls_and_is_granted_once() {
         .collect();
     assert!((3..=12).contains(&calls[0]), "{calls:?} calls for three peers");
     assert_eq!(calls[1], 0, "calls after access was disabled and enabled again");
+}
+
+#[test]
+fn what_holds_for_the_driver_holds_through_the_runtime() {
+    for runtime in ["libcudart.so.12", "libcudart.so.13"] {
+        let name = format!("registered-{runtime}");
+        let path = client("registered/runtime.c", &name, &[runtime, "libcuda.so.1"]);
+        play(|| Job::new(&path).sim("8GiB", 2).env("SIMGPU_DELAYED", "1"));
+    }
 }
 
 /// Network cards register memory by nvidia_peermem if the driver has no dma-bufs, and that takes no mapped memory.

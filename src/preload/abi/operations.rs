@@ -101,19 +101,19 @@ operations! {
         call.end_synchronous(&[to], true, below())
     };
     cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)]);
+        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], LEGACY);
         call.end_synchronous(&[from], false, below())
     };
     cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)]);
+        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], OF_THREAD);
         call.end_synchronous(&[from], true, below())
     };
     cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)]);
+        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], LEGACY);
         call.end_synchronous(&[to], false, below())
     };
     cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)]);
+        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], OF_THREAD);
         call.end_synchronous(&[to], true, below())
     };
     cuMemcpyPeer(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize)
@@ -184,28 +184,28 @@ operations! {
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places));
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false)));
         below()
     };
     cuMemcpyBatchAsync_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places));
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true)));
         below()
     };
     cuMemcpyBatchAsync_v2(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places));
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false)));
         below()
     };
     cuMemcpyBatchAsync_v2_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places));
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true)));
         below()
     };
     cuGraphAddMemcpyNode(

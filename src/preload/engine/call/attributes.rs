@@ -90,9 +90,9 @@ impl Call {
         }
     }
 
-    /// The job asks for attributes of `address`. Those of the list that register memory pin it.
-    pub fn asks_attributes(&self, attributes: &[u32], address: CUdeviceptr) {
-        if attributes.contains(&P2P_TOKENS) {
+    /// The job asks for an attribute of `address`. An attribute that registers memory pins it.
+    pub fn asks_attribute(&self, attribute: u32, address: CUdeviceptr) {
+        if attribute == P2P_TOKENS {
             self.engine.pools.pin(address);
         }
     }

@@ -20,7 +20,7 @@ use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
 use crate::engine::state::operations;
 use crate::next::{self, CUcontext, CUstream, Copy3d, Side};
-use base::cuda::{CudaResult, check};
+use base::cuda::{CudaResult, STREAM_PER_THREAD, check};
 
 /// Whether the hooks of copies and fills must enter the engine.
 pub fn are_watched() -> bool {
@@ -36,6 +36,18 @@ pub struct Order {
 }
 
 impl Order {
+    /// The context whose device copies. A copy may be given to a stream of a context that is not current.
+    fn context(self) -> Option<u64> {
+        let stream = self.stream.filter(|&stream| stream as usize > STREAM_PER_THREAD);
+        let mut context = std::ptr::null_mut();
+        match stream {
+            None => context = next::current_context().ok()?,
+            // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+            Some(stream) => check(unsafe { next::cuStreamGetCtx(stream, &mut context) }).ok()?,
+        }
+        (!context.is_null()).then_some(context as u64)
+    }
+
     fn is_captured(self) -> bool {
         self.stream.is_some_and(|stream| {
             // SAFETY: the stream is the job's own.
@@ -78,8 +90,10 @@ impl Call {
         below: impl FnOnce() -> CudaResult,
         peer: impl FnOnce(CUcontext, CUcontext) -> CudaResult,
     ) -> CudaResult {
-        let result = match self.crossing([Place::Address(to), Place::Address(from)]) {
-            Some(ends) if !self.is_made_possible_in_graph(order, ends) => peer(ends[0].context(), ends[1].context()),
+        let result = match self.crossing([Place::Address(to), Place::Address(from)], order) {
+            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
+                peer(ends[0].context(), ends[1].context())
+            }
             _ => below(),
         };
         self.end_copy(&[to, from], order, result)
@@ -94,8 +108,8 @@ impl Call {
         peer: impl FnOnce(*const Copy3d) -> CudaResult,
     ) -> CudaResult {
         let Some(mut copy) = copy else { return below() };
-        let result = match places_of(&copy).and_then(|places| self.crossing(places)) {
-            Some(ends) if !self.is_made_possible_in_graph(order, ends) => {
+        let result = match places_of(&copy).and_then(|places| self.crossing(places, order)) {
+            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
                 copy.to.between_contexts(ends[0].context());
                 copy.from.between_contexts(ends[1].context());
                 peer(&copy)
@@ -113,44 +127,52 @@ impl Call {
     }
 
     /// A copy between an address and an array, or one copy of a batch, for which there is no form between contexts.
-    pub fn copy_without_peer_form(&self, places: [Place; 2]) {
-        if let Some(ends) = self.crossing(places) {
-            self.give_access(None, ends);
+    pub fn copy_without_peer_form(&self, places: [Place; 2], order: Order) {
+        if let Some((device, ends)) = self.crossing(places, order) {
+            self.give_access(device, ends);
         }
     }
 
     /// A copy that becomes a node of a graph, and will run in `context`; null if the call does not tell.
     pub fn copy_node(&self, copy: Option<&Copy3d>, context: CUcontext) {
-        let device = match context.is_null() {
-            true => None,
-            false => next::device_of_context(context as u64),
+        let context = || match context.is_null() {
+            true => next::current_context().ok().map(|context| context as u64),
+            false => Some(context as u64),
         };
-        let ends = copy.and_then(places_of).and_then(|places| self.ends(places));
-        if let Some((_, ends)) = ends {
-            self.give_access(device, ends);
+        let ends = copy.and_then(places_of).and_then(|places| self.ends(places, context));
+        if let Some((here, ends)) = ends {
+            self.give_access(here.device, ends);
         }
     }
 
-    /// The ends of a copy with mapped memory, and the current location. `None` if no end is mapped memory of a policy, or an
-    /// end is host memory.
-    fn ends(&self, places: [Place; 2]) -> Option<(Location, [End; 2])> {
+    /// The ends of a copy with mapped memory of a policy, and where it is made. `None` if no end is such memory, or an end
+    /// is host memory.
+    fn ends(&self, places: [Place; 2], context: impl FnOnce() -> Option<u64>) -> Option<(Location, [End; 2])> {
         let [to, from] = places.map(|place| self.end_in_pool(place));
         if ![to, from].into_iter().flatten().any(|end| end.mapped) {
             return None;
         }
-        let here = Location::current()?;
+        let context = context()?;
+        let mut known = [to, from].into_iter().flatten().map(|end| end.location);
+        let here = match known.find(|known| known.context == context) {
+            Some(known) => known,
+            None => Location {
+                device: next::device_of_context(context)?,
+                context,
+            },
+        };
         let other = |place| self.end_elsewhere(place, here);
         let ends = [to.or_else(|| other(places[0]))?, from.or_else(|| other(places[1]))?];
         Some((here, ends))
     }
 
-    /// The ends of a copy that the current device cannot make by itself. `None` if it can, or if the copy concerns no
-    /// mapped memory of a policy.
-    fn crossing(&self, places: [Place; 2]) -> Option<[End; 2]> {
-        let (here, ends) = self.ends(places)?;
+    /// The ends of a copy that the device which copies cannot reach, and that device. `None` if it can reach both, or if the
+    /// copy concerns no mapped memory of a policy.
+    fn crossing(&self, places: [Place; 2], order: Order) -> Option<(i16, [End; 2])> {
+        let (here, ends) = self.ends(places, || order.context())?;
         let peers = &self.engine.state.peers;
         let is_near = |end: &End| end.location.device == here.device || peers.may_use(here, end.location);
-        (!ends.iter().all(is_near)).then_some(ends)
+        (!ends.iter().all(is_near)).then_some((here.device, ends))
     }
 
     fn end_in_pool(&self, place: Place) -> Option<End> {
@@ -180,20 +202,17 @@ impl Call {
         })
     }
 
-    /// Whether the copy becomes a node of a graph. Then the current device is given access to what it copies.
-    fn is_made_possible_in_graph(&self, order: Order, ends: [End; 2]) -> bool {
+    /// Whether the copy becomes a node of a graph. Then `device`, which will copy, is given access to both ends.
+    fn is_made_possible_in_graph(&self, order: Order, device: i16, ends: [End; 2]) -> bool {
         let captured = order.is_captured();
         if captured {
-            self.give_access(None, ends);
+            self.give_access(device, ends);
         }
         captured
     }
 
-    /// Gives `device` access to the mapped memory of the ends; the current device if `device` is not known.
-    fn give_access(&self, device: Option<i16>, ends: [End; 2]) {
-        let Some(user) = device.or_else(|| Location::current().map(|here| here.device)) else {
-            return;
-        };
+    /// Gives a device access to the mapped memory of the ends.
+    fn give_access(&self, user: i16, ends: [End; 2]) {
         for end in ends {
             let owner = end.location.device;
             if !end.mapped || owner == user {
