@@ -5,6 +5,7 @@ pub mod api;
 pub mod cuda;
 pub mod file;
 pub mod identity;
+pub mod kernel;
 pub mod process;
 pub mod sync;
 pub mod units;

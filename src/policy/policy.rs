@@ -36,6 +36,23 @@ pub struct VirtualMemory {
     pub ranges: Vec<(u64, u64)>,
 }
 
+impl VirtualMemory {
+    /// What is mapped, as runs of mappings side by side in one reserved range: first address and size.
+    pub fn runs(mut self) -> Vec<(u64, u64)> {
+        self.mapped.sort_unstable();
+        self.ranges.sort_unstable();
+        let begins_range = |address: u64| self.ranges.binary_search_by_key(&address, |&(start, _)| start).is_ok();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &(address, size) in &self.mapped {
+            match runs.last_mut() {
+                Some((start, length)) if *start + *length == address && !begins_range(address) => *length += size,
+                _ => runs.push((address, size)),
+            }
+        }
+        runs
+    }
+}
+
 /// What a policy holds now, and what it has done since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -133,6 +150,12 @@ pub trait Policy: Send {
 
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
     fn release_idle(&mut self) -> Vec<Work>;
+
+    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a device
+    /// or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
+    fn pin(&mut self, address: u64) {
+        let _ = address;
+    }
 
     /// What must be given back separately after the context is destroyed.
     fn virtual_memory(&self) -> VirtualMemory;

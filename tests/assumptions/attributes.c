@@ -3,7 +3,7 @@
 #include "probe.h"
 
 enum {
-    SYNC_MEMOPS = 6, BUFFER_ID = 7, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12, MAPPED = 13, MEMPOOL = 17,
+    P2P_TOKENS = 5, SYNC_MEMOPS = 6, BUFFER_ID = 7, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12, MAPPED = 13, ACCESS_FLAGS = 16, MEMPOOL = 17,
     MAPPING_SIZE = 18, MAPPING_BASE = 19,
 };
 
@@ -137,6 +137,28 @@ PROBE(sync_memops_of_vmm, TELLS, "SYNC_MEMOPS of mapped memory is refused with 8
     if (result) return;
     figure("in that mapping %d", (int)attribute(SYNC_MEMOPS, start + size, &ignored));
     figure("in the mapping before %d", (int)attribute(SYNC_MEMOPS, start, &ignored));
+}
+
+PROBE(tokens_of_vmm_refused, TELLS, "P2P_TOKENS are given for cuMemAlloc's memory alone, and set SYNC_MEMOPS there", "cuda.h 13.0:14235-14242")
+{
+    begin();
+    uint64_t tokens[2] = {0};
+    CUdeviceptr block = alloc(4 * MIB);
+    CUresult of_alloc = cu(cuPointerGetAttribute)(tokens, P2P_TOKENS, block), ignored;
+    int sync = (int)attribute(SYNC_MEMOPS, block, &ignored);
+    claim(of_alloc || sync == 1, "of cuMemAlloc %d, SYNC_MEMOPS then %d", of_alloc, sync);
+    CUresult of_mapping = cu(cuPointerGetAttribute)(tokens, P2P_TOKENS, mapped(3, 0));
+    claim(of_mapping != CUDA_SUCCESS, "of mapped memory %d", of_mapping);
+}
+
+PROBE(access_flags_of_alloc, TELLS, "ACCESS_FLAGS are 3 on the own device, and 0 on another one without peer access",
+      "cuda.h 13.0:916, 3691")
+{
+    begin_on(2);
+    CUdeviceptr block = alloc(4 * MIB);
+    claim_attribute("ACCESS_FLAGS here", ACCESS_FLAGS, block, 3);
+    current(1);
+    claim_attribute("ACCESS_FLAGS there", ACCESS_FLAGS, block, 0);
 }
 
 PROBE(ipc_of_vmm_refused, TELLS,

@@ -239,3 +239,47 @@ PROBE(synchronise_other_device_beside_capture, TELLS,
         beside_capture(mode_names[mode], mode, (struct call){synchronise, 1, GLOBAL}, ALLOWED);
     beside_capture("relaxed thread", GLOBAL, (struct call){synchronise, 1, RELAXED}, ALLOWED);
 }
+
+/* ---- copies between devices */
+
+PROBE(peer_copy_in_capture, TELLS, "cuMemcpyPeerAsync is refused on a capturing stream",
+      "JohannesGaessler/llama.cpp#5, by NVIDIA; connollydavid/wsl2-cuda-peercopy-capture, measured on CUDA 13.3")
+{
+    begin_on(2);
+    current(1);
+    CUdeviceptr to = alloc(MIB);
+    current(0);
+    CUdeviceptr from = alloc(MIB);
+    CUstream stream = new_stream();
+    begin_capture(stream, RELAXED);
+    CUresult result = cu(cuMemcpyPeerAsync)(to, contexts[1], from, contexts[0], MIB, stream);
+    judge("copy", REFUSED, result, end_capture(stream));
+}
+
+PROBE(copy_of_vmm_in_capture, NEEDED, "a captured copy between devices works on mapped memory that the device has access to",
+      "connollydavid/wsl2-cuda-peercopy-capture: a plain copy is captured; cuda.h 13.0:13089")
+{
+    begin_on(2);
+    need_peers();
+    current(1);
+    size_t size = granule();
+    CUdeviceptr to = mapped(1, 1);
+    fill(to, 1, size);
+    CHECK(cu(cuCtxSynchronize)());
+    current(0);
+    CUdeviceptr from = mapped(1, 0);
+    fill(from, 6, size);
+    CHECK(cu(cuCtxSynchronize)());
+    CUstream stream = new_stream();
+    CUgraph graph;
+    CUgraphExec exec;
+    begin_capture(stream, RELAXED);
+    grant(to, size, 0);
+    CUresult result = cu(cuMemcpyAsync)(to, from, size, stream);
+    CHECK(cu(cuStreamEndCapture)(stream, &graph));
+    CHECK(cu(cuGraphInstantiateWithFlags)(&exec, graph, 0));
+    CUresult launched = cu(cuGraphLaunch)(exec, stream), end = cu(cuStreamSynchronize)(stream);
+    current(1);
+    bool right = !result && !launched && !end && holds_only(to, 6, size);
+    claim(right, "copy %d, launch %d, synchronise %d, bytes %s", result, launched, end, right ? "arrived" : "did not arrive");
+}

@@ -184,3 +184,54 @@ PROBE(peer_copy_of_vmm_between_devices, NEEDED, "cuMemcpyPeerAsync copies mapped
 {
     claim_copy(of_vmm, true, true);
 }
+
+PROBE(peer_copy_of_rows_of_vmm, NEEDED, "cuMemcpy3DPeerAsync copies rows of mapped memory between devices without access",
+      "cuda.h 13.0:10430, 3367; PyTorch and llama.cpp rely on it for rows side by side alone")
+{
+    enum { PITCH = 4096, DEVICE = 2 };
+    begin_on(2);
+    CUdeviceptr from = of_vmm(0), to = of_vmm(1);
+    fill(to, 1, SIZE);
+    CHECK(cu(cuCtxSynchronize)());
+    current(0);
+    fill(from, 6, SIZE);
+    CHECK(cu(cuCtxSynchronize)());
+    CUDA_MEMCPY3D copy = {.srcMemoryType = DEVICE, .srcDevice = from, .reserved0 = contexts[0], .srcPitch = PITCH, .srcHeight = SIZE / PITCH,
+                          .dstMemoryType = DEVICE, .dstDevice = to, .reserved1 = contexts[1], .dstPitch = PITCH, .dstHeight = SIZE / PITCH,
+                          .WidthInBytes = PITCH, .Height = SIZE / PITCH, .Depth = 1};
+    CUresult result = cu(cuMemcpy3DPeerAsync)(&copy, new_stream()), end = cu(cuCtxSynchronize)();
+    current(1);
+    bool right = !result && !end && holds_only(to, 6, SIZE);
+    claim(right, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
+}
+
+PROBE(peer_copy_on_another_device, NEEDED, "a stream of one device makes a peer copy within another device",
+      "cuda.h 13.0:10511: \"between two contexts\", which may be the same")
+{
+    begin_on(2);
+    CUdeviceptr from = of_vmm(0), to = of_vmm(0);
+    fill(from, 6, SIZE);
+    fill(to, 1, SIZE);
+    CHECK(cu(cuCtxSynchronize)());
+    current(1);
+    CUresult result = cu(cuMemcpyPeerAsync)(to, contexts[0], from, contexts[0], SIZE, new_stream()), end = cu(cuCtxSynchronize)();
+    current(0);
+    bool right = !result && !end && holds_only(to, 6, SIZE);
+    claim(right, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
+}
+
+PROBE(access_for_one_more_device, NEEDED, "cuMemSetAccess for one device over many mappings leaves the access of others as it was",
+      "cuda.h 13.0:13093: it sets \"the access flags for the target locations\"")
+{
+    begin_on(2);
+    need_peers();
+    current(0);
+    CUdeviceptr start = mapped(MANY, 0);
+    CUmemLocation places[] = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    grant(start, MANY * granule(), 1);
+    for (int i = 0; i < 2; i++) {
+        unsigned long long flags = 0;
+        CUresult result = cu(cuMemGetAccess)(&flags, &places[i], start + (MANY - 1) * granule());
+        claim(!result && flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE, "device %d: %d, flags %llu", i, result, flags);
+    }
+}

@@ -54,10 +54,7 @@ const char *name_of_call(const char *text); /* cuX of the text cu(cuX)(...) */
 
 /* Public functions that the simulator's header does not declare. */
 typedef struct { unsigned char bytes[256]; } GreenResource; /* CUdevResource of cuda.h, with room to spare */
-CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address);
-CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size, int type, unsigned long long flags);
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
-CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size, CUstream stream);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *copy, CUstream stream); /* CUDA_MEMCPY3D_PEER has the contexts in the reserved fields */
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 CUresult cuThreadExchangeStreamCaptureMode(int *mode);
 CUresult cuModuleLoadData(CUmodule *module, const void *image);

@@ -173,6 +173,16 @@ fn missing_virtual_memory_management_is_reported() {
 }
 
 #[test]
+fn memory_that_network_cards_cannot_register_is_reported() {
+    let module = || client("support/clients/peermem.c", "peermem", &["-shared", "-fPIC"]);
+    let job = |strategy: &str| doctor(&["--strategy", strategy]).env("SIMGPU_DMABUF", "0");
+    let with_module = |strategy: &str| Report::run(job(strategy).preload_in_front(module()));
+    with_module("auto_growth").has("vmm", "warning", "nvidia_peermem cannot register mapped memory");
+    with_module("naive_best_fit").has("vmm", "note", "nvidia_peermem cannot register mapped memory");
+    Report::run(job("auto_growth")).nothing_worse_than_notes();
+}
+
+#[test]
 fn granules_that_can_be_mapped_only_once_are_reported() {
     for (strategy, status) in [("auto_growth", "warning"), ("passthrough", "note")] {
         let job = doctor(&["--strategy", strategy]).env("SIMGPU_FAULTS", "cuMemMap:2=801");

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Call, Key, Location, Route, copies, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -277,16 +277,29 @@ fn size_at(address: CUdeviceptr) -> u64 {
 
 // ---- graphs ------------------------------------------------------------------------------------------------------------------
 
-/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`, the first field of `CUgraphNodeParams`
+/// `CU_GRAPH_NODE_TYPE_MEMCPY` and `..._MEM_ALLOC`, the first field of `CUgraphNodeParams`
+const MEMCPY_NODE: u32 = 1;
 const MEM_ALLOC_NODE: u32 = 10;
 
-/// Whether generic node parameters describe an allocation.
+/// A generic node is about to be added to a graph.
 ///
 /// # Safety
 /// `parameters` is null or readable.
-unsafe fn allocates(parameters: *const c_void) -> bool {
-    // SAFETY: readable by contract. The type is the first field.
-    !parameters.is_null() && unsafe { parameters.cast::<u32>().read() } == MEM_ALLOC_NODE
+unsafe fn node_is_added(call: &Call, parameters: *const c_void) {
+    if parameters.is_null() {
+        return;
+    }
+    // SAFETY: readable by contract. The type is the first field, and the parameters of that type begin at byte 16.
+    unsafe {
+        match parameters.cast::<u32>().read() {
+            MEM_ALLOC_NODE => call.graph_allocates(),
+            MEMCPY_NODE if copies::are_watched() => {
+                let node: &MemcpyNode = &*parameters.byte_add(16).cast();
+                call.copy_node(Some(&node.copy), node.context);
+            }
+            _ => {}
+        }
+    }
 }
 
 export! {
@@ -301,9 +314,7 @@ export! {
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void
     ) enter(cuGraphAddMemAllocNode) |call, below| {
         // SAFETY: the function's contract.
-        if unsafe { allocates(parameters) } {
-            call.graph_allocates();
-        }
+        unsafe { node_is_added(&call, parameters) };
         below()
     };
     cuGraphAddNode_v2(
@@ -311,9 +322,7 @@ export! {
         parameters: *mut c_void
     ) enter(cuGraphAddMemAllocNode) |call, below| {
         // SAFETY: the function's contract.
-        if unsafe { allocates(parameters) } {
-            call.graph_allocates();
-        }
+        unsafe { node_is_added(&call, parameters) };
         below()
     };
     cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
@@ -387,6 +396,7 @@ export! {
     cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
     enter_running(cuMemGetInfo) |call, _below| {
         let asked = call.address_for_next_layer(address);
+        call.asks_attribute(attribute, address);
         // SAFETY: the job's own arguments, except for the address, which the function does not access.
         let result = check(unsafe { next::cuPointerGetAttribute(out, attribute, asked) });
         if result.is_ok() {
@@ -408,6 +418,16 @@ export! {
         }
         result
     };
+}
+
+export! {
+    cuPointerSetAttribute(value: *const c_void, attribute: u32, address: CUdeviceptr)
+    enter_running(Policy) |call, below| {
+        // SAFETY: `value` has the type of the attribute by the function's contract.
+        unsafe { call.set_pointer_attribute(value, attribute, address, below) }
+    };
+    cuMemGetHandleForAddressRange(out: *mut c_void, address: CUdeviceptr, size: usize, kind: u32, flags: u64)
+    enter_running(Policy) |call, below| call.export_range(address, size, below);
 }
 
 // ---- streams and captures -------------------------------------------------------------------------------------------------------------------

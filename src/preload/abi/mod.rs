@@ -6,6 +6,7 @@ mod control;
 mod dlsym;
 mod driver;
 mod nvml;
+mod operations;
 mod process;
 mod route;
 mod runtime;
@@ -32,13 +33,18 @@ pub struct Entry {
 // SAFETY: the pointer is the address of a function, and nothing is written through it.
 unsafe impl Sync for Entry {}
 
+/// The exported driver functions.
+mod hooks {
+    pub use super::{driver::*, operations::*};
+}
+
 macro_rules! driver_table {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
         /// The hooked driver functions.
         pub static DRIVER: &[Entry] = &[$(
             Entry {
                 name: stringify!($name),
-                ours: driver::$name as *const c_void,
+                ours: hooks::$name as *const c_void,
                 slot: Some(&next::hooked::$name),
             },
         )+];

@@ -27,7 +27,7 @@ fn second_generation_since(base: &str) -> i32 {
         "cuDevicePrimaryCtxRelease" | "cuDevicePrimaryCtxReset" | "cuIpcOpenMemHandle" => 11000,
         "cuGetProcAddress" => 12000,
         "cuGraphAddNode" => 12030,
-        "cuCtxSynchronize" => 13000,
+        "cuCtxSynchronize" | "cuMemcpyBatchAsync" => 13000,
         _ => 3020,
     }
 }

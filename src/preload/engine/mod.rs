@@ -42,6 +42,7 @@ use config::Config;
 use policy::Strategy;
 
 pub use call::arrays::ArrayShape;
+pub use call::copies;
 pub use call::nvml;
 pub use control::{Limit, Stats};
 pub use enter::{enter, enter_if_limited, enter_running};

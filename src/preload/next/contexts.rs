@@ -51,6 +51,38 @@ pub fn device_of_context(context: u64) -> Option<i16> {
     in_context(context, current_device).ok().map(|device| device as i16)
 }
 
+/// A device's primary context, if it is active.
+pub fn active_primary_context(device: i32) -> Option<CUcontext> {
+    let (mut flags, mut active, mut context) = (0u32, 0i32, ptr::null_mut());
+    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
+    unsafe {
+        check(signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
+        if active == 0 {
+            return None;
+        }
+        check(signatures::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
+        signatures::cuDevicePrimaryCtxRelease_v2(device);
+    }
+    Some(context)
+}
+
+/// Whether work of one device may be allowed to use memory of another.
+pub fn can_access_peer(user: i32, owner: i32) -> bool {
+    let mut can = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { signatures::cuDeviceCanAccessPeer(&mut can, user, owner) }).is_ok() && can != 0
+}
+
+/// How many devices this process sees.
+pub fn device_count() -> i32 {
+    let mut count = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    match check(unsafe { signatures::cuDeviceGetCount(&mut count) }) {
+        Ok(()) => count,
+        Err(_) => 0,
+    }
+}
+
 /// Access for reading and writing from a device.
 pub fn access_from(device: i32) -> CUmemAccessDesc {
     // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they are.

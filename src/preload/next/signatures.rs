@@ -150,6 +150,73 @@ macro_rules! hooked_driver_functions {
             cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr);
             cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr);
             cuPointerGetAttributes(count: u32, attributes: *mut u32, out: *mut *mut c_void, address: CUdeviceptr);
+            cuPointerSetAttribute(value: *const c_void, attribute: u32, address: CUdeviceptr);
+            cuMemGetHandleForAddressRange(out: *mut c_void, address: CUdeviceptr, size: usize, kind: u32, flags: u64);
+
+            cuMemcpy(to: CUdeviceptr, from: CUdeviceptr, size: usize);
+            cuMemcpy_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize);
+            cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
+            cuMemcpyAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
+            cuMemcpyDtoD_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize);
+            cuMemcpyDtoD_v2_ptds(to: CUdeviceptr, from: CUdeviceptr, size: usize);
+            cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
+            cuMemcpyDtoDAsync_v2_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
+            cuMemcpyHtoD_v2(to: CUdeviceptr, from: *const c_void, size: usize);
+            cuMemcpyHtoD_v2_ptds(to: CUdeviceptr, from: *const c_void, size: usize);
+            cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, size: usize);
+            cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize);
+            cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, size: usize);
+            cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize);
+            cuMemcpyPeer(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize);
+            cuMemcpyPeer_ptds(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize);
+            cuMemcpy2D_v2(copy: *const Copy2d);
+            cuMemcpy2D_v2_ptds(copy: *const Copy2d);
+            cuMemcpy2DUnaligned_v2(copy: *const Copy2d);
+            cuMemcpy2DUnaligned_v2_ptds(copy: *const Copy2d);
+            cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: CUstream);
+            cuMemcpy2DAsync_v2_ptsz(copy: *const Copy2d, stream: CUstream);
+            cuMemcpy3D_v2(copy: *const Copy3d);
+            cuMemcpy3D_v2_ptds(copy: *const Copy3d);
+            cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: CUstream);
+            cuMemcpy3DAsync_v2_ptsz(copy: *const Copy3d, stream: CUstream);
+            cuMemcpy3DPeer(copy: *const Copy3d);
+            cuMemcpy3DPeer_ptds(copy: *const Copy3d);
+            cuMemcpyBatchAsync(
+                to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
+                indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+            );
+            cuMemcpyBatchAsync_ptsz(
+                to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
+                indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
+            );
+            cuMemcpyBatchAsync_v2(
+                to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
+                indices: *mut usize, attribute_count: usize, stream: CUstream
+            );
+            cuMemcpyBatchAsync_v2_ptsz(
+                to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
+                indices: *mut usize, attribute_count: usize, stream: CUstream
+            );
+            cuGraphAddMemcpyNode(
+                out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
+                copy: *const Copy3d, context: CUcontext
+            );
+            cuGraphMemcpyNodeSetParams(node: CUgraphNode, copy: *const Copy3d);
+            cuGraphExecMemcpyNodeSetParams(
+                graph: CUgraphExec, node: CUgraphNode, copy: *const Copy3d, context: CUcontext
+            );
+            cuMemsetD8_v2(to: CUdeviceptr, value: u8, count: usize);
+            cuMemsetD8_v2_ptds(to: CUdeviceptr, value: u8, count: usize);
+            cuMemsetD16_v2(to: CUdeviceptr, value: u16, count: usize);
+            cuMemsetD16_v2_ptds(to: CUdeviceptr, value: u16, count: usize);
+            cuMemsetD32_v2(to: CUdeviceptr, value: u32, count: usize);
+            cuMemsetD32_v2_ptds(to: CUdeviceptr, value: u32, count: usize);
+            cuMemsetD2D8_v2(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize);
+            cuMemsetD2D8_v2_ptds(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize);
+            cuMemsetD2D16_v2(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize);
+            cuMemsetD2D16_v2_ptds(to: CUdeviceptr, pitch: usize, value: u16, width: usize, height: usize);
+            cuMemsetD2D32_v2(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize);
+            cuMemsetD2D32_v2_ptds(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize);
 
             cuStreamBeginCapture(stream: CUstream);
             cuStreamBeginCapture_ptsz(stream: CUstream);
@@ -189,6 +256,16 @@ macro_rules! called_driver_functions {
             cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
             cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
             cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
+            cuDeviceGetCount(out: *mut i32);
+            cuDeviceCanAccessPeer(out: *mut i32, device: CUdevice, peer: CUdevice);
+            cuMemcpyPeerAsync(
+                to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize, stream: CUstream
+            );
+            cuMemcpyPeerAsync_ptsz(
+                to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize, stream: CUstream
+            );
+            cuMemcpy3DPeerAsync(copy: *const Copy3d, stream: CUstream);
+            cuMemcpy3DPeerAsync_ptsz(copy: *const Copy3d, stream: CUstream);
             cuDeviceGetName(out: *mut c_char, length: i32, device: CUdevice);
             cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice);
@@ -230,6 +307,127 @@ pub struct Array3dDescriptorV1 {
     pub format: u32,
     pub channels: u32,
     pub flags: u32,
+}
+
+/// One end of `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Side2d {
+    x: usize,
+    y: usize,
+    kind: u32,
+    host: *const c_void,
+    device: CUdeviceptr,
+    array: CUarray,
+    pitch: usize,
+}
+
+/// `CUDA_MEMCPY2D`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Copy2d {
+    from: Side2d,
+    to: Side2d,
+    width: usize,
+    height: usize,
+}
+
+/// One end of `CUDA_MEMCPY3D`, and of `CUDA_MEMCPY3D_PEER`, which has a context where the other has a reserved pointer.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Side {
+    x: usize,
+    y: usize,
+    z: usize,
+    level: usize,
+    pub kind: u32,
+    host: *const c_void,
+    device: CUdeviceptr,
+    pub array: CUarray,
+    context: CUcontext,
+    pitch: usize,
+    height: usize,
+}
+
+/// `CUDA_MEMCPY3D` and `CUDA_MEMCPY3D_PEER`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Copy3d {
+    pub from: Side,
+    pub to: Side,
+    width: usize,
+    height: usize,
+    depth: usize,
+}
+
+/// `CUDA_MEMCPY_NODE_PARAMS`
+#[repr(C)]
+pub struct MemcpyNode {
+    flags: i32,
+    reserved: i32,
+    pub context: CUcontext,
+    pub copy: Copy3d,
+}
+
+const _: () = assert!(size_of::<Copy2d>() == size_of::<cudarc::driver::sys::CUDA_MEMCPY2D>());
+const _: () = assert!(size_of::<Copy3d>() == size_of::<cudarc::driver::sys::CUDA_MEMCPY3D>());
+const _: () = assert!(size_of::<Copy3d>() == size_of::<cudarc::driver::sys::CUDA_MEMCPY3D_PEER>());
+
+impl Side {
+    /// `CU_MEMORYTYPE_DEVICE`
+    pub const DEVICE: u32 = 2;
+    /// `CU_MEMORYTYPE_ARRAY`
+    pub const ARRAY: u32 = 3;
+    /// `CU_MEMORYTYPE_UNIFIED`
+    pub const UNIFIED: u32 = 4;
+
+    /// The first byte that is copied; 0 if it has no address of a device.
+    pub fn address(&self) -> u64 {
+        let rows = self.y.wrapping_add(self.z.wrapping_mul(self.height));
+        let offset = self.x.wrapping_add(rows.wrapping_mul(self.pitch));
+        match self.kind {
+            Side::DEVICE | Side::UNIFIED => self.device.wrapping_add(offset as u64),
+            _ => 0,
+        }
+    }
+
+    /// Makes this the end of a copy between contexts. Its memory is in `context`, and is memory of a device.
+    pub fn between_contexts(&mut self, context: CUcontext) {
+        self.context = context;
+        if self.kind == Side::UNIFIED {
+            self.kind = Side::DEVICE;
+        }
+    }
+}
+
+impl From<Side2d> for Side {
+    fn from(side: Side2d) -> Side {
+        Side {
+            x: side.x,
+            y: side.y,
+            z: 0,
+            level: 0,
+            kind: side.kind,
+            host: side.host,
+            device: side.device,
+            array: side.array,
+            context: std::ptr::null_mut(),
+            pitch: side.pitch,
+            height: 0,
+        }
+    }
+}
+
+impl From<Copy2d> for Copy3d {
+    fn from(copy: Copy2d) -> Copy3d {
+        Copy3d {
+            from: copy.from.into(),
+            to: copy.to.into(),
+            width: copy.width,
+            height: copy.height,
+            depth: 1,
+        }
+    }
 }
 
 macro_rules! forward_hooked {

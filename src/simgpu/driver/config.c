@@ -10,6 +10,7 @@
  *                          must be the same for all processes of a host; see extents.c
  *   SIMGPU_MIG             1: each device is a MIG instance of a card twice its size, with a UUID of its own (0)
  *   SIMGPU_DMABUF          0: no dma-bufs, as without the open kernel modules (1); see dmabuf.c
+ *   SIMGPU_PEERS           0: no device can be a peer of another one (1)
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
  *                          from the 3rd on returns this code; names without _v2. A code of a fault (700, 702, 714
@@ -142,6 +143,7 @@ static void read_all(void)
     the_config.nvml_bytes = number_variable("SIMGPU_NVML_BYTES", 1, 0, 1);
     the_config.free_waits_for_peers = number_variable("SIMGPU_FREE_WAITS_FOR_PEERS", 1, 0, 1);
     the_config.dmabuf = number_variable("SIMGPU_DMABUF", 1, 0, 1);
+    the_config.peers = number_variable("SIMGPU_PEERS", 1, 0, 1);
     the_config.unmap_waits = number_variable("SIMGPU_UNMAP_WAITS", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.counted = the_config.delayed || number_variable("SIMGPU_COUNTS", 0, 0, 1);

@@ -388,6 +388,7 @@ API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     ENTER_CONTEXT("cuCtxEnablePeerAccess", context);
     REQUIRE(flags == 0 && peer && context_valid(peer));
+    if (!config()->peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
     if (peers[context->device][peer->device]) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
     peers[context->device][peer->device] = ever_peers[context->device][peer->device] = true;
     return CUDA_SUCCESS;
@@ -400,6 +401,8 @@ API CUresult cuCtxDisablePeerAccess(CUcontext peer)
     peers[context->device][peer->device] = false;
     return CUDA_SUCCESS;
 }
+
+bool context_has_access(int user, int owner) { return peers[user][owner]; }
 
 bool context_covers(const struct Context *context, const struct Context *other)
 {

@@ -38,6 +38,13 @@ static CUresult check_access(struct Context *context, struct route route, const 
     return allowed ? CUDA_SUCCESS : context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+/* Whether a synchronous operation on this memory ends before it returns. cuda.h 13.0:14811, SYNC_MEMOPS. */
+static bool always_synchronises(const void *address)
+{
+    Allocation *a = table_find((uint64_t)address);
+    return a && a->sync_memops;
+}
+
 static CUresult move(void *to, const void *from, size_t size, CUstream stream, bool ordered, struct route route)
 {
     ENTER_WORKING("cuMemcpy");
@@ -50,6 +57,8 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
     }
     REQUIRE(size == 0 || (to && from));
     struct Work work = {.kind = WORK_COPY, .to.base = to, .from.base = (char *)from, .width = size, .height = 1, .depth = 1, .peer = route.peer};
+    /* A peer copy cannot be captured: JohannesGaessler/llama.cpp#5, by NVIDIA; connollydavid/wsl2-cuda-peercopy-capture. */
+    if (route.peer && stream_captures(stream)) return capture_refuses(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
     CUresult refused = check_access(context, route, to, from, size);
     if (refused) return refused;
@@ -63,7 +72,7 @@ static CUresult move(void *to, const void *from, size_t size, CUstream stream, b
         work.from.base = memcpy(work.owned, from, size);
     }
     work_add(q, work);
-    if (wait) work_wait(q);
+    if (wait || (!ordered && (always_synchronises(to) || always_synchronises(from)))) work_wait(q);
     return CUDA_SUCCESS;
 }
 
@@ -102,22 +111,26 @@ static struct side side_of(int type, const void *host, CUdeviceptr device, CUarr
     return s;
 }
 
-static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered)
+static CUresult box(struct side to, struct side from, size_t width, size_t height, size_t depth, CUstream stream, bool ordered, struct route route)
 {
     ENTER_WORKING("cuMemcpy");
     CHECK_STREAM(stream);
     struct Context *context = stream_context(stream, context_current());
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth};
+    struct Work work = {.kind = WORK_COPY, .to = to, .from = from, .width = width, .height = height, .depth = depth, .peer = route.peer};
+    if (route.peer && stream_captures(stream)) return capture_refuses(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_MEMCPY, &work);
     CUresult refused = CUDA_SUCCESS;
     for (size_t z = 0; z < depth && !refused; z++)
         for (size_t y = 0; y < height && !refused; y++)
-            refused = check_access(context, OWN, to.base + z * to.slice + y * to.pitch, from.base + z * from.slice + y * from.pitch, width);
+            refused = check_access(context, route, to.base + z * to.slice + y * to.pitch, from.base + z * from.slice + y * from.pitch, width);
     if (refused) return refused;
     work_submit(stream, work);
     struct Queue *q = work_queue(stream);
-    if (q && (!ordered || pageable(to.base) || pageable(from.base))) work_wait(q);
+    bool between_devices = !on_host(to.base) && !on_host(from.base);
+    bool returns_early = ordered ? !pageable(to.base) && !pageable(from.base)
+                                 : between_devices && !always_synchronises(to.base) && !always_synchronises(from.base);
+    if (q && !returns_early) work_wait(q);
     return CUDA_SUCCESS;
 }
 
@@ -126,14 +139,26 @@ static CUresult copy2d(const CUDA_MEMCPY2D *c, CUstream stream, bool ordered)
     REQUIRE(c);
     return box(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstPitch, 0, c->dstXInBytes, c->dstY, 0),
                side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcPitch, 0, c->srcXInBytes, c->srcY, 0),
-               c->WidthInBytes, c->Height, 1, stream, ordered);
+               c->WidthInBytes, c->Height, 1, stream, ordered, OWN);
 }
-static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, bool ordered)
+static struct side to_of(const CUDA_MEMCPY3D *c)
+{
+    return side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ);
+}
+static struct side from_of(const CUDA_MEMCPY3D *c)
+{
+    return side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ);
+}
+struct Work copy_work(const CUDA_MEMCPY3D *c)
+{
+    return (struct Work){.kind = WORK_COPY, .to = to_of(c), .from = from_of(c), .width = c->WidthInBytes, .height = c->Height, .depth = c->Depth};
+}
+static CUresult copy3d(const CUDA_MEMCPY3D *c, CUstream stream, bool ordered, bool peer)
 {
     REQUIRE(c);
-    return box(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstPitch, c->dstHeight, c->dstXInBytes, c->dstY, c->dstZ),
-               side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcPitch, c->srcHeight, c->srcXInBytes, c->srcY, c->srcZ),
-               c->WidthInBytes, c->Height, c->Depth, stream, ordered);
+    /* CUDA_MEMCPY3D_PEER has the contexts where CUDA_MEMCPY3D has reserved pointers. */
+    struct route route = {peer, c->reserved1, c->reserved0};
+    return box(to_of(c), from_of(c), c->WidthInBytes, c->Height, c->Depth, stream, ordered, peer ? route : OWN);
 }
 API CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *c) { return copy2d(c, NULL, false); }
 API CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *c) { return copy2d(c, PER_THREAD, false); }
@@ -141,10 +166,36 @@ API CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream stream) { retur
 API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *c, CUstream stream) { return copy2d(c, of_thread(stream), true); }
 API CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *c) { return copy2d(c, NULL, false); }
 API CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *c) { return copy2d(c, PER_THREAD, false); }
-API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *c) { return copy3d(c, NULL, false); }
-API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *c) { return copy3d(c, PER_THREAD, false); }
-API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, stream, true); }
-API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, of_thread(stream), true); }
+API CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *c) { return copy3d(c, NULL, false, false); }
+API CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *c) { return copy3d(c, PER_THREAD, false, false); }
+API CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, stream, true, false); }
+API CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, of_thread(stream), true, false); }
+
+API CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D *c) { return copy3d(c, NULL, false, true); }
+API CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D *c) { return copy3d(c, PER_THREAD, false, true); }
+API CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, stream, true, true); }
+API CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D *c, CUstream stream) { return copy3d(c, of_thread(stream), true, true); }
+
+/* rapidsai/rmm#2518: a batch on a capturing stream answers 900, and the capture goes on. */
+static CUresult batch(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUstream stream)
+{
+    REQUIRE(to && from && sizes && count && stream);
+    if (stream_captures(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && !result; i++) result = move((void *)to[i], (void *)from[i], sizes[i], stream, true, OWN);
+    return result;
+}
+API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, U size_t *failed, CUstream stream) { return batch(to, from, sizes, count, stream); }
+API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, CUstream stream) { return batch(to, from, sizes, count, stream); }
+
+static CUresult row(CUarray array, size_t offset, CUdeviceptr address, size_t size, bool to_array)
+{
+    REQUIRE(array && address);
+    struct side linear = {(char *)address, 0, 0}, in_array = side_of(3, NULL, 0, array, 0, 0, offset, 0, 0);
+    return box(to_array ? in_array : linear, to_array ? linear : in_array, size, 1, 1, NULL, false, OWN);
+}
+API CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size) { return row(to, offset, from, size, true); }
+API CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size) { return row(from, offset, to, size, false); }
 
 static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
 {
@@ -165,7 +216,7 @@ static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t ele
     work_submit(stream, work);
     /* A fill of device memory does not make the caller wait. */
     struct Queue *q = work_queue(stream);
-    if (q && !ordered && on_host((void *)to)) work_wait(q);
+    if (q && !ordered && (on_host((void *)to) || always_synchronises((void *)to))) work_wait(q);
     return CUDA_SUCCESS;
 }
 

@@ -125,7 +125,7 @@ API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 }
 
 API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) { DEVICE("cuDeviceComputeCapability"); REQUIRE(major && minor); *major = 9, *minor = 0; return CUDA_SUCCESS; }
-API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) { DEVICE("cuDeviceCanAccessPeer"); REQUIRE(can); if (!device_valid(peer)) return CUDA_ERROR_INVALID_DEVICE; *can = device != peer; return CUDA_SUCCESS; }
+API CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) { DEVICE("cuDeviceCanAccessPeer"); REQUIRE(can); if (!device_valid(peer)) return CUDA_ERROR_INVALID_DEVICE; *can = device != peer && config()->peers; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUdevice peer)
 {
     (void)attribute;

@@ -1,5 +1,6 @@
 /* CUDA graphs. Captured copies, fills and host functions are work of the stream in which the graph is launched, one after
- * the other. Nodes that are added by hand have no work, except those of memory. An allocation node has its address from the start. It takes memory
+ * the other. Nodes that are added by hand have no work,
+ * except copies and those of memory. An allocation node has its address from the start. It takes memory
  * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
 #include "sim.h"
 
@@ -8,6 +9,7 @@ struct Node {
     uint64_t size;
     CUdeviceptr address;
     struct Work work;
+    struct Context *context; /* in which the work is done; NULL for that of the launch */
     struct Node *next;
 };
 struct Graph { struct Node *first, **last, **recaptured; }; /* recaptured: the next node of a recapture */
@@ -157,8 +159,25 @@ PLAIN_NODE(cuGraphAddHostNode, CU_GRAPH_NODE_TYPE_HOST, __attribute__((unused)) 
 PLAIN_NODE(cuGraphAddChildGraphNode, CU_GRAPH_NODE_TYPE_GRAPH, __attribute__((unused)) CUgraph g)
 PLAIN_NODE(cuGraphAddEventRecordNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, __attribute__((unused)) CUevent e)
 PLAIN_NODE(cuGraphAddEventWaitNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, __attribute__((unused)) CUevent e)
-PLAIN_NODE(cuGraphAddMemcpyNode, CU_GRAPH_NODE_TYPE_MEMCPY, __attribute__((unused)) const void *p, __attribute__((unused)) CUcontext c)
 PLAIN_NODE(cuGraphAddMemsetNode, CU_GRAPH_NODE_TYPE_MEMSET, __attribute__((unused)) const void *p, __attribute__((unused)) CUcontext c)
+
+static CUresult add_copy(CUgraphNode *out, CUgraph graph, const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    REQUIRE(copy);
+    if (context && context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEMCPY);
+    node->work = copy_work(copy);
+    node->context = context;
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddMemcpyNode(NODES, const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    (void)dependencies, (void)count;
+    ENTER("cuGraphAddMemcpyNode");
+    REQUIRE(graph);
+    return add_copy(out, graph, copy, context);
+}
 
 API CUresult cuGraphAddMemAllocNode(NODES, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
@@ -182,6 +201,7 @@ static CUresult add_any(CUgraphNode *out, CUgraph graph, CUgraphNodeParams *p)
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         return add_alloc(out, graph, p->u.alloc.poolProps.location.id, p->u.alloc.bytesize, &p->u.alloc.dptr);
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return add_free(out, graph, p->u.free);
+    if (p->type == CU_GRAPH_NODE_TYPE_MEMCPY) return add_copy(out, graph, &p->u.copy.params, p->u.copy.context);
     struct Node *node = graph_add(graph, p->type);
     if (out) *out = node;
     return CUDA_SUCCESS;
@@ -270,7 +290,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_GRAPH, NULL);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     for (struct Node *node = exec->nodes; node; node = node->next) {
-        CUresult result = node->work.kind == WORK_NOTHING ? CUDA_SUCCESS : launch_work(stream, &node->work, context);
+        CUresult result = node->work.kind == WORK_NOTHING ? CUDA_SUCCESS : launch_work(stream, &node->work, node->context ? node->context : context);
         if (result) return result;
         if (node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
             Allocation *a = table_at(node->address);

@@ -70,6 +70,10 @@ static unsigned access_flags(uint64_t address)
 {
     struct Context *context = context_current();
     if (!context || !vmm_accessible(context->device, address, 1, false)) return 0;
+    /* cuda.h 13.0:3691: without peer access, memory of another device "must be staged through accessible memory". */
+    Allocation *a = table_find(address);
+    bool of_device = a && (a->class == LINEAR || a->class == PITCHED);
+    if (of_device && a->device != context->device && !context_has_access(context->device, a->device)) return 0;
     return vmm_accessible(context->device, address, 1, true) ? 3 : 1;
 }
 
@@ -92,6 +96,10 @@ static CUresult attribute_value(void *out, int attribute, uint64_t address)
     bool host = a->device < 0;
     switch (attribute) {
     case 1: *(void **)out = a->context ? a->context : host ? NULL : primary_of(a->device); break;
+    case 5: /* cuda.h 13.0:14235-14242: only memory of cuMemAlloc has tokens, and to ask for them sets SYNC_MEMOPS */
+        if (a->class != LINEAR) return CUDA_ERROR_INVALID_VALUE;
+        a->sync_memops = true;
+        break;
     case 6: *(bool *)out = a->sync_memops; break;
     case 2: *(unsigned *)out = host ? 1 : 2; break;
     case 3: *(uint64_t *)out = address; break;
@@ -143,5 +151,8 @@ API CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr
     Allocation *a = table_find(address);
     REQUIRE(value && a && attribute == SYNC_MEMOPS);
     a->sync_memops = *(const unsigned *)value;
+    /* cuda.h 13.0:14815: synchronous operations that are pending are waited for. */
+    struct Queue *q = a->sync_memops ? work_queue(NULL) : NULL;
+    if (q) work_wait(q);
     return CUDA_SUCCESS;
 }

@@ -20,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */
     int driver_version;
@@ -159,6 +159,7 @@ static inline struct Context *context_owner(struct Context *context) { return co
 struct Context *primary_of(int device);
 /* Whether work of `user` may touch the memory of `owner`: its own work, and that of devices that were ever granted access
  * by cuCtxEnablePeerAccess. */
+bool context_has_access(int user, int owner); /* whether peer access is enabled now */
 bool context_may_touch(const struct Context *user, const struct Context *owner);
 bool device_valid(int device);
 int physical_of(int device);
@@ -313,6 +314,9 @@ bool work_stream_pending(CUstream stream);
 void work_stream_gone(struct Stream *stream);
 void work_context_gone(struct Context *context);
 void work_context_moves(struct Context *from, struct Context *to); /* pending work of `from` becomes work of `to` */
+
+/* ---- copy.c */
+struct Work copy_work(const CUDA_MEMCPY3D *copy);
 
 /* ---- hazard.c */
 void work_unmapped(uint64_t address, uint64_t size);

@@ -323,6 +323,8 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
     for (uint64_t at = address; at < address + size;) {
         struct mapping *m = mapping_at(range, at);
         price += price_of(SET_ACCESS, m->size);
+        for (size_t i = 0; i < count && !config()->peers; i++)
+            if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != m->physical->device) return CUDA_ERROR_INVALID_DEVICE;
         for (size_t i = 0; i < count; i++)
             if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && device_valid(access[i].location.id))
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;

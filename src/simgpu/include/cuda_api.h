@@ -19,6 +19,7 @@ enum {
     CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_MAP_FAILED = 205,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
@@ -119,8 +120,6 @@ enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEMCPY = 1, CU_GRAPH_NO
        CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_FREE = 11 };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH };
-/* CUgraphNodeParams: 256 bytes, the type first, the parameters of that type from offset 16. */
-typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; } u; long long reserved2; } CUgraphNodeParams;
 
 enum { CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED };
 
@@ -136,6 +135,8 @@ typedef struct {
     void *reserved1; size_t dstPitch, dstHeight;
     size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
+/* CUgraphNodeParams: 256 bytes, the type first, the parameters of that type from offset 16. */
+typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; } u; long long reserved2; } CUgraphNodeParams;
 
 #define API __attribute__((visibility("default")))
 
@@ -183,6 +184,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void *address);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address);
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address);
+CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr address);
 CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values, CUdeviceptr address);
 CUresult cuMemAllocAsync(CUdeviceptr *out, size_t size, CUstream stream);
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream);
@@ -220,6 +222,16 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size);
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t size);
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext context, CUdeviceptr from, CUcontext other, size_t size, CUstream stream);
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy);
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
+CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy);
+CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, void *attributes, size_t *indices, size_t number, CUstream stream);
+CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size);
+CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size);
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, CUstream stream);
@@ -242,6 +254,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *out);
 CUresult cuGraphCreate(CUgraph *out, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_MEMCPY3D *copy, CUcontext context);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUdeviceptr address);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags);

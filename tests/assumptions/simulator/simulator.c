@@ -17,7 +17,6 @@
 
 enum { SIZE = 4 * MIB, GLOBAL = CU_STREAM_CAPTURE_MODE_GLOBAL };
 
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
 CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
 CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
 CUresult cuStreamEndCaptureToCig(CUstream stream);

@@ -6,23 +6,8 @@ use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, HOST_DEVICE, check};
+use base::cuda::{CudaResult, HOST_DEVICE};
 use journal::format::Event;
-
-/// A device's primary context, if it is active.
-fn active_primary_context(device: i32) -> Option<CUcontext> {
-    let (mut flags, mut active, mut context) = (0u32, 0i32, std::ptr::null_mut());
-    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
-    unsafe {
-        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
-        if active == 0 {
-            return None;
-        }
-        check(next::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
-        next::cuDevicePrimaryCtxRelease_v2(device);
-    }
-    Some(context)
-}
 
 /// What a context held when it was taken off the books.
 struct Holdings {
@@ -44,6 +29,7 @@ impl Engine {
         let destroyed = Event::ContextDestroyed { context };
         state.records.write(destroyed.encode(api, device));
         self.sharing.context_closes(context);
+        state.registrations.context_closes(context);
         let mut allocations = state.ledger.select(|_, allocation| belongs_to_it(allocation));
         allocations.retain(|(key, _)| state.ledger.remove(*key).is_some());
         for (key, allocation) in &allocations {
@@ -136,9 +122,9 @@ impl Call {
 
     /// The job resets or releases a primary context. A released context lives on while other users retain it.
     pub fn primary_released(&self, device: i32, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let before = active_primary_context(device);
+        let before = next::active_primary_context(device);
         ask()?;
-        if let (Some(context), None) = (before, active_primary_context(device)) {
+        if let (Some(context), None) = (before, next::active_primary_context(device)) {
             let (engine, api) = (self.engine, self.api());
             let (context, device) = (context as u64, device as i16);
             // Stream-ordered memory belongs to the device, and goes with its primary context.

@@ -144,7 +144,7 @@ impl Call {
             Err(problem) => return FreedPooled::Done(Err(problem)),
         }
         let state = self.engine.state;
-        self.engine.sharing.block_freed(address);
+        self.engine.block_leaves(address);
         let used_by = match used_by {
             UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
             used_by => used_by,

@@ -4,9 +4,11 @@
 //! asks the next layer and NVML about a device; `out_of_memory` explains a failure on stderr.
 
 pub mod arrays;
+mod attributes;
 mod booking;
 mod captures;
 mod contexts;
+pub mod copies;
 mod external;
 pub mod graphs;
 mod host;
@@ -17,6 +19,7 @@ pub mod nvml;
 mod out_of_memory;
 mod peers;
 mod queries;
+mod registered;
 pub mod stream_ordered;
 pub mod torch;
 pub mod vmm;

@@ -1,36 +1,10 @@
-//! Questions of the job about memory, devices and addresses, whose answers must take pools and limits into account.
+//! Questions of the job about memory and devices, whose answers must take pools and limits into account.
 
-use std::ffi::c_void;
-
+use crate::engine::Call;
 use crate::engine::state::location::Location;
-use crate::engine::{Call, Engine};
 use crate::next::{self, CUdeviceptr};
 use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::Available;
-
-/// `CU_POINTER_ATTRIBUTE_CONTEXT`
-const CONTEXT: u32 = 1;
-/// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`
-const LEGACY_IPC_CAPABLE: u32 = 10;
-/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`
-const RANGE_START: u32 = 11;
-/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`
-const RANGE_SIZE: u32 = 12;
-/// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`
-const ALLOWED_HANDLE_TYPES: u32 = 14;
-
-/// An address at which no memory ever lies.
-const UNALLOCATED: CUdeviceptr = 1;
-
-impl Engine {
-    /// The block that holds `address`, of a pool or imported from another process: first address and bytes.
-    fn block_around(&self, address: u64) -> Option<(u64, u64)> {
-        self.pools
-            .block_at(address)
-            .map(|block| (block.address, block.requested))
-            .or_else(|| self.sharing.imported(address))
-    }
-}
 
 impl Call {
     /// Free and total memory. Free is what the next layer says, reduced to the limit, plus what lies free in our
@@ -122,7 +96,7 @@ impl Call {
     /// # Safety
     /// Each pointer is null or writable.
     pub unsafe fn address_range(&self, base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr) -> CudaResult {
-        if let Some((first, bytes)) = self.engine.block_around(address) {
+        if let Some((first, bytes)) = self.engine.allocation_around(address) {
             if base.is_null() && size.is_null() {
                 return Err(DriverError::INVALID_VALUE);
             }
@@ -143,64 +117,5 @@ impl Call {
         }
         // SAFETY: the job's own arguments go to the function that the job called.
         check(unsafe { next::cuMemGetAddressRange_v2(base, size, address) })
-    }
-
-    /// The address to ask the next layer about when the job asks about `address`. For free space inside a segment this
-    /// is an unallocated address, because the job has no allocation there.
-    pub fn address_for_next_layer(&self, address: CUdeviceptr) -> CUdeviceptr {
-        let pools = &self.engine.pools;
-        if pools.is_pooled(address) && pools.block_at(address).is_none() {
-            UNALLOCATED
-        } else {
-            address
-        }
-    }
-
-    /// Corrects an attribute of `address` that the next layer answered for the whole segment: the job asked about a
-    /// block.
-    ///
-    /// # Safety
-    /// `out` is null, or points to a value of the type that `attribute` has.
-    pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
-        let corrected = [
-            CONTEXT,
-            RANGE_START,
-            RANGE_SIZE,
-            LEGACY_IPC_CAPABLE,
-            ALLOWED_HANDLE_TYPES,
-        ];
-        if out.is_null() || !corrected.contains(&attribute) {
-            return;
-        }
-        let engine = self.engine;
-        let Some((first, bytes)) = engine.block_around(address) else {
-            return;
-        };
-        // Mapped memory belongs to no context, but to the job a block belongs to the context it was allocated in.
-        let context = engine.pools.possible_owner(address).map(|pool| pool.location.context);
-        // SAFETY: the types are those of the attributes: `CUcontext`, `unsigned long long`, `CUdeviceptr`, `size_t`, and
-        // `bool` as the driver writes it.
-        unsafe {
-            match attribute {
-                CONTEXT => {
-                    if let Some(context) = context {
-                        out.cast::<u64>().write(context);
-                    }
-                }
-                // None, as for memory of `cuMemAlloc`: the handles of granules are not the job's to export.
-                ALLOWED_HANDLE_TYPES => {
-                    if context.is_some() {
-                        out.cast::<u64>().write(0);
-                    }
-                }
-                RANGE_START => out.cast::<u64>().write(first),
-                RANGE_SIZE => out.cast::<usize>().write(bytes as usize),
-                _ => {
-                    if let Some(capable) = engine.sharing.is_shareable(&engine.pools, address) {
-                        out.cast::<bool>().write(capable);
-                    }
-                }
-            }
-        }
     }
 }

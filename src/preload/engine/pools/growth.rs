@@ -3,13 +3,20 @@
 //! A pool grows and shrinks here alone. Every range that is obtained or given back is charged to the device's quota,
 //! entered in the registry and the ledger, and written into the journal.
 
+use std::sync::Mutex;
+
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::operations;
+use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{
     self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
 };
 use base::cuda::{CudaResult, DriverError, check};
+use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
+use base::sync::lock;
+use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 
 /// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
@@ -200,6 +207,33 @@ impl Growth {
         }
     }
 
+    /// The other devices that need access to mapped memory of this pool.
+    fn users(&self) -> DeviceSet {
+        self.pool.state.peers.with_access_to(self.pool.location.device)
+    }
+
+    fn set_access(&self, address: u64, size: u64, devices: impl Iterator<Item = i32>) -> CudaResult {
+        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
+        // SAFETY: the descriptions outlive the call.
+        let set = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
+        self.in_context(|| check(set()))
+    }
+
+    /// Gives access to all that is mapped to those devices that need it and do not have it yet: one call for each run of
+    /// mappings side by side. No device ever loses access, because the driver's `cuCtxDisablePeerAccess` concerns memory
+    /// that it allocated.
+    pub fn grant_access(&self, memory: VirtualMemory) -> CudaResult {
+        let new = self.users().without(self.pool.granted());
+        if new.is_empty() {
+            return Ok(());
+        }
+        for (address, size) in memory.runs() {
+            self.set_access(address, size, new.devices())?;
+        }
+        self.pool.note_granted(new);
+        Ok(())
+    }
+
     fn attribute(&self, attribute: u32) -> CudaResult<i32> {
         let mut value = 0;
         // SAFETY: the pointer is to a variable of this frame.
@@ -256,7 +290,15 @@ fn wait_beside_captures() -> CudaResult {
     })
 }
 
+/// Tells each reason once, although each pool finds it.
 fn warn_of_chunks(why: &str) {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let mut told = lock(&TOLD);
+    if told.iter().any(|one| one == why) {
+        return;
+    }
+    told.push(why.to_owned());
+    drop(told);
     tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
 
@@ -349,7 +391,12 @@ impl DeviceMemory for Growth {
     }
 
     fn granularity(&self) -> Option<u64> {
+        let has_dma_buf = || self.attribute(DMA_BUF_SUPPORTED).is_ok_and(|value| value != 0);
         match self.in_context(|| self.least_granularity()) {
+            Ok(_) if needs_memory_of_cu_mem_alloc(has_dma_buf()) => {
+                warn_of_chunks(PEER_MEMORY_WITHOUT_DMA_BUF);
+                None
+            }
             Ok(granularity) => Some(granularity),
             Err(DriverError::NOT_SUPPORTED) => {
                 warn_of_chunks("the next layer has no virtual memory management");
@@ -405,15 +452,15 @@ impl DeviceMemory for Growth {
     }
 
     fn allow_access(&self, address: u64, size: u64) -> CudaResult {
-        let peers = self.pool.state.peers.with_access_to(self.pool.location.device);
-        let devices = std::iter::once(self.device()).chain(peers);
-        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
-        // SAFETY: the descriptions outlive the call.
-        let allow = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
-        self.in_context(|| check(allow()))
+        let peers = self.users().union(self.pool.granted());
+        self.set_access(address, size, std::iter::once(self.device()).chain(peers.devices()))
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
+        if !self.pool.has_mapped_memory() && next::device_count() > 1 {
+            // Copies between devices now need the library.
+            operations::watch();
+        }
         self.gained(address, size, moved);
     }
 

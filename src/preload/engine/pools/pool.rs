@@ -1,11 +1,12 @@
 //! A pool: a policy and its memory for one context. Subpools serve single threads from slabs that they borrow from it.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use super::registry::Registry;
 use crate::engine::state::State;
 use crate::engine::state::location::Location;
+use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::totals::Usage;
 use base::sync::lock;
 use policy::{Policy, Shared};
@@ -28,6 +29,10 @@ pub struct Pool {
     threads_served: AtomicUsize,
     /// Events of the context that are not in use.
     events: Mutex<Vec<u64>>,
+    /// Whether the pool has ever mapped memory.
+    maps_memory: AtomicBool,
+    /// The other devices that have access to all memory that the pool has mapped.
+    granted: AtomicU32,
     pub(super) state: &'static State,
     pub(super) registry: &'static Registry<Pool>,
 }
@@ -59,6 +64,8 @@ impl Pool {
             has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
             events: Mutex::default(),
+            maps_memory: AtomicBool::new(false),
+            granted: AtomicU32::new(0),
             state,
             registry,
         }));
@@ -111,6 +118,25 @@ impl Pool {
     /// Keeps an event that is not in use any more.
     pub fn keep_event(&self, event: u64) {
         lock(&self.events).push(event);
+    }
+
+    /// Whether the policy may have mapped memory of this pool. The driver treats that otherwise than what it allocated.
+    #[inline]
+    pub fn maps_memory(&'static self) -> bool {
+        self.root().maps_memory.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_mapped_memory(&self) -> bool {
+        self.maps_memory.swap(true, Ordering::AcqRel)
+    }
+
+    /// The other devices that have access to all memory that the pool has mapped, and get access to what it maps.
+    pub(super) fn granted(&self) -> DeviceSet {
+        DeviceSet(self.granted.load(Ordering::Acquire))
+    }
+
+    pub(super) fn note_granted(&self, devices: DeviceSet) {
+        self.granted.fetch_or(devices.0, Ordering::AcqRel);
     }
 
     /// Whether `address` lies in a slab that this pool has lent. Certain while the pool is locked.

@@ -223,6 +223,19 @@ impl Pools {
         Some((pool.location, block, backing?))
     }
 
+    /// The memory behind the block that holds `address` stays as it is until the block is freed.
+    pub fn pin(&self, address: u64) {
+        let Some(pool) = self.possible_owner(address) else {
+            return;
+        };
+        // To the parent of a subpool, the slab around the block is a live block.
+        for one in std::iter::once(pool).chain(pool.parent) {
+            if let Some(policy) = lock(one.policy.policy()).as_deref_mut() {
+                policy.pin(address);
+            }
+        }
+    }
+
     /// Whether `address` lies in memory of a pool, in a live block or not.
     pub fn is_pooled(&self, address: u64) -> bool {
         self.ask_owner(address, |policy| Some(policy.owns(address)))
@@ -232,13 +245,12 @@ impl Pools {
     /// Gives the peers of a device access to all memory that its pools have mapped.
     pub fn allow_peers(&self, device: i16) {
         for pool in self.of_device(device) {
-            // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
-            let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory().mapped));
-            let allow = |ranges: Vec<(u64, u64)>| {
-                let mut ranges = ranges.into_iter();
-                pool.with_memory(|memory| ranges.try_for_each(|(address, size)| memory.allow_access(address, size)))
-            };
-            let allowed = mapped.and_then(allow);
+            // Only mapped memory needs this. The driver itself gives access to memory that it allocated. The pool maps
+            // nothing meanwhile.
+            let allowed = pool.growing().and_then(|_growing| {
+                let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory()))?;
+                Growth::of(pool).grant_access(mapped)
+            });
             if let Err(DriverError(problem)) = allowed {
                 tracing::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \

@@ -10,8 +10,10 @@ pub mod limits;
 pub mod live_streams;
 pub mod location;
 pub mod measurements;
+pub mod operations;
 pub mod peers;
 pub mod records;
+pub mod registrations;
 pub mod streams;
 pub mod totals;
 
@@ -27,6 +29,7 @@ use live_streams::LiveStreams;
 use measurements::Measurements;
 use peers::Peers;
 use records::Recorder;
+use registrations::Registrations;
 use streams::StreamNumbers;
 
 pub struct State {
@@ -38,6 +41,7 @@ pub struct State {
     pub live_streams: LiveStreams,
     pub limits: Limits,
     pub measurements: Measurements,
+    pub registrations: Registrations,
     pub records: Recorder,
 }
 
@@ -52,6 +56,7 @@ impl State {
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
             measurements: Measurements::default(),
+            registrations: Registrations::default(),
             records,
         }
     }

@@ -9,12 +9,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::location::Location;
+use base::cuda::MAX_DEVICES;
 use base::sync::lock;
 
 #[derive(Default)]
 pub struct Peers {
     /// Pairs of a context that has access and the context whose memory it may use.
     allowed: Mutex<HashSet<(Location, Location)>>,
+    /// Pairs of a device and the device whose memory its graphs copy, with access or without.
+    copies: Mutex<HashSet<(i16, i16)>>,
     /// By context, the contexts that were ever granted access to its memory. Access to a range that is mapped already
     /// outlives `cuCtxDisablePeerAccess`, and so does work that was submitted before.
     ever_allowed: Mutex<HashMap<u64, Vec<u64>>>,
@@ -40,14 +43,24 @@ impl Peers {
         }
     }
 
-    /// Devices that may use memory of `device`, without duplicates.
-    pub fn with_access_to(&self, device: i16) -> Vec<i32> {
+    /// Notes that graphs of the device `user` copy memory of the device `owner`.
+    pub fn note_copies(&self, user: i16, owner: i16) {
+        lock(&self.copies).insert((user, owner));
+    }
+
+    /// Whether the job has allowed work of the context `user` to use memory of the context `owner`.
+    pub fn may_use(&self, user: Location, owner: Location) -> bool {
+        self.any.load(Ordering::Acquire) && lock(&self.allowed).contains(&(user, owner))
+    }
+
+    /// The other devices that need access to mapped memory of `device`.
+    pub fn with_access_to(&self, device: i16) -> DeviceSet {
         let allowed = lock(&self.allowed);
-        let pairs = allowed.iter().filter(|(_, owner)| owner.device == device);
-        let mut devices: Vec<i32> = pairs.map(|(user, _)| i32::from(user.device)).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        devices
+        let pairs = allowed.iter().map(|(user, owner)| (user.device, owner.device));
+        let copies = lock(&self.copies);
+        let users = pairs.chain(copies.iter().copied());
+        let users = users.filter(|&(user, owner)| owner == device && user != device);
+        users.map(|(user, _)| user).collect()
     }
 
     /// The contexts whose work may use memory of `context`, besides its own.
@@ -69,6 +82,39 @@ impl Peers {
     }
 }
 
+/// Devices by their numbers, which are below `MAX_DEVICES`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceSet(pub u32);
+
+const _: () = assert!(MAX_DEVICES <= u32::BITS as usize);
+
+impl DeviceSet {
+    pub fn union(self, other: DeviceSet) -> DeviceSet {
+        DeviceSet(self.0 | other.0)
+    }
+
+    pub fn without(self, other: DeviceSet) -> DeviceSet {
+        DeviceSet(self.0 & !other.0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn devices(self) -> impl Iterator<Item = i32> {
+        (0..MAX_DEVICES as i32).filter(move |device| self.0 & 1 << device != 0)
+    }
+}
+
+impl FromIterator<i16> for DeviceSet {
+    fn from_iter<T: IntoIterator<Item = i16>>(devices: T) -> Self {
+        let known = devices
+            .into_iter()
+            .filter(|&device| (0..MAX_DEVICES as i16).contains(&device));
+        DeviceSet(known.fold(0, |set, device| set | 1 << device))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,12 +125,17 @@ mod tests {
         let peers = Peers::default();
         peers.note(b, a, true);
         peers.note(c, a, true);
-        assert_eq!((peers.with_access_to(0), peers.with_access_to(1)), (vec![1], vec![]));
+        let devices = |device| peers.with_access_to(device).devices().collect::<Vec<_>>();
+        assert_eq!((devices(0), devices(1)), (vec![1], vec![]));
         peers.note(b, a, false);
-        assert_eq!(peers.with_access_to(0), [1]);
+        assert_eq!(devices(0), [1]);
+        assert!(peers.may_use(c, a) && !peers.may_use(b, a) && !peers.may_use(a, c));
+        peers.note_copies(3, 1);
+        peers.note_copies(1, 1);
+        assert_eq!(devices(1), [3]);
         assert_eq!((peers.users_of(10), peers.users_of(11)), (vec![11, 12], vec![]));
         peers.context_gone(12);
         assert_eq!(peers.users_of(10), [11]);
-        assert!(peers.with_access_to(0).is_empty());
+        assert!(peers.with_access_to(0).is_empty() && !peers.may_use(c, a));
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use policy::Strategy;
 
 use super::ask::{Answer, ask};
@@ -375,6 +376,10 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         (None, None) => Some(format!("device {ordinal} has no virtual memory management")),
     };
     if let Some(found) = found {
+        findings.add("vmm", severity, found, advice.as_str());
+    }
+    if device.vmm && needs_memory_of_cu_mem_alloc(device.dma_buf) {
+        let found = format!("device {ordinal}: {PEER_MEMORY_WITHOUT_DMA_BUF}");
         findings.add("vmm", severity, found, advice);
     }
     if device.granularity.is_some() && !device.mapped_twice {

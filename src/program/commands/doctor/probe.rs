@@ -13,6 +13,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use base::kernel::DMA_BUF_SUPPORTED;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -85,6 +86,8 @@ pub struct Device {
     pub vmm: bool,
     pub descriptors: bool,
     pub pools: bool,
+    /// Whether network cards can get its memory as dma-bufs.
+    pub dma_buf: bool,
     pub granularity: Option<u64>,
     /// Whether a mapped granule can be mapped at a second address.
     pub mapped_twice: bool,
@@ -204,6 +207,7 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step
     device.vmm = attribute(VMM_SUPPORTED) != 0;
     device.descriptors = attribute(DESCRIPTORS_SUPPORTED) != 0;
     device.pools = attribute(POOLS_SUPPORTED) != 0;
+    device.dma_buf = attribute(DMA_BUF_SUPPORTED as c_int) != 0;
 
     step(known, "cuDevicePrimaryCtxRetain");
     let Some(device) = known.devices.last_mut() else { return };

@@ -135,6 +135,7 @@ impl Call {
         } else if out.is_null() {
             return Err(DriverError::INVALID_VALUE);
         } else {
+            self.engine.pools.pin(address);
             sharing.export(&self.engine.pools, address)
         };
         let ticket = shared.map_err(|refusal| refusal.report(&format!("cuIpcGetMemHandle({address:#x})")))?;
@@ -256,6 +257,7 @@ impl Call {
             }
             Closing::StillOpen => Ok(()),
             Closing::Last(import) => {
+                self.engine.state.registrations.block_freed(address);
                 let close = || imports.close(&import, !captures.any_open());
                 let result = self.give_back(Key::Address(address), close);
                 if result.is_err() {

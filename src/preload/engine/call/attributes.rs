@@ -1,0 +1,149 @@
+//! What the driver says of an address, corrected for blocks: to the job a block is an allocation of `cuMemAlloc`.
+//!
+//! The next layer answers first, for the segment or the granule around the block. Then each answer that is not the one
+//! for the block is replaced. The attributes and their types are those of `cuPointerGetAttribute` (cuda.h 13.0:14168,
+//! 901).
+
+use std::ffi::c_void;
+
+use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
+use crate::next::{self, CUdeviceptr};
+use base::cuda::check;
+
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`
+const CONTEXT: u32 = 1;
+/// `CU_POINTER_ATTRIBUTE_P2P_TOKENS`
+const P2P_TOKENS: u32 = 5;
+/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`
+pub const SYNC_MEMOPS: u32 = 6;
+/// `CU_POINTER_ATTRIBUTE_BUFFER_ID`
+const BUFFER_ID: u32 = 7;
+/// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`
+const LEGACY_IPC_CAPABLE: u32 = 10;
+/// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`
+const RANGE_START: u32 = 11;
+/// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`
+const RANGE_SIZE: u32 = 12;
+/// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`
+const ALLOWED_HANDLE_TYPES: u32 = 14;
+/// `CU_POINTER_ATTRIBUTE_ACCESS_FLAGS`
+const ACCESS_FLAGS: u32 = 16;
+/// `CU_POINTER_ATTRIBUTE_MAPPING_SIZE`
+const MAPPING_SIZE: u32 = 18;
+/// `CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR`
+const MAPPING_START: u32 = 19;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID`
+const MEMORY_BLOCK_ID: u32 = 20;
+
+const CORRECTED: [u32; 12] = [
+    CONTEXT,
+    SYNC_MEMOPS,
+    BUFFER_ID,
+    LEGACY_IPC_CAPABLE,
+    RANGE_START,
+    RANGE_SIZE,
+    ALLOWED_HANDLE_TYPES,
+    ACCESS_FLAGS,
+    MAPPING_SIZE,
+    MAPPING_START,
+    MEMORY_BLOCK_ID,
+    P2P_TOKENS,
+];
+
+/// `CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE` and `..._READWRITE`
+const NO_ACCESS: u32 = 0;
+const READ_WRITE: u32 = 3;
+
+/// An address at which no memory ever lies.
+const UNALLOCATED: CUdeviceptr = 1;
+
+impl Engine {
+    /// The allocation of the job that holds `address`, if the library made it: a block of a pool, or a block of another
+    /// process. First address and bytes.
+    pub(super) fn allocation_around(&self, address: u64) -> Option<(u64, u64)> {
+        self.pools
+            .block_at(address)
+            .map(|block| (block.address, block.requested))
+            .or_else(|| self.sharing.imported(address))
+    }
+
+    /// Whether work of the current context may touch memory of `owner` (cuda.h 13.0:3691: without access, the driver
+    /// copies by another way).
+    fn access_from_here(&self, owner: Location) -> u32 {
+        match Location::current() {
+            Some(here) if here.device == owner.device || self.state.peers.may_use(here, owner) => READ_WRITE,
+            _ => NO_ACCESS,
+        }
+    }
+}
+
+impl Call {
+    /// The address to ask the next layer about when the job asks about `address`. For free space inside a segment this
+    /// is an unallocated address, because the job has no allocation there.
+    pub fn address_for_next_layer(&self, address: CUdeviceptr) -> CUdeviceptr {
+        let pools = &self.engine.pools;
+        if pools.is_pooled(address) && pools.block_at(address).is_none() {
+            UNALLOCATED
+        } else {
+            address
+        }
+    }
+
+    /// The job asks for an attribute of `address`. An attribute that registers memory pins it.
+    pub fn asks_attribute(&self, attribute: u32, address: CUdeviceptr) {
+        if attribute == P2P_TOKENS {
+            self.engine.pools.pin(address);
+        }
+    }
+
+    /// Corrects an attribute of `address` that the next layer has answered.
+    ///
+    /// # Safety
+    /// `out` is null, or points to a value of the type that `attribute` has.
+    pub unsafe fn pointer_attribute(&self, out: *mut c_void, attribute: u32, address: CUdeviceptr) {
+        if out.is_null() || !CORRECTED.contains(&attribute) {
+            return;
+        }
+        let engine = self.engine;
+        let Some((first, bytes)) = engine.allocation_around(address) else {
+            return;
+        };
+        let owner = engine.pools.possible_owner(address).map(|pool| pool.location);
+        let context = owner.map_or(0, |owner| owner.context);
+        let registrations = &engine.state.registrations;
+        // SAFETY: the types are those of the attributes: `CUcontext`, `unsigned long long`, `CUdeviceptr`, `size_t`,
+        // `unsigned int`, and `bool` as the driver writes it.
+        unsafe {
+            match (attribute, owner) {
+                // Mapped memory belongs to no context, but to the job a block belongs to the context it was allocated in.
+                (CONTEXT, Some(owner)) => out.cast::<u64>().write(owner.context),
+                (SYNC_MEMOPS, Some(_)) => out.cast::<bool>().write(registrations.synchronises(first)),
+                (P2P_TOKENS, Some(_)) => self.tokens_given(first, context),
+                // Both identities are unique in the process. The physical memory behind a block has an identity too, but a
+                // block can lie in several pieces of it.
+                (BUFFER_ID | MEMORY_BLOCK_ID, _) => out.cast::<u64>().write(registrations.id(first, context)),
+                // None, as for memory of `cuMemAlloc`: the handles of granules are not the job's to export.
+                (ALLOWED_HANDLE_TYPES, Some(_)) => out.cast::<u64>().write(0),
+                (ACCESS_FLAGS, Some(owner)) => out.cast::<u32>().write(engine.access_from_here(owner)),
+                (RANGE_START | MAPPING_START, _) => out.cast::<u64>().write(first),
+                (RANGE_SIZE | MAPPING_SIZE, _) => out.cast::<usize>().write(bytes as usize),
+                (LEGACY_IPC_CAPABLE, _) => {
+                    if let Some(capable) = engine.sharing.is_shareable(&engine.pools, address) {
+                        out.cast::<bool>().write(capable);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The driver gave tokens for a block in a segment. It has set SYNC_MEMOPS by that (cuda.h 13.0:14240), for the whole
+    /// segment and for good. The library keeps the attribute for the block alone.
+    fn tokens_given(&self, block: u64, context: u64) {
+        self.engine.state.registrations.set_synchronises(block, context, true);
+        let off = 0u32;
+        // SAFETY: the pointer is to a variable of this frame. If the call fails, the segment synchronises more than it must.
+        let _ = check(unsafe { next::cuPointerSetAttribute((&raw const off).cast(), SYNC_MEMOPS, block) });
+    }
+}

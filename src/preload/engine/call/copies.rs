@@ -1,0 +1,286 @@
+//! Copies between devices.
+//!
+//! The driver copies memory of `cuMemAlloc` between any two devices, with peer access or without. Mapped memory it copies
+//! only if the device that copies has access to it; otherwise clients must call `cuMemcpyPeer`, which names the contexts
+//! of both ends (llama.cpp#4620; PyTorch's `CUDACachingAllocator::memcpyAsync`). Jobs take a block for memory of
+//! `cuMemAlloc`. So a copy with an end in mapped memory that the current device cannot reach is forwarded as the peer copy
+//! of the same bytes on the same stream. `cuMemcpyPeer` needs no peer access, because the driver copies by way of the host
+//! if it must.
+//!
+//! Access for all devices at mapping time would cost a call of the driver for each handle and device, would not work
+//! between devices that cannot be peers, and would let kernels write where the driver stops them. It remains for CUDA
+//! graphs and batches: a peer copy cannot be captured (JohannesGaessler/llama.cpp#5). Before a copy becomes a node of a
+//! graph, the device that will copy gets access to the pool of the other end, once.
+
+use std::sync::Once;
+
+use crate::engine::Call;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::location::Location;
+use crate::engine::state::operations;
+use crate::next::{self, CUcontext, CUstream, Copy3d, Side};
+use base::cuda::{CudaResult, STREAM_PER_THREAD, check};
+
+/// Whether the hooks of copies and fills must enter the engine.
+pub fn are_watched() -> bool {
+    operations::are_watched()
+}
+
+/// Where an operation is in the order of work: on the default stream, and the call may wait for it, or on a stream.
+#[derive(Clone, Copy)]
+pub struct Order {
+    pub stream: Option<CUstream>,
+    /// The variant of the function whose default stream is that of the thread.
+    pub per_thread: bool,
+}
+
+impl Order {
+    /// The context whose device copies. A copy may be given to a stream of a context that is not current.
+    fn context(self) -> Option<u64> {
+        let stream = self.stream.filter(|&stream| stream as usize > STREAM_PER_THREAD);
+        let mut context = std::ptr::null_mut();
+        match stream {
+            None => context = next::current_context().ok()?,
+            // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+            Some(stream) => check(unsafe { next::cuStreamGetCtx(stream, &mut context) }).ok()?,
+        }
+        (!context.is_null()).then_some(context as u64)
+    }
+
+    fn is_captured(self) -> bool {
+        self.stream.is_some_and(|stream| {
+            // SAFETY: the stream is the job's own.
+            is_capturing(|status| match self.per_thread {
+                true => check(unsafe { next::cuStreamIsCapturing_ptsz(stream, status) }),
+                false => check(unsafe { next::cuStreamIsCapturing(stream, status) }),
+            })
+        })
+    }
+}
+
+/// Where one end of a copy lies, as the job named it.
+#[derive(Clone, Copy)]
+pub enum Place {
+    Address(u64),
+    Array(u64),
+}
+
+/// One end of a copy, if it is memory of a device.
+#[derive(Clone, Copy)]
+struct End {
+    location: Location,
+    /// A policy mapped it.
+    mapped: bool,
+}
+
+impl End {
+    fn context(self) -> CUcontext {
+        self.location.context as CUcontext
+    }
+}
+
+impl Call {
+    /// A copy of bytes side by side. `below` forwards it as it is, and `peer` as a copy between two contexts.
+    pub fn copy(
+        &self,
+        to: u64,
+        from: u64,
+        order: Order,
+        below: impl FnOnce() -> CudaResult,
+        peer: impl FnOnce(CUcontext, CUcontext) -> CudaResult,
+    ) -> CudaResult {
+        let result = match self.crossing([Place::Address(to), Place::Address(from)], order) {
+            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
+                peer(ends[0].context(), ends[1].context())
+            }
+            _ => below(),
+        };
+        self.end_copy(&[to, from], order, result)
+    }
+
+    /// As `copy`, for rows and slices. `copy` is `None` if the job gave a null pointer, which the next layer reports.
+    pub fn copy_3d(
+        &self,
+        copy: Option<Copy3d>,
+        order: Order,
+        below: impl FnOnce() -> CudaResult,
+        peer: impl FnOnce(*const Copy3d) -> CudaResult,
+    ) -> CudaResult {
+        let Some(mut copy) = copy else { return below() };
+        let result = match places_of(&copy).and_then(|places| self.crossing(places, order)) {
+            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
+                copy.to.between_contexts(ends[0].context());
+                copy.from.between_contexts(ends[1].context());
+                peer(&copy)
+            }
+            _ => below(),
+        };
+        self.end_copy(&[copy.to.address(), copy.from.address()], order, result)
+    }
+
+    fn end_copy(&self, addresses: &[u64], order: Order, result: CudaResult) -> CudaResult {
+        match order.stream {
+            None => self.end_synchronous(addresses, order.per_thread, result),
+            Some(_) => result,
+        }
+    }
+
+    /// A copy between an address and an array, or one copy of a batch, for which there is no form between contexts.
+    pub fn copy_without_peer_form(&self, places: [Place; 2], order: Order) {
+        if let Some((device, ends)) = self.crossing(places, order) {
+            self.give_access(device, ends);
+        }
+    }
+
+    /// A copy that becomes a node of a graph, and will run in `context`; null if the call does not tell.
+    pub fn copy_node(&self, copy: Option<&Copy3d>, context: CUcontext) {
+        let context = || match context.is_null() {
+            true => next::current_context().ok().map(|context| context as u64),
+            false => Some(context as u64),
+        };
+        let ends = copy.and_then(places_of).and_then(|places| self.ends(places, context));
+        if let Some((here, ends)) = ends {
+            self.give_access(here.device, ends);
+        }
+    }
+
+    /// The ends of a copy with mapped memory of a policy, and where it is made. `None` if no end is such memory, or an end
+    /// is host memory.
+    fn ends(&self, places: [Place; 2], context: impl FnOnce() -> Option<u64>) -> Option<(Location, [End; 2])> {
+        let [to, from] = places.map(|place| self.end_in_pool(place));
+        if ![to, from].into_iter().flatten().any(|end| end.mapped) {
+            return None;
+        }
+        let context = context()?;
+        let mut known = [to, from].into_iter().flatten().map(|end| end.location);
+        let here = match known.find(|known| known.context == context) {
+            Some(known) => known,
+            None => Location {
+                device: next::device_of_context(context)?,
+                context,
+            },
+        };
+        let other = |place| self.end_elsewhere(place, here);
+        let ends = [to.or_else(|| other(places[0]))?, from.or_else(|| other(places[1]))?];
+        Some((here, ends))
+    }
+
+    /// The ends of a copy that the device which copies cannot reach, and that device. `None` if it can reach both, or if the
+    /// copy concerns no mapped memory of a policy.
+    fn crossing(&self, places: [Place; 2], order: Order) -> Option<(i16, [End; 2])> {
+        let (here, ends) = self.ends(places, || order.context())?;
+        let peers = &self.engine.state.peers;
+        let is_near = |end: &End| end.location.device == here.device || peers.may_use(here, end.location);
+        (!ends.iter().all(is_near)).then_some((here.device, ends))
+    }
+
+    fn end_in_pool(&self, place: Place) -> Option<End> {
+        let Place::Address(address) = place else { return None };
+        let pool = self.engine.pools.possible_owner(address)?;
+        Some(End {
+            location: pool.location,
+            mapped: pool.maps_memory(),
+        })
+    }
+
+    /// An end outside of the pools. `None` if it is no memory of a device.
+    fn end_elsewhere(&self, place: Place, here: Location) -> Option<End> {
+        let location = match place {
+            Place::Array(array) => {
+                let allocation = self.engine.state.ledger.get(Key::Object(array))?;
+                Location {
+                    device: allocation.device,
+                    context: allocation.context,
+                }
+            }
+            Place::Address(address) => location_of(address, here)?,
+        };
+        Some(End {
+            location,
+            mapped: false,
+        })
+    }
+
+    /// Whether the copy becomes a node of a graph. Then `device`, which will copy, is given access to both ends.
+    fn is_made_possible_in_graph(&self, order: Order, device: i16, ends: [End; 2]) -> bool {
+        let captured = order.is_captured();
+        if captured {
+            self.give_access(device, ends);
+        }
+        captured
+    }
+
+    /// Gives a device access to the mapped memory of the ends.
+    fn give_access(&self, user: i16, ends: [End; 2]) {
+        for end in ends {
+            let owner = end.location.device;
+            if !end.mapped || owner == user {
+                continue;
+            }
+            if next::can_access_peer(i32::from(user), i32::from(owner)) {
+                self.engine.state.peers.note_copies(user, owner);
+                relaxed(|| self.engine.pools.allow_peers(owner));
+            } else {
+                warn_of_copies(user, owner);
+            }
+        }
+    }
+}
+
+fn places_of(copy: &Copy3d) -> Option<[Place; 2]> {
+    Some([place_of(&copy.to)?, place_of(&copy.from)?])
+}
+
+/// `None` for host memory.
+fn place_of(side: &Side) -> Option<Place> {
+    match side.kind {
+        Side::ARRAY => Some(Place::Array(side.array as u64)),
+        Side::DEVICE | Side::UNIFIED => Some(Place::Address(side.address())),
+        _ => None,
+    }
+}
+
+/// The device and context of memory that the driver knows. Managed memory can be reached from everywhere, so it is where
+/// the caller is.
+fn location_of(address: u64, here: Location) -> Option<Location> {
+    /// `CU_MEMORYTYPE_DEVICE`
+    const DEVICE_MEMORY: u32 = 2;
+    // Context, memory type, managed, device.
+    let mut attributes = [1u32, 2, 8, 9];
+    let (mut context, mut kind, mut is_managed, mut device) = (0u64, 0u32, 0u32, -1i32);
+    let mut values = [
+        (&raw mut context).cast(),
+        (&raw mut kind).cast(),
+        (&raw mut is_managed).cast(),
+        (&raw mut device).cast(),
+    ];
+    let count = attributes.len() as u32;
+    // SAFETY: both arrays have `count` elements, and each value is at least as large as its attribute.
+    check(unsafe { next::cuPointerGetAttributes(count, attributes.as_mut_ptr(), values.as_mut_ptr(), address) })
+        .ok()?;
+    if is_managed & 0xff != 0 {
+        return Some(here);
+    }
+    if kind != DEVICE_MEMORY || device < 0 {
+        return None;
+    }
+    let device = device as i16;
+    let context = match context {
+        // Memory that belongs to no context, such as that of a memory pool.
+        0 if device == here.device => here.context,
+        0 => next::active_primary_context(i32::from(device))? as u64,
+        context => context,
+    };
+    Some(Location { device, context })
+}
+
+fn warn_of_copies(user: i16, owner: i16) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "a CUDA graph or a batch copies between devices {owner} and {user}, which cannot be peers: memory that \
+             auto_growth maps cannot be copied so; run the job with FLAGS_allocator_strategy=naive_best_fit"
+        );
+    });
+}

@@ -1,0 +1,348 @@
+/* Copies between devices. All hold for memory of cuMemAlloc without the library. Exits with 1 if a byte differs.
+ *
+ *   copies all        every function that copies, between all devices, with each device current
+ *   copies others     a block, and memory that the driver allocated, on another device
+ *   copies streams    copies on a stream of a device that is not current
+ *   copies order      copies keep their place in the order of their stream
+ *   copies enabled    the same after peer access is enabled, and after it is disabled
+ *   copies captured   copies in a capture
+ *   copies nodes      copies that are nodes of a graph
+ *   copies enable     prints how often cuMemSetAccess was called, as peers get access to 20 GiB */
+#include "delayed.h"
+
+enum { DEVICES = 3, SIZE = 3 * MIB, PITCH = 4096, ROWS = 64, DEVICE = 2, IN_ARRAY = 3, UNIFIED = 4 };
+
+CUresult cuMemcpy_ptds(CUdeviceptr, CUdeviceptr, size_t), cuMemcpyAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr, CUdeviceptr, size_t), cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr, CUdeviceptr, size_t, CUstream);
+CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *), cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *);
+CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *, CUstream), cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *);
+CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *, CUstream);
+CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
+
+static CUcontext contexts[DEVICES + 1];
+static CUstream streams[DEVICES + 1];
+
+static void use(int device) { CHECK(cuCtxSetCurrent(contexts[device])); }
+
+static void open_devices(int count)
+{
+    CHECK(cuInit(0));
+    for (int i = 0; i < count; i++) {
+        CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+        use(i);
+        streams[i] = new_stream(NON_BLOCKING);
+    }
+}
+
+static CUdeviceptr allocate_on(int device, size_t size)
+{
+    CUdeviceptr address;
+    use(device);
+    CHECK(cuMemAlloc_v2(&address, size));
+    return address;
+}
+
+static void finish(void)
+{
+    for (int i = 0; i < DEVICES; i++)
+        if (contexts[i]) {
+            use(i);
+            CHECK(cuCtxSynchronize());
+        }
+}
+
+static void fill(int device, CUdeviceptr address, unsigned char value)
+{
+    use(device);
+    CHECK(cuMemsetD8_v2(address, value, SIZE));
+    CHECK(cuCtxSynchronize());
+}
+
+static void holds(const char *what, CUdeviceptr address, unsigned char value, size_t size)
+{
+    static unsigned char bytes[SIZE];
+    CHECK(cuMemcpyDtoH_v2(bytes, address, size));
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != value) fprintf(stderr, "%s: byte %zu is %d instead of %d\n", what, i, bytes[i], value), exit(1);
+}
+
+/* ---- the functions */
+
+static CUDA_MEMCPY2D rows(CUdeviceptr to, CUdeviceptr from, int type)
+{
+    return (CUDA_MEMCPY2D){.srcMemoryType = type, .srcDevice = from, .srcPitch = PITCH, .dstMemoryType = type, .dstDevice = to, .dstPitch = PITCH,
+                           .WidthInBytes = PITCH, .Height = ROWS};
+}
+static CUDA_MEMCPY3D slices(CUdeviceptr to, CUdeviceptr from, int type)
+{
+    return (CUDA_MEMCPY3D){.srcMemoryType = type, .srcDevice = from, .srcPitch = PITCH, .srcHeight = ROWS / 2, .dstMemoryType = type, .dstDevice = to,
+                           .dstPitch = PITCH, .dstHeight = ROWS / 2, .WidthInBytes = PITCH, .Height = ROWS / 2, .Depth = 2};
+}
+#define FORM(name, call)                                                                         \
+    static CUresult name(CUdeviceptr to, CUdeviceptr from, CUstream stream)                      \
+    {                                                                                            \
+        size_t size = PITCH * ROWS;                                                              \
+        CUDA_MEMCPY2D plane = rows(to, from, DEVICE), any_plane = rows(to, from, UNIFIED);       \
+        CUDA_MEMCPY3D box = slices(to, from, DEVICE), any_box = slices(to, from, UNIFIED);       \
+        (void)stream, (void)size, (void)plane, (void)any_plane, (void)box, (void)any_box;        \
+        return call;                                                                             \
+    }
+FORM(unified, cuMemcpy(to, from, size))
+FORM(unified_t, cuMemcpy_ptds(to, from, size))
+FORM(unified_async, cuMemcpyAsync(to, from, size, stream))
+FORM(unified_async_t, cuMemcpyAsync_ptsz(to, from, size, stream))
+FORM(linear, cuMemcpyDtoD_v2(to, from, size))
+FORM(linear_t, cuMemcpyDtoD_v2_ptds(to, from, size))
+FORM(linear_async, cuMemcpyDtoDAsync_v2(to, from, size, stream))
+FORM(linear_async_t, cuMemcpyDtoDAsync_v2_ptsz(to, from, size, stream))
+FORM(plane, cuMemcpy2D_v2(&plane))
+FORM(plane_t, cuMemcpy2D_v2_ptds(&any_plane))
+FORM(plane_unaligned, cuMemcpy2DUnaligned_v2(&any_plane))
+FORM(plane_async, cuMemcpy2DAsync_v2(&any_plane, stream))
+FORM(plane_async_t, cuMemcpy2DAsync_v2_ptsz(&plane, stream))
+FORM(box, cuMemcpy3D_v2(&any_box))
+FORM(box_t, cuMemcpy3D_v2_ptds(&box))
+FORM(box_async, cuMemcpy3DAsync_v2(&box, stream))
+FORM(box_async_t, cuMemcpy3DAsync_v2_ptsz(&any_box, stream))
+FORM(default_stream, cuMemcpyAsync(to, from, size, NULL))
+FORM(batch, cuMemcpyBatchAsync_v2(&to, &from, &size, 1, NULL, NULL, 0, stream))
+#define OF(form) {#form, form}
+static const struct form { const char *name; CUresult (*copy)(CUdeviceptr, CUdeviceptr, CUstream); } forms[] = {
+    OF(unified), OF(unified_t), OF(unified_async), OF(unified_async_t), OF(linear), OF(linear_t), OF(linear_async), OF(linear_async_t), OF(plane),
+    OF(plane_t), OF(plane_unaligned), OF(plane_async), OF(plane_async_t), OF(box), OF(box_t), OF(box_async), OF(box_async_t), OF(default_stream), OF(batch),
+};
+/* A batch has no form between contexts, so it needs devices that can be peers. */
+static int form_count(void)
+{
+    int can, count = sizeof forms / sizeof *forms;
+    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
+    return can ? count : count - 1;
+}
+
+static unsigned char next_value(void)
+{
+    static unsigned char value;
+    return value = value % 250 + 1;
+}
+
+static void copy_by(const struct form *form, int here, int to_device, CUdeviceptr to, int from_device, CUdeviceptr from)
+{
+    unsigned char value = next_value();
+    fill(from_device, from, value);
+    fill(to_device, to, 255);
+    use(here);
+    CUresult result = form->copy(to + PITCH, from + PITCH, streams[here]);
+    if (result) fprintf(stderr, "%s from %d to %d on %d: %d\n", form->name, from_device, to_device, here, result), exit(1);
+    CHECK(cuCtxSynchronize());
+    finish();
+    use(to_device);
+    holds(form->name, to + PITCH, value, PITCH * ROWS);
+    holds(form->name, to, 255, PITCH);
+    holds(form->name, to + (ROWS + 1) * PITCH, 255, PITCH);
+}
+
+static void copy_all_ways(CUdeviceptr *blocks, int devices)
+{
+    for (int form = 0; form < form_count(); form++)
+        for (int here = 0; here < devices; here++)
+            for (int to = 0; to < devices; to++)
+                for (int from = 0; from < devices; from++) copy_by(&forms[form], here, to, blocks[to], from, blocks[devices + from]);
+}
+
+static void all(void)
+{
+    CUdeviceptr blocks[2 * DEVICES];
+    open_devices(DEVICES);
+    for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % DEVICES, SIZE);
+    copy_all_ways(blocks, DEVICES);
+}
+
+static void others(void)
+{
+    open_devices(2);
+    size_t pitch;
+    CUdeviceptr block = allocate_on(0, SIZE), driver[3];
+    use(1);
+    CHECK(cuMemAllocPitch_v2(&driver[0], &pitch, SIZE, 1, 4));
+    CHECK(cuMemAllocManaged(&driver[1], SIZE, 1));
+    CHECK(cuMemAllocAsync(&driver[2], SIZE, streams[1]));
+    for (int i = 0; i < 3; i++)
+        for (int here = 0; here < 2; here++)
+            for (int form = 0; form < form_count(); form++) {
+                copy_by(&forms[form], here, 0, block, 1, driver[i]);
+                copy_by(&forms[form], here, 1, driver[i], 0, block);
+            }
+    /* Host memory on the other end. */
+    static unsigned char host[SIZE];
+    void *pinned;
+    for (int here = 0; here < 2; here++) {
+        use(here);
+        CHECK(cuMemAllocHost_v2(&pinned, SIZE));
+        for (int i = 0; i < 2; i++) {
+            unsigned char *memory = i ? pinned : host, value = next_value();
+            memset(memory, value, SIZE);
+            CHECK(cuMemcpy(block, (CUdeviceptr)memory, SIZE));
+            CHECK(cuCtxSynchronize());
+            memset(memory, 0, SIZE);
+            CHECK(cuMemcpyAsync((CUdeviceptr)memory, block, SIZE, streams[here]));
+            CHECK(cuStreamSynchronize(streams[here]));
+            for (int byte = 0; byte < SIZE; byte++) THAT(memory[byte] == value);
+        }
+    }
+    int can;
+    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
+    if (!can) return;
+    CUarray array;
+    use(1);
+    CHECK(cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){PITCH, ROWS, CU_AD_FORMAT_UNSIGNED_INT8, 1}));
+    fill(0, block, 77);
+    use(1);
+    CHECK(cuMemcpyDtoA_v2(array, 0, block, PITCH));
+    CHECK(cuMemcpyAtoD_v2(block + MIB, array, 0, PITCH));
+    CUDA_MEMCPY2D plane = rows(block, block, DEVICE);
+    plane.dstMemoryType = IN_ARRAY, plane.dstArray = array;
+    CHECK(cuMemcpy2D_v2(&plane));
+    finish();
+}
+
+static void on_other_streams(void)
+{
+    CUdeviceptr blocks[2 * DEVICES];
+    open_devices(DEVICES);
+    for (int i = 0; i < 2 * DEVICES; i++) blocks[i] = allocate_on(i % 2, SIZE);
+    for (int turn = 0; turn < DEVICES; turn++) {
+        CUstream first = streams[0];
+        for (int i = 0; i + 1 < DEVICES; i++) streams[i] = streams[i + 1];
+        streams[DEVICES - 1] = first;
+        for (int form = 0; form < form_count(); form++)
+            if (strstr(forms[form].name, "async"))
+                for (int here = 0; here < DEVICES; here++)
+                    for (int i = 0; i < 4; i++) copy_by(&forms[form], here, i % 2, blocks[i % 2], i / 2, blocks[2 + i / 2]);
+    }
+}
+
+static void order(void)
+{
+    open_devices(2);
+    CUdeviceptr from = allocate_on(0, SIZE), to = allocate_on(1, SIZE);
+    for (int here = 0; here < 2; here++)
+        for (int form = 0; form < form_count(); form++) {
+            if (!strstr(forms[form].name, "async") || strstr(forms[form].name, "_t")) continue;
+            fill(0, from, 1);
+            use(here);
+            CHECK(cuMemsetD8Async(here ? to : from, 2, SIZE, streams[here]));
+            CHECK(forms[form].copy(to, from, streams[here]));
+            CHECK(cuMemsetD8Async(from, 3, SIZE, streams[here]));
+            finish();
+            holds(forms[form].name, to, here ? 1 : 2, PITCH * ROWS);
+        }
+}
+
+static void enabled(void)
+{
+    CUdeviceptr blocks[4];
+    open_devices(2);
+    for (int i = 0; i < 4; i++) blocks[i] = allocate_on(i % 2, SIZE);
+    use(1);
+    CHECK(cuCtxEnablePeerAccess(contexts[0], 0));
+    copy_all_ways(blocks, 2);
+    CUdeviceptr later = allocate_on(0, 300 * MIB);
+    copy_by(&forms[2], 1, 1, blocks[1], 0, later);
+    use(1);
+    CHECK(cuCtxDisablePeerAccess(contexts[0]));
+    copy_all_ways(blocks, 2);
+}
+
+/* ---- graphs */
+
+static void captured(void)
+{
+    CUdeviceptr blocks[4];
+    open_devices(2);
+    for (int i = 0; i < 4; i++) blocks[i] = allocate_on(i % 2, SIZE);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int form = 0; form < form_count(); form++)
+            for (int here = 0; here < 2; here++) {
+                CUgraph graph;
+                CUgraphExec exec;
+                if (!strstr(forms[form].name, "async")) continue;
+                fill(1, blocks[3], 9);
+                fill(0, blocks[0], 255);
+                use(here);
+                CHECK(cuStreamBeginCapture_v2(streams[here], form % 3));
+                CHECK(forms[form].copy(blocks[0], blocks[3], streams[here]));
+                CHECK(cuStreamEndCapture(streams[here], &graph));
+                CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+                CHECK(cuGraphLaunch(exec, streams[here]));
+                finish();
+                holds(forms[form].name, blocks[0], 9, PITCH * ROWS);
+            }
+        /* Memory that the pools obtain later can be copied as well. */
+        for (int i = 0; i < 4; i++) blocks[i] = allocate_on(i % 2, 200 * MIB);
+    }
+}
+
+static void nodes(void)
+{
+    open_devices(2);
+    CUdeviceptr to = allocate_on(0, SIZE), from = allocate_on(1, SIZE);
+    for (int generic = 0; generic < 2; generic++)
+        for (int here = 0; here < 2; here++) {
+            CUgraph graph;
+            CUgraphNode node;
+            CUgraphExec exec;
+            CUDA_MEMCPY3D box = slices(to, from, DEVICE);
+            CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_MEMCPY, .u.copy = {.context = contexts[here], .params = box}};
+            fill(1, from, 12);
+            fill(0, to, 255);
+            use(1 - here);
+            CHECK(cuGraphCreate(&graph, 0));
+            if (generic) CHECK(cuGraphAddNode(&node, graph, NULL, 0, &parameters));
+            else CHECK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &box, contexts[here]));
+            CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+            CHECK(cuGraphLaunch(exec, streams[1 - here]));
+            finish();
+            holds("node", to, 12, PITCH * ROWS);
+        }
+}
+
+/* ---- enable */
+
+static void enable(void)
+{
+    enum { BLOCKS = 20, PEERS = 3 };
+    CUdeviceptr blocks[BLOCKS], mine[PEERS + 1];
+    CHECK(cuInit(0));
+    CUcontext all[PEERS + 1];
+    for (int i = 0; i <= PEERS; i++) CHECK(cuDevicePrimaryCtxRetain(&all[i], i));
+    CHECK(cuCtxSetCurrent(all[0]));
+    for (int i = 0; i < BLOCKS; i++) CHECK(cuMemAlloc_v2(&blocks[i], GIB));
+    for (int i = 1; i <= PEERS; i++) {
+        CHECK(cuCtxSetCurrent(all[i]));
+        CHECK(cuMemAlloc_v2(&mine[i], MIB));
+    }
+    uint64_t before = simgpu_calls("cuMemSetAccess");
+    for (int i = 1; i <= PEERS; i++) {
+        CHECK(cuCtxSetCurrent(all[i]));
+        CHECK(cuCtxEnablePeerAccess(all[0], 0));
+    }
+    printf("%llu ", (unsigned long long)(simgpu_calls("cuMemSetAccess") - before));
+    before = simgpu_calls("cuMemSetAccess");
+    for (int turn = 0; turn < 5; turn++) {
+        CHECK(cuCtxDisablePeerAccess(all[0]));
+        CHECK(cuCtxEnablePeerAccess(all[0], 0));
+    }
+    printf("%llu\n", (unsigned long long)(simgpu_calls("cuMemSetAccess") - before));
+    for (int i = 1; i <= PEERS; i++)
+        for (int block = 0; block < BLOCKS; block++) {
+            CHECK(cuCtxSetCurrent(all[i]));
+            CHECK(cuMemcpyAsync(mine[i], blocks[block] + GIB - MIB, MIB, NULL));
+            CHECK(cuCtxSynchronize());
+        }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"enable", enable}};
+    return PLAY(scenes, argc, argv);
+}

@@ -1,0 +1,146 @@
+//! Blocks look like the driver's own allocations to other devices, to network cards and to copies between devices.
+
+use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client};
+
+/// `auto_growth` without virtual memory management uses chunks.
+const CHUNKS: Strategy = Strategy {
+    environment: &[("SIMGPU_VMM", "0")],
+    ..AUTO_GROWTH
+};
+const ALL: [Strategy; 4] = [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH, CHUNKS];
+
+fn program(file: &str, scene: &str) -> Job {
+    let path = client(
+        &format!("registered/{file}.c"),
+        &format!("registered-{file}"),
+        &["libcuda.so.1"],
+    );
+    Job::new(path).sim("8GiB", 3).env("SIMGPU_DELAYED", "1").args([scene])
+}
+
+/// Runs the job without the library, and then under each strategy.
+fn play(job: impl Fn() -> Job) {
+    job().alone().run().ok();
+    for strategy in ALL {
+        job().strategy(strategy).run().ok();
+    }
+}
+
+#[test]
+fn attributes_tell_of_the_block() {
+    play(|| program("registered", "attributes"));
+}
+
+#[test]
+fn an_identity_is_never_used_again() {
+    play(|| program("registered", "identities"));
+}
+
+#[test]
+fn access_flags_follow_peer_access() {
+    play(|| program("registered", "access"));
+}
+
+#[test]
+fn sync_memops_hold_for_one_block_until_it_is_freed() {
+    play(|| program("registered", "sync"));
+}
+
+#[test]
+fn tokens_set_sync_memops_for_the_block_alone() {
+    play(|| program("registered", "tokens"));
+}
+
+#[test]
+fn an_exported_block_stays_where_it_is() {
+    play(|| program("registered", "exports"));
+}
+
+#[test]
+fn copies_between_devices_need_no_peer_access() {
+    play(|| program("copies", "all"));
+}
+
+#[test]
+fn copies_between_devices_that_cannot_be_peers() {
+    play(|| program("copies", "all").env("SIMGPU_PEERS", "0"));
+    play(|| program("copies", "others").env("SIMGPU_PEERS", "0"));
+}
+
+#[test]
+fn copies_between_a_block_and_memory_of_the_driver() {
+    play(|| program("copies", "others"));
+}
+
+#[test]
+fn copies_on_a_stream_of_another_device() {
+    play(|| program("copies", "streams"));
+}
+
+#[test]
+fn copies_keep_their_place_in_their_stream() {
+    play(|| program("copies", "order"));
+}
+
+#[test]
+fn copies_after_peer_access_was_enabled_and_disabled() {
+    play(|| program("copies", "enabled"));
+}
+
+#[test]
+fn copies_in_graphs() {
+    play(|| program("copies", "captured"));
+    play(|| program("copies", "nodes"));
+}
+
+#[test]
+fn peer_access_costs_few_calls_and_is_granted_once() {
+    let finished = program("copies", "enable")
+        .sim("64GiB", 4)
+        .strategy(AUTO_GROWTH)
+        .run()
+        .ok();
+    let calls: Vec<u64> = finished
+        .stdout
+        .split_whitespace()
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    assert!((3..=12).contains(&calls[0]), "{calls:?} calls for three peers");
+    assert_eq!(calls[1], 0, "calls after access was disabled and enabled again");
+}
+
+#[test]
+fn what_holds_for_the_driver_holds_through_the_runtime() {
+    for runtime in ["libcudart.so.12", "libcudart.so.13"] {
+        let name = format!("registered-{runtime}");
+        let path = client("registered/runtime.c", &name, &[runtime, "libcuda.so.1"]);
+        play(|| Job::new(&path).sim("8GiB", 2).env("SIMGPU_DELAYED", "1"));
+    }
+}
+
+/// Network cards register memory by nvidia_peermem if the driver has no dma-bufs, and that takes no mapped memory.
+#[test]
+fn memory_is_not_mapped_if_network_cards_could_not_register_it() {
+    let module = || client("support/clients/peermem.c", "peermem", &["-shared", "-fPIC"]);
+    let without_module = || program("copies", "all").strategy(AUTO_GROWTH).env("SIMGPU_DMABUF", "0");
+    let with_module = |dmabuf: &str| without_module().preload(module()).env("SIMGPU_DMABUF", dmabuf);
+    let warnings = |job: Job| {
+        let said = job.run().ok().said();
+        said.into_iter()
+            .filter(|(_, text)| text.contains("nvidia_peermem"))
+            .count()
+    };
+    assert_eq!(
+        warnings(with_module("0")),
+        1,
+        "told once, although there are three devices"
+    );
+    assert_eq!((warnings(with_module("1")), warnings(without_module())), (0, 0));
+    // A job that maps memory learns that this fails.
+    let maps = |job: Job| {
+        let said = job.env("SIMGPU_FAULTS", "cuMemMap:1+=801").run().ok().said();
+        said.iter()
+            .any(|(_, text)| text.contains("virtual memory management fails"))
+    };
+    assert!(!maps(with_module("0")) && maps(with_module("1")) && maps(without_module()));
+}

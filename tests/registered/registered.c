@@ -1,0 +1,250 @@
+/* Blocks as other devices and libraries see them: attributes, SYNC_MEMOPS, exports. Every scene holds without the library.
+ * Exits with 1 if an answer differs.
+ *
+ *   registered attributes  each attribute tells of the block, not of the memory around it
+ *   registered identities  BUFFER_ID is unique, also over frees
+ *   registered access      ACCESS_FLAGS follow the peer access that the job enabled
+ *   registered sync        SYNC_MEMOPS holds for one block until it is freed
+ *   registered tokens      P2P_TOKENS set SYNC_MEMOPS for the block alone
+ *   registered exports     a dma-buf of a block, beside frees and allocations of all sizes */
+#include "delayed.h"
+
+enum { KIB = 1 << 10, SIZE = 4 * MIB };
+enum {
+    P2P_TOKENS = 5, SYNC_MEMOPS = 6, BUFFER_ID = 7, LEGACY_IPC = 10, RANGE_START = 11, RANGE_SIZE = 12, MAPPED = 13, HANDLE_TYPES = 14,
+    RDMA = 15, ACCESS_FLAGS = 16, MEMPOOL = 17, MAPPING_SIZE = 18, MAPPING_START = 19, BLOCK_ID = 20
+};
+
+CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, size_t count);
+CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t size);
+CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned value, size_t width, size_t height);
+
+static CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, size));
+    return address;
+}
+
+/* By both functions. */
+static uint64_t attribute(int which, CUdeviceptr address)
+{
+    uint64_t one[2] = {0}, other[2] = {0};
+    CHECK(cuPointerGetAttribute(one, which, address));
+    CHECK(cuPointerGetAttributes(1, &which, (void *[]){other}, address));
+    THAT(one[0] == other[0]);
+    return one[0];
+}
+
+static CUcontext on_device(int device)
+{
+    CUcontext other;
+    CHECK(cuDevicePrimaryCtxRetain(&other, device));
+    CHECK(cuCtxSetCurrent(other));
+    return other;
+}
+
+/* ---- attributes, identities, access */
+
+static const size_t sizes[] = {600, 64 * KIB, 3 * MIB + 512, SIZE, 70 * MIB};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static void all_tell_the_block(CUdeviceptr block, size_t size)
+{
+    CUdeviceptr places[] = {block, block + size / 2, block + size - 1}, base;
+    for (int i = 0; i < 3; i++) {
+        size_t bytes;
+        THAT(attribute(RANGE_START, places[i]) == block);
+        THAT(attribute(RANGE_SIZE, places[i]) == size);
+        THAT(attribute(MAPPING_START, places[i]) == block);
+        THAT(attribute(MAPPING_SIZE, places[i]) == size);
+        THAT(attribute(MAPPED, places[i]) == 1);
+        THAT(attribute(LEGACY_IPC, places[i]) == 1);
+        THAT(attribute(HANDLE_TYPES, places[i]) == 0);
+        THAT(attribute(RDMA, places[i]) == 1);
+        THAT(attribute(MEMPOOL, places[i]) == 0);
+        THAT(attribute(SYNC_MEMOPS, places[i]) == 0);
+        THAT(attribute(BUFFER_ID, places[i]) == attribute(BUFFER_ID, block));
+        THAT(attribute(BLOCK_ID, places[i]) == attribute(BLOCK_ID, block));
+        CHECK(cuMemGetAddressRange_v2(&base, &bytes, places[i]));
+        THAT(base == block && bytes == size);
+    }
+}
+
+static void attributes(void)
+{
+    begin();
+    CUdeviceptr blocks[SIZES];
+    for (int i = 0; i < SIZES; i++) blocks[i] = allocate(sizes[i]);
+    for (int i = 0; i < SIZES; i++) all_tell_the_block(blocks[i], sizes[i]);
+}
+
+static void identities(void)
+{
+    enum { ROUNDS = 50 };
+    static uint64_t seen[ROUNDS * SIZES + 2];
+    int count = 0;
+    size_t pitch;
+    CUdeviceptr pitched, blocks[SIZES];
+    begin();
+    CHECK(cuMemAllocPitch_v2(&pitched, &pitch, 1000, 10, 4));
+    seen[count++] = attribute(BUFFER_ID, pitched);
+    CUdeviceptr kept = allocate(MIB);
+    uint64_t id = seen[count++] = attribute(BUFFER_ID, kept);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < SIZES; i++) seen[count++] = attribute(BUFFER_ID, blocks[i] = allocate(sizes[i]));
+        for (int i = 0; i < SIZES; i++) CHECK(cuMemFree_v2(blocks[i]));
+    }
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++) THAT(seen[i] != seen[j]);
+    THAT(attribute(BUFFER_ID, kept) == id);
+}
+
+static void access(void)
+{
+    begin();
+    CUdeviceptr block = allocate(SIZE);
+    THAT(attribute(ACCESS_FLAGS, block) == 3);
+    on_device(1);
+    THAT(attribute(ACCESS_FLAGS, block) == 0);
+    CHECK(cuCtxEnablePeerAccess(context, 0));
+    THAT(attribute(ACCESS_FLAGS, block) == 3);
+    on_device(2);
+    THAT(attribute(ACCESS_FLAGS, block) == 0);
+    on_device(1);
+    CHECK(cuCtxDisablePeerAccess(context));
+    THAT(attribute(ACCESS_FLAGS, block) == 0);
+}
+
+/* ---- sync, tokens */
+
+static CUresult set_sync(CUdeviceptr address, unsigned value) { return cuPointerSetAttribute(&value, SYNC_MEMOPS, address); }
+
+static bool pending(CUdeviceptr block) { return simgpu_hazard(block, SIZE) != 0; }
+
+/* Synchronous operations on a block. Each returns early, if the block has no SYNC_MEMOPS. */
+static void fill(CUdeviceptr block) { CHECK(cuMemsetD8_v2(block + 64, 1, MIB)); }
+static void fill_by_thread(CUdeviceptr block) { CHECK(cuMemsetD8_v2_ptds(block, 1, MIB)); }
+static void fill_rows(CUdeviceptr block) { CHECK(cuMemsetD2D32_v2(block, 1024, 1, 100, 100)); }
+static void upload(CUdeviceptr block)
+{
+    static char host[MIB];
+    CHECK(cuMemcpyHtoD_v2(block + MIB, host, sizeof host));
+}
+static void upload_by_thread(CUdeviceptr block)
+{
+    static char host[MIB];
+    CHECK(cuMemcpyHtoD_v2_ptds(block, host, sizeof host));
+}
+static void copy(CUdeviceptr block) { CHECK(cuMemcpyDtoD_v2(block + 2 * MIB, block, MIB)); }
+static void copy_rows(CUdeviceptr block)
+{
+    CUDA_MEMCPY2D rows = {.srcMemoryType = 2, .srcDevice = block, .srcPitch = 1024, .dstMemoryType = 2, .dstDevice = block + 2 * MIB,
+                          .dstPitch = 1024, .WidthInBytes = 512, .Height = 100};
+    CHECK(cuMemcpy2D_v2(&rows));
+}
+static void (*const operations[])(CUdeviceptr) = {fill, fill_by_thread, fill_rows, upload, upload_by_thread, copy, copy_rows};
+enum { OPERATIONS = sizeof operations / sizeof *operations };
+
+static void synchronises(CUdeviceptr block, bool wanted)
+{
+    THAT(attribute(SYNC_MEMOPS, block) == wanted);
+    for (int i = 0; i < OPERATIONS; i++) {
+        operations[i](block);
+        if (pending(block) == wanted) fprintf(stderr, "operation %d: SYNC_MEMOPS is %d\n", i, wanted), exit(1);
+        CHECK(cuCtxSynchronize());
+    }
+}
+
+static void sync(void)
+{
+    begin();
+    CUdeviceptr blocks[3];
+    for (int i = 0; i < 3; i++) blocks[i] = allocate(SIZE);
+    for (int i = 0; i < 3; i++) synchronises(blocks[i], false);
+    fill(blocks[1]);
+    THAT(pending(blocks[1]));
+    CHECK(set_sync(blocks[1] + SIZE / 2, 1));
+    THAT(!pending(blocks[1])); /* operations that began before are waited for */
+    for (int i = 0; i < 3; i++) synchronises(blocks[i], i == 1);
+    /* From another context too. */
+    CUcontext other;
+    CHECK(cuCtxCreate_v2(&other, 0, 0));
+    synchronises(blocks[1], true);
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(set_sync(blocks[1], 0));
+    synchronises(blocks[1], false);
+    CHECK(set_sync(blocks[0], 1));
+    CHECK(set_sync(blocks[2], 1));
+    CHECK(cuMemFree_v2(blocks[0]));
+    CHECK(cuMemFree_v2(blocks[2]));
+    EXPECT(set_sync(blocks[2], 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuPointerSetAttribute(NULL, SYNC_MEMOPS, blocks[1]), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuPointerSetAttribute(&(unsigned){1}, BUFFER_ID, blocks[1]), CUDA_ERROR_INVALID_VALUE);
+    for (int i = 0; i < 3; i++) synchronises(allocate(SIZE), false);
+}
+
+static void tokens(void)
+{
+    begin();
+    uint64_t two[2];
+    CUdeviceptr one = allocate(SIZE), other = allocate(SIZE);
+    CUresult result = cuPointerGetAttribute(two, P2P_TOKENS, one + 4096);
+    /* The driver has no tokens for mapped memory. */
+    if (result) printf("no tokens: %d\n", result);
+    synchronises(one, !result);
+    synchronises(other, false);
+    CHECK(cuMemFree_v2(one));
+    synchronises(allocate(SIZE), false);
+}
+
+/* ---- exports */
+
+static CUresult export(int *fd, CUdeviceptr address, size_t size) { return cuMemGetHandleForAddressRange(fd, address, size, 1, 0); }
+
+static void receives(int fd, CUdeviceptr block, size_t size, unsigned char value)
+{
+    static unsigned char sent[MIB], found[MIB];
+    for (size_t at = 0; at < size; at += MIB) {
+        memset(sent, value + (int)(at / MIB), MIB);
+        THAT(simgpu_dmabuf_write(fd, at, sent, MIB) == MIB);
+    }
+    for (size_t at = 0; at < size; at += MIB) {
+        CHECK(cuMemcpyDtoH_v2(found, block + at, MIB));
+        for (int i = 0; i < MIB; i++) THAT(found[i] == (unsigned char)(value + (int)(at / MIB)));
+    }
+}
+
+static void exports(void)
+{
+    enum { OTHERS = 40, ROUNDS = 30, LARGE = 6 * MIB };
+    int fds[2], none;
+    CUdeviceptr others[OTHERS] = {0};
+    begin();
+    CUdeviceptr blocks[] = {allocate(LARGE), allocate(SIZE)}; /* the first blocks begin at the boundary of a page */
+    CHECK(export(&fds[0], blocks[0], LARGE));
+    CHECK(export(&fds[1], blocks[1] + MIB, SIZE - MIB));
+    EXPECT(export(&none, blocks[0] + 512, 4096), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(export(&none, blocks[0], 4096 + 512), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(export(&none, blocks[0], LARGE + 4096), CUDA_ERROR_INVALID_VALUE); /* more than one allocation */
+    srand(7);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < OTHERS; i++) {
+            if (others[i]) CHECK(cuMemFree_v2(others[i]));
+            others[i] = 0;
+            if (rand() % 3) CHECK(cuMemAlloc_v2(&others[i], (size_t)(1 + rand() % 20) * MIB / 2));
+        }
+        void (*trim)(void) = dlsym(RTLD_DEFAULT, "vramshim_trim");
+        if (trim && round % 5 == 0) trim();
+        receives(fds[0], blocks[0], LARGE, (unsigned char)round);
+        receives(fds[1], blocks[1] + MIB, SIZE - MIB, (unsigned char)(round + 100));
+    }
+    CHECK(cuMemFree_v2(blocks[0]));
+    EXPECT(export(&none, blocks[0], LARGE), CUDA_ERROR_INVALID_VALUE);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"attributes", attributes}, {"identities", identities}, {"access", access}, {"sync", sync}, {"tokens", tokens}, {"exports", exports}};
+    return PLAY(scenes, argc, argv);
+}
