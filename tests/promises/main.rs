@@ -162,9 +162,13 @@ fn a_tensor_waits_for_no_stream() {
 }
 
 #[test]
-#[ignore = "does not hold yet: tensors of per-thread streams make the reserved memory grow"]
 fn a_tensor_of_a_per_thread_stream_waits_for_no_stream() {
     plays(&POLICIES, "memory", &["per-thread"]);
+}
+
+#[test]
+fn the_per_thread_stream_is_another_one_in_each_thread() {
+    plays(&POLICIES, "memory", &["threads"]);
 }
 
 #[test]

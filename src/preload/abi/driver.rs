@@ -349,6 +349,14 @@ export! {
     };
 }
 
+export! {
+    cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
+    enter(Policy) |call, below| call.green_created(below);
+    cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
+    cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
+    enter(Policy) |call, below| call.stream_created(below);
+}
+
 // ---- peers ---------------------------------------------------------------------------------------------------------------------
 
 export! {

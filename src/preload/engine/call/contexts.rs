@@ -4,25 +4,10 @@ use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUcontext};
+use crate::next::{self, CUcontext, CUgreenCtx, active_primary_context};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, HOST_DEVICE, check};
 use journal::format::Event;
-
-/// A device's primary context, if it is active.
-fn active_primary_context(device: i32) -> Option<CUcontext> {
-    let (mut flags, mut active, mut context) = (0u32, 0i32, std::ptr::null_mut());
-    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
-    unsafe {
-        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
-        if active == 0 {
-            return None;
-        }
-        check(next::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
-        next::cuDevicePrimaryCtxRelease_v2(device);
-    }
-    Some(context)
-}
 
 /// What a context held when it was taken off the books.
 struct Holdings {
@@ -131,6 +116,33 @@ impl Call {
             HOST_DEVICE => engine.measure_all(),
             device => engine.measure(device),
         }
+        Ok(())
+    }
+
+    /// The job is about to create a green context. Its memory will belong to the primary context.
+    pub fn green_created(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        next::note_green_contexts();
+        ask()
+    }
+
+    /// The job destroys a green context. Its memory stays, unless the primary context goes with it. Its streams stay too,
+    /// but no call takes them any more, except their destruction (cuda.h 13.5, `cuGreenCtxDestroy`). So they leave the lists
+    /// before the call; if the call fails, they come back at their next use.
+    pub fn green_destroyed(&self, green: CUgreenCtx, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the green context is the job's own, and the pointer is to a variable of this frame.
+        check(unsafe { next::cuCtxFromGreenCtx(&mut context, green) })?;
+        let context = context as u64;
+        let engine = self.engine;
+        engine.state.live_streams.context_gone(context);
+        match next::device_of_context(context) {
+            Some(device) => self.primary_released(i32::from(device), ask)?,
+            None => ask()?,
+        }
+        // The handle may be given to another context from now on.
+        engine.pools.forget_what_threads_remember();
+        engine.state.captures.context_gone(context);
+        engine.capture_ended();
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::live_streams::Place;
 use crate::engine::state::records;
 use crate::next::{
     self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
@@ -68,37 +69,73 @@ impl Growth {
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
     /// ever granted access. `None` while a stream capture is open.
     fn record_contexts(&self) -> CudaResult<Option<Vec<EventId>>> {
-        if !Self::has_context_events() {
-            return Err(DriverError::NOT_FOUND);
-        }
         let own = self.pool.location.context;
-        let captures = &self.pool.state.captures;
         let mut events = Vec::new();
         for context in std::iter::once(own).chain(self.pool.state.peers.users_of(own)) {
-            let kept = if context == own { self.pool.take_event() } else { None };
-            let event = match kept.map_or_else(|| next::in_context(context, new_event), Ok) {
-                Ok(event) if context == own => EventId(event),
-                Ok(event) => EventId(event | OTHER_CONTEXT),
-                Err(problem) if context == own => return Err(problem),
-                // The context is gone, so nothing runs in it.
-                Err(_) => continue,
-            };
-            events.push(event);
-            // SAFETY: the context and its event are live.
-            let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, handle_of(event)) });
-            let problem = match captures.while_none_is_open(record) {
-                Some(Ok(())) => continue,
-                None => None,
-                // A stream capture is open that the library has not seen begin.
-                Some(Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED)) => None,
-                // A context with another error runs nothing any more.
-                Some(Err(_)) if context != own => continue,
-                Some(Err(problem)) => Some(problem),
+            let problem = match self.record_context(context) {
+                Ok(Some(event)) => {
+                    events.push(event);
+                    continue;
+                }
+                Ok(None) => None,
+                // A context that is gone, or has an error, runs nothing any more.
+                Err(_) if context != own => continue,
+                Err(problem) => Some(problem),
             };
             events.into_iter().for_each(|event| self.forget_event(event));
             return problem.map_or(Ok(None), Err);
         }
         Ok(Some(events))
+    }
+
+    /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h 13.5,
+    /// `cuCtxRecordEvent`). `None` while a stream capture is open.
+    fn record_context(&self, context: u64) -> CudaResult<Option<EventId>> {
+        if !Self::has_context_events() {
+            return Err(DriverError::NOT_FOUND);
+        }
+        let event = match context == self.pool.location.context {
+            true => self.own_event()?,
+            false => EventId(next::in_context(context, new_event)? | OTHER_CONTEXT),
+        };
+        // SAFETY: the context and its event are live.
+        let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, handle_of(event)) });
+        let recorded = match self.pool.state.captures.while_none_is_open(record) {
+            Some(Ok(())) => return Ok(Some(event)),
+            None => Ok(None),
+            // A stream capture is open that the library has not seen begin.
+            Some(Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED)) => Ok(None),
+            Some(Err(problem)) => Err(problem),
+        };
+        self.forget_event(event);
+        recorded
+    }
+
+    /// Records an event on a stream, while `context` is current.
+    fn record_stream(&self, handle: usize, context: u64) -> Result<EventId, NoEvent> {
+        let stream = handle as CUstream;
+        let record = || {
+            // SAFETY: the stream is not destroyed while its event is recorded.
+            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
+            {
+                return Ok(None);
+            }
+            let event = self.own_event()?;
+            // SAFETY: the event and the stream are live.
+            let recorded = check(unsafe { next::cuEventRecord(handle_of(event), stream) });
+            recorded.inspect_err(|_| self.forget_event(event))?;
+            Ok(Some(event))
+        };
+        match relaxed(|| next::in_context(context, record)) {
+            Ok(event) => event.ok_or(NoEvent::NotNow),
+            Err(_) => Err(NoEvent::Never),
+        }
+    }
+
+    /// An event of the pool's context that is not in use.
+    fn own_event(&self) -> CudaResult<EventId> {
+        let kept = self.pool.take_event();
+        kept.map_or_else(|| self.in_context(new_event), Ok).map(EventId)
     }
 
     /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
@@ -298,26 +335,18 @@ impl DeviceMemory for Growth {
     }
 
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
-        let state = self.pool.state;
-        let record = |handle: usize| {
-            let stream = handle as CUstream;
-            // SAFETY: the stream is not destroyed while its event is recorded.
-            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
-            {
-                return Err(NoEvent::NotNow);
-            }
-            let recorded = self.in_context(|| {
-                let event = match self.pool.take_event() {
-                    Some(event) => event,
-                    None => new_event()?,
-                };
-                // SAFETY: the event and the stream are live.
-                check(unsafe { next::cuEventRecord(event as CUevent, stream) })?;
-                Ok(EventId(event))
-            });
-            recorded.map_err(|_| NoEvent::Never)
+        let record = |place| match place {
+            Place::Stream { handle, context: 0 } => self.record_stream(handle, self.pool.location.context),
+            Place::Stream { handle, context } => self.record_stream(handle, context),
+            Place::Context(context) => match self.record_context(context) {
+                Ok(event) => event.ok_or(NoEvent::NotNow),
+                // The thread that the stream belongs to may record the event later.
+                Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => Err(NoEvent::NotNow),
+                Err(_) => Err(NoEvent::Never),
+            },
         };
-        state.live_streams.with(stream, record).unwrap_or(Err(NoEvent::Never))
+        let recorded = self.pool.state.live_streams.with(stream, record);
+        recorded.unwrap_or(Err(NoEvent::Never))
     }
 
     fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
