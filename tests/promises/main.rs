@@ -122,6 +122,21 @@ fn a_free_returns_after_the_work_that_uses_the_memory() {
 }
 
 #[test]
+fn one_pool_serves_the_primary_context_and_its_green_contexts() {
+    play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
+}
+
+#[test]
+fn a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device() {
+    plays(&ALL, "green", &["primary", "other"]);
+}
+
+#[test]
+fn streams_of_green_contexts_are_told_apart_and_end_with_them() {
+    plays(&POLICIES, "green", &["defaults", "destroyed"]);
+}
+
+#[test]
 fn a_free_waits_for_peers_that_may_write_the_memory() {
     plays(&ALL, "frees", &["peers", "granted", "revoked"]);
 }

@@ -444,6 +444,24 @@ export! {
     cuStreamBeginCaptureToGraph_ptsz(
         stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
     ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamBeginRecaptureToGraph(
+        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    cuStreamBeginRecaptureToGraph_ptsz(
+        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamBeginCaptureToCig(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
+        call.capture_begins(stream as usize, below)
+    };
+    cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
+        call.capture_begins(own(stream), below)
+    };
+    cuStreamEndCaptureToCig(stream: CUstream) enter(Policy) |call, below| {
+        call.capture_ends(stream as usize, status_of!(stream), below)
+    };
+    cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) |call, below| {
+        call.capture_ends(own(stream), status_of!(stream per thread), below)
+    };
     cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
         call.capture_ends(stream as usize, status_of!(stream), below)
     };

@@ -168,8 +168,18 @@ macro_rules! hooked_driver_functions {
                 stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
                 mode: u32
             );
+            cuStreamBeginRecaptureToGraph(
+                stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+            );
+            cuStreamBeginRecaptureToGraph_ptsz(
+                stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+            );
+            cuStreamBeginCaptureToCig(stream: CUstream, parameters: *mut c_void);
+            cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void);
             cuStreamEndCapture(stream: CUstream, out: *mut CUgraph);
             cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph);
+            cuStreamEndCaptureToCig(stream: CUstream);
+            cuStreamEndCaptureToCig_ptsz(stream: CUstream);
 
             cuStreamCreate(out: *mut CUstream, flags: u32);
             cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32);
