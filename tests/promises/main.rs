@@ -211,6 +211,24 @@ fn large_blocks_are_aligned_through_the_runtime() {
     }
 }
 
+/// A fault says nothing about memory, so the library reports neither a lack of it nor a missing ability of the driver.
+#[test]
+fn after_a_fault_every_call_answers_its_error_until_the_context_is_gone() {
+    let names = ["freed", "allocated", "first"];
+    plays(&ALL, "faults", &names);
+    for strategy in POLICIES {
+        for name in names {
+            let finished = scene("faults", name).strategy(strategy).run().ok();
+            let said = finished.said();
+            let wrong = |words: &str| words.contains("chunk") || words.contains("emory error");
+            let expected = strategy.environment.contains(&("SIMGPU_VMM", "0"));
+            assert!(expected || !said.iter().any(|(_, words)| wrong(words)), "{strategy:?}, {name}: {said:?}");
+            let granules = strategy.name == AUTO_GROWTH.name && !expected;
+            assert_eq!(finished.stdout.trim() != "created 0", granules, "{strategy:?}, {name}");
+        }
+    }
+}
+
 /// Runs a scene in which one thread is held in a call of the driver.
 fn holds(strategy: Strategy, name: &str, call: &str) -> Option<String> {
     let latched = |job: Job| {

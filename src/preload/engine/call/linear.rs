@@ -138,6 +138,11 @@ impl Call {
             Err(problem) => return FreedPooled::Done(Err(problem)),
         }
         let state = self.engine.state;
+        // The driver frees nothing more in a context whose work has failed. The memory goes with the context.
+        if let Err(fault) = pool.check_fault() {
+            self.free_failed(None, Key::Address(address), Err(fault));
+            return FreedPooled::Done(Err(fault));
+        }
         self.engine.sharing.block_freed(address);
         let used_by = match used_by {
             UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
@@ -166,7 +171,9 @@ impl Call {
         }
     }
 
-    /// Waits for the work that may use a block that was just freed; returns the driver's answer.
+    /// Waits for the work that may use a block that was just freed; returns the driver's answer. If that is the error of
+    /// work that failed, the block is free in the books, as after a call that "may also return error codes from previous,
+    /// asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
     fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> CudaResult {
         let waited = pool.root().wait_for_users();
         if waited == Ok(true) {

@@ -63,7 +63,8 @@ impl Growth {
     /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
     /// calls invalidate no capture.
     fn in_context<T>(&self, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
-        relaxed(|| next::in_context(self.pool.location.context, work))
+        self.pool
+            .note_fault(relaxed(|| next::in_context(self.pool.location.context, work)))
     }
 
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
@@ -142,7 +143,7 @@ impl Growth {
     /// is done: a wait cannot begin while a stream capture is open.
     pub fn wait_for_users(&self) -> CudaResult<bool> {
         // An event of a context is recorded in an instant, in which no capture begins. The wait for it breaks no capture.
-        match self.record_contexts() {
+        let waited = match self.record_contexts() {
             Ok(None) => Ok(false),
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
@@ -156,7 +157,8 @@ impl Growth {
             }
             Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.synchronise_users(),
             Err(problem) => Err(problem),
-        }
+        };
+        self.pool.note_fault(waited)
     }
 
     /// The same without events of contexts, which CUDA has from 12.5 on.
@@ -388,6 +390,8 @@ impl DeviceMemory for Growth {
                 warn_of_chunks("the next layer has no virtual memory management");
                 None
             }
+            // The pool serves nothing more.
+            Err(problem) if problem.is_fault() => None,
             Err(problem) => {
                 self.no_virtual_memory(problem);
                 None
@@ -455,6 +459,9 @@ impl DeviceMemory for Growth {
     }
 
     fn no_virtual_memory(&self, why: DriverError) {
+        if why.is_fault() {
+            return;
+        }
         warn_of_chunks(&format!("virtual memory management fails with CUDA error {}", why.0));
     }
 }

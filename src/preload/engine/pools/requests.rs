@@ -125,8 +125,13 @@ impl Pools {
     /// A block of `pool`, which serves the calling thread; a large one of its context's pool. If that pool has no memory,
     /// idle memory of all contexts is given back, and the other pools of the context are asked.
     pub fn allocate(&self, pool: &'static Pool, size: u64, stream: Option<u64>) -> CudaResult<Block> {
-        let from = |pool: &'static Pool| pool.allocate(size, stream);
         let root = pool.root();
+        // If a call has told of a fault meanwhile, that is the driver's answer, and not what the policy makes of it.
+        let from = |pool: &'static Pool| {
+            root.check_fault()?;
+            let result = pool.allocate(size, stream);
+            result.map_err(|problem| root.check_fault().err().unwrap_or(problem))
+        };
         let after_release = || {
             let (cleaned, released) = self.reclaim(root.location.device);
             let may_help = cleaned || released > 0 || root.has_subpools();
