@@ -148,7 +148,7 @@ fn a_capture_begins_at_once_with_work_in_flight() {
 
 #[test]
 fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
-    plays(&ALL, "captures", &["beside", "often", "own"]);
+    plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
 }
 
 #[test]
