@@ -60,7 +60,7 @@ impl Engine {
     /// A capture has left the list. If it was the last one, what had to wait for the end of captures is done now.
     pub(super) fn capture_ended(&self) {
         if !self.state.captures.any_open() {
-            self.sharing.captures_over();
+            self.unmap_closed();
             self.pools.captures_over();
         }
     }

@@ -87,7 +87,7 @@ impl Call {
             context => context,
         };
         let waits = self.engine.pools.context_waits(context);
-        let result = self.then_refresh(ask);
+        let result = self.engine.unmap_closed_after(context, || self.then_refresh(ask));
         if let Some(waits) = waits
             && result.is_ok()
         {

@@ -5,10 +5,11 @@
 
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::context_work::{self, new_event};
 use crate::engine::state::live_streams::Place;
 use crate::engine::state::records;
 use crate::next::{
-    self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
+    self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
 };
 use base::cuda::{CudaResult, DriverError, check};
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
@@ -21,9 +22,6 @@ const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
 const MINIMUM_GRANULARITY: u32 = 0;
-
-/// `CU_EVENT_DISABLE_TIMING`
-const EVENT_WITHOUT_TIMING: u32 = 2;
 
 /// Marks the event of a context that is not the pool's own. The handle of an event is a pointer, so the bit is free.
 const OTHER_CONTEXT: u64 = 1;
@@ -99,17 +97,12 @@ impl Growth {
             true => self.own_event()?,
             false => EventId(next::in_context(context, new_event)? | OTHER_CONTEXT),
         };
-        // SAFETY: the context and its event are live.
-        let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, handle_of(event)) });
-        let recorded = match self.pool.state.captures.while_none_is_open(record) {
-            Some(Ok(())) => return Ok(Some(event)),
-            None => Ok(None),
-            // A stream capture is open that the library has not seen begin.
-            Some(Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED)) => Ok(None),
-            Some(Err(problem)) => Err(problem),
-        };
+        let recorded = context_work::record(&self.pool.state.captures, context, number_of(event));
+        if recorded == Ok(true) {
+            return Ok(Some(event));
+        }
         self.forget_event(event);
-        recorded
+        recorded.map(|_| None)
     }
 
     /// Records an event on a stream, while `context` is current.
@@ -142,13 +135,11 @@ impl Growth {
     /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
     /// is done: a wait cannot begin while a stream capture is open.
     pub fn wait_for_users(&self) -> CudaResult<bool> {
-        // An event of a context is recorded in an instant, in which no capture begins. The wait for it breaks no capture.
         let waited = match self.record_contexts() {
             Ok(None) => Ok(false),
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
-                    // SAFETY: the event is live.
-                    let waited = relaxed(|| check(unsafe { next::cuEventSynchronize(handle_of(event)) }));
+                    let waited = context_work::wait_for(number_of(event));
                     let is_own = event.0 & OTHER_CONTEXT == 0;
                     if is_own { waited } else { Ok(()) }
                 });
@@ -163,36 +154,15 @@ impl Growth {
 
     /// The same without events of contexts, which CUDA has from 12.5 on.
     fn synchronise_users(&self) -> CudaResult<bool> {
-        let is_capture = |problem| {
-            matches!(
-                problem,
-                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
-            )
-        };
         let captures = &self.pool.state.captures;
-        let synchronise = |context| {
-            next::in_context(context, || {
-                let waited = captures.ever_used().then(wait_beside_captures);
-                match waited {
-                    Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => {
-                        Err(DriverError::CAPTURE_UNSUPPORTED)
-                    }
-                    // SAFETY: the call takes no argument.
-                    None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
-                    Some(result) => result,
-                }
-            })
-        };
         let own = self.pool.location.context;
-        if self.is_capturing() {
+        if !context_work::synchronise(captures, own)? {
             return Ok(false);
         }
-        match synchronise(own) {
-            Err(problem) if is_capture(problem) => return Ok(false),
-            result => result?,
-        }
-        let broken = |context| synchronise(context).is_err_and(is_capture);
-        Ok(!self.pool.state.peers.users_of(own).into_iter().any(broken))
+        let users = self.pool.state.peers.users_of(own);
+        // A context that is gone, or has an error, runs nothing any more.
+        let broken = |context| context_work::synchronise(captures, context) == Ok(false);
+        Ok(!users.into_iter().any(broken))
     }
 
     /// Whether events tell when all work is done that may use memory of a context.
@@ -269,30 +239,12 @@ impl Growth {
     }
 }
 
-fn handle_of(EventId(event): EventId) -> CUevent {
-    (event & !OTHER_CONTEXT) as CUevent
+fn number_of(EventId(event): EventId) -> u64 {
+    event & !OTHER_CONTEXT
 }
 
-/// A new event of the current context.
-fn new_event() -> CudaResult<u64> {
-    let mut event: CUevent = std::ptr::null_mut();
-    // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { next::cuEventCreate(&mut event, EVENT_WITHOUT_TIMING) })?;
-    Ok(event as u64)
-}
-
-/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
-/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
-/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
-fn wait_beside_captures() -> CudaResult {
-    relaxed(|| {
-        let mut address = 0;
-        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
-        unsafe {
-            check(next::cuMemAlloc_v2(&mut address, 1))?;
-            check(next::cuMemFree_v2(address))
-        }
-    })
+fn handle_of(event: EventId) -> CUevent {
+    number_of(event) as CUevent
 }
 
 fn warn_of_chunks(why: &str) {
