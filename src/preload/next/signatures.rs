@@ -196,6 +196,7 @@ macro_rules! hooked_driver_functions {
 macro_rules! called_driver_functions {
     ($then:ident) => {
         $then! {
+            cuDriverGetVersion(out: *mut i32);
             cuCtxGetCurrent(out: *mut CUcontext);
             cuCtxGetDevice(out: *mut CUdevice);
             cuCtxPushCurrent_v2(context: CUcontext);
