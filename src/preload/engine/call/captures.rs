@@ -43,6 +43,7 @@ impl Call {
     pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
         self.engine.state.live_streams.stream_closes(stream);
+        self.engine.stream_ordered.stream_closes(stream);
         let ended = captures.any_open().then(|| captures.end(stream)).flatten();
         let result = ask();
         if let Some(capture) = ended

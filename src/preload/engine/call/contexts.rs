@@ -1,5 +1,6 @@
 //! The destruction of contexts, which takes their memory with them.
 
+use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::records;
@@ -82,12 +83,16 @@ impl Engine {
 impl Call {
     /// The job waits for all work of a context; 0 is the current one.
     pub fn context_waits(&self, context: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let context = match context {
-            0 => next::current_context().map_or(0, |context| context as u64),
-            context => context,
+        let (context, device) = match context {
+            0 => {
+                let context = next::current_context().map_or(0, |context| context as u64);
+                (context, next::current_device().ok().map(|device| device as i16))
+            }
+            context => (context, None),
         };
         let waits = self.engine.pools.context_waits(context);
-        let result = self.engine.unmap_closed_after(context, || self.then_refresh(ask));
+        let waited = Waited::Context(device);
+        let result = self.engine.unmap_closed_after(context, || self.wait(waited, ask));
         if let Some(waits) = waits
             && result.is_ok()
         {

@@ -2,6 +2,7 @@
 
 use crate::engine::Call;
 use crate::engine::call::booking;
+use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::Freed;
 use crate::engine::state::allocation::Key;
@@ -95,7 +96,10 @@ impl Call {
         }
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.give_back_claimed(claim, Key::Address(address), ask),
+            FreedPooled::NotPooled(claim) => {
+                self.engine.stream_ordered.freed(address, Place::of(0));
+                self.give_back_claimed(claim, Key::Address(address), ask)
+            }
         }
     }
 
@@ -175,12 +179,15 @@ impl Call {
     /// work that failed, the block is free in the books, as after a call that "may also return error codes from previous,
     /// asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
     fn wait_for_users(&self, pool: &'static Pool, ticket: WaitTicket) -> CudaResult {
-        let waited = pool.root().wait_for_users();
+        // The driver's pools give memory back when a thread waits.
+        let mut waited = Ok(false);
+        let result = self.wait(Waited::Context(Some(pool.location.device)), || {
+            waited = pool.root().wait_for_users();
+            waited.map(drop)
+        });
         if waited == Ok(true) {
             pool.end_wait(ticket);
         }
-        // The driver's pools give memory back when a context is synchronised.
-        self.refresh_pools();
-        waited.map(drop)
+        result
     }
 }

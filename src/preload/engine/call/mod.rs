@@ -7,6 +7,7 @@ pub mod arrays;
 mod booking;
 mod captures;
 mod contexts;
+pub mod driver_pools;
 mod external;
 pub mod graphs;
 mod host;
