@@ -1,7 +1,9 @@
 //! The identity of a process: start time, pid namespace, boot and host. A journal stores it, so that a reader can tell
 //! whether the process still runs.
 
+use std::cell::Cell;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// When a process started, in clock ticks after boot (field 22 of `/proc/PID/stat`). `process` is a pid or `self`.
 pub fn start_ticks(process: &str) -> Option<u64> {
@@ -25,6 +27,22 @@ fn start_ticks_in(stat: &[u8]) -> Option<u64> {
 pub fn thread_id() -> u32 {
     // SAFETY: gettid has no preconditions; the raw call needs no recent glibc.
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// A number of the calling thread. Unlike the kernel's id, no other thread of this process ever has it. The first thread
+/// that asks is 1. The thread-local is constant and has no destructor, so that it may be used at any moment of a thread's
+/// life.
+pub fn thread_number() -> u64 {
+    static THREADS: AtomicU64 = AtomicU64::new(0);
+    thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == 0 {
+            number.set(THREADS.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        number.get()
+    })
 }
 
 /// The inode number that identifies the pid namespace of this process; 0 if the number cannot be read.

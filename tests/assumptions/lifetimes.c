@@ -40,7 +40,7 @@ PROBE(sticky_error, NEEDED, "after a kernel's fault every call of the context an
 {
     enum { ILLEGAL_ADDRESS = 700 };
     begin();
-    if (!kernels()) not_asked("no kernel computes here");
+    if (!wild_kernel()) not_asked("the driver does not compile the kernel");
     CUdeviceptr address = alloc(4 * MIB), other;
     size_t size = granule(), bytes, total;
     CUmemAllocationProp properties = pinned_on(0);

@@ -13,7 +13,6 @@ use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, root, scratc
 
 /// What the simulated GPU answers otherwise than the driver is assumed to, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
-    ("sticky_error", "not asked", "kernels compute nothing, so none faults"),
     (
         "primary_context_reset_frees_vmm",
         "differs",

@@ -4,6 +4,7 @@
  *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
  *                       handle, and prints a checkpoint
  *   corners too-much    asks for more than the device has
+ *   corners pools       waits for streams on which memory of the driver's pools was freed or not
  *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
 #include <pthread.h>
@@ -98,8 +99,76 @@ static void named(void)
     THAT(simgpu_calls("cuCtxSynchronize") >= 2);
 }
 
+/* ---- pools */
+
+static uint64_t asked(void) { return simgpu_calls("cuMemPoolGetAttribute"); }
+
+/* What is reserved, by the library and by the pools themselves. */
+static void books_are_right(CUmemoryPool *pools, int count)
+{
+    __typeof__(&vramshim_class_stats) stats = (__typeof__(stats))dlsym(RTLD_DEFAULT, "vramshim_class_stats");
+    struct vramshim_stats now = {0};
+    uint64_t sum = 0, reserved;
+    THAT(stats && stats(0, "async", &now) == 0);
+    for (int i = 0; i < count; i++) {
+        CHECK(cuMemPoolGetAttribute(pools[i], 5 /* CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT */, &reserved));
+        sum += reserved;
+    }
+    THAT(sum == now.reserved);
+}
+
+static void driver_pools(void)
+{
+    enum { POOLS = 8, EACH = 40 * MIB };
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pools[POOLS];
+    CUstream streams[POOLS], idle;
+    CUdeviceptr blocks[POOLS];
+    CUevent event;
+    uint64_t before;
+    begin();
+    CHECK(cuStreamCreate(&idle, NON_BLOCKING));
+    CHECK(cuEventCreate(&event, 0));
+    for (int i = 0; i < POOLS; i++) {
+        CHECK(cuMemPoolCreate(&pools[i], &properties));
+        streams[i] = i == 1 ? (CUstream)2 : new_stream(NON_BLOCKING);
+        CHECK(cuMemAllocFromPoolAsync(&blocks[i], EACH, pools[i], streams[i]));
+    }
+    before = asked();
+    for (int i = 0; i < POOLS; i++) CHECK(cuStreamSynchronize(streams[i]));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuEventSynchronize(event));
+    THAT(asked() == before); /* nothing was freed */
+    for (int i = 0; i < POOLS / 2; i++) {
+        before = asked();
+        CHECK(cuMemFreeAsync(blocks[i], streams[i]));
+        CHECK(cuStreamSynchronize(idle));
+        THAT(asked() == before);
+        CHECK(cuStreamSynchronize(streams[i]));
+        THAT(asked() == before + 1);
+        CHECK(cuStreamSynchronize(streams[i]));
+        THAT(asked() == before + 1);
+        books_are_right(pools, POOLS);
+    }
+    before = asked();
+    CHECK(cuMemFreeAsync(blocks[4], streams[4]));
+    CHECK(cuMemFreeAsync(blocks[5], NULL));
+    CHECK(cuMemFreeAsync(blocks[6], idle));
+    CHECK(cuStreamDestroy_v2(idle));
+    CHECK(cuCtxSynchronize());
+    THAT(asked() == before + 3);
+    books_are_right(pools, POOLS);
+    CHECK(cuMemFreeAsync(blocks[7], streams[7]));
+    before = asked();
+    CHECK(cuEventRecord(event, streams[7]));
+    CHECK(cuEventSynchronize(event));
+    THAT(asked() == before + 1);
+    for (int i = 0; i < POOLS; i++) CHECK(cuMemPoolDestroy(pools[i]));
+    books_are_right(pools, 0);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"named", named}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"pools", driver_pools}, {"named", named}};
     return PLAY(scenes, argc, argv);
 }

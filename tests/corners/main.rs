@@ -39,6 +39,14 @@ fn a_request_larger_than_the_device_takes_nothing() {
     }
 }
 
+/// A job with many pools would pay for all of them at each wait.
+#[test]
+fn a_wait_asks_only_the_pools_that_it_can_have_changed() {
+    for strategy in STRATEGIES {
+        scene("pools").strategy(strategy).run().ok();
+    }
+}
+
 /// cuCtxSynchronize takes a context since CUDA 13 and took none before. cuGetProcAddress must return the variant of the
 /// version that the job asks for.
 #[test]

@@ -262,6 +262,44 @@ fn the_next_layer_decides_whether_a_version_exists() {
     assert_eq!(stage.app().lines(&["ours"], &["versions", "libcudart.so.98"]), expected);
 }
 
+/// Runtimes before CUDA 13 call cuCtxSynchronize without an argument. The later function would take what lies in a register
+/// for a context.
+#[test]
+fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_is() {
+    let stage = Stage::new();
+    let source = "dlsym/internal.c";
+    stage
+        .compile(source, "libcuda.so.1", &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"])
+        .compile(
+            source,
+            "libcudart.so.12",
+            &["-DRUNTIME", "-shared", "-Wl,-soname,libcudart.so.12", "./libcuda.so.1"],
+        )
+        .compile(source, "app", &["./libcudart.so.12", "./libcuda.so.1"]);
+    let ours = [OURS, OURS, OURS, OURS, "libcuda.so.1", OURS];
+    let names = [
+        "12080 cuCtxSynchronize",
+        "13000 cuCtxSynchronize",
+        "12020 cuGraphAddNode",
+        "12080 cuGraphAddNode",
+        "13040 cuGraphAddNode",
+        "runtime cuCtxSynchronize",
+    ];
+    let reached = [
+        "waits for the current context",
+        "waits for a context",
+        "adds a node",
+        "adds a node with edges",
+        "adds a node in a later way",
+        "waits for the current context",
+    ];
+    let lines = std::iter::zip(names, ours).map(|(name, home)| format!("{name}: {home}"));
+    let expected: Vec<String> = std::iter::zip(lines, reached)
+        .flat_map(|(line, reached)| [line, reached.to_owned()])
+        .collect();
+    assert_eq!(stage.lines(&["ours"], &[]), expected);
+}
+
 fn runtime_user(stage: &Stage, number: u32) {
     runtime(stage, number);
     let (which, linked) = (format!("-DWHICH=which{number}"), format!("./libcudart.so.{number}"));

@@ -3,10 +3,13 @@
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
  *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
- *   use NAME             capture            end                hazards
+ *   use NAME             capture            end                hazards            synchronise
+ *   hold NAME            work on the memory waits until `go`
+ *   closing NAME         another thread closes the handle; `go` ends the hold, and answers with that thread's result
  *   checkpoint           threads            fork               destroy */
 #include "client.h"
 #include <dirent.h>
+#include <pthread.h>
 #include <unistd.h>
 
 enum { NAMES = 2048 };
@@ -67,8 +70,31 @@ static int threads(void)
     return count;
 }
 
+static volatile int going;
+static void waits(void *unused)
+{
+    (void)unused;
+    while (!going) usleep(100);
+}
+
+static pthread_t closer;
+static void *closes(void *block)
+{
+    CHECK(cuCtxSetCurrent(contexts[0]));
+    return (void *)(intptr_t)cuIpcCloseMemHandle(((struct block *)block)->address);
+}
+
+static int go(void)
+{
+    void *result;
+    going = 1;
+    pthread_join(closer, &result);
+    return (int)(intptr_t)result;
+}
+
 int main(void)
 {
+    alarm(400); /* a call that waits for ever fails its test */
     CHECK(cuInit(0));
     for (int device = 0; device < 2; device++) CHECK(cuDevicePrimaryCtxRetain(&contexts[device], device));
     CHECK(cuCtxSetCurrent(contexts[0]));
@@ -81,7 +107,7 @@ int main(void)
         sscanf(line, "%31s %159s %159s", command, name, more);
         unsigned long long number = strtoull(more[0] ? more : name, NULL, 0);
         CUipcMemHandle handle;
-        struct block *b = strchr("acfrgou", command[0]) && name[0] ? named(name) : NULL;
+        struct block *b = strchr("acfrghou", command[0]) && name[0] ? named(name) : NULL;
         if (!strcmp(command, "alloc")) {
             b->size = number;
             printf("%d\n", cuMemAlloc_v2(&b->address, b->size));
@@ -109,8 +135,17 @@ int main(void)
             printf("%d %llx %zu\n", result, result ? 0 : b->address, result ? 0 : b->size);
         } else if (!strcmp(command, "close")) printf("%d\n", cuIpcCloseMemHandle(b->address));
         else if (!strcmp(command, "use")) printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
+        else if (!strcmp(command, "hold")) {
+            CHECK(cuLaunchHostFunc(user, waits, NULL));
+            printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
+        } else if (!strcmp(command, "closing")) {
+            pthread_create(&closer, NULL, closes, b);
+            usleep(50000);
+            printf("0\n");
+        } else if (!strcmp(command, "go")) printf("%d\n", go());
         else if (!strcmp(command, "capture")) printf("%d\n", cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
         else if (!strcmp(command, "end")) printf("%d\n", cuStreamEndCapture(captured, &(CUgraph){NULL}));
+        else if (!strcmp(command, "synchronise")) printf("%d\n", cuCtxSynchronize());
         else if (!strcmp(command, "hazards")) printf("%d\n", (int)simgpu_hazards());
         else if (!strcmp(command, "device")) printf("%d\n", cuCtxSetCurrent(contexts[number]));
         else if (!strcmp(command, "peer")) printf("%d\n", cuCtxEnablePeerAccess(contexts[number], 0));

@@ -236,7 +236,32 @@ fn a_handle_closed_during_a_capture_is_unmapped_later() {
     user.well("close one");
     assert_eq!((user.truth("imported"), user.tell("hazards").as_str()), (mapped, "0"));
     user.well("end");
+    user.well("synchronise");
     assert!(user.truth("imported") < mapped);
+    user.well("close two");
+    let left = (user.truth("imported"), user.truth("address_range"));
+    assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
+/// The work may wait for what another thread does next.
+#[test]
+fn a_thread_that_closes_a_handle_holds_up_no_other_and_no_capture() {
+    let delayed = || Process::start(job(AUTO_GROWTH).env("SIMGPU_DELAYED", "1"));
+    let (mut owner, mut user) = (delayed(), delayed());
+    let mut handles = Vec::new();
+    for name in ["one", "two"] {
+        owner.well(&format!("alloc {name} {}", 3 * MIB));
+        handles.push(owner.well(&format!("get {name}")));
+        user.well(&format!("open {name} {}", handles[handles.len() - 1]));
+    }
+    user.well("hold one");
+    user.well("closing one");
+    user.well("capture");
+    user.well("close two");
+    user.well("end");
+    user.well(&format!("open two {}", handles[1]));
+    user.well("go");
     user.well("close two");
     let left = (user.truth("imported"), user.truth("address_range"));
     assert_eq!((left, user.tell("hazards").as_str()), ((0, 0), "0"));

@@ -4,6 +4,8 @@
  *   captures beside   a relaxed or thread-local capture stays valid while other threads allocate and free
  *   captures often    the same with many short captures, each of which begins at any point of a free
  *   captures own      the thread that captures in relaxed mode allocates and frees by itself
+ *   captures again    a capture into a graph that exists, and into the nodes of one, while other threads free
+ *   captures cig      a capture into a command list of a graphics client
  *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
 #include "promises.h"
 #include "random.h"
@@ -132,6 +134,90 @@ static void by_itself(void)
     THAT(simgpu_hazards() == 0);
 }
 
+/* ---- again, cig: the entry points that CUDA 12.3 and 13 added */
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data);
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *const *parameters);
+CUresult cuStreamEndCaptureToCig(CUstream stream);
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
+
+static void *frees_many(void *unused)
+{
+    DO(cuCtxSetCurrent(context));
+    CUstream stream = new_stream(NON_BLOCKING);
+    for (int i = 0; i < 20; i++) {
+        CUdeviceptr block = allocate(SIZE);
+        DO(cuMemsetD8Async(block, 1, SIZE, stream));
+        release(block);
+    }
+    DO(cuStreamSynchronize(stream));
+    return unused;
+}
+
+/* A free of another thread while `stream` captures. It waits for the context, if the capture is not known. */
+static void free_beside(void)
+{
+    pthread_t thread;
+    pthread_create(&thread, NULL, frees_many, NULL);
+    join(thread);
+}
+
+static void again(void)
+{
+    enum { LOCAL = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, RELAXED = CU_STREAM_CAPTURE_MODE_RELAXED };
+    CUdeviceptr used = allocate(SIZE);
+    for (int round = 0; round < 8; round++) {
+        CUstream stream = round % 4 < 2 ? new_stream(NON_BLOCKING) : PER_THREAD, handle = round % 4 < 2 ? stream : NULL;
+        CUgraph graph, same;
+        struct flag flag = {0};
+        int mode = round % 2 ? LOCAL : RELAXED;
+        DO(cuStreamBeginCapture_v2(stream, mode));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        DO(cuStreamEndCapture(stream, &graph));
+        DO(cuLaunchHostFunc(stream, waits_for, &flag));
+        if (handle) DO(round / 4 ? cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, mode) : cuStreamBeginRecaptureToGraph(stream, mode, graph, NULL, NULL));
+        else DO(round / 4 ? cuStreamBeginCaptureToGraph_ptsz(NULL, graph, NULL, NULL, 0, mode) : cuStreamBeginRecaptureToGraph_ptsz(NULL, mode, graph, NULL, NULL));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        set(&flag);
+        free_beside();
+        valid(stream);
+        DO(cuStreamEndCapture(stream, &same));
+        THAT(same == graph);
+        DO(cuGraphDestroy(graph));
+        release(allocate(SIZE)); /* waits again */
+    }
+}
+
+static void cig(void)
+{
+    struct { void *affinity; int count; void *graphics; } parameters = {NULL, 0, &parameters};
+    void *list[] = {&parameters};
+    CUcontext primary = context;
+    DO(cuCtxCreate_v4(&context, &parameters, 0, 0));
+    CUstream stream = new_stream(NON_BLOCKING);
+    CUdeviceptr used = allocate(SIZE);
+    for (int round = 0; round < 4; round++) {
+        struct flag done = {0};
+        DO(cuStreamBeginCaptureToCig(stream, list));
+        DO(cuMemsetD8Async(used, 1, SIZE, stream));
+        free_beside();
+        valid(stream);
+        DO(cuStreamEndCaptureToCig(stream));
+        /* The library knows that the capture has ended: a free waits again. */
+        CUdeviceptr block = allocate(SIZE);
+        CUstream worker = new_stream(NON_BLOCKING);
+        DO(cuMemsetD8Async(block, 1, SIZE, worker));
+        DO(cuLaunchHostFunc(worker, takes_50_ms_and_sets, &done));
+        release(block);
+        THAT(done.set);
+    }
+    DO(cuCtxDestroy_v2(context));
+    DO(cuCtxSetCurrent(context = primary));
+}
+
 /* ---- flight */
 
 static void flight(void)
@@ -175,7 +261,8 @@ static void flight(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"own", by_itself}, {"flight", flight}};
+    static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"own", by_itself},
+                                          {"again", again},         {"cig", cig},       {"flight", flight}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

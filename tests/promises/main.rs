@@ -120,6 +120,21 @@ fn a_free_returns_after_the_work_that_uses_the_memory() {
 }
 
 #[test]
+fn one_pool_serves_the_primary_context_and_its_green_contexts() {
+    play(&ALL, &["one-pool", "last"], |name| scene("green", name).sim("1GiB", 1));
+}
+
+#[test]
+fn a_block_is_waited_for_on_the_streams_of_all_contexts_of_its_device() {
+    plays(&ALL, "green", &["primary", "other"]);
+}
+
+#[test]
+fn streams_of_green_contexts_are_told_apart_and_end_with_them() {
+    plays(&POLICIES, "green", &["defaults", "destroyed"]);
+}
+
+#[test]
 fn a_free_waits_for_peers_that_may_write_the_memory() {
     plays(&ALL, "frees", &["peers", "granted", "revoked"]);
 }
@@ -131,7 +146,7 @@ fn a_capture_begins_at_once_with_work_in_flight() {
 
 #[test]
 fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
-    plays(&ALL, "captures", &["beside", "often", "own"]);
+    plays(&ALL, "captures", &["beside", "often", "own", "again", "cig"]);
 }
 
 #[test]
@@ -160,9 +175,13 @@ fn a_tensor_waits_for_no_stream() {
 }
 
 #[test]
-#[ignore = "does not hold yet: tensors of per-thread streams make the reserved memory grow"]
 fn a_tensor_of_a_per_thread_stream_waits_for_no_stream() {
     plays(&POLICIES, "memory", &["per-thread"]);
+}
+
+#[test]
+fn the_per_thread_stream_is_another_one_in_each_thread() {
+    plays(&POLICIES, "memory", &["threads"]);
 }
 
 #[test]
@@ -185,6 +204,24 @@ fn large_blocks_are_aligned_through_the_runtime() {
         play(&ALL, &["aligned"], |name| {
             program("runtime", &[runtime, "libcuda.so.1"], &[name])
         });
+    }
+}
+
+/// A fault says nothing about memory, so the library reports neither a lack of it nor a missing ability of the driver.
+#[test]
+fn after_a_fault_every_call_answers_its_error_until_the_context_is_gone() {
+    let names = ["freed", "allocated", "first"];
+    plays(&ALL, "faults", &names);
+    for strategy in POLICIES {
+        for name in names {
+            let finished = scene("faults", name).strategy(strategy).run().ok();
+            let said = finished.said();
+            let wrong = |words: &str| words.contains("chunk") || words.contains("emory error");
+            let expected = strategy.environment.contains(&("SIMGPU_VMM", "0"));
+            assert!(expected || !said.iter().any(|(_, words)| wrong(words)), "{strategy:?}, {name}: {said:?}");
+            let granules = strategy.name == AUTO_GROWTH.name && !expected;
+            assert_eq!(finished.stdout.trim() != "created 0", granules, "{strategy:?}, {name}");
+        }
     }
 }
 

@@ -9,6 +9,7 @@
  *   memory untold          the same in a job that never recorded a stream: a free waits for nothing
  *   memory other           another stream gets other memory at once, and the block when its work is done
  *   memory per-thread      the same with the default stream of the thread
+ *   memory threads         the default streams of several threads; a thread frees a block of another one; threads end
  *   memory aligned         where large blocks lie */
 #include "promises.h"
 
@@ -264,6 +265,71 @@ static void crosses_streams(CUstream third)
 static void other(void) { crosses_streams(new_stream(0)); }
 static void per_thread(void) { crosses_streams(PER_THREAD); }
 
+/* ---- threads: CU_STREAM_PER_THREAD is another stream in each thread */
+
+enum { TENSOR = 4 * MIB };
+
+static struct step { pthread_barrier_t both; struct flag flag; CUdeviceptr kept, passed; } step;
+
+static void meet(void)
+{
+    const char *before = enter(HERE("pthread_barrier_wait"));
+    pthread_barrier_wait(&step.both);
+    enter(before);
+}
+
+static CUdeviceptr tensor_in_use(void)
+{
+    CUdeviceptr tensor = obtain(TENSOR, PER_THREAD);
+    DO(cuLaunchHostFunc(PER_THREAD, waits_for, &step.flag));
+    DO(cuMemsetD8Async(tensor, 0xee, TENSOR, PER_THREAD));
+    return tensor;
+}
+
+static void *uses_its_own_stream(void *unused)
+{
+    DO(cuCtxSetCurrent(context));
+    step.kept = tensor_in_use();
+    step.passed = tensor_in_use();
+    give_back(step.kept, TENSOR, PER_THREAD);
+    if (!torch_alloc) give_back(step.passed, TENSOR, PER_THREAD); /* the order of the other stream would be wrong */
+    meet(); /* the other thread asks for the freed tensor, and frees the passed one */
+    meet();
+    THAT(!has_policy() || obtain_at_once(TENSOR, PER_THREAD) == step.kept);
+    if (has_policy()) give_back(step.kept, TENSOR, PER_THREAD);
+    return unused;
+}
+
+static void threads(void)
+{
+    enum { ROUNDS = 20, SETTLED = 4, FRESH = 3 };
+    uint64_t settled = 0;
+    records_streams(new_stream(NON_BLOCKING), PER_THREAD);
+    pthread_barrier_init(&step.both, NULL, 2);
+    for (unsigned char round = 1; round <= ROUNDS; round++) {
+        CUdeviceptr fresh[FRESH];
+        pthread_t thread;
+        step.flag.set = 0;
+        pthread_create(&thread, NULL, uses_its_own_stream, NULL);
+        meet();
+        if (torch_alloc) give_back(step.passed, TENSOR, PER_THREAD); /* work of the other thread uses it */
+        meet();
+        join(thread); /* its work goes on */
+        for (int i = 0; i < FRESH; i++) {
+            fresh[i] = obtain_at_once(TENSOR, PER_THREAD);
+            nothing_pending(fresh[i], TENSOR);
+            DO(cuMemsetD8Async(fresh[i], round, TENSOR, PER_THREAD));
+        }
+        set(&step.flag);
+        DO(cuCtxSynchronize());
+        for (int i = 0; i < FRESH; i++) check(fresh[i], TENSOR, round), give_back(fresh[i], TENSOR, PER_THREAD);
+        DO(cuStreamSynchronize(PER_THREAD));
+        if (round == SETTLED) settled = reserved();
+    }
+    THAT(reserved() <= settled);
+    THAT(simgpu_hazards() == 0);
+}
+
 /* ---- aligned */
 
 static void aligned(void)
@@ -300,7 +366,8 @@ static void aligned(void)
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"exhausted", exhausted}, {"helped", helped}, {"crossed", crossed}, {"hopeless", hopeless},
-                                          {"same", same}, {"untold", untold},           {"other", other}, {"per-thread", per_thread},   {"aligned", aligned}};
+                                          {"same", same}, {"untold", untold},           {"other", other}, {"per-thread", per_thread},
+                                          {"threads", threads},     {"aligned", aligned}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");

@@ -122,26 +122,32 @@ export! {
         call.allocate_async(written!(out), size, pool, stream, status_of!(stream per thread), below)
     };
     cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
-        call.free_async(address, status_of!(stream), below)
+        call.free_async(address, stream as usize, status_of!(stream), below)
     };
     cuMemFreeAsync_ptsz(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
-        call.free_async(address, status_of!(stream per thread), below)
+        call.free_async(address, own(stream), status_of!(stream per thread), below)
     };
     cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps) enter(cuMemPoolCreate) |call, _below| {
         // SAFETY: the function's contract.
         unsafe { call.create_pool(out, properties) }
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
-    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| call.then_refresh(below);
+    cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
+        call.change_pool(pool, below)
+    };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
-    enter(cuMemPoolSetAttribute) |call, below| call.then_refresh(below);
+    enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
     enter(cuMemPoolImportPointer) |call, below| {
         call.import(written!(out), Key::Address, |_| 0, below)
     };
-    cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
-    cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| call.then_refresh(below);
-    cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.then_refresh(below);
+    cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| {
+        call.stream_waits(stream as usize, below)
+    };
+    cuStreamSynchronize_ptsz(stream: CUstream) enter_running(Policy) |call, below| {
+        call.stream_waits(own(stream), below)
+    };
+    cuEventSynchronize(event: CUevent) enter_running(Policy) |call, below| call.event_waits(below);
     cuCtxSynchronize() enter_running(Policy) |call, below| call.context_waits(0, below);
     cuCtxSynchronize_v2(context: CUcontext) enter_running(Policy) |call, below| {
         call.context_waits(context as u64, below)
@@ -358,6 +364,14 @@ export! {
     };
 }
 
+export! {
+    cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32)
+    enter(Policy) |call, below| call.green_created(below);
+    cuGreenCtxDestroy(green: CUgreenCtx) enter_running(Policy) |call, below| call.green_destroyed(green, below);
+    cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32)
+    enter(Policy) |call, below| call.stream_created(below);
+}
+
 // ---- peers ---------------------------------------------------------------------------------------------------------------------
 
 export! {
@@ -456,6 +470,24 @@ export! {
     cuStreamBeginCaptureToGraph_ptsz(
         stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: u32
     ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamBeginRecaptureToGraph(
+        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+    ) enter(Policy) |call, below| call.capture_begins(stream as usize, below);
+    cuStreamBeginRecaptureToGraph_ptsz(
+        stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+    ) enter(Policy) |call, below| call.capture_begins(own(stream), below);
+    cuStreamBeginCaptureToCig(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
+        call.capture_begins(stream as usize, below)
+    };
+    cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void) enter(Policy) |call, below| {
+        call.capture_begins(own(stream), below)
+    };
+    cuStreamEndCaptureToCig(stream: CUstream) enter(Policy) |call, below| {
+        call.capture_ends(stream as usize, status_of!(stream), below)
+    };
+    cuStreamEndCaptureToCig_ptsz(stream: CUstream) enter(Policy) |call, below| {
+        call.capture_ends(own(stream), status_of!(stream per thread), below)
+    };
     cuStreamEndCapture(stream: CUstream, out: *mut CUgraph) enter(Policy) |call, below| {
         call.capture_ends(stream as usize, status_of!(stream), below)
     };

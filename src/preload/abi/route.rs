@@ -2,21 +2,27 @@
 //!
 //! The next layer is asked first: it chooses the version and the per-thread-stream variant. The *address* that it
 //! returned is looked up among the next layer's addresses of the hooked functions, and replaced by our function. Some
-//! drivers and layers return internal addresses, which are not among them. Only then the documented rule for names
-//! decides.
+//! drivers and layers return internal addresses, which are not among them. Then the next layer is asked for each hooked
+//! function of that name, by the CUDA version that introduced it: the one that it answers with the same address is meant.
+//! Only if the layer answers another address each time, the documented rule for names decides.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr;
 
 use super::variant::variant;
 use super::{DRIVER, Entry};
 use crate::engine::Route;
-use crate::next::symbols;
+use crate::next::{self, symbols};
+use base::cuda::{DriverError, check};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// The newest version suffix of any driver function: no function has a `_v5`.
-const LATEST_GENERATION: u32 = 4;
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`
+const LEGACY_STREAM: u64 = 1;
+
+/// The newest CUDA version whose functions are known here. A later one may give a name another signature.
+const KNOWN_VERSION: i32 = 13050;
 
 /// The CUDA version from which on a base name means its `_v2` function, as the `cuda.h` of that release says.
 fn second_generation_since(base: &str) -> i32 {
@@ -46,28 +52,23 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         return same.map_or(answer, |entry| entry.hand_out(way));
     }
     // SAFETY: the name is not null, so it is a C string by contract.
-    let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
+    let asked_name = unsafe { CStr::from_ptr(name) };
+    let Ok(name) = asked_name.to_str() else {
         return answer;
     };
-    let asked = variant(name).base;
-    let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == asked);
+    let base = variant(name).base;
+    let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == base);
     if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
         return same.hand_out(way);
     }
-    // A generation that a later CUDA release introduced has other arguments than ours.
-    let is_later = |generation: u32| {
-        CString::new(format!("{asked}_v{generation}")).is_ok_and(|name| {
-            let ours = DRIVER.iter().any(|entry| entry.name.as_bytes() == name.to_bytes());
-            !ours && std::ptr::eq(symbols::function(&name), answer)
-        })
-    };
-    if (2..=LATEST_GENERATION).any(is_later) {
-        return answer;
-    }
-    match family()
-        .filter(|entry| suits(entry, version, flags))
-        .max_by_key(|entry| rank(entry))
-    {
+    let chosen = family().find(|entry| is_answered_for(entry, answer)).or_else(|| {
+        // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it, with
+        // other arguments.
+        let tells_apart = asked(asked_name, version, flags) == Some(answer);
+        let by_name = || family().filter(|entry| suits(entry, version, flags)).max_by_key(|entry| rank(entry));
+        if tells_apart { None } else { by_name() }
+    });
+    match chosen {
         Some(chosen) => {
             if let Some(slot) = chosen.slot {
                 slot.adopt(answer);
@@ -76,6 +77,38 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         }
         None => answer,
     }
+}
+
+/// Whether the next layer answers this address if it is asked for this very function.
+fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
+    let variant = variant(entry.name);
+    let second = second_generation_since(variant.base);
+    let has_second = DRIVER.iter().any(|other| {
+        let other = super::variant::variant(other.name);
+        other.base == variant.base && other.generation == 2
+    });
+    let version = match variant.generation {
+        2 => second,
+        _ if has_second => second - 1,
+        _ => KNOWN_VERSION,
+    };
+    let flags = if variant.per_thread { PER_THREAD_DEFAULT_STREAM } else { LEGACY_STREAM };
+    CString::new(variant.base).is_ok_and(|name| asked(&name, version, flags) == Some(answer))
+}
+
+/// What the next layer answers for `name`.
+fn asked(name: &CStr, version: i32, flags: u64) -> Option<*mut c_void> {
+    let (mut newest, mut found) = (0, ptr::null_mut());
+    // SAFETY: the pointers are to variables of this frame, and CUDA allows the status to be null.
+    unsafe {
+        check(next::cuDriverGetVersion(&mut newest)).ok()?;
+        let version = version.min(newest);
+        match check(next::cuGetProcAddress_v2(name.as_ptr(), &mut found, version, flags, ptr::null_mut())) {
+            Err(DriverError::NOT_FOUND) => check(next::cuGetProcAddress(name.as_ptr(), &mut found, version, flags)).ok()?,
+            answer => answer.ok()?,
+        }
+    }
+    (!found.is_null()).then_some(found)
 }
 
 fn suits(entry: &Entry, version: i32, flags: u64) -> bool {

@@ -132,12 +132,24 @@ macro_rules! export_entry_point {
     )+};
 }
 
-/// These functions ask for the runtime's own version, which counts as newer than every version of the rule for names.
-const OWN_VERSION: i32 = i32::MAX;
+/// The version of the caller's runtime, for which the look-ups without a version ask.
+fn own_version() -> i32 {
+    static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!(cudaRuntimeGetVersion));
+    let (next, mut version) = (NEXT.get(), 0);
+    if !next.is_null() {
+        // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the pointer
+        // is to a variable of this frame.
+        unsafe {
+            let next: unsafe extern "C" fn(*mut i32) -> i32 = std::mem::transmute(next);
+            next(&mut version);
+        }
+    }
+    if version > 0 { version } else { i32::MAX }
+}
 
 export_entry_point! {
-    cudaGetDriverEntryPoint() OWN_VERSION;
-    cudaGetDriverEntryPoint_ptsz() OWN_VERSION;
+    cudaGetDriverEntryPoint() own_version();
+    cudaGetDriverEntryPoint_ptsz() own_version();
     cudaGetDriverEntryPointByVersion(version: u32) version as i32;
     cudaGetDriverEntryPointByVersion_ptsz(version: u32) version as i32;
 }

@@ -30,9 +30,9 @@ use std::sync::Mutex;
 
 use tracing::{debug, info};
 
+use call::driver_pools::DriverPools;
 use call::graphs::GraphMemory;
 use call::ipc::Sharing;
-use call::stream_ordered::StreamOrdered;
 use call::torch::TorchAllocator;
 use call::vmm::Physical;
 use pools::Pools;
@@ -61,7 +61,7 @@ pub struct Engine {
     pid: u32,
     state: &'static State,
     pools: Pools,
-    stream_ordered: StreamOrdered,
+    stream_ordered: DriverPools,
     graphs: GraphMemory,
     physical: Mutex<Physical>,
     sharing: Sharing,

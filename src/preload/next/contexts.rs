@@ -1,8 +1,9 @@
 //! Calls of the next layer that are made in a given context, and facts about contexts and devices.
 
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::signatures::{self, CUcontext, CUmemAccessDesc};
+use super::signatures::{self, CUcontext, CUmemAccessDesc, CUstream};
 use base::cuda::{CudaResult, LOCATION_DEVICE, check};
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
@@ -15,6 +16,71 @@ pub fn current_context() -> CudaResult<CUcontext> {
     // SAFETY: the pointer is to a variable of this frame.
     check(unsafe { signatures::cuCtxGetCurrent(&mut context) })?;
     Ok(context)
+}
+
+/// Whether the job has created a green context at any time. Jobs that have not pay nothing for the questions below.
+static GREEN: AtomicBool = AtomicBool::new(false);
+
+/// The job is about to create a green context.
+pub fn note_green_contexts() {
+    GREEN.store(true, Ordering::Relaxed);
+}
+
+/// The calling thread's current context, if that is the context of a green context.
+pub fn current_green_context() -> Option<u64> {
+    GREEN.load(Ordering::Relaxed).then(asked_for_green)?.ok()?
+}
+
+fn asked_for_green() -> CudaResult<Option<u64>> {
+    let mut green = ptr::null_mut();
+    // SAFETY: the null stream is one of the current context, and the pointer is to a variable of this frame.
+    check(unsafe { signatures::cuStreamGetGreenCtx(ptr::null_mut(), &mut green) })?;
+    if green.is_null() {
+        return Ok(None);
+    }
+    Ok(Some(current_context()? as u64))
+}
+
+/// The context that owns the memory which the calling thread allocates. A green context has the address space of its
+/// device's primary context, and its memory stays when it is destroyed (cuda.h 13.5, `cuCtxFromGreenCtx`). So the memory
+/// belongs to the primary context. In all other contexts it belongs to the current one. Null if the thread has none.
+pub fn memory_context() -> CudaResult<CUcontext> {
+    let context = current_context()?;
+    if context.is_null() || !GREEN.load(Ordering::Relaxed) || asked_for_green()?.is_none() {
+        return Ok(context);
+    }
+    Ok(active_primary_context(current_device()?).unwrap_or(context))
+}
+
+/// The context that owns the memory which is allocated in `context`.
+pub fn owner_of(context: u64) -> u64 {
+    if !GREEN.load(Ordering::Relaxed) {
+        return context;
+    }
+    in_context(context, memory_context).map_or(context, |owner| owner as u64)
+}
+
+/// A device's primary context, if it is active.
+pub fn active_primary_context(device: i32) -> Option<CUcontext> {
+    let (mut flags, mut active, mut context) = (0u32, 0i32, ptr::null_mut());
+    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
+    unsafe {
+        check(signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
+        if active == 0 {
+            return None;
+        }
+        check(signatures::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
+        signatures::cuDevicePrimaryCtxRelease_v2(device);
+    }
+    Some(context)
+}
+
+/// The context of a stream; 0 if the next layer does not say.
+pub fn context_of_stream(handle: usize) -> u64 {
+    let mut context: CUcontext = ptr::null_mut();
+    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+    unsafe { signatures::cuStreamGetCtx(handle as CUstream, &mut context) };
+    context as u64
 }
 
 /// The device of the current context.
@@ -49,21 +115,6 @@ pub fn has_context_events() -> bool {
 /// The device that a context belongs to.
 pub fn device_of_context(context: u64) -> Option<i16> {
     in_context(context, current_device).ok().map(|device| device as i16)
-}
-
-/// A device's primary context, if it is active.
-pub fn active_primary_context(device: i32) -> Option<CUcontext> {
-    let (mut flags, mut active, mut context) = (0u32, 0i32, ptr::null_mut());
-    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
-    unsafe {
-        check(signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
-        if active == 0 {
-            return None;
-        }
-        check(signatures::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
-        signatures::cuDevicePrimaryCtxRelease_v2(device);
-    }
-    Some(context)
 }
 
 /// Whether work of one device may be allowed to use memory of another.

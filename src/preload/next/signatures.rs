@@ -20,6 +20,8 @@ use base::cuda::DriverError;
 /// `CUdeviceptr` of the 32-bit (version 1) functions.
 pub type CUdeviceptrV1 = u32;
 pub type Handle = u64;
+/// An opaque handle, as `CUcontext` is; it is not a `CUcontext`.
+pub type CUgreenCtx = *mut c_void;
 
 macro_rules! forward {
     ($slots:ident: $($name:ident($($argument:ident: $type:ty),*);)+) => {
@@ -138,6 +140,9 @@ macro_rules! hooked_driver_functions {
             cuDevicePrimaryCtxRelease_v2(device: CUdevice);
             cuDevicePrimaryCtxReset(device: CUdevice);
             cuDevicePrimaryCtxReset_v2(device: CUdevice);
+            cuGreenCtxCreate(out: *mut CUgreenCtx, description: *mut c_void, device: CUdevice, flags: u32);
+            cuGreenCtxDestroy(green: CUgreenCtx);
+            cuGreenCtxStreamCreate(out: *mut CUstream, green: CUgreenCtx, flags: u32, priority: i32);
 
             cuCtxEnablePeerAccess(peer: CUcontext, flags: u32);
             cuCtxDisablePeerAccess(peer: CUcontext);
@@ -230,8 +235,18 @@ macro_rules! hooked_driver_functions {
                 stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
                 mode: u32
             );
+            cuStreamBeginRecaptureToGraph(
+                stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+            );
+            cuStreamBeginRecaptureToGraph_ptsz(
+                stream: CUstream, mode: u32, graph: CUgraph, callback: *mut c_void, data: *mut c_void
+            );
+            cuStreamBeginCaptureToCig(stream: CUstream, parameters: *mut c_void);
+            cuStreamBeginCaptureToCig_ptsz(stream: CUstream, parameters: *mut c_void);
             cuStreamEndCapture(stream: CUstream, out: *mut CUgraph);
             cuStreamEndCapture_ptsz(stream: CUstream, out: *mut CUgraph);
+            cuStreamEndCaptureToCig(stream: CUstream);
+            cuStreamEndCaptureToCig_ptsz(stream: CUstream);
 
             cuStreamCreate(out: *mut CUstream, flags: u32);
             cuStreamCreateWithPriority(out: *mut CUstream, flags: u32, priority: i32);
@@ -248,6 +263,7 @@ macro_rules! hooked_driver_functions {
 macro_rules! called_driver_functions {
     ($then:ident) => {
         $then! {
+            cuDriverGetVersion(out: *mut i32);
             cuCtxGetCurrent(out: *mut CUcontext);
             cuCtxGetDevice(out: *mut CUdevice);
             cuCtxPushCurrent_v2(context: CUcontext);
@@ -272,6 +288,8 @@ macro_rules! called_driver_functions {
             cuDeviceGetMemPool(out: *mut CUmemoryPool, device: CUdevice);
             cuDeviceGetDefaultMemPool(out: *mut CUmemoryPool, device: CUdevice);
             cuStreamGetCtx(stream: CUstream, out: *mut CUcontext);
+            cuStreamGetGreenCtx(stream: CUstream, out: *mut CUgreenCtx);
+            cuCtxFromGreenCtx(out: *mut CUcontext, green: CUgreenCtx);
             cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
             cuDeviceGetGraphMemAttribute(device: CUdevice, attribute: u32, value: *mut c_void);
             cuStreamGetId(stream: CUstream, out: *mut u64);

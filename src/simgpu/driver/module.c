@@ -1,4 +1,5 @@
-/* Modules and kernels. Every image is accepted, every kernel is found, and a launch does nothing. */
+/* Modules and kernels. Every image is accepted, every kernel is found, and a launch does nothing, with one exception: a
+ * kernel named "wild" writes to an address that is not mapped. Later calls of its context tell of that. */
 #include "sim.h"
 
 #define U __attribute__((unused))
@@ -74,10 +75,10 @@ API CUresult cuFuncLoad(U struct Kernel *k) { return CUDA_SUCCESS; }
 static CUresult launch(struct Kernel *k, CUstream stream)
 {
     ENTER_CONTEXT("cuLaunchKernel", context);
-    (void)context;
     if (!k) return CUDA_ERROR_INVALID_HANDLE;
     CHECK_STREAM(stream);
     SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_KERNEL, NULL);
+    if (!strcmp(k->name, "wild")) context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
     work_submit(stream, (struct Work){.kind = WORK_NOTHING});
     return CUDA_SUCCESS;
 }

@@ -1,18 +1,16 @@
 //! Stream captures, and the streams that are captured.
 
-use crate::engine::Call;
 use crate::engine::state::captures::is_capturing;
-use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
 use base::cuda::CudaResult;
 
 impl Call {
     pub fn capture_begins(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
-        let context = Location::current().map_or(0, |location| location.context);
         captures.mark_used();
         // Noted before the call, because no free may synchronise the context from the moment that the capture is open. If
         // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
-        let is_new = captures.begin(stream, context);
+        let is_new = captures.begin(stream);
         let result = ask();
         if result.is_err() && is_new {
             captures.end(stream);
@@ -30,10 +28,7 @@ impl Call {
         let result = ask();
         if result.is_ok() || !is_capturing(status) {
             self.engine.state.captures.end(stream);
-            if !self.engine.state.captures.any_open() {
-                self.engine.sharing.captures_over();
-                self.engine.pools.captures_over();
-            }
+            self.engine.capture_ended();
         }
         result
     }
@@ -48,13 +43,26 @@ impl Call {
     pub fn stream_destroyed(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let captures = &self.engine.state.captures;
         self.engine.state.live_streams.stream_closes(stream);
+        self.engine.stream_ordered.stream_closes(stream);
         let ended = captures.any_open().then(|| captures.end(stream)).flatten();
         let result = ask();
         if let Some(capture) = ended
             && result.is_err()
         {
             captures.restore(stream, capture);
+        } else if ended.is_some() {
+            self.engine.capture_ended();
         }
         result
+    }
+}
+
+impl Engine {
+    /// A capture has left the list. If it was the last one, what had to wait for the end of captures is done now.
+    pub(super) fn capture_ended(&self) {
+        if !self.state.captures.any_open() {
+            self.unmap_closed();
+            self.pools.captures_over();
+        }
     }
 }

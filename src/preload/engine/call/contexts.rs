@@ -1,12 +1,13 @@
 //! The destruction of contexts, which takes their memory with them.
 
+use crate::engine::call::driver_pools::Waited;
 use crate::engine::pools::teardown::DetachedPool;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUcontext};
+use crate::next::{self, CUcontext, CUgreenCtx};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, HOST_DEVICE};
+use base::cuda::{CudaResult, HOST_DEVICE, check};
 use journal::format::Event;
 
 /// What a context held when it was taken off the books.
@@ -83,12 +84,16 @@ impl Engine {
 impl Call {
     /// The job waits for all work of a context; 0 is the current one.
     pub fn context_waits(&self, context: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let context = match context {
-            0 => next::current_context().map_or(0, |context| context as u64),
-            context => context,
+        let (context, device) = match context {
+            0 => {
+                let context = next::current_context().map_or(0, |context| context as u64);
+                (context, next::current_device().ok().map(|device| device as i16))
+            }
+            context => (context, None),
         };
         let waits = self.engine.pools.context_waits(context);
-        let result = self.then_refresh(ask);
+        let waited = Waited::Context(device);
+        let result = self.engine.unmap_closed_after(context, || self.wait(waited, ask));
         if let Some(waits) = waits
             && result.is_ok()
         {
@@ -117,6 +122,33 @@ impl Call {
             HOST_DEVICE => engine.measure_all(),
             device => engine.measure(device),
         }
+        Ok(())
+    }
+
+    /// The job is about to create a green context. Its memory will belong to the primary context.
+    pub fn green_created(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        next::note_green_contexts();
+        ask()
+    }
+
+    /// The job destroys a green context. Its memory stays, unless the primary context goes with it. Its streams stay too,
+    /// but no call takes them any more, except their destruction (cuda.h 13.5, `cuGreenCtxDestroy`). So they leave the lists
+    /// before the call; if the call fails, they come back at their next use.
+    pub fn green_destroyed(&self, green: CUgreenCtx, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the green context is the job's own, and the pointer is to a variable of this frame.
+        check(unsafe { next::cuCtxFromGreenCtx(&mut context, green) })?;
+        let context = context as u64;
+        let engine = self.engine;
+        engine.state.live_streams.context_gone(context);
+        match next::device_of_context(context) {
+            Some(device) => self.primary_released(i32::from(device), ask)?,
+            None => ask()?,
+        }
+        // The handle may be given to another context from now on.
+        engine.pools.forget_what_threads_remember();
+        engine.state.captures.context_gone(context);
+        engine.capture_ended();
         Ok(())
     }
 

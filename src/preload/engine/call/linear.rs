@@ -2,6 +2,7 @@
 
 use crate::engine::Call;
 use crate::engine::call::booking;
+use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::Key;
@@ -95,7 +96,10 @@ impl Call {
         }
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.give_back_claimed(claim, Key::Address(address), ask),
+            FreedPooled::NotPooled(claim) => {
+                self.engine.stream_ordered.freed(address, Place::of(0));
+                self.give_back_claimed(claim, Key::Address(address), ask)
+            }
         }
     }
 
@@ -144,6 +148,11 @@ impl Call {
             Err(problem) => return FreedPooled::Done(Err(problem)),
         }
         let state = self.engine.state;
+        // The driver frees nothing more in a context whose work has failed. The memory goes with the context.
+        if let Err(fault) = pool.check_fault() {
+            self.free_failed(None, Key::Address(address), Err(fault));
+            return FreedPooled::Done(Err(fault));
+        }
         self.engine.block_leaves(address);
         let used_by = match used_by {
             UsedBy::Awaited if state.captures.any_open() => UsedBy::Unknown,
@@ -172,11 +181,12 @@ impl Call {
         }
     }
 
-    /// Waits for the work that may use a block that was just freed; returns the driver's answer.
+    /// Waits for the work that may use a block that was just freed; returns the driver's answer. If that is the error of
+    /// work that failed, the block is free in the books, as after a call that "may also return error codes from previous,
+    /// asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
     fn finish_free(&self, pool: &'static Pool, unfinished: Unfinished) -> CudaResult {
-        let finished = pool.finish(unfinished);
-        // The driver's pools give memory back when a context is synchronised.
-        self.refresh_pools();
-        finished
+        // The driver's pools give memory back when a thread waits.
+        let waited = Waited::Context(Some(pool.location.device));
+        self.wait(waited, || pool.finish(unfinished))
     }
 }

@@ -9,6 +9,7 @@ mod booking;
 mod captures;
 mod contexts;
 pub mod copies;
+pub mod driver_pools;
 mod external;
 pub mod graphs;
 mod host;

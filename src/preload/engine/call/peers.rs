@@ -11,7 +11,8 @@ impl Call {
         ask()?;
         if let Some(user) = Location::current() {
             let device = next::device_of_context(peer).unwrap_or(HOST_DEVICE);
-            let owner = Location { device, context: peer };
+            let context = next::owner_of(peer);
+            let owner = Location { device, context };
             self.engine.state.peers.note(user, owner, may);
             if may {
                 self.engine.pools.allow_peers(device);

@@ -1,140 +1,27 @@
 //! Stream-ordered memory: `cuMemAllocAsync` and the driver's own pools.
 //!
-//! The driver keeps these pools. What a pool has *reserved* is asked of it after each call that can change it. Calls that
-//! synchronise are among them, because a pool gives memory back there.
-
-use std::collections::{HashMap, HashSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! The driver keeps these pools (`driver_pools`). What a pool has *reserved* is asked of it after each call that can change
+//! it. Calls that synchronise are among them, because a pool gives memory back there.
 
 use crate::engine::call::booking;
+use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
-use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
-use base::sync::lock;
 use quota::Refusal;
 
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
-const RESERVED_CURRENT: u32 = 5;
 /// No driver is known to let a pool grow in larger steps than this to serve a request.
 const POOL_STEP_BYTES: u64 = 32 << 20;
-
-/// What is known of the driver's own pools.
-#[derive(Default)]
-pub struct StreamOrdered {
-    /// Set once a pool is known, so that a job without pools pays nothing at its synchronisations.
-    is_used: AtomicBool,
-    pools: Mutex<HashMap<u64, DriverPool>>,
-}
-
-#[derive(Clone, Copy)]
-struct DriverPool {
-    device: i16,
-    /// Bytes.
-    reserved: u64,
-}
-
-/// Bytes that the known pools of a device have reserved together.
-fn reserved_on(pools: &HashMap<u64, DriverPool>, device: i16) -> u64 {
-    pools
-        .values()
-        .filter(|pool| pool.device == device)
-        .map(|pool| pool.reserved)
-        .sum()
-}
-
-impl StreamOrdered {
-    /// Notes a pool, on `device` if it is new. Returns the device that it is on.
-    fn note(&self, pool: CUmemoryPool, device: i16) -> i16 {
-        self.is_used.store(true, Ordering::Relaxed);
-        lock(&self.pools)
-            .entry(pool as u64)
-            .or_insert(DriverPool { device, reserved: 0 })
-            .device
-    }
-
-    /// The device of a pool that is known.
-    fn device_of(&self, pool: CUmemoryPool) -> Option<i16> {
-        lock(&self.pools).get(&(pool as u64)).map(|pool| pool.device)
-    }
-
-    /// Asks every known pool what it has reserved and books the difference. Growth of a device is paid first from what
-    /// was `granted` for it.
-    fn refresh(&self, state: &State, api: Api, mut granted: Option<(i16, &mut Grant)>) {
-        if !self.is_used.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut pools = lock(&self.pools);
-        let mut changed = HashSet::new();
-        for (&handle, pool) in pools.iter_mut() {
-            let mut now = 0u64;
-            let out = (&raw mut now).cast();
-            // SAFETY: the pool was not destroyed, and the value has the type of this attribute.
-            let asked = check(unsafe { next::cuMemPoolGetAttribute(handle as CUmemoryPool, RESERVED_CURRENT, out) });
-            if asked.is_ok() && now != pool.reserved {
-                let grant = match &mut granted {
-                    Some((device, grant)) if *device == pool.device => Some(&mut **grant),
-                    _ => None,
-                };
-                state.driver_pools_hold(pool.device, Class::Async, pool.reserved, now, grant);
-                pool.reserved = now;
-                changed.insert(pool.device);
-            }
-        }
-        for device in changed {
-            Self::record(state, api, device, reserved_on(&pools, device));
-        }
-    }
-
-    fn record(state: &State, api: Api, device: i16, size: u64) {
-        let record = records::driver_pools(api, Class::Async, device, size, size);
-        state.records.write(record);
-    }
-
-    /// Lets the pools of a device give back what they hold free.
-    fn trim(&self, device: i16) {
-        let pools = lock(&self.pools);
-        for (&handle, _) in pools.iter().filter(|(_, pool)| pool.device == device) {
-            // SAFETY: the pool was not destroyed.
-            unsafe { next::cuMemPoolTrimTo(handle as CUmemoryPool, 0) };
-        }
-    }
-
-    /// The pools of a device went with its primary context.
-    pub fn device_gone(&self, state: &State, device: i16, api: Api) {
-        let mut pools = lock(&self.pools);
-        let before = reserved_on(&pools, device);
-        pools.retain(|_, pool| pool.device != device);
-        drop(pools);
-        if before > 0 {
-            state.driver_pools_hold(device, Class::Async, before, 0, None);
-            Self::record(state, api, device, 0);
-        }
-    }
-
-    /// Destroys a pool by `ask`. The lock is held through the call, so that no other thread asks a pool that is being
-    /// destroyed.
-    fn destroy(&self, state: &State, api: Api, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        let mut pools = lock(&self.pools);
-        ask()?;
-        if let Some(gone) = pools.remove(&(pool as u64)) {
-            state.driver_pools_hold(gone.device, Class::Async, gone.reserved, 0, None);
-            Self::record(state, api, gone.device, reserved_on(&pools, gone.device));
-        }
-        Ok(())
-    }
-}
 
 impl Engine {
     /// Books what the driver's pools have reserved now.
     pub(in crate::engine) fn refresh_pools(&self, api: Api) {
-        self.stream_ordered.refresh(self.state, api, None);
+        self.stream_ordered.ask_all(self.state, api);
     }
 
     /// Charges what a pool may grow by to serve `size` bytes. If a limit does not allow that, pools first give back what
@@ -155,11 +42,28 @@ impl Call {
         self.engine.refresh_pools(self.api());
     }
 
-    /// Runs `ask`, then books what the driver's pools have reserved.
-    pub fn then_refresh(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+    /// Runs `ask`, which changes a pool, then books what the pool has reserved.
+    pub fn change_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let result = ask();
-        self.refresh_pools();
+        let engine = self.engine;
+        engine.stream_ordered.ask_one(engine.state, self.api(), pool, None);
         result
+    }
+
+    /// Runs `ask`, which waits for work, then books what pools have reserved that the wait can have changed.
+    pub(super) fn wait(&self, waited: Waited, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        let engine = self.engine;
+        engine.stream_ordered.waited(engine.state, self.api(), waited);
+        Ok(())
+    }
+
+    pub fn stream_waits(&self, stream: usize, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        self.wait(Waited::Stream(Place::of(stream)), ask)
+    }
+
+    pub fn event_waits(&self, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        self.wait(Waited::Event, ask)
     }
 
     /// `cuMemAllocAsync` and `cuMemAllocFromPoolAsync`. A null `pool` is the current pool of the stream's device;
@@ -178,45 +82,44 @@ impl Call {
             self.engine.graphs.mark_used();
             return ask();
         }
-        let charged = Location {
-            device: self.device_of_pool(pool, stream),
-            context: 0,
-        };
+        let (pool, device) = self.pool_and_device(pool, stream);
+        let charged = Location { device, context: 0 };
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
             self.failed(Class::Async, Some(charged), size as u64, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
+        let known = &self.engine.stream_ordered;
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // The reserved bytes are those of the driver's pool.
             let allocation = Allocation {
                 allocated: size as u64,
                 ..booking::entry(Class::Async, charged, size as u64, 0)
             };
-            (Key::Address(address()), allocation)
+            let address = address();
+            known.obtained(address, pool);
+            (Key::Address(address), allocation)
         });
-        let granted = Some((charged.device, &mut grant));
-        self.engine
-            .stream_ordered
-            .refresh(self.engine.state, self.api(), granted);
+        known.ask_one(self.engine.state, self.api(), pool, Some(&mut grant));
         result
     }
 
-    /// The device of the pool that a request goes to, or `HOST_DEVICE`. A null pool is the current pool of the stream's
-    /// device.
-    fn device_of_pool(&self, pool: CUmemoryPool, stream: CUstream) -> i16 {
+    /// The pool that a request goes to, and its device or `HOST_DEVICE`. A null pool is the current pool of the stream's
+    /// device; it stays null if that is not known.
+    fn pool_and_device(&self, pool: CUmemoryPool, stream: CUstream) -> (CUmemoryPool, i16) {
         let known = &self.engine.stream_ordered;
         let device = device_of_stream(stream);
         if !pool.is_null() {
-            return match known.device_of(pool) {
+            let device = match known.device_of(pool) {
                 Some(device) => device,
                 None => known.note(pool, device_with(pool).unwrap_or(device)),
             };
+            return (pool, device);
         }
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a variable of this frame.
         match check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) }) {
-            Ok(()) => known.note(current, device),
-            Err(_) => device,
+            Ok(()) => (current, known.note(current, device)),
+            Err(_) => (pool, device),
         }
     }
 
@@ -227,6 +130,7 @@ impl Call {
     pub fn free_async(
         &self,
         address: u64,
+        stream: usize,
         capture_status: impl Fn(*mut u32) -> CudaResult,
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
@@ -239,9 +143,10 @@ impl Call {
             self.free_failed(None, Key::Address(address), result);
             return result;
         }
-        let result = self.free_direct(Key::Address(address), ask);
-        self.refresh_pools();
-        result
+        let known = &self.engine.stream_ordered;
+        // Before the free, because another thread may be given the same address right after it.
+        known.freed(address, Place::of(stream));
+        self.free_direct(Key::Address(address), ask)
     }
 
     /// # Safety

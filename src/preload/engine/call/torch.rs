@@ -30,32 +30,14 @@ pub struct TorchAllocator {
     used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
     /// Whether PyTorch has ever reported such a block.
     reports_uses: AtomicBool,
+    /// By address of a block that was allocated on `CU_STREAM_PER_THREAD`, the identity of that stream. The thread that
+    /// frees the block may be another one, in which the handle names another stream.
+    of_threads: Mutex<HashMap<u64, u64>>,
+    any_of_threads: AtomicBool,
     /// Blocks that a CUDA graph may use whenever it is launched: they were allocated on a stream that captured.
     in_graphs: Mutex<HashSet<u64>>,
     any_in_graphs: AtomicBool,
     warned_of_graphs: AtomicBool,
-}
-
-/// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream; `None` if
-/// there is no such number.
-fn stream_identity(stream: usize) -> Option<u64> {
-    match stream {
-        0 | STREAM_LEGACY => Some(0),
-        STREAM_PER_THREAD => None,
-        handle => {
-            let mut number = 0;
-            // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-            check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) }).ok()?;
-            Some(number << 1 | 1)
-        }
-    }
-}
-
-fn context_of(stream: usize) -> u64 {
-    let mut context: CUcontext = ptr::null_mut();
-    // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    unsafe { next::cuStreamGetCtx(stream as CUstream, &mut context) };
-    context as u64
 }
 
 fn stream_is_capturing(stream: usize) -> bool {
@@ -93,7 +75,14 @@ impl Call {
             return Err(DriverError::NOT_PERMITTED);
         }
         let allocate = || match self.engine.pools.of_this_thread() {
-            Some(pool) => self.allocate_block(pool, size as u64, |request| request.on(stream_identity(stream))),
+            Some(pool) => {
+                let identity = self.engine.state.live_streams.identity(stream);
+                let address = self.allocate_block(pool, size as u64, |request| request.on(identity))?;
+                if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
+                    self.engine.torch.note_thread_of(address, identity);
+                }
+                Ok(address)
+            }
             None => {
                 let mut address = 0u64;
                 let out = &raw mut address;
@@ -123,35 +112,44 @@ impl Call {
         if self.may_be_in_a_graph(address, stream) {
             return torch.keep_for_graph();
         }
-        let own = self
-            .identity_of_live(stream)
-            .filter(|_| !self.engine.may_be_used_elsewhere());
+        let thread_of = torch.forget_thread_of(address);
+        if let Some(identity) = thread_of {
+            used_elsewhere.get_or_insert_default().push(Some(identity));
+        }
         // The usual case, a block that only its own stream has used, needs no list.
         let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
-        let mut streams: Vec<u64> = Vec::new();
-        let used_by = match (own.as_slice(), others) {
-            // Events tell of all work, if the next layer has them; otherwise the free has to wait.
-            ([], _) | (_, None) if Pool::has_context_events() => UsedBy::Unknown,
-            ([], _) | (_, None) => UsedBy::Awaited,
-            (own, Some(others)) if others.is_empty() => UsedBy::Streams(own),
-            (own, Some(others)) => {
-                streams.extend(others.iter().chain(own));
-                streams.sort_unstable();
-                streams.dedup();
-                UsedBy::Streams(&streams)
-            }
-        };
-        let free = || match self.free_block(address, used_by) {
-            FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => {
-                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
-                let ask = || check(unsafe { next::cuMemFree_v2(address) });
-                self.give_back_claimed(claim, Key::Address(address), ask)
+        let free = || {
+            let own = self
+                .identity_of_live(stream)
+                .filter(|_| !self.engine.may_be_used_elsewhere());
+            let mut streams: Vec<u64> = Vec::new();
+            let used_by = match (own.as_slice(), others) {
+                // Events tell of all work, if the next layer has them; otherwise the free has to wait.
+                ([], _) | (_, None) if Pool::has_context_events() => UsedBy::Unknown,
+                ([], _) | (_, None) => UsedBy::Awaited,
+                (own, Some(others)) if others.iter().all(|other| own.contains(other)) => UsedBy::Streams(own),
+                (own, Some(others)) => {
+                    streams.extend(others.iter().chain(own));
+                    streams.sort_unstable();
+                    streams.dedup();
+                    UsedBy::Streams(&streams)
+                }
+            };
+            match self.free_block(address, used_by) {
+                FreedPooled::Done(result) => result,
+                FreedPooled::NotPooled(claim) => {
+                    // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
+                    let ask = || check(unsafe { next::cuMemFree_v2(address) });
+                    self.give_back_claimed(claim, Key::Address(address), ask)
+                }
             }
         };
         let freed = self.engine.state.captures.run_relaxed(|| on_device(device, free));
-        if let Err(DriverError(problem)) = freed {
-            tracing::error!("vramshim_torch_free({address:#x}): CUDA error {problem}");
+        // A job whose work has failed learns of it from CUDA, and then frees all its tensors.
+        if let Err(problem) = freed
+            && !problem.is_fault()
+        {
+            tracing::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
         }
     }
 
@@ -167,16 +165,22 @@ impl Call {
     /// A stream other than its own has used, or will use, the block at `address`.
     pub fn used_on_another_stream(&self, address: u64, stream: usize) {
         let torch = &self.engine.torch;
-        let identity = self.identity_of_live(stream);
+        // The default stream of a context that the block does not belong to has no identity of its own.
+        let is_default = matches!(stream, 0 | STREAM_LEGACY);
+        let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
+        let identity = match is_default && owner.is_some() && Location::current() != owner {
+            true => None,
+            false => self.identity_of_live(stream),
+        };
         torch.reports_uses.store(true, Ordering::Relaxed);
         lock(&torch.used_elsewhere).entry(address).or_default().push(identity);
     }
 
     /// The identity of a stream, on which events can be recorded from now on.
     fn identity_of_live(&self, stream: usize) -> Option<u64> {
-        let identity = stream_identity(stream)?;
         let streams = &self.engine.state.live_streams;
-        streams.note(identity, stream, || context_of(stream));
+        let identity = streams.identity(stream)?;
+        streams.note(identity, stream);
         Some(identity)
     }
 
@@ -201,6 +205,17 @@ impl Engine {
 }
 
 impl TorchAllocator {
+    #[cold]
+    fn note_thread_of(&self, address: u64, identity: u64) {
+        lock(&self.of_threads).insert(address, identity);
+        self.any_of_threads.store(true, Ordering::Relaxed);
+    }
+
+    fn forget_thread_of(&self, address: u64) -> Option<u64> {
+        let any = self.any_of_threads.load(Ordering::Relaxed);
+        any.then(|| lock(&self.of_threads).remove(&address))?
+    }
+
     /// A block that a CUDA graph may use whenever it is launched is never freed.
     fn keep_for_graph(&self) {
         if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {

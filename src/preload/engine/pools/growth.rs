@@ -7,11 +7,13 @@ use std::sync::Mutex;
 
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
+use crate::engine::state::context_work::{self, new_event};
+use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{
-    self, CUcontext, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
+    self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
 };
 use base::cuda::{CudaResult, DriverError, check};
 use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
@@ -27,9 +29,6 @@ const RDMA_OF_VIRTUAL_MEMORY: u32 = 110;
 const PINNED: u32 = 1;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
 const MINIMUM_GRANULARITY: u32 = 0;
-
-/// `CU_EVENT_DISABLE_TIMING`
-const EVENT_WITHOUT_TIMING: u32 = 2;
 
 /// Marks the event of a context that is not the pool's own. The handle of an event is a pointer, so the bit is free.
 const OTHER_CONTEXT: u64 = 1;
@@ -69,38 +68,25 @@ impl Growth {
     /// Runs `work` with the pool's context current. A thread that frees a block may have another context, or none. The
     /// calls invalidate no capture.
     fn in_context<T>(&self, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
-        relaxed(|| next::in_context(self.pool.location.context, work))
+        self.pool
+            .note_fault(relaxed(|| next::in_context(self.pool.location.context, work)))
     }
 
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
     /// ever granted access. `None` while a stream capture is open.
     fn record_contexts(&self) -> CudaResult<Option<Vec<EventId>>> {
-        if !Self::has_context_events() {
-            return Err(DriverError::NOT_FOUND);
-        }
         let own = self.pool.location.context;
-        let captures = &self.pool.state.captures;
         let mut events = Vec::new();
         for context in std::iter::once(own).chain(self.pool.state.peers.users_of(own)) {
-            let kept = if context == own { self.pool.take_event() } else { None };
-            let event = match kept.map_or_else(|| next::in_context(context, new_event), Ok) {
-                Ok(event) if context == own => EventId(event),
-                Ok(event) => EventId(event | OTHER_CONTEXT),
-                Err(problem) if context == own => return Err(problem),
-                // The context is gone, so nothing runs in it.
-                Err(_) => continue,
-            };
-            events.push(event);
-            // SAFETY: the context and its event are live.
-            let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, handle_of(event)) });
-            let problem = match captures.while_none_is_open(record) {
-                Some(Ok(())) => continue,
-                None => None,
-                // A stream capture is open that the library has not seen begin.
-                Some(Err(DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED)) => None,
-                // A context with another error runs nothing any more.
-                Some(Err(_)) if context != own => continue,
-                Some(Err(problem)) => Some(problem),
+            let problem = match self.record_context(context) {
+                Ok(Some(event)) => {
+                    events.push(event);
+                    continue;
+                }
+                Ok(None) => None,
+                // A context that is gone, or has an error, runs nothing any more.
+                Err(_) if context != own => continue,
+                Err(problem) => Some(problem),
             };
             events.into_iter().for_each(|event| self.forget_event(event));
             return problem.map_or(Ok(None), Err);
@@ -108,16 +94,59 @@ impl Growth {
         Ok(Some(events))
     }
 
+    /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h 13.5,
+    /// `cuCtxRecordEvent`). `None` while a stream capture is open.
+    fn record_context(&self, context: u64) -> CudaResult<Option<EventId>> {
+        if !Self::has_context_events() {
+            return Err(DriverError::NOT_FOUND);
+        }
+        let event = match context == self.pool.location.context {
+            true => self.own_event()?,
+            false => EventId(next::in_context(context, new_event)? | OTHER_CONTEXT),
+        };
+        let recorded = context_work::record(&self.pool.state.captures, context, number_of(event));
+        if recorded == Ok(true) {
+            return Ok(Some(event));
+        }
+        self.forget_event(event);
+        recorded.map(|_| None)
+    }
+
+    /// Records an event on a stream, while `context` is current.
+    fn record_stream(&self, handle: usize, context: u64) -> Result<EventId, NoEvent> {
+        let stream = handle as CUstream;
+        let record = || {
+            // SAFETY: the stream is not destroyed while its event is recorded.
+            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
+            {
+                return Ok(None);
+            }
+            let event = self.own_event()?;
+            // SAFETY: the event and the stream are live.
+            let recorded = check(unsafe { next::cuEventRecord(handle_of(event), stream) });
+            recorded.inspect_err(|_| self.forget_event(event))?;
+            Ok(Some(event))
+        };
+        match relaxed(|| next::in_context(context, record)) {
+            Ok(event) => event.ok_or(NoEvent::NotNow),
+            Err(_) => Err(NoEvent::Never),
+        }
+    }
+
+    /// An event of the pool's context that is not in use.
+    fn own_event(&self) -> CudaResult<EventId> {
+        let kept = self.pool.take_event();
+        kept.map_or_else(|| self.in_context(new_event), Ok).map(EventId)
+    }
+
     /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
     /// is done: a wait cannot begin while a stream capture is open.
     pub fn wait_for_users(&self) -> CudaResult<bool> {
-        // An event of a context is recorded in an instant, in which no capture begins. The wait for it breaks no capture.
-        match self.record_contexts() {
+        let waited = match self.record_contexts() {
             Ok(None) => Ok(false),
             Ok(Some(events)) => {
                 let waited = events.iter().try_for_each(|&event| {
-                    // SAFETY: the event is live.
-                    let waited = relaxed(|| check(unsafe { next::cuEventSynchronize(handle_of(event)) }));
+                    let waited = context_work::wait_for(number_of(event));
                     let is_own = event.0 & OTHER_CONTEXT == 0;
                     if is_own { waited } else { Ok(()) }
                 });
@@ -126,41 +155,21 @@ impl Growth {
             }
             Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.synchronise_users(),
             Err(problem) => Err(problem),
-        }
+        };
+        self.pool.note_fault(waited)
     }
 
     /// The same without events of contexts, which CUDA has from 12.5 on.
     fn synchronise_users(&self) -> CudaResult<bool> {
-        let is_capture = |problem| {
-            matches!(
-                problem,
-                DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
-            )
-        };
         let captures = &self.pool.state.captures;
-        let synchronise = |context| {
-            next::in_context(context, || {
-                let waited = captures.ever_used().then(wait_beside_captures);
-                match waited {
-                    Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => {
-                        Err(DriverError::CAPTURE_UNSUPPORTED)
-                    }
-                    // SAFETY: the call takes no argument.
-                    None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
-                    Some(result) => result,
-                }
-            })
-        };
         let own = self.pool.location.context;
-        if self.is_capturing() {
+        if !context_work::synchronise(captures, own)? {
             return Ok(false);
         }
-        match synchronise(own) {
-            Err(problem) if is_capture(problem) => return Ok(false),
-            result => result?,
-        }
-        let broken = |context| synchronise(context).is_err_and(is_capture);
-        Ok(!self.pool.state.peers.users_of(own).into_iter().any(broken))
+        let users = self.pool.state.peers.users_of(own);
+        // A context that is gone, or has an error, runs nothing any more.
+        let broken = |context| context_work::synchronise(captures, context) == Ok(false);
+        Ok(!users.into_iter().any(broken))
     }
 
     /// Whether events tell when all work is done that may use memory of a context.
@@ -264,30 +273,12 @@ impl Growth {
     }
 }
 
-fn handle_of(EventId(event): EventId) -> CUevent {
-    (event & !OTHER_CONTEXT) as CUevent
+fn number_of(EventId(event): EventId) -> u64 {
+    event & !OTHER_CONTEXT
 }
 
-/// A new event of the current context.
-fn new_event() -> CudaResult<u64> {
-    let mut event: CUevent = std::ptr::null_mut();
-    // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { next::cuEventCreate(&mut event, EVENT_WITHOUT_TIMING) })?;
-    Ok(event as u64)
-}
-
-/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
-/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
-/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
-fn wait_beside_captures() -> CudaResult {
-    relaxed(|| {
-        let mut address = 0;
-        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
-        unsafe {
-            check(next::cuMemAlloc_v2(&mut address, 1))?;
-            check(next::cuMemFree_v2(address))
-        }
-    })
+fn handle_of(event: EventId) -> CUevent {
+    number_of(event) as CUevent
 }
 
 /// Tells each reason once, although each pool finds it.
@@ -336,26 +327,18 @@ impl DeviceMemory for Growth {
     }
 
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
-        let state = self.pool.state;
-        let record = |handle: usize| {
-            let stream = handle as CUstream;
-            // SAFETY: the stream is not destroyed while its event is recorded.
-            if self.is_capturing() || is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream, status) }))
-            {
-                return Err(NoEvent::NotNow);
-            }
-            let recorded = self.in_context(|| {
-                let event = match self.pool.take_event() {
-                    Some(event) => event,
-                    None => new_event()?,
-                };
-                // SAFETY: the event and the stream are live.
-                check(unsafe { next::cuEventRecord(event as CUevent, stream) })?;
-                Ok(EventId(event))
-            });
-            recorded.map_err(|_| NoEvent::Never)
+        let record = |place| match place {
+            Place::Stream { handle, context: 0 } => self.record_stream(handle, self.pool.location.context),
+            Place::Stream { handle, context } => self.record_stream(handle, context),
+            Place::Context(context) => match self.record_context(context) {
+                Ok(event) => event.ok_or(NoEvent::NotNow),
+                // The thread that the stream belongs to may record the event later.
+                Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => Err(NoEvent::NotNow),
+                Err(_) => Err(NoEvent::Never),
+            },
         };
-        state.live_streams.with(stream, record).unwrap_or(Err(NoEvent::Never))
+        let recorded = self.pool.state.live_streams.with(stream, record);
+        recorded.unwrap_or(Err(NoEvent::Never))
     }
 
     fn record_all(&self) -> Result<Vec<EventId>, NoEvent> {
@@ -402,6 +385,8 @@ impl DeviceMemory for Growth {
                 warn_of_chunks("the next layer has no virtual memory management");
                 None
             }
+            // The pool serves nothing more.
+            Err(problem) if problem.is_fault() => None,
             Err(problem) => {
                 self.no_virtual_memory(problem);
                 None
@@ -469,6 +454,9 @@ impl DeviceMemory for Growth {
     }
 
     fn no_virtual_memory(&self, why: DriverError) {
+        if why.is_fault() {
+            return;
+        }
         warn_of_chunks(&format!("virtual memory management fails with CUDA error {}", why.0));
     }
 }

@@ -88,18 +88,18 @@ impl Pools {
         let context = next::current_context().ok().filter(|context| !context.is_null())? as u64;
         let generation = generation();
         thread_pool::remembered(generation, context).or_else(|| {
-            let pool = self.of_context(context)?;
-            thread_pool::remember(generation, pool);
+            let pool = self.of_location(Location::current()?)?;
+            thread_pool::remember(generation, context, pool);
             Some(pool)
         })
     }
 
     /// The pool of a context, created if there is none yet.
-    fn of_context(&'static self, context: u64) -> Option<&'static Pool> {
+    fn of_location(&'static self, location: Location) -> Option<&'static Pool> {
+        let context = location.context;
         if let Some(&pool) = self.registry.contexts().get(&context) {
             return Some(pool);
         }
-        let location = Location::current().filter(|location| location.context == context)?;
         let policy = self.strategy.create(&self.settings)?;
         let mut contexts = self.registry.contexts_mut();
         if lock(&self.closing).contains(&context) {
@@ -110,6 +110,11 @@ impl Pools {
             .or_insert_with(|| Pool::new(location, policy, self.state, self.registry));
         self.watch_idle_pools();
         Some(pool)
+    }
+
+    /// A context that is no pool's own, but that threads may have had current, is gone.
+    pub fn forget_what_threads_remember(&self) {
+        registry::next_generation();
     }
 
     /// The device of a context that has a pool.

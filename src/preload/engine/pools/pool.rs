@@ -1,13 +1,14 @@
 //! A pool: a policy and its memory for one context. Subpools serve single threads from slabs that they borrow from it.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 use super::registry::Registry;
 use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::totals::Usage;
+use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
 use policy::{Policy, Shared};
 
@@ -33,6 +34,8 @@ pub struct Pool {
     maps_memory: AtomicBool,
     /// The other devices that have access to all memory that the pool has mapped.
     granted: AtomicU32,
+    /// The error of the context's work that has failed; 0 as long as none is known.
+    fault: AtomicI32,
     pub(super) state: &'static State,
     pub(super) registry: &'static Registry<Pool>,
 }
@@ -66,6 +69,7 @@ impl Pool {
             events: Mutex::default(),
             maps_memory: AtomicBool::new(false),
             granted: AtomicU32::new(0),
+            fault: AtomicI32::new(0),
             state,
             registry,
         }));
@@ -76,6 +80,26 @@ impl Pool {
     /// The pool of the whole context.
     pub fn root(&'static self) -> &'static Pool {
         self.parent.unwrap_or(self)
+    }
+
+    /// Whether the context's work has failed, so that the driver would answer every call with the error here. What the pool
+    /// holds goes with the context.
+    #[inline]
+    pub fn check_fault(&'static self) -> CudaResult {
+        match self.root().fault.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            fault => Err(DriverError(fault)),
+        }
+    }
+
+    /// Notes the error of a call in the pool's context.
+    pub(super) fn note_fault<T>(&self, result: CudaResult<T>) -> CudaResult<T> {
+        if let Err(problem) = &result
+            && problem.is_fault()
+        {
+            self.fault.store(problem.0, Ordering::Relaxed);
+        }
+        result
     }
 
     #[inline]

@@ -161,8 +161,13 @@ impl Pools {
     /// idle memory of all contexts is given back, and the other pools of the context are asked.
     pub fn allocate(&self, pool: &'static Pool, request: Request) -> CudaResult<Block> {
         let size = request.bytes();
-        let from = |pool: &'static Pool| pool.allocate(request);
         let root = pool.root();
+        // If a call has told of a fault meanwhile, that is the driver's answer, and not what the policy makes of it.
+        let from = |pool: &'static Pool| {
+            root.check_fault()?;
+            let result = pool.allocate(request);
+            result.map_err(|problem| root.check_fault().err().unwrap_or(problem))
+        };
         let after_release = || {
             let may_help = self.make_room(root.location.device) || root.has_subpools();
             may_help.then(|| from(root))

@@ -7,11 +7,12 @@ use super::pool::Pool;
 use super::registry::generation;
 
 thread_local! {
-    /// The pool that this thread asked last: generation of the registry, context, pool.
+    /// The pool that this thread asked last: generation of the registry, current context, pool. The context of a green
+    /// context is not the one that the pool is for.
     static LAST: Cell<(u64, u64, *const Pool)> = const { Cell::new((0, 0, ptr::null())) };
 }
 
-/// The pool that this thread asks for memory of `context`, if it still serves that context.
+/// The pool that this thread asks for memory while `context` is current, if it still serves that context.
 #[inline]
 pub fn remembered(generation: u64, context: u64) -> Option<&'static Pool> {
     let last = LAST.try_with(Cell::get).unwrap_or((0, 0, ptr::null()));
@@ -21,8 +22,18 @@ pub fn remembered(generation: u64, context: u64) -> Option<&'static Pool> {
 
 /// From now on this thread asks `pool` for memory, until contexts come or go. `generation` was read before the pool was
 /// looked up.
-pub fn remember(generation: u64, pool: &'static Pool) {
-    let _ = LAST.try_with(|last| last.set((generation, pool.location.context, pool)));
+pub fn remember(generation: u64, context: u64, pool: &'static Pool) {
+    let _ = LAST.try_with(|last| last.set((generation, context, pool)));
+}
+
+/// From now on this thread asks `pool` for memory, in place of the pool that it asked last in this generation.
+pub fn replace(generation: u64, pool: &'static Pool) {
+    let _ = LAST.try_with(|last| {
+        let (remembered, context, _) = last.get();
+        if remembered == generation {
+            last.set((generation, context, pool));
+        }
+    });
 }
 
 /// `pool`, if this thread asks it for memory.

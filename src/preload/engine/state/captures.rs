@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::next::{self, STREAM_PER_THREAD};
 use base::cuda::CudaResult;
-use base::identity::thread_id;
+use base::identity::thread_number;
 use base::sync::lock;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`
@@ -23,16 +23,17 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// How often such a request checks whether they have ended.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
-/// A stream handle, with a thread id if the handle means a different stream in each thread.
-type StreamKey = (usize, u32);
+/// A stream handle, with a thread's number if the handle means a different stream in each thread.
+type StreamKey = (usize, u64);
 
 /// One open capture.
 #[derive(Clone, Copy)]
 pub struct Capture {
-    /// The context that was current when the capture began.
+    /// The context of the stream, and the one that owns its memory.
     context: u64,
-    /// The thread that began it.
-    thread: u32,
+    owner: u64,
+    /// The number of the thread that began it.
+    thread: u64,
 }
 
 #[derive(Default)]
@@ -48,7 +49,7 @@ pub struct Captures {
 
 fn stream_key(stream: usize) -> StreamKey {
     // The handles up to `STREAM_PER_THREAD` do not name one stream for the whole process.
-    (stream, if stream <= STREAM_PER_THREAD { thread_id() } else { 0 })
+    (stream, if stream <= STREAM_PER_THREAD { thread_number() } else { 0 })
 }
 
 /// Whether a stream is capturing. `status` asks the next layer.
@@ -104,11 +105,13 @@ impl Captures {
         self.ever_used.load(Ordering::SeqCst)
     }
 
-    /// Notes a capture of this thread in `context`. Returns false if the stream was capturing already.
-    pub fn begin(&self, stream: usize, context: u64) -> bool {
+    /// Notes a capture of this thread. Returns false if the stream was capturing already.
+    pub fn begin(&self, stream: usize) -> bool {
+        let context = next::context_of_stream(stream);
         let capture = Capture {
             context,
-            thread: thread_id(),
+            owner: next::owner_of(context),
+            thread: thread_number(),
         };
         self.change(|open| open.insert(stream_key(stream), capture).is_none())
     }
@@ -125,11 +128,11 @@ impl Captures {
 
     /// The captures of a context's streams are gone with it.
     pub fn context_gone(&self, context: u64) {
-        self.change(|open| open.retain(|_, capture| capture.context != context));
+        self.change(|open| open.retain(|_, capture| capture.context != context && capture.owner != context));
     }
 
     fn thread_has_one(open: &HashMap<StreamKey, Capture>) -> bool {
-        let this = thread_id();
+        let this = thread_number();
         open.values().any(|capture| capture.thread == this)
     }
 

@@ -1,62 +1,211 @@
-//! The streams on which events can be recorded: those that the job has named to `vramshim_torch_*` and not destroyed.
+//! The streams that the job has named to `vramshim_torch_*`: how they are told apart, and where events can be recorded.
+//!
+//! A stream that the job created has a number of the driver's. The handles of the default streams stand for another stream
+//! in each context, and `CU_STREAM_PER_THREAD` for another in each thread. The identity of such a stream is given here.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The identity of the default stream, which is never destroyed.
+use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
+use base::cuda::check;
+use base::identity::{thread_id, thread_number};
+
+/// The identity of the legacy default stream of a pool's context, which is never destroyed.
 const DEFAULT_STREAM: u64 = 0;
+
+/// The lists are searched for streams of threads that have ended each time that they hold a multiple of this many.
+const SEARCH_AFTER: usize = 256;
+
+/// A default stream other than `DEFAULT_STREAM`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Special {
+    context: u64,
+    /// The number of the stream's thread; 0 for the legacy default stream of a green context.
+    thread: u64,
+}
 
 #[derive(Clone, Copy)]
 struct LiveStream {
     handle: usize,
     context: u64,
+    /// The context that owns the memory which is allocated in `context`.
+    owner: u64,
+    /// See `Special`; 0 for a stream that the job created.
+    thread: u64,
+    /// The kernel's id of that thread, by which a thread that has ended is found.
+    thread_id: u32,
+}
+
+/// Where an event of a stream's work can be recorded by the calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On this handle, while this context is current. Context 0 is the pool's own.
+    Stream { handle: usize, context: u64 },
+    /// In no stream: the stream is the default stream of another thread, which no handle of this thread names.
+    Context(u64),
+}
+
+#[derive(Default)]
+struct Lists {
+    /// By identity.
+    known: HashMap<u64, LiveStream>,
+    /// The identities of default streams.
+    specials: HashMap<Special, u64>,
+    specials_given: u64,
 }
 
 #[derive(Default)]
 pub struct LiveStreams {
-    /// By identity. No stream leaves the list while an event is recorded on it.
-    known: RwLock<HashMap<u64, LiveStream>>,
+    /// No stream leaves the lists while an event is recorded on it.
+    lists: RwLock<Lists>,
 }
 
 impl LiveStreams {
-    /// Notes a stream that the job uses now. `context_of` finds its context.
-    pub fn note(&self, identity: u64, handle: usize, context_of: impl FnOnce() -> u64) {
-        if identity == DEFAULT_STREAM || self.read().contains_key(&identity) {
-            return;
+    /// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream of the
+    /// context that owns the memory; `None` if there is no such number.
+    pub fn identity(&self, handle: usize) -> Option<u64> {
+        match handle {
+            0 | STREAM_LEGACY => match next::current_green_context() {
+                None => Some(DEFAULT_STREAM),
+                Some(context) => Some(self.identity_of_special(STREAM_LEGACY, context, 0)),
+            },
+            STREAM_PER_THREAD => {
+                let context = next::current_context().ok()? as u64;
+                Some(self.identity_of_special(STREAM_PER_THREAD, context, thread_number()))
+            }
+            handle => {
+                let mut number = 0;
+                // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
+                check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) }).ok()?;
+                Some(number << 1 | 1)
+            }
+        }
+    }
+
+    /// The identities of default streams are even, and those of created streams are odd.
+    fn identity_of_special(&self, handle: usize, context: u64, thread: u64) -> u64 {
+        let special = Special { context, thread };
+        if let Some(&identity) = self.read().specials.get(&special) {
+            return identity;
         }
         let stream = LiveStream {
             handle,
-            context: context_of(),
+            context,
+            owner: next::owner_of(context),
+            thread,
+            thread_id: thread_id(),
         };
-        self.change(|known| known.insert(identity, stream));
+        let mut lists = self.write();
+        if lists.specials.len() % SEARCH_AFTER == SEARCH_AFTER - 1 {
+            lists.forget(has_ended);
+        }
+        // Another thread may have named the stream of a green context meanwhile.
+        let fresh = (lists.specials_given + 1) << 1;
+        let identity = *lists.specials.entry(special).or_insert(fresh);
+        if identity == fresh {
+            lists.specials_given += 1;
+            lists.known.insert(identity, stream);
+        }
+        identity
     }
 
-    /// Runs `work` with the handle of a stream. `None` if the stream was destroyed.
-    pub fn with<T>(&self, identity: u64, work: impl FnOnce(usize) -> T) -> Option<T> {
-        let known = self.read();
-        let handle = match identity {
-            DEFAULT_STREAM => 0,
-            _ => known.get(&identity)?.handle,
+    /// Notes a created stream that the job uses now.
+    pub fn note(&self, identity: u64, handle: usize) {
+        let is_created = identity % 2 == 1;
+        if !is_created || self.read().known.contains_key(&identity) {
+            return;
+        }
+        let context = next::context_of_stream(handle);
+        let stream = LiveStream {
+            handle,
+            context,
+            owner: next::owner_of(context),
+            thread: 0,
+            thread_id: 0,
         };
-        Some(work(handle))
+        self.write().known.insert(identity, stream);
+    }
+
+    /// Runs `work` with the place for an event of a stream. `None` if the stream was destroyed.
+    pub fn with<T>(&self, identity: u64, work: impl FnOnce(Place) -> T) -> Option<T> {
+        let lists = self.read();
+        let place = match identity {
+            DEFAULT_STREAM => Place::Stream { handle: 0, context: 0 },
+            _ => match *lists.known.get(&identity)? {
+                LiveStream { thread, context, .. } if thread != 0 && thread != thread_number() => {
+                    Place::Context(context)
+                }
+                LiveStream { handle, context, .. } => Place::Stream { handle, context },
+            },
+        };
+        Some(work(place))
     }
 
     /// The stream with this handle is about to be destroyed.
     pub fn stream_closes(&self, handle: usize) {
-        if self.read().values().any(|stream| stream.handle == handle) {
-            self.change(|known| known.retain(|_, stream| stream.handle != handle));
+        if self.read().known.values().any(|stream| stream.handle == handle) {
+            self.write().forget(|stream| stream.handle == handle);
         }
     }
 
+    /// The streams of a context are gone with it, or about to go.
     pub fn context_gone(&self, context: u64) {
-        self.change(|known| known.retain(|_, stream| stream.context != context));
+        self.write()
+            .forget(|stream| stream.context == context || stream.owner == context);
     }
 
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<u64, LiveStream>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Lists> {
+        self.lists.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut HashMap<u64, LiveStream>) -> T) -> T {
-        change(&mut self.known.write().unwrap_or_else(PoisonError::into_inner))
+    fn write(&self) -> RwLockWriteGuard<'_, Lists> {
+        self.lists.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lists {
+    fn forget(&mut self, gone: impl Fn(&LiveStream) -> bool) {
+        let known = &mut self.known;
+        known.retain(|_, stream| !gone(stream));
+        self.specials.retain(|_, identity| known.contains_key(identity));
+    }
+}
+
+/// Whether this is the default stream of a thread that has ended, so that nobody can name it. The kernel may have given the
+/// thread's id to another thread; then the stream is found later.
+fn has_ended(stream: &LiveStream) -> bool {
+    if stream.thread == 0 {
+        return false;
+    }
+    // SAFETY: signal 0 is not sent: the call only looks the thread up.
+    let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), stream.thread_id as libc::pid_t, 0) };
+    found != 0 && base::file::errno() == libc::ESRCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_stream_of_a_thread_is_recorded_on_by_that_thread_alone_and_goes_with_it() {
+        let streams = LiveStreams::default();
+        let of_this_thread = |context| streams.identity_of_special(STREAM_PER_THREAD, context, thread_number());
+        let place = |identity| streams.with(identity, |place| place);
+        let own = of_this_thread(10);
+        let elsewhere = of_this_thread(11);
+        assert_eq!(own, of_this_thread(10));
+        let handle = STREAM_PER_THREAD;
+        assert_eq!(place(own), Some(Place::Stream { handle, context: 10 }));
+        assert_eq!(place(elsewhere), Some(Place::Stream { handle, context: 11 }));
+        let other = std::thread::scope(|scope| scope.spawn(|| of_this_thread(10)).join().expect("a thread"));
+        assert_ne!(other, own);
+        assert_eq!(place(other), Some(Place::Context(10)));
+        while place(other).is_some() {
+            // The kernel may take a moment to end a thread that was joined.
+            streams.write().forget(has_ended);
+        }
+        streams.context_gone(10);
+        assert_eq!([place(own), place(elsewhere).and(None)], [None, None]);
+        assert_ne!(of_this_thread(10), own);
     }
 }

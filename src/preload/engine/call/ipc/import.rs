@@ -18,7 +18,8 @@ use base::sync::lock;
 pub struct Imports {
     /// Whether a block was ever imported. Until then questions about addresses look no further.
     ever_used: AtomicBool,
-    /// Held while a block is opened or closed, which may take a while. The table's own lock is never held so long.
+    /// Held while a block is opened or closed, which may take a while, but waits for no work of the GPU. The table's own
+    /// lock is never held so long.
     pub one_at_a_time: Mutex<()>,
     table: Mutex<Table>,
 }
@@ -31,10 +32,16 @@ struct Table {
     by_driver: HashMap<u64, (u64, u32)>,
     /// Open segments: first address and number of open blocks. Some drivers open a segment only once.
     segments: HashMap<(u64, [u8; ticket::BYTES]), (u64, u64)>,
-    /// Ranges that were closed while a capture was open, when no thread may wait for the work that uses them: context,
-    /// first address and bytes.
-    deferred: Vec<(u64, u64, u64)>,
+    /// Ranges that were closed while a capture was open, when no thread may wait for the work that uses them.
+    deferred: Vec<Range>,
 }
+
+/// Context, first address and bytes.
+type Range = (u64, u64, u64);
+
+/// Ranges that were closed while a capture was open.
+#[must_use = "they stay mapped, and nobody knows of them"]
+pub struct Closed(Vec<Range>);
 
 /// A block of another process.
 pub struct Import {
@@ -87,6 +94,16 @@ impl Imports {
             .by_ticket
             .insert((import.location.device, import.ticket), import.address);
         table.by_address.insert(import.address, import);
+    }
+
+    /// The context that a block of another process is open in, if the next closing of `address` is the last one.
+    pub fn about_to_close(&self, address: u64) -> Option<u64> {
+        if !self.ever_used.load(Ordering::Relaxed) {
+            return None;
+        }
+        let table = lock(&self.table);
+        let import = table.by_address.get(&address)?;
+        (import.opened == 1).then_some(import.location.context)
     }
 
     /// Closes one opening of the block at `address`.
@@ -185,8 +202,8 @@ impl Imports {
         Ok(base)
     }
 
-    /// Gives up what an import holds. After an error nothing has changed.
-    pub fn close(&self, import: &Import, may_synchronise: bool) -> CudaResult {
+    /// Gives up what an import holds. After an error nothing has changed. `is_idle` means that no work uses the memory.
+    pub fn close(&self, import: &Import, is_idle: bool) -> CudaResult {
         let context = import.location.context;
         match import.held {
             Held::Segment(handle) => {
@@ -206,7 +223,7 @@ impl Imports {
                 lock(&self.table).segments.remove(&key);
                 Ok(())
             }
-            Held::Range { base, size } if may_synchronise => wait_and_unmap(context, base, size),
+            Held::Range { base, size } if is_idle => unmap(base, size, size),
             Held::Range { base, size } => {
                 lock(&self.table).deferred.push((context, base, size));
                 Ok(())
@@ -214,13 +231,25 @@ impl Imports {
         }
     }
 
-    /// Unmaps what was closed while a capture was open. No capture may be open now.
-    pub fn unmap_deferred(&self) {
-        if self.ever_used.load(Ordering::Relaxed) {
-            let deferred = std::mem::take(&mut lock(&self.table).deferred);
-            for (context, base, size) in deferred {
+    /// Takes what was closed while a capture was open, in this context or in all. Taken before a wait begins, because the wait
+    /// says nothing about what is closed later.
+    pub fn take_closed(&self, context: Option<u64>) -> Closed {
+        if !self.ever_used.load(Ordering::Relaxed) {
+            return Closed(Vec::new());
+        }
+        let deferred = &mut lock(&self.table).deferred;
+        let is_wanted = |&(owner, ..): &Range| context.is_none_or(|context| owner == context);
+        Closed(deferred.extract_if(.., |range| is_wanted(range)).collect())
+    }
+
+    /// Unmaps what was taken, in the contexts that have no work now. The rest stays.
+    pub fn unmap_closed(&self, Closed(ranges): Closed, is_idle: impl Fn(u64) -> bool) {
+        for (context, base, size) in ranges {
+            if is_idle(context) {
                 // The job was told that the close succeeded, so an error has no receiver.
-                let _ = wait_and_unmap(context, base, size);
+                let _ = unmap(base, size, size);
+            } else {
+                lock(&self.table).deferred.push((context, base, size));
             }
         }
     }
@@ -241,7 +270,7 @@ impl Imports {
         let (gone_deferred, stay_deferred) = std::mem::take(&mut table.deferred)
             .into_iter()
             .partition(|&(owner, ..)| owner == context);
-        let gone_deferred: Vec<(u64, u64, u64)> = gone_deferred;
+        let gone_deferred: Vec<Range> = gone_deferred;
         table.deferred = stay_deferred;
         table
             .by_ticket
@@ -256,12 +285,4 @@ impl Imports {
             let _ = unmap(base, size, size);
         }
     }
-}
-
-/// Unmaps a range. Closing a handle waits for the work that uses the memory, but unmapping does not, so this waits first.
-/// An error of the wait changes nothing: the memory is unmapped all the same.
-fn wait_and_unmap(context: u64, base: u64, size: u64) -> CudaResult {
-    // SAFETY: the call takes no argument.
-    let _ = next::in_context(context, || check(unsafe { next::cuCtxSynchronize() }));
-    unmap(base, size, size)
 }

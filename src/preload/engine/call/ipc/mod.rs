@@ -20,10 +20,11 @@ mod ticket;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::engine::Call;
 use crate::engine::pools::Pools;
 use crate::engine::state::allocation::Key;
+use crate::engine::state::context_work;
 use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
 use crate::next::{CUdeviceptr, CUipcMemHandle};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError};
@@ -62,10 +63,6 @@ impl Sharing {
         self.imports.find(address)
     }
 
-    /// No capture is open any more. Unmaps what was closed during the captures.
-    pub fn captures_over(&self) {
-        self.imports.unmap_deferred();
-    }
 
     /// A context is about to be destroyed, and the tickets of its blocks become invalid.
     pub fn context_closes(&self, context: u64) {
@@ -109,6 +106,36 @@ impl Sharing {
         };
         self.exports
             .export(location.context, block, backing, |id| service::start(&self.exports, id))
+    }
+}
+
+impl Engine {
+    /// Unmaps what was closed during captures and is not in use any more. Waits for nothing.
+    pub(super) fn unmap_closed(&self) {
+        let imports = &self.sharing.imports;
+        let is_idle = |context| context_work::is_idle(&self.state.captures, context);
+        imports.unmap_closed(imports.take_closed(None), |context| self.users_of(context).all(is_idle));
+    }
+
+    /// Runs a wait of the job for all work of a context, and unmaps what was closed before and is not in use any more.
+    pub(super) fn unmap_closed_after(&self, context: u64, wait: impl FnOnce() -> CudaResult) -> CudaResult {
+        let imports = &self.sharing.imports;
+        let closed = imports.take_closed(Some(context));
+        let result = wait();
+        imports.unmap_closed(closed, |context| result.is_ok() && self.users_of(context).count() == 1);
+        result
+    }
+
+    /// The contexts whose work may use what is open in this one.
+    fn users_of(&self, context: u64) -> impl Iterator<Item = u64> {
+        std::iter::once(context).chain(self.state.peers.users_of(context))
+    }
+
+    /// Waits for all work of a context and of its peers; returns false if that is not possible now. A context with an error
+    /// runs nothing any more.
+    fn is_idle_after_wait(&self, context: u64) -> bool {
+        let wait = |context| context_work::wait(&self.state.captures, context);
+        self.users_of(context).all(|context| wait(context) != Ok(false))
     }
 }
 
@@ -237,13 +264,17 @@ impl Call {
         }
     }
 
+    /// Closes a handle. As in the driver, that waits for the work that may use the memory. The thread waits before it takes
+    /// a lock. It waits for nothing while a capture is open; then mapped memory is unmapped later, when it is not in use.
     pub fn ipc_close(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let imports = &self.engine.sharing.imports;
-        let captures = &self.engine.state.captures;
+        let is_idle = imports.about_to_close(address).is_some_and(|context| {
+            let closed = imports.take_closed(Some(context));
+            let is_idle = self.engine.is_idle_after_wait(context);
+            imports.unmap_closed(closed, |_| is_idle);
+            is_idle
+        });
         let _one_at_a_time = lock(&imports.one_at_a_time);
-        if !captures.any_open() {
-            imports.unmap_deferred();
-        }
         match imports.close_one(address) {
             Closing::Unknown => {
                 if imports.closed_by_driver(address) {
@@ -258,7 +289,7 @@ impl Call {
             Closing::StillOpen => Ok(()),
             Closing::Last(import) => {
                 self.engine.state.registrations.block_freed(address);
-                let close = || imports.close(&import, !captures.any_open());
+                let close = || imports.close(&import, is_idle);
                 let result = self.give_back(Key::Address(address), close);
                 if result.is_err() {
                     imports.add(import);

@@ -1,0 +1,266 @@
+//! The driver's own memory pools as the library knows them: what each has reserved, and where frees are pending.
+//!
+//! A pool gives memory back when a thread waits for work, and only after something was freed (cuda.h 13.5,
+//! `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). So after a wait a pool is asked only if it has a free on what was waited for. Each
+//! pool has its own lock, which is held while that pool is asked; the list's lock is never held across a call.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::engine::state::limits::Grant;
+use crate::engine::state::{State, records};
+use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
+use base::api::{Api, Class};
+use base::cuda::{CudaResult, check};
+use base::identity::thread_number;
+use base::sync::lock;
+
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+const RESERVED_CURRENT: u32 = 5;
+
+/// Where memory was freed: a stream handle, and for a default stream the context and the thread too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Stream(usize),
+    OfThread(u64, u64),
+    /// The legacy default stream, a stream that was destroyed, or no stream.
+    Anywhere,
+}
+
+impl Place {
+    pub fn of(stream: usize) -> Place {
+        match stream {
+            0 | STREAM_LEGACY => Place::Anywhere,
+            STREAM_PER_THREAD => {
+                let context = next::current_context().map_or(0, |context| context as u64);
+                Place::OfThread(context, thread_number())
+            }
+            handle => Place::Stream(handle),
+        }
+    }
+}
+
+/// What a thread has waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    Stream(Place),
+    /// All work of a device's context. `None` if it is not known which device that is.
+    Context(Option<i16>),
+    /// Work of streams that are not known.
+    Event,
+}
+
+struct DriverPool {
+    handle: u64,
+    device: i16,
+    /// Bytes. Changes only while the pool is locked.
+    reserved: AtomicU64,
+    frees: Mutex<HashSet<Place>>,
+    /// Whether the pool is destroyed. Locked while the pool is asked.
+    is_gone: Mutex<bool>,
+}
+
+#[derive(Default)]
+pub struct DriverPools {
+    /// Set once a pool is known, so that a job without pools pays nothing.
+    is_used: AtomicBool,
+    known: Mutex<HashMap<u64, Arc<DriverPool>>>,
+    /// The pool of each live allocation.
+    pool_of: Mutex<HashMap<u64, u64>>,
+    /// How often memory was freed since the pools were asked last, so that a wait after no free looks no further.
+    frees: AtomicUsize,
+}
+
+impl DriverPools {
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    fn select(&self, chosen: impl Fn(&DriverPool) -> bool) -> Vec<Arc<DriverPool>> {
+        lock(&self.known).values().filter(|pool| chosen(pool)).cloned().collect()
+    }
+
+    /// Notes a pool, on `device` if it is new. Returns the device that it is on.
+    pub fn note(&self, pool: CUmemoryPool, device: i16) -> i16 {
+        self.is_used.store(true, Ordering::Relaxed);
+        let handle = pool as u64;
+        let new = || {
+            Arc::new(DriverPool {
+                handle,
+                device,
+                reserved: AtomicU64::new(0),
+                frees: Mutex::default(),
+                is_gone: Mutex::new(false),
+            })
+        };
+        lock(&self.known).entry(handle).or_insert_with(new).device
+    }
+
+    /// The device of a pool that is known.
+    pub fn device_of(&self, pool: CUmemoryPool) -> Option<i16> {
+        lock(&self.known).get(&(pool as u64)).map(|pool| pool.device)
+    }
+
+    /// Memory at `address` was obtained from a pool.
+    pub fn obtained(&self, address: u64, pool: CUmemoryPool) {
+        lock(&self.pool_of).insert(address, pool as u64);
+    }
+
+    /// Memory at `address` was freed. If it came from a pool, the pool may give memory back when a thread waits.
+    pub fn freed(&self, address: u64, place: Place) {
+        if !self.is_used() {
+            return;
+        }
+        let Some(pool) = lock(&self.pool_of).remove(&address) else {
+            return;
+        };
+        let pool = lock(&self.known).get(&pool).cloned();
+        if let Some(pool) = pool {
+            lock(&pool.frees).insert(place);
+            self.frees.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// A stream is about to be destroyed. Nobody can wait for it any more.
+    pub fn stream_closes(&self, handle: usize) {
+        if self.frees.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        for pool in self.select(|_| true) {
+            let mut frees = lock(&pool.frees);
+            if frees.remove(&Place::Stream(handle)) {
+                frees.insert(Place::Anywhere);
+            }
+        }
+    }
+
+    /// A wait has ended. Asks the pools that it can have changed.
+    pub fn waited(&self, state: &State, api: Api, waited: Waited) {
+        let frees = self.frees.load(Ordering::Acquire);
+        if frees == 0 {
+            return;
+        }
+        let changed = self.select(|pool| {
+            let mut frees = lock(&pool.frees);
+            match waited {
+                // The legacy default stream waits for all blocking streams of its context.
+                Waited::Stream(Place::Anywhere) | Waited::Event => !frees.is_empty(),
+                Waited::Stream(place) => frees.remove(&place),
+                Waited::Context(device) => {
+                    let is_of_it = device.is_none_or(|device| device == pool.device) && !frees.is_empty();
+                    if is_of_it {
+                        frees.clear();
+                    }
+                    is_of_it
+                }
+            }
+        });
+        self.ask(state, api, &changed, None);
+        if self.select(|pool| !lock(&pool.frees).is_empty()).is_empty() {
+            // Not if another thread has freed memory meanwhile.
+            let _ = self
+                .frees
+                .compare_exchange(frees, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks one pool what it has reserved. Growth is paid first from what was `granted`.
+    pub fn ask_one(&self, state: &State, api: Api, pool: CUmemoryPool, granted: Option<&mut Grant>) {
+        let found = lock(&self.known).get(&(pool as u64)).cloned();
+        self.ask(state, api, found.as_slice(), granted);
+    }
+
+    /// Asks every known pool.
+    pub fn ask_all(&self, state: &State, api: Api) {
+        if self.is_used() {
+            self.ask(state, api, &self.select(|_| true), None);
+        }
+    }
+
+    /// Asks pools what they have reserved, and books the difference.
+    fn ask(&self, state: &State, api: Api, pools: &[Arc<DriverPool>], mut granted: Option<&mut Grant>) {
+        let mut changed = HashSet::new();
+        for pool in pools {
+            let is_gone = lock(&pool.is_gone);
+            let mut now = 0u64;
+            let out = (&raw mut now).cast();
+            let handle = pool.handle as CUmemoryPool;
+            // SAFETY: the pool is not destroyed while it is locked, and the value has the type of this attribute.
+            let asked = || check(unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, out) });
+            if *is_gone || asked().is_err() {
+                continue;
+            }
+            let before = pool.reserved.swap(now, Ordering::Relaxed);
+            if before != now {
+                state.driver_pools_hold(pool.device, Class::Async, before, now, granted.as_deref_mut());
+                changed.insert(pool.device);
+            }
+        }
+        for device in changed {
+            self.record(state, api, device);
+        }
+    }
+
+    fn reserved_on(&self, device: i16) -> u64 {
+        let pools = self.select(|pool| pool.device == device);
+        pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed)).sum()
+    }
+
+    fn record(&self, state: &State, api: Api, device: i16) {
+        let size = self.reserved_on(device);
+        let record = records::driver_pools(api, Class::Async, device, size, size);
+        state.records.write(record);
+    }
+
+    /// Lets the pools of a device give back what they hold free.
+    pub fn trim(&self, device: i16) {
+        for pool in self.select(|pool| pool.device == device) {
+            let is_gone = lock(&pool.is_gone);
+            if !*is_gone {
+                // SAFETY: the pool is not destroyed while it is locked.
+                unsafe { next::cuMemPoolTrimTo(pool.handle as CUmemoryPool, 0) };
+            }
+        }
+    }
+
+    /// The pools of a device went with its primary context.
+    pub fn device_gone(&self, state: &State, device: i16, api: Api) {
+        let gone = self.select(|pool| pool.device == device);
+        lock(&self.known).retain(|_, pool| pool.device != device);
+        let before: u64 = gone.iter().map(|pool| self.forget(state, pool)).sum();
+        if before > 0 {
+            self.record(state, api, device);
+        }
+    }
+
+    /// Takes what a pool that is gone had reserved off the books; returns it.
+    fn forget(&self, state: &State, pool: &DriverPool) -> u64 {
+        *lock(&pool.is_gone) = true;
+        let before = pool.reserved.swap(0, Ordering::Relaxed);
+        if before > 0 {
+            state.driver_pools_hold(pool.device, Class::Async, before, 0, None);
+        }
+        lock(&self.pool_of).retain(|_, owner| *owner != pool.handle);
+        before
+    }
+
+    /// Destroys a pool by `ask`. The pool leaves the list before the call, because right after it another pool may have the
+    /// same handle. The pool is locked through the call, so that no other thread asks it meanwhile.
+    pub fn destroy(&self, state: &State, api: Api, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        let Some(known) = lock(&self.known).remove(&(pool as u64)) else {
+            return ask();
+        };
+        let mut is_gone = lock(&known.is_gone);
+        let result = ask();
+        *is_gone = result.is_ok();
+        drop(is_gone);
+        if result.is_err() {
+            lock(&self.known).insert(pool as u64, known);
+            return result;
+        }
+        self.forget(state, &known);
+        self.record(state, api, known.device);
+        Ok(())
+    }
+}

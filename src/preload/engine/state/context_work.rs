@@ -1,0 +1,109 @@
+//! All work of a context: events of it, and waits for it that break no stream capture.
+
+use super::captures::{Captures, relaxed};
+use crate::next::{self, CUcontext, CUevent};
+use base::cuda::{CudaResult, DriverError, check};
+
+/// `CU_EVENT_DISABLE_TIMING`
+const EVENT_WITHOUT_TIMING: u32 = 2;
+
+/// A new event of the current context.
+pub fn new_event() -> CudaResult<u64> {
+    let mut event: CUevent = std::ptr::null_mut();
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { next::cuEventCreate(&mut event, EVENT_WITHOUT_TIMING) })?;
+    Ok(event as u64)
+}
+
+fn is_capture(problem: DriverError) -> bool {
+    matches!(
+        problem,
+        DriverError::CAPTURE_UNSUPPORTED | DriverError::CAPTURE_INVALIDATED
+    )
+}
+
+/// Records an event of all work that a context has now. That of a primary context covers its green contexts too (cuda.h
+/// 13.5, `cuCtxRecordEvent`). Returns false, and records nothing, while a stream capture is open.
+pub fn record(captures: &Captures, context: u64, event: u64) -> CudaResult<bool> {
+    // SAFETY: the context and its event are live.
+    let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, event as CUevent) });
+    // The event is recorded in an instant, in which no capture begins.
+    match captures.while_none_is_open(record) {
+        Some(Ok(())) => Ok(true),
+        None => Ok(false),
+        // A stream capture is open that the library has not seen begin.
+        Some(Err(problem)) if is_capture(problem) => Ok(false),
+        Some(Err(problem)) => Err(problem),
+    }
+}
+
+/// Waits for an event. That breaks no capture.
+pub fn wait_for(event: u64) -> CudaResult {
+    // SAFETY: the event is live.
+    relaxed(|| check(unsafe { next::cuEventSynchronize(event as CUevent) }))
+}
+
+/// Whether a context has no work now. Waits for nothing.
+pub fn is_idle(captures: &Captures, context: u64) -> bool {
+    let Ok(event) = relaxed(|| next::in_context(context, new_event)) else {
+        return false;
+    };
+    let is_done = record(captures, context, event) == Ok(true) && {
+        // SAFETY: the event is live.
+        relaxed(|| check(unsafe { next::cuEventQuery(event as CUevent) })).is_ok()
+    };
+    // SAFETY: the event is live, and is used no more.
+    unsafe { next::cuEventDestroy_v2(event as CUevent) };
+    is_done
+}
+
+/// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a wait cannot begin while
+/// a stream capture is open.
+pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
+    if !next::has_context_events() {
+        return synchronise(captures, context);
+    }
+    let event = relaxed(|| next::in_context(context, new_event))?;
+    let recorded = record(captures, context, event);
+    let waited = match recorded {
+        Ok(true) => wait_for(event).map(|()| true),
+        result => result,
+    };
+    // SAFETY: the event is live, and is used no more.
+    unsafe { next::cuEventDestroy_v2(event as CUevent) };
+    match waited {
+        Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => synchronise(captures, context),
+        waited => waited,
+    }
+}
+
+/// The same without events of contexts, which CUDA has from 12.5 on.
+pub fn synchronise(captures: &Captures, context: u64) -> CudaResult<bool> {
+    if captures.any_open() {
+        return Ok(false);
+    }
+    let waited = next::in_context(context, || match captures.ever_used().then(wait_beside_captures) {
+        Some(Err(DriverError::OUT_OF_MEMORY)) if captures.any_open() => Err(DriverError::CAPTURE_UNSUPPORTED),
+        // SAFETY: the call takes no argument.
+        None | Some(Err(DriverError::OUT_OF_MEMORY)) => check(unsafe { next::cuCtxSynchronize() }),
+        Some(result) => result,
+    });
+    match waited {
+        Err(problem) if is_capture(problem) => Ok(false),
+        waited => waited.map(|()| true),
+    }
+}
+
+/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
+/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
+/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
+fn wait_beside_captures() -> CudaResult {
+    relaxed(|| {
+        let mut address = 0;
+        // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
+        unsafe {
+            check(next::cuMemAlloc_v2(&mut address, 1))?;
+            check(next::cuMemFree_v2(address))
+        }
+    })
+}
