@@ -269,7 +269,11 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
     let stage = Stage::new();
     let source = "dlsym/internal.c";
     stage
-        .compile(source, "libcuda.so.1", &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"])
+        .compile(
+            source,
+            "libcuda.so.1",
+            &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"],
+        )
         .compile(
             source,
             "libcudart.so.12",

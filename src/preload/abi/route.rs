@@ -65,7 +65,11 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it, with
         // other arguments.
         let tells_apart = asked(asked_name, version, flags) == Some(answer);
-        let by_name = || family().filter(|entry| suits(entry, version, flags)).max_by_key(|entry| rank(entry));
+        let by_name = || {
+            family()
+                .filter(|entry| suits(entry, version, flags))
+                .max_by_key(|entry| rank(entry))
+        };
         if tells_apart { None } else { by_name() }
     });
     match chosen {
@@ -92,7 +96,11 @@ fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
         _ if has_second => second - 1,
         _ => KNOWN_VERSION,
     };
-    let flags = if variant.per_thread { PER_THREAD_DEFAULT_STREAM } else { LEGACY_STREAM };
+    let flags = if variant.per_thread {
+        PER_THREAD_DEFAULT_STREAM
+    } else {
+        LEGACY_STREAM
+    };
     CString::new(variant.base).is_ok_and(|name| asked(&name, version, flags) == Some(answer))
 }
 
@@ -103,8 +111,16 @@ fn asked(name: &CStr, version: i32, flags: u64) -> Option<*mut c_void> {
     unsafe {
         check(next::cuDriverGetVersion(&mut newest)).ok()?;
         let version = version.min(newest);
-        match check(next::cuGetProcAddress_v2(name.as_ptr(), &mut found, version, flags, ptr::null_mut())) {
-            Err(DriverError::NOT_FOUND) => check(next::cuGetProcAddress(name.as_ptr(), &mut found, version, flags)).ok()?,
+        match check(next::cuGetProcAddress_v2(
+            name.as_ptr(),
+            &mut found,
+            version,
+            flags,
+            ptr::null_mut(),
+        )) {
+            Err(DriverError::NOT_FOUND) => {
+                check(next::cuGetProcAddress(name.as_ptr(), &mut found, version, flags)).ok()?
+            }
             answer => answer.ok()?,
         }
     }

@@ -78,7 +78,11 @@ impl DriverPools {
     }
 
     fn select(&self, chosen: impl Fn(&DriverPool) -> bool) -> Vec<Arc<DriverPool>> {
-        lock(&self.known).values().filter(|pool| chosen(pool)).cloned().collect()
+        lock(&self.known)
+            .values()
+            .filter(|pool| chosen(pool))
+            .cloned()
+            .collect()
     }
 
     /// Notes a pool, on `device` if it is new. Returns the device that it is on.

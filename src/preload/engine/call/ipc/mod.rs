@@ -63,7 +63,6 @@ impl Sharing {
         self.imports.find(address)
     }
 
-
     /// A context is about to be destroyed, and the tickets of its blocks become invalid.
     pub fn context_closes(&self, context: u64) {
         self.exports.context_closes(context);
