@@ -8,8 +8,8 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
     Memory,
-    /// On another machine, or behind a process in user space. A mapped file can fail there when its pages are written back,
-    /// and the process that mapped the file gets SIGBUS.
+    /// On another machine, or behind a process in user space. A mapped file can fail there when its pages are written
+    /// back, and the process that mapped the file gets SIGBUS.
     Remote,
 }
 
@@ -55,8 +55,8 @@ pub fn kind_of(folder: &Path) -> Option<Kind> {
     kind(f_type)
 }
 
-/// The name of the remote file system that a folder is on, or would be on once it exists; `None` if that is not known to be
-/// remote.
+/// The name of the remote file system that a folder is on, or would be on once it exists; `None` if that is not known
+/// to be remote.
 pub fn remote(folder: &Path) -> Option<&'static str> {
     let existing = folder.ancestors().find(|path| path.exists())?;
     kind_of(existing)

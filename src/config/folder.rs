@@ -1,8 +1,8 @@
 //! The folder of the journals, if the job names none.
 //!
-//! It is in the working folder, where users look for it. Clusters often have that on a network, where a journal costs much
-//! and can harm the job: what a `cudaMalloc` allocates on disk goes over the network, and a mapped file that the server
-//! cannot write raises SIGBUS. Then the folder is on the machine itself.
+//! It is in the working folder, where users look for it. Clusters often have that on a network, where a journal costs
+//! much and can harm the job: what a `cudaMalloc` allocates on disk goes over the network, and a mapped file that the
+//! server cannot write raises SIGBUS. Then the folder is on the machine itself.
 
 use std::fs::{DirBuilder, Metadata};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -28,8 +28,8 @@ pub fn default_folder(job: &str) -> DefaultFolder {
     choose(job, &here, others, filesystem::remote, own_folder)
 }
 
-/// Chooses among the working folder and `others`. `remote` names the remote file system of a folder, and `own_folder` makes
-/// the user's folder in another one.
+/// Chooses among the working folder and `others`. `remote` names the remote file system of a folder, and `own_folder`
+/// makes the user's folder in another one.
 fn choose(
     job: &str,
     here: &Path,

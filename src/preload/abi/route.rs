@@ -3,8 +3,8 @@
 //! The next layer is asked first: it chooses the version and the per-thread-stream variant. The *address* that it
 //! returned is looked up among the next layer's addresses of the hooked functions, and replaced by our function. Some
 //! drivers and layers return internal addresses, which are not among them. Then the next layer is asked for each hooked
-//! function of that name, by the CUDA version that introduced it: the one that it answers with the same address is meant.
-//! Only if the layer answers another address each time, the documented rule for names decides.
+//! function of that name, by the CUDA version that introduced it: the one that it answers with the same address is
+//! meant. Only if the layer answers another address each time, the documented rule for names decides.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -62,8 +62,8 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         return same.hand_out(way);
     }
     let chosen = family().find(|entry| is_answered_for(entry, answer)).or_else(|| {
-        // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it, with
-        // other arguments.
+        // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it,
+        // with other arguments.
         let tells_apart = asked(asked_name, version, flags) == Some(answer);
         let by_name = || {
             family()

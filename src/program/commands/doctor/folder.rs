@@ -73,8 +73,8 @@ pub fn check(findings: &mut Findings, config: &Config) {
             .warning(
                 CHECK,
                 format!("journals would lie on {name}"),
-                "The job waits for the server whenever a journal grows. If the server cannot write, SIGBUS can end the job. \
-                 Choose a folder on this machine with VRAMSHIM_DIR (vramshim run --dir).",
+                "The job waits for the server whenever a journal grows. If the server cannot write, SIGBUS can end the \
+                 job. Choose a folder on this machine with VRAMSHIM_DIR (vramshim run --dir).",
             )
             .at(&place);
     }
