@@ -51,9 +51,9 @@ impl DriverError {
     /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
     pub const CAPTURE_INVALIDATED: Self = Self(901);
 
-    /// Whether work of the context has failed, such as a kernel that wrote to a wrong address. Any further work returns the
-    /// same error until the context is destroyed (cuda.h 13.5, at each of these codes). The error of a call then says
-    /// nothing about the call.
+    /// Whether work of the context has failed, such as a kernel that wrote to a wrong address. Any further work returns
+    /// the same error until the context is destroyed (cuda.h 13.5, at each of these codes). The error of a call then
+    /// says nothing about the call.
     pub const fn is_fault(self) -> bool {
         matches!(self.0, 226 | 700 | 702 | 710 | 714..=719 | 721 | 911)
     }

@@ -29,9 +29,9 @@ pub fn thread_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
-/// A number of the calling thread. Unlike the kernel's id, no other thread of this process ever has it. The first thread
-/// that asks is 1. The thread-local is constant and has no destructor, so that it may be used at any moment of a thread's
-/// life.
+/// A number of the calling thread. Unlike the kernel's id, no other thread of this process ever has it. The first
+/// thread that asks is 1. The thread-local is constant and has no destructor, so that it may be used at any moment of a
+/// thread's life.
 pub fn thread_number() -> u64 {
     static THREADS: AtomicU64 = AtomicU64::new(0);
     thread_local! {

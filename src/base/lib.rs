@@ -4,6 +4,7 @@
 pub mod api;
 pub mod cuda;
 pub mod file;
+pub mod filesystem;
 pub mod identity;
 pub mod kernel;
 pub mod process;

@@ -89,7 +89,8 @@ variables! {
         name: "VRAMSHIM_DIR",
         default: "./vramshim-<job>",
         accepted: || "a folder; it need not exist yet",
-        meaning: "Folder for the journals. Each process writes one file.",
+        meaning: "Folder for the journals. Each process writes one file. If the working folder is on a network, the \
+                  default is `vramshim-UID/vramshim-<job>` in `TMPDIR`, `/tmp`, `/var/tmp` or `/dev/shm`; a message names it.",
         part: Part::Library,
         in_journal: true,
     };

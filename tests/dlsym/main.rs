@@ -262,14 +262,18 @@ fn the_next_layer_decides_whether_a_version_exists() {
     assert_eq!(stage.app().lines(&["ours"], &["versions", "libcudart.so.98"]), expected);
 }
 
-/// Runtimes before CUDA 13 call cuCtxSynchronize without an argument. The later function would take what lies in a register
-/// for a context.
+/// Runtimes before CUDA 13 call cuCtxSynchronize without an argument. The later function would take what lies in a
+/// register for a context.
 #[test]
 fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_is() {
     let stage = Stage::new();
     let source = "dlsym/internal.c";
     stage
-        .compile(source, "libcuda.so.1", &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"])
+        .compile(
+            source,
+            "libcuda.so.1",
+            &["-DDRIVER", "-shared", "-Wl,-soname,libcuda.so.1"],
+        )
         .compile(
             source,
             "libcudart.so.12",

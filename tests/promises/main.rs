@@ -218,7 +218,10 @@ fn after_a_fault_every_call_answers_its_error_until_the_context_is_gone() {
             let said = finished.said();
             let wrong = |words: &str| words.contains("chunk") || words.contains("emory error");
             let expected = strategy.environment.contains(&("SIMGPU_VMM", "0"));
-            assert!(expected || !said.iter().any(|(_, words)| wrong(words)), "{strategy:?}, {name}: {said:?}");
+            assert!(
+                expected || !said.iter().any(|(_, words)| wrong(words)),
+                "{strategy:?}, {name}: {said:?}"
+            );
             let granules = strategy.name == AUTO_GROWTH.name && !expected;
             assert_eq!(finished.stdout.trim() != "created 0", granules, "{strategy:?}, {name}");
         }

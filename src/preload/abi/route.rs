@@ -3,8 +3,8 @@
 //! The next layer is asked first: it chooses the version and the per-thread-stream variant. The *address* that it
 //! returned is looked up among the next layer's addresses of the hooked functions, and replaced by our function. Some
 //! drivers and layers return internal addresses, which are not among them. Then the next layer is asked for each hooked
-//! function of that name, by the CUDA version that introduced it: the one that it answers with the same address is meant.
-//! Only if the layer answers another address each time, the documented rule for names decides.
+//! function of that name, by the CUDA version that introduced it: the one that it answers with the same address is
+//! meant. Only if the layer answers another address each time, the documented rule for names decides.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -62,10 +62,14 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         return same.hand_out(way);
     }
     let chosen = family().find(|entry| is_answered_for(entry, answer)).or_else(|| {
-        // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it, with
-        // other arguments.
+        // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it,
+        // with other arguments.
         let tells_apart = asked(asked_name, version, flags) == Some(answer);
-        let by_name = || family().filter(|entry| suits(entry, version, flags)).max_by_key(|entry| rank(entry));
+        let by_name = || {
+            family()
+                .filter(|entry| suits(entry, version, flags))
+                .max_by_key(|entry| rank(entry))
+        };
         if tells_apart { None } else { by_name() }
     });
     match chosen {
@@ -92,7 +96,11 @@ fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
         _ if has_second => second - 1,
         _ => KNOWN_VERSION,
     };
-    let flags = if variant.per_thread { PER_THREAD_DEFAULT_STREAM } else { LEGACY_STREAM };
+    let flags = if variant.per_thread {
+        PER_THREAD_DEFAULT_STREAM
+    } else {
+        LEGACY_STREAM
+    };
     CString::new(variant.base).is_ok_and(|name| asked(&name, version, flags) == Some(answer))
 }
 
@@ -103,8 +111,16 @@ fn asked(name: &CStr, version: i32, flags: u64) -> Option<*mut c_void> {
     unsafe {
         check(next::cuDriverGetVersion(&mut newest)).ok()?;
         let version = version.min(newest);
-        match check(next::cuGetProcAddress_v2(name.as_ptr(), &mut found, version, flags, ptr::null_mut())) {
-            Err(DriverError::NOT_FOUND) => check(next::cuGetProcAddress(name.as_ptr(), &mut found, version, flags)).ok()?,
+        match check(next::cuGetProcAddress_v2(
+            name.as_ptr(),
+            &mut found,
+            version,
+            flags,
+            ptr::null_mut(),
+        )) {
+            Err(DriverError::NOT_FOUND) => {
+                check(next::cuGetProcAddress(name.as_ptr(), &mut found, version, flags)).ok()?
+            }
             answer => answer.ok()?,
         }
     }

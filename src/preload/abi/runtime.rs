@@ -137,8 +137,8 @@ fn own_version() -> i32 {
     static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!(cudaRuntimeGetVersion));
     let (next, mut version) = (NEXT.get(), 0);
     if !next.is_null() {
-        // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the pointer
-        // is to a variable of this frame.
+        // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
+        // pointer is to a variable of this frame.
         unsafe {
             let next: unsafe extern "C" fn(*mut i32) -> i32 = std::mem::transmute(next);
             next(&mut version);

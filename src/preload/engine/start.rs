@@ -11,8 +11,9 @@ use super::pools::{Pools, registry};
 use super::state::State;
 use super::state::records::Recorder;
 use super::{Engine, process, routes, scope};
+use base::filesystem;
 use base::process as this_process;
-use config::{Config, explaining_variables};
+use config::{Config, DefaultFolder, default_folder, explaining_variables};
 use journal::writer::{Journal, Options};
 
 use crate::log;
@@ -64,10 +65,7 @@ fn journal(config: &Config) -> Option<Journal> {
     }
     let job = this_process::job_name();
     let options = Options {
-        directory: config
-            .directory
-            .clone()
-            .unwrap_or_else(|| PathBuf::from(format!("vramshim-{job}"))),
+        directory: folder(config, &job),
         strategy: config.strategy.name().to_owned(),
         job,
         max_bytes: config.journal_max,
@@ -84,6 +82,23 @@ fn journal(config: &Config) -> Option<Journal> {
             None
         }
     }
+}
+
+/// The folder of the journal. Says where it is if the user would not look there, or if it can harm the job.
+fn folder(config: &Config, job: &str) -> PathBuf {
+    if let Some(chosen) = &config.directory {
+        if let Some(remote) = filesystem::remote(&std::path::absolute(chosen).unwrap_or_else(|_| chosen.clone())) {
+            let chosen = chosen.display();
+            warn!("the journal is on {remote} ({chosen}): the job waits for the server whenever the journal grows");
+        }
+        return chosen.clone();
+    }
+    let DefaultFolder { path, avoids } = default_folder(job);
+    if let Some(remote) = avoids {
+        let path = path.display();
+        warn!("the working folder is on {remote}, so the journal is in {path} (VRAMSHIM_DIR chooses another folder)");
+    }
+    path
 }
 
 fn at_fork_and_exit() {

@@ -42,8 +42,9 @@ fn asked_for_green() -> CudaResult<Option<u64>> {
 }
 
 /// The context that owns the memory which the calling thread allocates. A green context has the address space of its
-/// device's primary context, and its memory stays when it is destroyed (cuda.h 13.5, `cuCtxFromGreenCtx`). So the memory
-/// belongs to the primary context. In all other contexts it belongs to the current one. Null if the thread has none.
+/// device's primary context, and its memory stays when it is destroyed (cuda.h 13.5, `cuCtxFromGreenCtx`). So the
+/// memory belongs to the primary context. In all other contexts it belongs to the current one. Null if the thread has
+/// none.
 pub fn memory_context() -> CudaResult<CUcontext> {
     let context = current_context()?;
     if context.is_null() || !GREEN.load(Ordering::Relaxed) || asked_for_green()?.is_none() {

@@ -131,9 +131,9 @@ impl Call {
         ask()
     }
 
-    /// The job destroys a green context. Its memory stays, unless the primary context goes with it. Its streams stay too,
-    /// but no call takes them any more, except their destruction (cuda.h 13.5, `cuGreenCtxDestroy`). So they leave the lists
-    /// before the call; if the call fails, they come back at their next use.
+    /// The job destroys a green context. Its memory stays, unless the primary context goes with it. Its streams stay
+    /// too, but no call takes them any more, except their destruction (cuda.h 13.5, `cuGreenCtxDestroy`). So they leave
+    /// the lists before the call; if the call fails, they come back at their next use.
     pub fn green_destroyed(&self, green: CUgreenCtx, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: the green context is the job's own, and the pointer is to a variable of this frame.

@@ -1,8 +1,8 @@
 //! The driver's own memory pools as the library knows them: what each has reserved, and where frees are pending.
 //!
 //! A pool gives memory back when a thread waits for work, and only after something was freed (cuda.h 13.5,
-//! `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). So after a wait a pool is asked only if it has a free on what was waited for. Each
-//! pool has its own lock, which is held while that pool is asked; the list's lock is never held across a call.
+//! `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`). So after a wait a pool is asked only if it has a free on what was waited for.
+//! Each pool has its own lock, which is held while that pool is asked; the list's lock is never held across a call.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -78,7 +78,11 @@ impl DriverPools {
     }
 
     fn select(&self, chosen: impl Fn(&DriverPool) -> bool) -> Vec<Arc<DriverPool>> {
-        lock(&self.known).values().filter(|pool| chosen(pool)).cloned().collect()
+        lock(&self.known)
+            .values()
+            .filter(|pool| chosen(pool))
+            .cloned()
+            .collect()
     }
 
     /// Notes a pool, on `device` if it is new. Returns the device that it is on.
@@ -245,8 +249,8 @@ impl DriverPools {
         before
     }
 
-    /// Destroys a pool by `ask`. The pool leaves the list before the call, because right after it another pool may have the
-    /// same handle. The pool is locked through the call, so that no other thread asks it meanwhile.
+    /// Destroys a pool by `ask`. The pool leaves the list before the call, because right after it another pool may have
+    /// the same handle. The pool is locked through the call, so that no other thread asks it meanwhile.
     pub fn destroy(&self, state: &State, api: Api, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let Some(known) = lock(&self.known).remove(&(pool as u64)) else {
             return ask();

@@ -181,9 +181,9 @@ impl Call {
         }
     }
 
-    /// Waits for the work that may use a block that was just freed; returns the driver's answer. If that is the error of
-    /// work that failed, the block is free in the books, as after a call that "may also return error codes from previous,
-    /// asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
+    /// Waits for the work that may use a block that was just freed; returns the driver's answer. If that is the error
+    /// of work that failed, the block is free in the books, as after a call that "may also return error codes from
+    /// previous, asynchronous launches" (cuda.h, `cuMemFree`). No request gets it: the pool serves nothing more.
     fn finish_free(&self, pool: &'static Pool, unfinished: Unfinished) -> CudaResult {
         // The driver's pools give memory back when a thread waits.
         let waited = Waited::Context(Some(pool.location.device));

@@ -1,7 +1,7 @@
 //! Stream-ordered memory: `cuMemAllocAsync` and the driver's own pools.
 //!
-//! The driver keeps these pools (`driver_pools`). What a pool has *reserved* is asked of it after each call that can change
-//! it. Calls that synchronise are among them, because a pool gives memory back there.
+//! The driver keeps these pools (`driver_pools`). What a pool has *reserved* is asked of it after each call that can
+//! change it. Calls that synchronise are among them, because a pool gives memory back there.
 
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
@@ -103,8 +103,8 @@ impl Call {
         result
     }
 
-    /// The pool that a request goes to, and its device or `HOST_DEVICE`. A null pool is the current pool of the stream's
-    /// device; it stays null if that is not known.
+    /// The pool that a request goes to, and its device or `HOST_DEVICE`. A null pool is the current pool of the
+    /// stream's device; it stays null if that is not known.
     fn pool_and_device(&self, pool: CUmemoryPool, stream: CUstream) -> (CUmemoryPool, i16) {
         let known = &self.engine.stream_ordered;
         let device = device_of_stream(stream);

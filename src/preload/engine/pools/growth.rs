@@ -94,8 +94,8 @@ impl Growth {
         Ok(Some(events))
     }
 
-    /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h 13.5,
-    /// `cuCtxRecordEvent`). `None` while a stream capture is open.
+    /// Records an event of all work of a context. The event of a primary context covers its green contexts too (cuda.h
+    /// 13.5, `cuCtxRecordEvent`). `None` while a stream capture is open.
     fn record_context(&self, context: u64) -> CudaResult<Option<EventId>> {
         if !Self::has_context_events() {
             return Err(DriverError::NOT_FOUND);

@@ -82,8 +82,8 @@ impl Pool {
         self.parent.unwrap_or(self)
     }
 
-    /// Whether the context's work has failed, so that the driver would answer every call with the error here. What the pool
-    /// holds goes with the context.
+    /// Whether the context's work has failed, so that the driver would answer every call with the error here. What the
+    /// pool holds goes with the context.
     #[inline]
     pub fn check_fault(&'static self) -> CudaResult {
         match self.root().fault.load(Ordering::Relaxed) {

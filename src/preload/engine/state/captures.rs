@@ -49,7 +49,14 @@ pub struct Captures {
 
 fn stream_key(stream: usize) -> StreamKey {
     // The handles up to `STREAM_PER_THREAD` do not name one stream for the whole process.
-    (stream, if stream <= STREAM_PER_THREAD { thread_number() } else { 0 })
+    (
+        stream,
+        if stream <= STREAM_PER_THREAD {
+            thread_number()
+        } else {
+            0
+        },
+    )
 }
 
 /// Whether a stream is capturing. `status` asks the next layer.

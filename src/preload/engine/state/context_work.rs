@@ -57,8 +57,8 @@ pub fn is_idle(captures: &Captures, context: u64) -> bool {
     is_done
 }
 
-/// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a wait cannot begin while
-/// a stream capture is open.
+/// Waits for all work of a context. No lock may be held. Returns whether all of the work is done: a wait cannot begin
+/// while a stream capture is open.
 pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
     if !next::has_context_events() {
         return synchronise(captures, context);
@@ -94,9 +94,9 @@ pub fn synchronise(captures: &Captures, context: u64) -> CudaResult<bool> {
     }
 }
 
-/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context would
-/// invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed mode
-/// may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
+/// Waits for all work of the current context, also if a capture begins meanwhile. A synchronisation of the context
+/// would invalidate that capture (cuda.h, `cuStreamBeginCapture_v2`). A free waits as well, and a thread in the relaxed
+/// mode may free beside a capture, so this allocates and frees a few bytes. That costs two calls of the driver.
 fn wait_beside_captures() -> CudaResult {
     relaxed(|| {
         let mut address = 0;

@@ -1,7 +1,8 @@
 //! The streams that the job has named to `vramshim_torch_*`: how they are told apart, and where events can be recorded.
 //!
-//! A stream that the job created has a number of the driver's. The handles of the default streams stand for another stream
-//! in each context, and `CU_STREAM_PER_THREAD` for another in each thread. The identity of such a stream is given here.
+//! A stream that the job created has a number of the driver's. The handles of the default streams stand for another
+//! stream in each context, and `CU_STREAM_PER_THREAD` for another in each thread. The identity of such a stream is
+//! given here.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -171,8 +172,8 @@ impl Lists {
     }
 }
 
-/// Whether this is the default stream of a thread that has ended, so that nobody can name it. The kernel may have given the
-/// thread's id to another thread; then the stream is found later.
+/// Whether this is the default stream of a thread that has ended, so that nobody can name it. The kernel may have given
+/// the thread's id to another thread; then the stream is found later.
 fn has_ended(stream: &LiveStream) -> bool {
     if stream.thread == 0 {
         return false;

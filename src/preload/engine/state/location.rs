@@ -17,8 +17,8 @@ impl Location {
         context: 0,
     };
 
-    /// The context that owns what the calling thread allocates (see `next::memory_context`), and its device. The error says
-    /// why there is none: the thread has no context, or the driver is shutting down.
+    /// The context that owns what the calling thread allocates (see `next::memory_context`), and its device. The error
+    /// says why there is none: the thread has no context, or the driver is shutting down.
     pub fn find() -> CudaResult<Location> {
         let context = next::memory_context()?;
         if context.is_null() {

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
-use config::Config;
+use base::filesystem::{Kind, Storage, kind_of};
+use config::{Config, DefaultFolder, default_folder};
 
 use super::report::Findings;
 use crate::render::format::size;
@@ -24,10 +25,19 @@ pub fn check(findings: &mut Findings, config: &Config) {
             .at("VRAMSHIM_JOURNAL_MAX");
         return;
     }
-    let wanted = config
-        .directory
-        .clone()
-        .unwrap_or_else(|| PathBuf::from("vramshim-JOB"));
+    let wanted = config.directory.clone().unwrap_or_else(|| {
+        let DefaultFolder { path, avoids } = default_folder("JOB");
+        if let Some(avoided) = avoids {
+            findings
+                .note(
+                    CHECK,
+                    format!("the working folder is on {avoided}, so journals are kept on this machine"),
+                    "They are lost with its temporary files. VRAMSHIM_DIR (vramshim run --dir) names another folder.",
+                )
+                .at(path.display().to_string());
+        }
+        path
+    });
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
     let place = wanted.display().to_string();
     let advice = "Choose another folder with VRAMSHIM_DIR (vramshim run --dir); the job would run without a journal.";
@@ -35,7 +45,7 @@ pub fn check(findings: &mut Findings, config: &Config) {
         return;
     };
     let kind = kind_of(existing);
-    let on = kind.map_or_else(String::new, |kind| format!(" on {kind}"));
+    let on = kind.map_or_else(String::new, |kind| format!(" on {}", kind.name));
     if let Some(error) = &trial.no_blocks {
         findings
             .note(
@@ -54,7 +64,21 @@ pub fn check(findings: &mut Findings, config: &Config) {
             )
             .at(&place);
     }
-    if matches!(kind, Some("tmpfs" | "ramfs")) {
+    if let Some(Kind {
+        name,
+        storage: Storage::Remote,
+    }) = kind
+    {
+        findings
+            .warning(
+                CHECK,
+                format!("journals would lie on {name}"),
+                "The job waits for the server whenever a journal grows. If the server cannot write, SIGBUS can end the \
+                 job. Choose a folder on this machine with VRAMSHIM_DIR (vramshim run --dir).",
+            )
+            .at(&place);
+    }
+    if kind.is_some_and(|kind| kind.storage == Storage::Memory) {
         findings
             .note(
                 CHECK,
@@ -163,27 +187,6 @@ fn map(file: &File) -> io::Result<()> {
         libc::munmap(mapped, FIRST_STEP_BYTES);
     }
     Ok(())
-}
-
-/// The name of a filesystem that is known here to be in memory, on a network or in user space; `None` for any other.
-fn kind_of(folder: &Path) -> Option<&'static str> {
-    let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
-    // SAFETY: statfs is plain data, and the call writes it.
-    let kind = unsafe {
-        let mut about: libc::statfs = std::mem::zeroed();
-        (libc::statfs(path.as_ptr(), &mut about) == 0).then_some(about.f_type as u32)?
-    };
-    Some(match kind {
-        0x6969 => "NFS",
-        0x6573_5546 => "FUSE",
-        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
-        0x0bd0_0bd0 => "Lustre",
-        0x4750_4653 => "GPFS",
-        0x0102_1994 => "tmpfs",
-        0x8584_58f6 => "ramfs",
-        0x0102_1997 => "9P",
-        _ => return None,
-    })
 }
 
 fn room(findings: &mut Findings, folder: &Path, most: u64, place: &str) {

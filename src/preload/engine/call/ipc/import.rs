@@ -18,8 +18,8 @@ use base::sync::lock;
 pub struct Imports {
     /// Whether a block was ever imported. Until then questions about addresses look no further.
     ever_used: AtomicBool,
-    /// Held while a block is opened or closed, which may take a while, but waits for no work of the GPU. The table's own
-    /// lock is never held so long.
+    /// Held while a block is opened or closed, which may take a while, but waits for no work of the GPU. The table's
+    /// own lock is never held so long.
     pub one_at_a_time: Mutex<()>,
     table: Mutex<Table>,
 }
@@ -231,8 +231,8 @@ impl Imports {
         }
     }
 
-    /// Takes what was closed while a capture was open, in this context or in all. Taken before a wait begins, because the wait
-    /// says nothing about what is closed later.
+    /// Takes what was closed while a capture was open, in this context or in all. Taken before a wait begins, because
+    /// the wait says nothing about what is closed later.
     pub fn take_closed(&self, context: Option<u64>) -> Closed {
         if !self.ever_used.load(Ordering::Relaxed) {
             return Closed(Vec::new());

@@ -63,7 +63,6 @@ impl Sharing {
         self.imports.find(address)
     }
 
-
     /// A context is about to be destroyed, and the tickets of its blocks become invalid.
     pub fn context_closes(&self, context: u64) {
         self.exports.context_closes(context);
@@ -131,8 +130,8 @@ impl Engine {
         std::iter::once(context).chain(self.state.peers.users_of(context))
     }
 
-    /// Waits for all work of a context and of its peers; returns false if that is not possible now. A context with an error
-    /// runs nothing any more.
+    /// Waits for all work of a context and of its peers; returns false if that is not possible now. A context with an
+    /// error runs nothing any more.
     fn is_idle_after_wait(&self, context: u64) -> bool {
         let wait = |context| context_work::wait(&self.state.captures, context);
         self.users_of(context).all(|context| wait(context) != Ok(false))
@@ -264,8 +263,9 @@ impl Call {
         }
     }
 
-    /// Closes a handle. As in the driver, that waits for the work that may use the memory. The thread waits before it takes
-    /// a lock. It waits for nothing while a capture is open; then mapped memory is unmapped later, when it is not in use.
+    /// Closes a handle. As in the driver, that waits for the work that may use the memory. The thread waits before it
+    /// takes a lock. It waits for nothing while a capture is open; then mapped memory is unmapped later, when it is not
+    /// in use.
     pub fn ipc_close(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let imports = &self.engine.sharing.imports;
         let is_idle = imports.about_to_close(address).is_some_and(|context| {

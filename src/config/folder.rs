@@ -1,0 +1,125 @@
+//! The folder of the journals, if the job names none.
+//!
+//! It is in the working folder, where users look for it. Clusters often have that on a network, where a journal costs
+//! much and can harm the job: what a `cudaMalloc` allocates on disk goes over the network, and a mapped file that the
+//! server cannot write raises SIGBUS. Then the folder is on the machine itself.
+
+use std::fs::{DirBuilder, Metadata};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use base::filesystem;
+
+/// The default folder of a job's journals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultFolder {
+    pub path: PathBuf,
+    /// The remote file system of the working folder, if the journals are elsewhere because of it.
+    pub avoids: Option<&'static str>,
+}
+
+/// The default folder of the job `job`. Makes the user's own folder on the machine if the journals belong there.
+pub fn default_folder(job: &str) -> DefaultFolder {
+    let here = std::path::absolute(".").unwrap_or_else(|_| PathBuf::from("."));
+    let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
+    let others = temporary
+        .into_iter()
+        .chain(["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from));
+    choose(job, &here, others, filesystem::remote, own_folder)
+}
+
+/// Chooses among the working folder and `others`. `remote` names the remote file system of a folder, and `own_folder`
+/// makes the user's folder in another one.
+fn choose(
+    job: &str,
+    here: &Path,
+    others: impl Iterator<Item = PathBuf>,
+    remote: impl Fn(&Path) -> Option<&'static str>,
+    own_folder: impl Fn(&Path) -> Option<PathBuf>,
+) -> DefaultFolder {
+    let name = format!("vramshim-{job}");
+    let avoids = remote(here);
+    let mut local = others.filter(|folder| folder.is_absolute() && folder.is_dir() && remote(folder).is_none());
+    match avoids.and_then(|_| local.find_map(|folder| own_folder(&folder))) {
+        Some(own) => DefaultFolder {
+            path: own.join(name),
+            avoids,
+        },
+        None => DefaultFolder {
+            path: PathBuf::from(name),
+            avoids: None,
+        },
+    }
+}
+
+/// The folder `vramshim-UID` in a folder that others may write too. `None` if it is not the user's alone.
+fn own_folder(folder: &Path) -> Option<PathBuf> {
+    // SAFETY: has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let own = folder.join(format!("vramshim-{user}"));
+    // If it exists already, the check below decides.
+    let _ = DirBuilder::new().mode(0o700).create(&own);
+    let is_private = |about: Metadata| about.is_dir() && about.uid() == user && about.mode() & 0o077 == 0;
+    std::fs::symlink_metadata(&own).is_ok_and(is_private).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use base::filesystem::{Storage, kind};
+
+    const EXT4: u32 = 0xef53;
+    const NFS: u32 = 0x6969;
+    const LUSTRE: u32 = 0x0bd0_0bd0;
+    const TMPFS: u32 = 0x0102_1994;
+
+    /// What is chosen if the working folder, /tmp and /dev have file systems with these numbers.
+    fn chosen(here: u32, tmp: u32, dev: u32) -> DefaultFolder {
+        let number = |folder: &Path| match folder.to_str() {
+            Some("/home") => here,
+            Some("/tmp") => tmp,
+            _ => dev,
+        };
+        let remote = |folder: &Path| {
+            let kind = kind(number(folder)).filter(|kind| kind.storage == Storage::Remote);
+            kind.map(|kind| kind.name)
+        };
+        let others = ["relative", "/nowhere/at/all", "/tmp", "/dev"].map(PathBuf::from);
+        choose("train", Path::new("/home"), others.into_iter(), remote, |folder| {
+            Some(folder.join("own"))
+        })
+    }
+
+    #[test]
+    fn journals_are_on_the_machine_if_the_working_folder_is_not() {
+        let here = DefaultFolder {
+            path: "vramshim-train".into(),
+            avoids: None,
+        };
+        let local = |folder: &str, avoids| DefaultFolder {
+            path: folder.into(),
+            avoids: Some(avoids),
+        };
+        assert_eq!(chosen(EXT4, EXT4, TMPFS), here);
+        assert_eq!(chosen(TMPFS, EXT4, TMPFS), here);
+        assert_eq!(chosen(NFS, EXT4, TMPFS), local("/tmp/own/vramshim-train", "NFS"));
+        assert_eq!(chosen(LUSTRE, NFS, TMPFS), local("/dev/own/vramshim-train", "Lustre"));
+        assert_eq!(chosen(NFS, LUSTRE, NFS), here);
+    }
+
+    #[test]
+    fn a_folder_that_others_can_change_is_not_the_users_own() {
+        let shared = std::env::temp_dir().join(format!("vramshim-folder-{}", std::process::id()));
+        std::fs::create_dir_all(&shared).expect("a folder");
+        let own = own_folder(&shared).expect("a folder of our own");
+        assert_eq!(own_folder(&shared), Some(own.clone()));
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o770)).expect("its mode");
+        assert_eq!(own_folder(&shared), None);
+        std::fs::remove_dir(&own).expect("an empty folder");
+        symlink("/", &own).expect("a link");
+        assert_eq!(own_folder(&shared), None);
+        std::fs::remove_dir_all(&shared).expect("a folder");
+    }
+}
