@@ -1,5 +1,5 @@
 //! The benchmark program, which `scripts/bench` builds and starts. This program measures the cost of an allocate+free
-//! pair and the memory that each strategy reserves. It prints tables or JSON.
+//! pair, what else a process pays, and the memory that each strategy reserves. It prints tables or JSON.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 
 mod contender;
 mod cost;
+mod footprint;
 mod fragmentation;
 mod text;
 
-use contender::{CONTENDERS, Contender, Device, Kind, Places, Round};
+use contender::{CONTENDERS, Contender, Device, Places, Round};
 use cost::{Cost, Plan};
+use footprint::Footprint;
 use fragmentation::Fragmentation;
 use text::Progress;
 
@@ -27,7 +29,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "fragmentation"])]
+    #[arg(long, value_parser = ["cost", "footprint", "fragmentation"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -82,6 +84,21 @@ impl Options {
         self.table.as_deref().is_none_or(|only| only == table)
     }
 
+    fn places(&self) -> Places {
+        Places {
+            release: self.release.clone(),
+            programs: self.programs.clone(),
+            simgpu: self.simgpu.clone(),
+            scratch: self.scratch.clone(),
+        }
+    }
+
+    fn chosen(&self, left_out: &[(&str, &str)], device: Device) -> Vec<Contender> {
+        let mut chosen = cost::chosen(&self.contenders, device);
+        chosen.retain(|contender| !left_out.iter().any(|(name, _)| *name == contender.name));
+        chosen
+    }
+
     /// The names of the contenders that are left out, each with the reason.
     fn left_out(&self) -> Vec<(&str, &str)> {
         self.without.iter().filter_map(|text| text.split_once('=')).collect()
@@ -97,6 +114,9 @@ fn main() -> ExitCode {
     } else {
         Vec::new()
     };
+    let footprint = options
+        .wants("footprint")
+        .then(|| footprint(&options, &left_out, &progress));
     let fragmentation = options
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
@@ -107,11 +127,12 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
-        println!("{:#}", as_json(&options, &left_out, &costs, &fragmentation));
+        println!("{:#}", as_json(&options, &left_out, &costs, &footprint, &fragmentation));
     } else {
-        print(&options, &left_out, &costs, &fragmentation);
+        print(&options, &left_out, &costs, &footprint, &fragmentation);
     }
     let complete = costs.iter().all(Cost::complete)
+        && footprint.as_ref().is_none_or(Footprint::complete)
         && match &fragmentation {
             Some(Ok(fragmentation)) => fragmentation.complete(),
             Some(Err(_)) => options.traces.is_none(),
@@ -121,12 +142,7 @@ fn main() -> ExitCode {
 }
 
 fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Vec<Cost> {
-    let places = Places {
-        release: options.release.clone(),
-        programs: options.programs.clone(),
-        simgpu: options.simgpu.clone(),
-        scratch: options.scratch.clone(),
-    };
+    let places = options.places();
     let plan = options.plan();
     let mut devices = vec![Device::Simulated];
     if options.gpu {
@@ -135,13 +151,15 @@ fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> V
     devices
         .into_iter()
         .map(|device| {
-            let contenders: Vec<Contender> = cost::chosen(&options.contenders, device)
-                .into_iter()
-                .filter(|contender| !left_out.iter().any(|(name, _)| *name == contender.name))
-                .collect();
+            let contenders = options.chosen(left_out, device);
             cost::measure(&plan, device, contenders, &places, progress)
         })
         .collect()
+}
+
+fn footprint(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Footprint {
+    let contenders = options.chosen(left_out, Device::Simulated);
+    footprint::measure(contenders, &options.places(), options.quick, progress)
 }
 
 /// The table of fragmentation, or the reason why there is none.
@@ -163,13 +181,14 @@ fn print(
     options: &Options,
     left_out: &[(&str, &str)],
     costs: &[Cost],
+    footprint: &Option<Footprint>,
     fragmentation: &Option<Result<Fragmentation, String>>,
 ) {
     if !costs.is_empty() {
         println!("{}", machine());
         let measured = |contender: &Contender| costs.iter().any(|cost| cost.has(contender.name));
         for contender in CONTENDERS.iter().filter(|contender| measured(contender)) {
-            println!("  {:<16}{}", contender.name, contender.what);
+            println!("  {:<24}{}", contender.name, contender.what);
         }
         for (name, why) in left_out {
             println!("left out: {name}: {why}");
@@ -178,6 +197,10 @@ fn print(
     for cost in costs {
         println!();
         cost.print();
+    }
+    if let Some(footprint) = footprint {
+        println!();
+        footprint.print();
     }
     match fragmentation {
         Some(Ok(table)) => {
@@ -198,6 +221,7 @@ fn as_json(
     options: &Options,
     left_out: &[(&str, &str)],
     costs: &[Cost],
+    footprint: &Option<Footprint>,
     fragmentation: &Option<Result<Fragmentation, String>>,
 ) -> Value {
     let left_out: Vec<Value> = left_out
@@ -218,6 +242,7 @@ fn as_json(
         "quick": options.quick,
         "left_out": left_out,
         "cost": costs.iter().map(Cost::json).collect::<Vec<_>>(),
+        "footprint": footprint.as_ref().map(Footprint::json),
         "fragmentation": fragmentation,
     })
 }
@@ -234,6 +259,6 @@ fn machine() -> String {
 
 impl Contender {
     fn is_ours(&self) -> bool {
-        self.kind == Kind::Library
+        self.strategy().is_some()
     }
 }
