@@ -1,5 +1,5 @@
-//! What a process pays beside the time of a pair: its first call, host memory for live blocks, and bytes of the journal.
-//! Each figure comes from processes of `grow.c` on the simulated GPU. The contenders take turns.
+//! What a process pays beside the time of a pair: its first call, host memory for live blocks, and bytes of the
+//! journal. Each figure comes from processes of `grow.c` on the simulated GPU. The contenders take turns.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

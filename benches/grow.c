@@ -3,9 +3,9 @@
  *   grow CONTENDER LIVE PAIRS
  *
  * Allocates LIVE blocks of random size, and then PAIRS times frees a random block and allocates another. Prints a line
- * "FIRST_NS BYTES EVENTS": nanoseconds from the loading of the contender until it has handed out its first block; bytes of
- * anonymous memory that the process took for the blocks; and how many allocations and frees there were. If the allocator
- * fails, prints "refused WHY" instead and exits with 1. */
+ * "FIRST_NS BYTES EVENTS": nanoseconds from the loading of the contender until it has handed out its first block;
+ * bytes of anonymous memory that the process took for the blocks; and how many allocations and frees there were. If
+ * the allocator fails, prints "refused WHY" instead and exits with 1. */
 #include "contender.h"
 #include <stdint.h>
 #include <stdio.h>

@@ -1,9 +1,13 @@
 # Makes a table of prices (src/prices/prices.toml) from what the probe `prices` of tests/assumptions prints: lines
-# | call | size | median | least |, with times in microseconds. A part for each call and a part for the size are the line
-# through the smallest and the largest size. Fails if a call was not measured.
+# | call | size | median | least |, with times in microseconds. The parts for each call and for the size come from the
+# line through the smallest and the largest size. Fails if a call was not measured.
 BEGIN { FS = " *[|] *" }
 
-function megabytes(text) { split(text, word, " "); return word[2] == "GiB" ? word[1] * 1024 : word[2] == "MiB" ? word[1] : 0 }
+# 0 for text that is no size.
+function megabytes(text) {
+    split(text, word, " ")
+    return word[2] == "GiB" ? word[1] * 1024 : word[2] == "MiB" ? word[1] : 0
+}
 
 /^on: / { print "# Measured " $0 }
 

@@ -322,7 +322,8 @@ fn measured_prices_become_a_table() {
                  | cuMemCreate | 2 MiB | 10.5 us | 1 us |\n| cuMemCreate | 32 MiB | 99 us | 1 us |\n\
                  | cuMemCreate | 1 GiB | 266 us | 1 us |\n| cuMemMap | 2 MiB | 3.5 us | 1 us |\n\
                  | cuMemMap | 128 MiB | 4 us | 1 us |\n| cuMemSetAccess | 2 MiB | 40 us | 1 us |\n\
-                 | cuMemSetAccess | 128 MiB | 200 us | 1 us |\n| cuMemSetAccess | 2 GiB | 210 us | 1 us |\n| cuMemSetAccess | 64 granules | 9000 us | 1 us |\n\
+                 | cuMemSetAccess | 128 MiB | 200 us | 1 us |\n\
+                 | cuMemSetAccess | 2 GiB | 210 us | 1 us |\n| cuMemSetAccess | 64 granules | 9000 us | 1 us |\n\
                  | cuMemUnmap | 2 MiB | 30 us | 1 us |\n| cuMemUnmap | 128 MiB | 31 us | 1 us |\n\
                  | cuMemRelease | 2 MiB | 20 us | 1 us |\n| cuMemRelease | 128 MiB | 25 us | 1 us |\n\
                  | cuMemAlloc | 2 MiB | 60 us | 1 us |\n| cuMemAlloc | 2 GiB | 571.5 us | 1 us |\n\
