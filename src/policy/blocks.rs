@@ -9,9 +9,8 @@ use std::cell::Cell;
 use hashbrown::HashTable;
 
 use crate::policy::Block;
+use crate::request::UNIT;
 
-/// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
-pub const UNIT: u64 = 512;
 /// Size of a page of a segment, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the
 /// walk to a block longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
 const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
