@@ -1,5 +1,5 @@
 //! The benchmark program, which `scripts/bench` builds and starts. This program measures the cost of an allocate+free
-//! pair and the memory that each strategy reserves. It prints tables or JSON.
+//! pair, what else a process pays, and the memory that each strategy reserves. It prints tables or JSON.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,12 +9,14 @@ use serde_json::{Value, json};
 
 mod contender;
 mod cost;
+mod footprint;
 mod fragmentation;
 mod live;
 mod text;
 
-use contender::{CONTENDERS, Contender, Device, Kind, Places, Round};
+use contender::{CONTENDERS, Contender, Device, Places, Round};
 use cost::{Cost, Plan};
+use footprint::Footprint;
 use fragmentation::Fragmentation;
 use live::Live;
 use text::Progress;
@@ -29,7 +31,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "fragmentation", "live"])]
+    #[arg(long, value_parser = ["cost", "footprint", "fragmentation", "live"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -84,6 +86,29 @@ impl Options {
         self.table.as_deref().is_none_or(|only| only == table)
     }
 
+    fn places(&self) -> Places {
+        Places {
+            release: self.release.clone(),
+            programs: self.programs.clone(),
+            simgpu: self.simgpu.clone(),
+            scratch: self.scratch.clone(),
+        }
+    }
+
+    fn chosen(&self, left_out: &[(&str, &str)], device: Device) -> Vec<Contender> {
+        let mut chosen = cost::chosen(&self.contenders, device);
+        chosen.retain(|contender| !left_out.iter().any(|(name, _)| *name == contender.name));
+        chosen
+    }
+
+    /// The traces of the folder that was given, or those that were generated.
+    fn files(&self) -> Result<Vec<PathBuf>, String> {
+        let folder = self.traces.as_ref().or(self.generated.as_ref());
+        fragmentation::traces(
+            folder.ok_or("no traces were given and none can be generated: give a folder with --traces")?,
+        )
+    }
+
     /// The names of the contenders that are left out, each with the reason.
     fn left_out(&self) -> Vec<(&str, &str)> {
         self.without.iter().filter_map(|text| text.split_once('=')).collect()
@@ -99,6 +124,9 @@ fn main() -> ExitCode {
     } else {
         Vec::new()
     };
+    let footprint = options
+        .wants("footprint")
+        .then(|| footprint(&options, &left_out, &progress));
     let fragmentation = options
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
@@ -112,9 +140,12 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
-        println!("{:#}", as_json(&options, &left_out, &costs, &fragmentation, &live));
+        println!(
+            "{:#}",
+            as_json(&options, &left_out, &costs, &footprint, &fragmentation, &live)
+        );
     } else {
-        print(&options, &left_out, &costs, &fragmentation);
+        print(&options, &left_out, &costs, &footprint, &fragmentation);
         match &live {
             Some(Ok(table)) => {
                 println!();
@@ -125,31 +156,13 @@ fn main() -> ExitCode {
         }
     }
     let complete = costs.iter().all(Cost::complete)
+        && footprint.as_ref().is_none_or(Footprint::complete)
         && match &fragmentation {
             Some(Ok(fragmentation)) => fragmentation.complete(),
             Some(Err(_)) => options.traces.is_none(),
             None => true,
         };
     if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-impl Options {
-    fn places(&self) -> Places {
-        Places {
-            release: self.release.clone(),
-            programs: self.programs.clone(),
-            simgpu: self.simgpu.clone(),
-            scratch: self.scratch.clone(),
-        }
-    }
-
-    /// The traces of the folder that was given, or those that were generated.
-    fn files(&self) -> Result<Vec<PathBuf>, String> {
-        let folder = self.traces.as_ref().or(self.generated.as_ref());
-        fragmentation::traces(
-            folder.ok_or("no traces were given and none can be generated: give a folder with --traces")?,
-        )
-    }
 }
 
 fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Vec<Cost> {
@@ -162,13 +175,15 @@ fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> V
     devices
         .into_iter()
         .map(|device| {
-            let contenders: Vec<Contender> = cost::chosen(&options.contenders, device)
-                .into_iter()
-                .filter(|contender| !left_out.iter().any(|(name, _)| *name == contender.name))
-                .collect();
+            let contenders = options.chosen(left_out, device);
             cost::measure(&plan, device, contenders, &places, progress)
         })
         .collect()
+}
+
+fn footprint(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Footprint {
+    let contenders = options.chosen(left_out, Device::Simulated);
+    footprint::measure(contenders, &options.places(), options.quick, progress)
 }
 
 /// The table of fragmentation, or the reason why there is none.
@@ -189,13 +204,14 @@ fn print(
     options: &Options,
     left_out: &[(&str, &str)],
     costs: &[Cost],
+    footprint: &Option<Footprint>,
     fragmentation: &Option<Result<Fragmentation, String>>,
 ) {
     if !costs.is_empty() {
         println!("{}", machine());
         let measured = |contender: &Contender| costs.iter().any(|cost| cost.has(contender.name));
         for contender in CONTENDERS.iter().filter(|contender| measured(contender)) {
-            println!("  {:<16}{}", contender.name, contender.what);
+            println!("  {:<24}{}", contender.name, contender.what);
         }
         for (name, why) in left_out {
             println!("left out: {name}: {why}");
@@ -204,6 +220,10 @@ fn print(
     for cost in costs {
         println!();
         cost.print();
+    }
+    if let Some(footprint) = footprint {
+        println!();
+        footprint.print();
     }
     match fragmentation {
         Some(Ok(table)) => {
@@ -224,6 +244,7 @@ fn as_json(
     options: &Options,
     left_out: &[(&str, &str)],
     costs: &[Cost],
+    footprint: &Option<Footprint>,
     fragmentation: &Option<Result<Fragmentation, String>>,
     live: &Option<Result<Live, String>>,
 ) -> Value {
@@ -250,6 +271,7 @@ fn as_json(
         "quick": options.quick,
         "left_out": left_out,
         "cost": costs.iter().map(Cost::json).collect::<Vec<_>>(),
+        "footprint": footprint.as_ref().map(Footprint::json),
         "fragmentation": fragmentation,
         "live": live,
     })
@@ -267,6 +289,6 @@ fn machine() -> String {
 
 impl Contender {
     fn is_ours(&self) -> bool {
-        self.kind == Kind::Library
+        self.strategy().is_some()
     }
 }

@@ -1,5 +1,5 @@
-//! The contenders: the allocators that are measured. Each contender runs in processes of `pair.c`. Such a process
-//! allocates its live blocks, then runs one round for each line on its stdin.
+//! The contenders: the allocators that are measured. Each contender runs in processes of `pair.c` or
+//! `grow.c`. A process of `pair.c` allocates its live blocks, then runs one round for each line on its stdin.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Enough for a million live blocks, whose mean size is 512 KiB.
-const SIMULATED_MEMORY: &str = "1TiB";
+/// The memory of the simulated device for `pair.c`: enough for a million live blocks, whose mean size is 512 KiB.
+const MEMORY_OF_PAIRS: &str = "1TiB";
 
 /// Variables that are removed from the environment, because they would change the result.
 pub const FOREIGN: [&str; 14] = [
@@ -56,8 +56,10 @@ pub struct Places {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// `pair` under the library, with a journal. The contender has the name of its strategy.
-    Library,
+    /// cuMemAlloc under the library with this strategy, with a journal.
+    Library(&'static str),
+    /// `vramshim_torch_alloc` of the library with this strategy, with a journal.
+    Tensors(&'static str),
     /// The driver's functions without the library. The text is the argument CONTENDER of `pair`.
     Driver(&'static str),
     /// A library that `pair` loads and that calls the CUDA runtime. The text is its file name.
@@ -73,21 +75,31 @@ pub struct Contender {
     pub kind: Kind,
 }
 
-pub const CONTENDERS: [Contender; 8] = [
+pub const CONTENDERS: [Contender; 10] = [
+    Contender {
+        name: "naive_best_fit_tensors",
+        what: "vramshim_torch_alloc: in stream order, as torch",
+        kind: Kind::Tensors("naive_best_fit"),
+    },
+    Contender {
+        name: "auto_growth_tensors",
+        what: "vramshim_torch_alloc: in stream order, as torch",
+        kind: Kind::Tensors("auto_growth"),
+    },
     Contender {
         name: "naive_best_fit",
-        what: "vramshim",
-        kind: Kind::Library,
+        what: "cuMemAlloc under the library: each free waits, as bare",
+        kind: Kind::Library("naive_best_fit"),
     },
     Contender {
         name: "auto_growth",
-        what: "vramshim",
-        kind: Kind::Library,
+        what: "cuMemAlloc under the library: each free waits, as bare",
+        kind: Kind::Library("auto_growth"),
     },
     Contender {
         name: "passthrough",
-        what: "vramshim",
-        kind: Kind::Library,
+        what: "cuMemAlloc under the library: each free waits, as bare",
+        kind: Kind::Library("passthrough"),
     },
     Contender {
         name: "bare",
@@ -128,28 +140,46 @@ impl Contender {
         }
     }
 
-    fn command(&self, places: &Places, device: Device, load: &Load, journals: &Path) -> Command {
-        let pair = places.programs.join("pair");
-        let mut command = match self.kind {
-            Kind::Library => {
+    /// The strategy of a contender that runs under the library.
+    pub fn strategy(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Library(strategy) | Kind::Tensors(strategy) => Some(strategy),
+            _ => None,
+        }
+    }
+
+    /// Runs a program of the bench for this contender with these arguments.
+    pub fn command(
+        &self,
+        places: &Places,
+        device: Device,
+        program: &str,
+        simulated_memory: &str,
+        arguments: &[u64],
+        journals: &Path,
+    ) -> Command {
+        let program = places.programs.join(program);
+        let mut command = match self.strategy() {
+            Some(strategy) => {
                 let mut command = Command::new(places.release.join("vramshim"));
-                command.args(["run", "--quiet", "--strategy", self.name, "--dir"]);
+                command.args(["run", "--quiet", "--strategy", strategy, "--dir"]);
                 command.arg(journals);
                 if device == Device::Simulated {
-                    command.args(["--sim", SIMULATED_MEMORY]);
+                    command.args(["--sim", simulated_memory]);
                 }
-                command.arg("--").arg(&pair);
+                command.arg("--").arg(&program);
                 command
             }
-            _ => Command::new(&pair),
+            None => Command::new(&program),
         };
         match self.kind {
-            Kind::Library => command.arg("driver"),
+            Kind::Library(_) => command.arg("driver"),
+            Kind::Tensors(_) => command.arg("tensors"),
             Kind::Driver(name) => command.arg(name),
             Kind::Runtime(file) => command.arg(places.programs.join(file)),
             Kind::Host => command.arg(places.release.join("libbench_mimalloc.so")),
         };
-        command.args([load.live, load.threads, load.round.milliseconds, load.round.pairs].map(|n| n.to_string()));
+        command.args(arguments.iter().map(u64::to_string));
         for name in FOREIGN {
             command.env_remove(name);
         }
@@ -158,7 +188,7 @@ impl Contender {
             command.env("MIMALLOC_PURGE_DELAY", "-1");
         }
         // For the library, `vramshim run --sim` sets these variables.
-        if device == Device::Simulated && self.kind != Kind::Library {
+        if device == Device::Simulated && self.strategy().is_none() {
             let mut path = places.simgpu.clone().into_os_string();
             if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
                 path.push(":");
@@ -166,7 +196,7 @@ impl Contender {
             }
             command
                 .env("LD_LIBRARY_PATH", path)
-                .env("SIMGPU_MEMORY", SIMULATED_MEMORY);
+                .env("SIMGPU_MEMORY", simulated_memory);
             if let Kind::Runtime(_) = self.kind {
                 // PyTorch's libraries carry an RPATH, which wins over LD_LIBRARY_PATH but not over LD_PRELOAD.
                 command.env("LD_PRELOAD", stand_in_runtimes(&places.simgpu));
@@ -225,7 +255,14 @@ impl Running {
         fs::create_dir_all(&folder).map_err(failed)?;
         let complaints = File::create(folder.join("stderr")).map_err(failed)?;
         let mut child = contender
-            .command(places, device, load, &folder.join("journals"))
+            .command(
+                places,
+                device,
+                "pair",
+                MEMORY_OF_PAIRS,
+                &[load.live, load.threads, load.round.milliseconds, load.round.pairs],
+                &folder.join("journals"),
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(complaints)

@@ -7,7 +7,7 @@
 use comfy_table::Table;
 use serde_json::{Value, json};
 
-use crate::contender::{CONTENDERS, Contender, Device, Load, Places, Round, Running, Sample};
+use crate::contender::{CONTENDERS, Contender, Device, Kind, Load, Places, Round, Running, Sample};
 use crate::text::{self, Progress};
 
 pub const THREADS: [u64; 2] = [1, 2];
@@ -149,7 +149,7 @@ fn add(rounds: &mut Rounds, next: Result<Sample, String>) {
     }
 }
 
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
+pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     numbers.sort_by(f64::total_cmp);
     let middle = numbers.len() / 2;
     match numbers.len() {
@@ -178,9 +178,24 @@ impl Cost {
         median(rounds.iter().map(clock).collect())
     }
 
-    fn against_torch(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
-        let torch = self.contenders.iter().position(|other| other.name == "torch")?;
-        ratio(self.rounds(live, contender, 0), self.rounds(live, torch, 0), clock)
+    fn index_of(&self, name: &str) -> Option<usize> {
+        self.contenders.iter().position(|contender| contender.name == name)
+    }
+
+    fn against(&self, name: &str, live: usize, contender: usize, clock: Clock) -> Option<f64> {
+        let other = self.index_of(name)?;
+        ratio(self.rounds(live, contender, 0), self.rounds(live, other, 0), clock)
+    }
+
+    /// The nanoseconds that the library adds to a call of the driver: half of what it adds to a pair.
+    fn added_to_bare(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
+        let is_library = matches!(self.contenders[contender].kind, Kind::Library(_));
+        let bare = self.index_of("bare").filter(|_| is_library)?;
+        let (Ok(ours), Ok(bare)) = (self.rounds(live, contender, 0), self.rounds(live, bare, 0)) else {
+            return None;
+        };
+        let both = ours.iter().zip(bare);
+        median(both.map(|(ours, bare)| (clock(ours) - clock(bare)) / 2.0).collect())
     }
 
     fn growth(&self, live: usize, contender: usize, clock: Clock) -> Option<f64> {
@@ -242,10 +257,17 @@ impl Cost {
             nanoseconds,
             |cost, live, index| cost.pair(live, index, clock),
         );
+        for other in ["torch", "mimalloc"].into_iter().filter(|other| self.has(other)) {
+            self.table(
+                &format!("the same relative to {other} (less is faster)"),
+                times,
+                |cost, live, index| cost.against(other, live, index, clock),
+            );
+        }
         self.table(
-            "the same relative to torch (less is faster)",
-            times,
-            |cost, live, index| cost.against_torch(live, index, clock),
+            &format!("nanoseconds{of} that the library adds to a call of the driver (cuMemAlloc, cuMemFree)"),
+            |value| format!("{value:.0}"),
+            |cost, live, index| cost.added_to_bare(live, index, clock),
         );
         self.table("the same relative to 1,000 live blocks", times, |cost, live, index| {
             cost.growth(live, index, clock)
@@ -316,9 +338,11 @@ impl Cost {
                     "contender": contender.name,
                     "live": blocks,
                     "ns_per_pair": self.pair(live, index, WALL),
-                    "versus_torch": self.against_torch(live, index, WALL),
+                    "versus_torch": self.against("torch", live, index, WALL),
+                    "versus_mimalloc": self.against("mimalloc", live, index, WALL),
+                    "added_to_bare_ns_per_call": self.added_to_bare(live, index, WALL),
                     "versus_1000_live": self.growth(live, index, WALL),
-                    "processor_versus_torch": self.against_torch(live, index, PROCESSOR),
+                    "processor_versus_torch": self.against("torch", live, index, PROCESSOR),
                     "processor_versus_1000_live": self.growth(live, index, PROCESSOR),
                     "two_threads_throughput": self.two_threads(live, index),
                     "measured": threads,

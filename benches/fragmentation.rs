@@ -138,12 +138,14 @@ impl Fragmentation {
 
     pub fn print(&self) {
         println!("Fragmentation: utilisation = peak live / peak reserved, on a device of 80 GiB");
-        println!("waste = peak reserved - peak live; - if the strategy does not serve every request\n");
+        println!("waste = peak reserved - peak live; - if the strategy does not serve every request");
+        println!("driver ms = the price of all driver calls, from the table of vramshim replay\n");
         let mut table = Table::new();
-        let heads = ["trace", "peak live"]
-            .into_iter()
-            .chain(STRATEGIES)
-            .chain(["driver calls of auto_growth", "waste, auto_growth/torch"]);
+        let heads = ["trace", "peak live"].into_iter().chain(STRATEGIES).chain([
+            "driver ms of auto_growth",
+            "of torch",
+            "waste, auto_growth/torch",
+        ]);
         text::prepare(&mut table, heads.map(str::to_owned));
         for row in &self.rows {
             let Ok(replay) = &row.replay else { continue };
@@ -155,8 +157,10 @@ impl Fragmentation {
                 let utilisation = number(replay, strategy, "utilisation");
                 cells.push(utilisation.map_or("-".to_owned(), |value| format!("{value:.3}")));
             }
-            let calls = served(replay, "auto_growth").and_then(|outcome| outcome["driver_calls"].as_u64());
-            cells.push(calls.map_or("-".to_owned(), text::count));
+            for strategy in ["auto_growth", "torch"] {
+                let ns = number(replay, strategy, "driver_ns");
+                cells.push(ns.map_or("-".to_owned(), |ns| format!("{:.1}", ns / 1e6)));
+            }
             let ratio = waste_against_torch(replay);
             cells.push(ratio.map_or("-".to_owned(), |value| format!("{}x", text::significant(value))));
             table.add_row(cells);
@@ -193,6 +197,8 @@ impl Fragmentation {
                         "peak_live": replay["peak_live"],
                         "utilisation": utilisation,
                         "auto_growth_driver_calls": number(replay, "auto_growth", "driver_calls"),
+                        "auto_growth_driver_ns": number(replay, "auto_growth", "driver_ns"),
+                        "torch_driver_ns": number(replay, "torch", "driver_ns"),
                         "auto_growth_waste": waste(replay, "auto_growth"),
                         "torch_waste": waste(replay, "torch"),
                         "waste_versus_torch": waste_against_torch(replay),

@@ -3,22 +3,15 @@
  *
  *   pair CONTENDER LIVE THREADS MILLISECONDS PAIRS
  *
- *   CONTENDER  driver  cuMemAlloc_v2 and cuMemFree_v2 of the library that is loaded as libcuda.so.1
- *              async   cuMemAllocAsync and cuMemFreeAsync, a stream for each thread
- *              FILE.so pair_allocate, pair_release and pair_start of that library (pair.h)
+ *   CONTENDER  see contender.h
  *   LIVE       live blocks, split evenly among the threads; a thread frees its own only
  *
  * Prints "ready" when the blocks are allocated and were replaced about twice. Then each line on stdin asks for one
  * round of at most MILLISECONDS and PAIRS for each thread. The answer is a line "PAIRS NANOSECONDS PROCESSOR": the
  * pairs of all threads, the wall time, and the sum of the threads' processor time in nanoseconds. If the allocator
  * fails, the program prints "refused WHY" instead and exits with 1. */
-#include "cuda_api.h"
-#include "pair.h"
-#include <dlfcn.h>
+#include "contender.h"
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,102 +29,6 @@ enum {
     TURNOVER_SECONDS = 3,    /* limit for replacing each block about twice */
     STUCK_SECONDS = 120,     /* a process whose round takes longer ends itself */
 };
-
-static int (*allocate)(unsigned long long *, size_t);
-static int (*release)(unsigned long long, size_t);
-
-static void refused(const char *format, ...)
-{
-    static atomic_flag once = ATOMIC_FLAG_INIT;
-    if (atomic_flag_test_and_set(&once)) pause();
-    va_list arguments;
-    va_start(arguments, format);
-    printf("refused ");
-    vprintf(format, arguments);
-    printf("\n");
-    fflush(stdout);
-    _exit(1);
-}
-
-/* ---- contenders */
-
-static void *symbol(void *library, const char *name)
-{
-    void *found = dlsym(library, name);
-    if (!found) refused("no %s", name);
-    return found;
-}
-
-static CUcontext context;
-static CUresult (*set_current)(CUcontext);
-static CUresult (*stream_create)(CUstream *, unsigned);
-static CUresult (*allocate_async)(CUdeviceptr *, size_t, CUstream);
-static CUresult (*free_async)(CUdeviceptr, CUstream);
-static CUresult (*allocate_linear)(CUdeviceptr *, size_t);
-static CUresult (*free_linear)(CUdeviceptr);
-static _Thread_local CUstream stream;
-
-static int linear_allocate(unsigned long long *address, size_t size) { return allocate_linear(address, size); }
-static int linear_release(unsigned long long address, size_t size) { (void)size; return free_linear(address); }
-static int async_allocate(unsigned long long *address, size_t size) { return allocate_async(address, size, stream); }
-static int async_release(unsigned long long address, size_t size) { (void)size; return free_async(address, stream); }
-
-static void open_driver(bool async)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) refused("%s", dlerror());
-    CUresult (*init)(unsigned) = symbol(library, "cuInit");
-    CUresult (*retain)(CUcontext *, CUdevice) = symbol(library, "cuDevicePrimaryCtxRetain");
-    set_current = symbol(library, "cuCtxSetCurrent");
-    CUresult result = init(0);
-    if (result == CUDA_SUCCESS) result = retain(&context, 0);
-    if (result != CUDA_SUCCESS) refused("no context: CUDA error %d", (int)result);
-    if (!async) {
-        allocate_linear = symbol(library, "cuMemAlloc_v2");
-        free_linear = symbol(library, "cuMemFree_v2");
-        allocate = linear_allocate;
-        release = linear_release;
-        return;
-    }
-    stream_create = symbol(library, "cuStreamCreate");
-    allocate_async = symbol(library, "cuMemAllocAsync");
-    free_async = symbol(library, "cuMemFreeAsync");
-    allocate = async_allocate;
-    release = async_release;
-    /* With the largest release threshold the pool keeps its memory. Frameworks set the same value. */
-    CUresult (*get_pool)(CUmemoryPool *, CUdevice) = symbol(library, "cuDeviceGetDefaultMemPool");
-    CUresult (*set)(CUmemoryPool, int, void *) = symbol(library, "cuMemPoolSetAttribute");
-    CUmemoryPool pool;
-    uint64_t threshold = UINT64_MAX;
-    enum { RELEASE_THRESHOLD = 4 };
-    result = get_pool(&pool, 0);
-    if (result == CUDA_SUCCESS) result = set(pool, RELEASE_THRESHOLD, &threshold);
-    if (result != CUDA_SUCCESS) refused("no stream-ordered memory pool: CUDA error %d", (int)result);
-}
-
-static void open_contender(const char *name)
-{
-    if (strcmp(name, "driver") == 0 || strcmp(name, "async") == 0) {
-        open_driver(name[0] == 'a');
-        return;
-    }
-    void *library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-    if (!library) refused("%s", dlerror());
-    const char *(*start)(void) = symbol(library, "pair_start");
-    const char *problem = start();
-    if (problem) refused("%s", problem);
-    allocate = symbol(library, "pair_allocate");
-    release = symbol(library, "pair_release");
-}
-
-static void enter_thread(void)
-{
-    if (set_current && set_current(context) != CUDA_SUCCESS) refused("cuCtxSetCurrent failed");
-    enum { NON_BLOCKING = 1 };
-    if (stream_create && stream_create(&stream, NON_BLOCKING) != CUDA_SUCCESS) refused("cuStreamCreate failed");
-}
-
-/* ---- the loop */
 
 struct block { unsigned long long address; size_t size; };
 

@@ -1,7 +1,7 @@
 //! What calls of the driver cost: a table of prices, and bills of calls.
 //!
-//! `prices.toml` is the only source of the figures. The simulated GPU includes the same file (`src/simgpu/build`). A file
-//! of the same form can replace the figures. `Prices` is the table, and `bill` counts calls and adds up their prices.
+//! `prices.toml` is the only source of the figures; the simulated GPU includes it too (`src/simgpu/build`). A file of the
+//! same form can replace the figures. `Prices` is the table, and `bill` counts calls and adds up their prices.
 
 mod bill;
 

@@ -293,8 +293,8 @@ fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     // 60 us and 20 MiB / GiB of 250 us.
     let mut expected = bill(1, 64_883);
     expected["repetitions"] = vec![bill(1, 64_883)].into();
-    let rest = serde_json::json!({"name": "torch", "peak_reserved": 20 * MIB, "utilisation": 0.1, "share_of_trace": null,
-        "smallest_device": 20 * MIB, "fits": true, "failed": 0});
+    let rest = serde_json::json!({"name": "torch", "peak_reserved": 20 * MIB, "utilisation": 0.1,
+        "share_of_trace": null, "smallest_device": 20 * MIB, "fits": true, "failed": 0});
     expected
         .as_object_mut()
         .unwrap()

@@ -1,9 +1,12 @@
 //! What `vramshim replay` says of driver time, waits and repetitions.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use crate::{MIB, peaks, replay};
-use support::{Job, client};
+use support::{Job, client, root};
 
 const US: u64 = 1000;
 
@@ -298,4 +301,52 @@ fn the_request_that_ended_a_job_is_played() {
         (&(10 * MIB).into(), &0.into())
     );
     assert!(page["notes"].as_array().unwrap().is_empty(), "{page}");
+}
+
+fn table_of(probe: &str) -> std::process::Output {
+    let mut awk = Command::new("awk")
+        .arg("-f")
+        .arg(root().join("scripts/prices.awk"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("awk");
+    awk.stdin.take().unwrap().write_all(probe.as_bytes()).expect("a pipe");
+    awk.wait_with_output().expect("awk")
+}
+
+#[test]
+fn measured_prices_become_a_table() {
+    let probe = "on: A GPU, driver 13000\nholds      prices  (measured here)\n    | call | size | median | least |\n\
+                 | cuMemCreate | 2 MiB | 10.5 us | 1 us |\n| cuMemCreate | 32 MiB | 99 us | 1 us |\n\
+                 | cuMemCreate | 1 GiB | 266 us | 1 us |\n| cuMemMap | 2 MiB | 3.5 us | 1 us |\n\
+                 | cuMemMap | 128 MiB | 4 us | 1 us |\n| cuMemSetAccess | 2 MiB | 40 us | 1 us |\n\
+                 | cuMemSetAccess | 128 MiB | 200 us | 1 us |\n\
+                 | cuMemSetAccess | 2 GiB | 210 us | 1 us |\n| cuMemSetAccess | 64 granules | 9000 us | 1 us |\n\
+                 | cuMemUnmap | 2 MiB | 30 us | 1 us |\n| cuMemUnmap | 128 MiB | 31 us | 1 us |\n\
+                 | cuMemRelease | 2 MiB | 20 us | 1 us |\n| cuMemRelease | 128 MiB | 25 us | 1 us |\n\
+                 | cuMemAlloc | 2 MiB | 60 us | 1 us |\n| cuMemAlloc | 2 GiB | 571.5 us | 1 us |\n\
+                 | cuMemFree | 2 MiB | 70 us | 1 us |\n| cuMemFree | 2 GiB | 60 us | 1 us |\n\
+                 | cuEventRecord | idle | 1.5 us | 1 us |\n1 hold, 0 differ\n";
+    let output = table_of(probe);
+    let expected = "# Measured on: A GPU, driver 13000\ncreate_us = 10\ncreate_us_per_gib = 256\nmap_us = 3.5\n\
+                    access_us_small = 40\naccess_us_large = 200\nunmap_us = 30\nrelease_us = 20\nallocate_us = 59.5\n\
+                    allocate_us_per_gib = 256\nfree_us = 70\nfree_us_per_gib = 0\nevent_us = 1.5\n";
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.starts_with(expected), "{text}");
+    prices::Prices::parse(&text).expect("a table of prices");
+    let unmeasured = table_of(&probe.replace("cuMemFree", "cuOther"));
+    let said = String::from_utf8_lossy(&unmeasured.stderr).into_owned();
+    assert!(
+        !unmeasured.status.success() && said.contains("no cuMemFree of two sizes"),
+        "{said}"
+    );
+    // The probe itself still prints such lines.
+    let script = Command::new(root().join("scripts/assumptions"))
+        .args(["--sim", "--prices"])
+        .output();
+    let text = String::from_utf8(script.expect("scripts/assumptions").stdout).unwrap();
+    assert!(text.contains("access_us_large = "), "{text}");
+    prices::Prices::parse(&text).expect("a table of prices");
 }

@@ -1,10 +1,10 @@
 //! The model device of a replay. It counts bytes, and each call with its price. Its segments lie far apart, so that a
 //! policy never joins two segments by accident.
 //!
-//! The device has a clock. It shows the time of the trace, plus what calls and waits took so far. The GPU is behind: work
-//! is done `lag` after the host submitted it. The host submits work while the time of the trace passes, and none while it
-//! calls the driver or waits. After a wait the GPU has caught up. From then on it falls behind by at most the time of the
-//! trace that has passed, because it has no more work than the host submitted since.
+//! The device has a clock. It shows the time of the trace, plus what calls and waits took so far. The GPU is behind:
+//! work is done `lag` after the host submitted it. The host submits work while the time of the trace passes, and none
+//! while it calls the driver or waits. After a wait the GPU has caught up. From then on it falls behind by at most the
+//! time of the trace that has passed, because it has no more work than the host submitted since.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};

@@ -127,7 +127,8 @@ impl Gathering {
     }
 
     pub(super) fn allocate(&mut self, address: u64, size: u64, way: Way) {
-        // The job went on after the failure: PyTorch gives cached memory back and asks again, others try a smaller size.
+        // The job went on after the failure: PyTorch gives cached memory back and asks again, others try a smaller
+        // size.
         self.failed = None;
         if self.live.contains_key(&address) {
             // The free of the earlier allocation is missing from the trace.

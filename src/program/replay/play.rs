@@ -226,8 +226,8 @@ fn drive(
     (bills, failed)
 }
 
-/// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other request as
-/// a call of `cuMemAlloc`.
+/// One of our policies, called as the library calls it: a tensor as a call of `vramshim_torch_alloc`, any other
+/// request as a call of `cuMemAlloc`.
 struct PolicyAllocator<'a> {
     policy: RefCell<Box<dyn Policy>>,
     device: &'a ModelDevice,

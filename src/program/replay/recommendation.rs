@@ -14,9 +14,9 @@ const EQUAL: u64 = 200;
 /// passthrough always reserves least, but makes a driver call for each request, which waits for the device or the
 /// driver's locks.
 const PASSTHROUGH_CALLS: f64 = 1.5;
-/// A strategy is too slow to save memory if its calls and waits take 1 / TOO_SLOW of the trace's time more than those of
-/// the present strategy. If those take longer than the trace did, the job ran on a device whose calls cost less, such as
-/// the simulated GPU: then no strategy is too slow.
+/// A strategy is too slow to save memory if its calls and waits take 1 / TOO_SLOW of the trace's time more than those
+/// of the present strategy. If those take longer than the trace did, the job ran on a device whose calls cost less,
+/// such as the simulated GPU: then no strategy is too slow.
 const TOO_SLOW: u64 = 10;
 
 #[derive(Debug, PartialEq)]

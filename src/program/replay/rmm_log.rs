@@ -116,7 +116,8 @@ struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the beginning of the first day. RMM writes `HH:MM:SS.ffffff`, older versions `HH:MM:SS:ffffff`.
+    /// Nanoseconds since the beginning of the first day. RMM writes `HH:MM:SS.ffffff`, older versions
+    /// `HH:MM:SS:ffffff`.
     fn read(&mut self, text: &str) -> Option<u64> {
         const DAY_NS: u64 = 86_400_000_000_000;
         let mut fields = text.trim().split([':', '.']);

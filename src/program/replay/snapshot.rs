@@ -122,7 +122,8 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
                 let way = Way::Tensor(event.stream);
                 gathering.allocate(address, event.size.ok_or_else(missing)?, way);
             }
-            // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse it.
+            // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse
+            // it.
             "free_completed" => gathering.free_used_alone(address),
             _ => {}
         }

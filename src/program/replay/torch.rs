@@ -7,16 +7,16 @@
 //! takes the best fitting block of its pool (by size, then address). In the large pool a block is split only if more
 //! than 1 MiB remains.
 //!
-//! A block that another stream has used is pending after its free. An event on that stream tells when the block is free.
-//! Each request asks for the oldest event.
+//! A block that another stream has used is pending after its free. An event on that stream tells when the block is
+//! free. Each request asks for the oldest event.
 //!
-//! If the driver has no memory, the allocator waits for the pending blocks, gives all segments without a live block back
-//! with `cudaFree`, and asks the driver once more. Each `cudaFree` waits for the GPU.
+//! If the driver has no memory, the allocator waits for the pending blocks, gives all segments without a live block
+//! back with `cudaFree`, and asks the driver once more. Each `cudaFree` waits for the GPU.
 //!
 //! With expandable segments each pool has one segment, and blocks are always split. The segment grows at its end by
-//! handles of 2 MiB (small) or 20 MiB (large): one call creates and one maps each handle, and one call gives access to all
-//! of them. Before handles are unmapped and released one by one, the allocator waits for the stream. This model gives back
-//! the free handles at the end of a segment; PyTorch also gives back those in the middle.
+//! handles of 2 MiB (small) or 20 MiB (large): one call creates and one maps each handle, and one call gives access to
+//! all of them. Before handles are unmapped and released one by one, the allocator waits for the stream. This model
+//! gives back the free handles at the end of a segment; PyTorch also gives back those in the middle.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -185,7 +185,8 @@ impl<'a> CachingAllocator<'a> {
         self.segments.insert(start, keep);
     }
 
-    /// Frees the pending blocks whose events are done. Looks at the oldest events only, up to the first that is not done.
+    /// Frees the pending blocks whose events are done. Looks at the oldest events only, up to the first that is not
+    /// done.
     fn free_what_is_done(&mut self) {
         while let Some(&(event, address)) = self.pending.front()
             && self.device.event_is_done(event)

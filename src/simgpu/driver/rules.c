@@ -148,19 +148,23 @@ CUresult fault(const char *function)
     return result;
 }
 
-/* ---- prices. The build makes prices.inc from src/prices/prices.toml, which names the sources of the figures. A call with
- * many handles pays for each. */
+/* ---- prices. The build makes prices.inc from src/prices/prices.toml, which names the sources of the figures. A call
+ * with many handles pays for each. */
 #include "prices.inc"
 
 enum { MIB = 1 << 20 };
 
-static double by_size(double base, double per_gib, uint64_t size) { return base + per_gib * ((double)size / (1 << 30)); }
+static double by_size(double base, double per_gib, uint64_t size)
+{
+    return base + per_gib * ((double)size / (1 << 30));
+}
 
 static double access_us(uint64_t size)
 {
     if (size <= 2 * MIB) return PRICE_ACCESS_US_SMALL;
     if (size >= 128 * MIB) return PRICE_ACCESS_US_LARGE;
-    return PRICE_ACCESS_US_SMALL + (double)(PRICE_ACCESS_US_LARGE - PRICE_ACCESS_US_SMALL) * (double)(size - 2 * MIB) / (126 * MIB);
+    double more = PRICE_ACCESS_US_LARGE - PRICE_ACCESS_US_SMALL;
+    return PRICE_ACCESS_US_SMALL + more * (double)(size - 2 * MIB) / (126 * MIB);
 }
 
 static double price_us(enum priced call, uint64_t size)

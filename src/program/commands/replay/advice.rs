@@ -99,8 +99,8 @@ pub fn recommendation(
             let more_ns = best.lasting_ns().saturating_sub(now.outcome.lasting_ns());
             let duration_ns = trace.duration_ns.unwrap_or_default();
             nothing(format!(
-                "none: {} would reserve {} instead of {before} under {compared_with} (saves {}), but its driver calls and \
-                 waits take {} more, {} of the {} that the trace lasts",
+                "none: {} would reserve {} instead of {before} under {compared_with} (saves {}), but its driver calls \
+                 and waits take {} more, {} of the {} that the trace lasts",
                 set(best.name).unwrap_or_default(),
                 format::size(best.peak_reserved),
                 format::size(bytes),

@@ -10,7 +10,8 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::builder::TypedValueParser;
+use clap::{Args, value_parser};
 
 use base::units::{parse_size, parse_time};
 use config::Config;
@@ -72,17 +73,21 @@ pub struct Replay {
     prices: Option<PathBuf>,
 
     /// How often the trace is played. Between two repetitions all memory is freed
-    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=MOST_REPETITIONS))]
+    #[arg(long, default_value_t = 1, value_name = "NUMBER", value_parser = repetitions())]
     repeat: u64,
 
-    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s. A wait takes so long, and other streams get what
-    /// was freed so much later [default: 0, the GPU is never behind]
+    /// How far the host runs ahead of the GPU, such as 500us, 20ms or 1s. A wait takes so long, and other streams get
+    /// what was freed so much later [default: 0, the GPU is never behind]
     #[arg(long, default_value = "0", hide_default_value = true, value_name = "TIME")]
     lag: String,
 
     /// Print JSON, sizes in bytes and times in nanoseconds
     #[arg(long)]
     json: bool,
+}
+
+fn repetitions() -> impl TypedValueParser {
+    value_parser!(u64).range(1..=MOST_REPETITIONS)
 }
 
 fn strategies() -> String {
@@ -107,18 +112,18 @@ Examples:
 
 torch and torch_expandable are models of PyTorch's caching allocator, paddle_auto_growth and paddle_naive_best_fit of \
 Paddle's own allocators. passthrough gives each request to the driver unchanged, so no strategy can reserve less. \
-Logs, snapshots and journals of vramshim_torch_alloc are requests for tensors: each is played on its stream, and no free \
-waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
+Logs, snapshots and journals of vramshim_torch_alloc are requests for tensors: each is played on its stream, and no \
+free waits. The other requests of journals are played as cuMemAlloc and cuMemFree, whose frees wait.
 
 utilisation is peak live / peak reserved. driver time is the price of all calls, from a table of measured prices \
-(--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all waits, \
-which is 0 without --lag. of trace is driver time and waiting as a share of the time that the trace took.
+(--prices). A wait is for all work of the GPU, inside an allocation or inside a free; waiting is the time of all \
+waits, which is 0 without --lag. of trace is driver time and waiting as a share of the time that the trace took.
 
-With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself should \
-call the driver no more. The frees between two repetitions belong to the second one.
+With --repeat a second table shows the first repetition and the mean of the later ones: a job that repeats itself \
+should call the driver no more. The frees between two repetitions belong to the second one.
 
-The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to 1 MiB \
-or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
+The smallest device is the smallest on which the strategy, giving idle memory back, still serves every request (to \
+1 MiB or 0.1%). The recommendation compares the strategies that can be set with what the job most likely runs now: the \
 journal's strategy, or PyTorch's allocator for logs and snapshots. It weighs memory against driver time and waiting.
 
 Exit codes: 0 done, 1 the trace cannot be read, 2 an option or a table of prices cannot be used.";

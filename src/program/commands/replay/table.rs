@@ -37,7 +37,8 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
     if trace.unmatched > 0 {
         writeln!(
             out,
-            "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may be wrong",
+            "{} do not match the rest (an address allocated twice, or freed without an allocation): the figures may \
+             be wrong",
             format::count(trace.unmatched)
         )?;
     }
@@ -76,8 +77,8 @@ pub fn print(out: &mut impl Write, played: &Played) -> io::Result<()> {
         });
         writeln!(
             out,
-            "\nCalls that change memory, waits, and the time of all calls and waits, in the first repetition and in the mean of the\n\
-             later ones:"
+            "\nCalls that change memory, waits, and the time of all calls and waits, in the first repetition and in \
+             the mean\nof the later ones:"
         )?;
         write_table(out, &heads, cells, heads.len() - 1)?;
     }
