@@ -185,8 +185,8 @@ pub trait Policy: Send {
     /// Gives clean memory without a live block back to the next layer; returns how much.
     fn release_idle(&mut self, memory: &dyn DeviceMemory) -> u64;
 
-    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a device
-    /// or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
+    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a
+    /// device or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
     fn pin(&mut self, address: u64) {
         let _ = address;
     }
