@@ -151,8 +151,8 @@ pub trait Policy: Send {
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
     fn release_idle(&mut self) -> Vec<Work>;
 
-    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a device
-    /// or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
+    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a
+    /// device or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
     fn pin(&mut self, address: u64) {
         let _ = address;
     }

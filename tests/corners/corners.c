@@ -20,6 +20,9 @@ static void handle(void)
     for (int i = 0; i < 3; i++) {
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)blocks[i]), CUDA_ERROR_INVALID_VALUE);
         EXPECT(cuMemRetainAllocationHandle(&physical, (void *)(blocks[i] + 100)), CUDA_ERROR_INVALID_VALUE);
+        CUmemAccessDesc none = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, 0};
+        EXPECT(cuMemSetAccess(blocks[i] & ~(CUdeviceptr)(2 * MIB - 1), 2 * MIB, &none, 1), CUDA_ERROR_INVALID_VALUE);
+        EXPECT(cuMemUnmap(blocks[i] & ~(CUdeviceptr)(2 * MIB - 1), 2 * MIB), CUDA_ERROR_INVALID_VALUE);
     }
     /* Memory that the job mapped itself has a handle. */
     CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};

@@ -3,7 +3,8 @@
  *
  *   alloc NAME BYTES     free NAME          fill NAME SEED     check NAME SEED    range NAME OFFSET    capable NAME
  *   get NAME             open NAME HANDLE   close NAME         device NUMBER      peer NUMBER          access NAME NUMBER
- *   use NAME             capture            end                hazards            synchronise
+ *   use NAME             copy NAME FROM     id NAME           capture            end                hazards
+ *   synchronise
  *   hold NAME            work on the memory waits until `go`
  *   closing NAME         another thread closes the handle; `go` ends the hold, and answers with that thread's result
  *   checkpoint           threads            fork               destroy */
@@ -107,7 +108,7 @@ int main(void)
         sscanf(line, "%31s %159s %159s", command, name, more);
         unsigned long long number = strtoull(more[0] ? more : name, NULL, 0);
         CUipcMemHandle handle;
-        struct block *b = strchr("acfrghou", command[0]) && name[0] ? named(name) : NULL;
+        struct block *b = strchr("acfrghoui", command[0]) && name[0] ? named(name) : NULL;
         if (!strcmp(command, "alloc")) {
             b->size = number;
             printf("%d\n", cuMemAlloc_v2(&b->address, b->size));
@@ -134,7 +135,16 @@ int main(void)
             if (!result) CHECK(cuMemGetAddressRange_v2(NULL, &b->size, b->address));
             printf("%d %llx %zu\n", result, result ? 0 : b->address, result ? 0 : b->size);
         } else if (!strcmp(command, "close")) printf("%d\n", cuIpcCloseMemHandle(b->address));
-        else if (!strcmp(command, "use")) printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
+        else if (!strcmp(command, "copy")) {
+            const struct block *from = named(more);
+            int result = cuMemcpyDtoDAsync_v2(b->address, from->address, from->size, NULL);
+            CUresult end = cuCtxSynchronize();
+            printf("%d\n", result ? result : (int)end);
+        } else if (!strcmp(command, "id")) {
+            CUdeviceptr id = 0;
+            int result = cuPointerGetAttribute(&id, 7, b->address + b->size - 1);
+            printf("%d %llu\n", result, id);
+        } else if (!strcmp(command, "use")) printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));
         else if (!strcmp(command, "hold")) {
             CHECK(cuLaunchHostFunc(user, waits, NULL));
             printf("%d\n", cuMemsetD8Async(b->address, 1, b->size, user));

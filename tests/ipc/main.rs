@@ -193,6 +193,41 @@ fn more_granules_than_one_message_carries() {
 }
 
 #[test]
+fn a_block_of_another_process_is_an_allocation_on_its_device() {
+    for strategy in ALL {
+        let on_two = || Process::start(job(strategy).sim("8GiB", 2));
+        let (mut owner, mut user) = (on_two(), on_two());
+        owner.well(&format!("alloc shared {}", 5 * MIB));
+        owner.well("fill shared 4");
+        let handle = owner.well("get shared");
+        user.well(&format!("open shared {handle}"));
+        let first = user.well("id shared");
+        user.well("device 1");
+        user.well(&format!("alloc mine {}", 5 * MIB));
+        // Without peer access, from either device.
+        user.well("copy mine shared");
+        assert_eq!(user.tell("check mine 4"), "right", "{strategy:?}");
+        user.well("fill mine 8");
+        user.well("device 0");
+        user.well("copy shared mine");
+        assert_eq!(user.tell("check shared 8"), "right", "{strategy:?}");
+        // With peer access, enabled after the block was opened.
+        user.well("device 1");
+        user.well("peer 0");
+        user.well("copy mine shared");
+        assert_eq!(user.tell("check mine 8"), "right", "{strategy:?}");
+        user.well("device 0");
+        user.well("close shared");
+        user.well(&format!("open shared {handle}"));
+        assert_ne!(
+            user.well("id shared"),
+            first,
+            "{strategy:?}: an identity is not used again"
+        );
+    }
+}
+
+#[test]
 fn opened_twice_is_closed_twice() {
     for strategy in ALL {
         let (mut owner, mut user) = pair(strategy);

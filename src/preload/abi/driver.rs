@@ -174,10 +174,10 @@ export! {
     cuMemMap(address: CUdeviceptr, size: usize, offset: usize, handle: Handle, flags: u64)
     enter(cuMemMap) |call, below| call.map_physical(address, size as u64, handle, below);
     cuMemUnmap(address: CUdeviceptr, size: usize) enter(cuMemUnmap) |call, below| {
-        call.unmap_physical(address, size as u64, below)
+        call.unless_pooled(address, || call.unmap_physical(address, size as u64, below))
     };
     cuMemSetAccess(address: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize)
-    enter_running(cuMemMap) |_call, below| below();
+    enter_running(cuMemMap) |call, below| call.unless_pooled(address, below);
     cuMemRetainAllocationHandle(out: *mut Handle, address: *mut c_void)
     enter(cuMemRetainAllocationHandle) |call, below| {
         // SAFETY: `out` is null or writable by the function's contract.

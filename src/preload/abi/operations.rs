@@ -3,6 +3,7 @@
 //! Nearly always the library has no part in them. Then a hook costs the read of one variable.
 #![allow(non_snake_case)]
 #![allow(clippy::missing_safety_doc)] // one contract for all: the CUDA function of the same name
+#![allow(clippy::too_many_arguments)] // as many as the CUDA function of the same name
 
 use std::ffi::c_void;
 
@@ -122,7 +123,7 @@ operations! {
     |call, below| call.end_synchronous(&[to, from], true, below());
 }
 
-// ---- rows and slices -----------------------------------------------------------------------------------------------------
+// ---- rows and slices ------------------------------------------------------------------------------------------------
 
 /// The addresses of both ends.
 fn ends(copy: *const Copy3d) -> [u64; 2] {
@@ -165,7 +166,7 @@ operations! {
     cuMemcpy3DPeer_ptds(copy: *const Copy3d) |call, below| call.end_synchronous(&ends(copy), true, below());
 }
 
-// ---- batches and graphs --------------------------------------------------------------------------------------------------
+// ---- batches and graphs ---------------------------------------------------------------------------------------------
 
 /// The ends of each copy of a batch.
 fn each_of(to: *const CUdeviceptr, from: *const CUdeviceptr, count: usize, visit: impl Fn([Place; 2])) {
@@ -229,7 +230,7 @@ operations! {
     };
 }
 
-// ---- fills -----------------------------------------------------------------------------------------------------------------
+// ---- fills ----------------------------------------------------------------------------------------------------------
 
 operations! {
     cuMemsetD8_v2(to: CUdeviceptr, value: u8, count: usize) |call, below| {

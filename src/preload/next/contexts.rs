@@ -135,8 +135,15 @@ pub fn device_count() -> i32 {
     }
 }
 
+/// Lets devices read and write a mapped range. The access of other devices stays as it is.
+pub fn set_access(address: u64, size: u64, devices: impl Iterator<Item = i32>) -> CudaResult {
+    let access: Vec<CUmemAccessDesc> = devices.map(access_from).collect();
+    // SAFETY: the descriptions outlive the call.
+    check(unsafe { signatures::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) })
+}
+
 /// Access for reading and writing from a device.
-pub fn access_from(device: i32) -> CUmemAccessDesc {
+fn access_from(device: i32) -> CUmemAccessDesc {
     // SAFETY: in this plain C structure zero is a value of every field. The enums are written as the numbers they are.
     unsafe {
         let mut access: CUmemAccessDesc = std::mem::zeroed();

@@ -38,6 +38,7 @@ macro_rules! forward {
             /// # Safety
             /// The caller keeps the contract of the CUDA function of this name.
             #[allow(non_snake_case)]
+            #[allow(clippy::too_many_arguments)] // as many as the function has in the header
             #[inline]
             pub unsafe fn $name($($argument: $type),*) -> i32 {
                 let Some(address) = $slots::$name.get() else { return DriverError::NOT_FOUND.0 };

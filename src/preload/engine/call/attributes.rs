@@ -110,18 +110,20 @@ impl Call {
             return;
         };
         let owner = engine.pools.possible_owner(address).map(|pool| pool.location);
-        let context = owner.map_or(0, |owner| owner.context);
+        let opened = || engine.sharing.location_of(address).map(|(location, _)| location);
+        let context = owner.or_else(opened).map_or(0, |location| location.context);
         let registrations = &engine.state.registrations;
         // SAFETY: the types are those of the attributes: `CUcontext`, `unsigned long long`, `CUdeviceptr`, `size_t`,
         // `unsigned int`, and `bool` as the driver writes it.
         unsafe {
             match (attribute, owner) {
-                // Mapped memory belongs to no context, but to the job a block belongs to the context it was allocated in.
+                // Mapped memory belongs to no context, but to the job a block belongs to the context it was allocated
+                // in.
                 (CONTEXT, Some(owner)) => out.cast::<u64>().write(owner.context),
                 (SYNC_MEMOPS, Some(_)) => out.cast::<bool>().write(registrations.synchronises(first)),
                 (P2P_TOKENS, Some(_)) => self.tokens_given(first, context),
-                // Both identities are unique in the process. The physical memory behind a block has an identity too, but a
-                // block can lie in several pieces of it.
+                // Both identities are unique in the process. The physical memory behind a block has an identity too,
+                // but a block can lie in several pieces of it.
                 (BUFFER_ID | MEMORY_BLOCK_ID, _) => out.cast::<u64>().write(registrations.id(first, context)),
                 // None, as for memory of `cuMemAlloc`: the handles of granules are not the job's to export.
                 (ALLOWED_HANDLE_TYPES, Some(_)) => out.cast::<u64>().write(0),
@@ -138,12 +140,13 @@ impl Call {
         }
     }
 
-    /// The driver gave tokens for a block in a segment. It has set SYNC_MEMOPS by that (cuda.h 13.0:14240), for the whole
-    /// segment and for good. The library keeps the attribute for the block alone.
+    /// The driver gave tokens for a block in a segment. It has set SYNC_MEMOPS by that (cuda.h 13.0:14240), for the
+    /// whole segment and for good. The library keeps the attribute for the block alone.
     fn tokens_given(&self, block: u64, context: u64) {
         self.engine.state.registrations.set_synchronises(block, context, true);
         let off = 0u32;
-        // SAFETY: the pointer is to a variable of this frame. If the call fails, the segment synchronises more than it must.
+        // SAFETY: the pointer is to a variable of this frame. If the call fails, the segment synchronises more than it
+        // must.
         let _ = check(unsafe { next::cuPointerSetAttribute((&raw const off).cast(), SYNC_MEMOPS, block) });
     }
 }

@@ -1,11 +1,11 @@
 //! Copies between devices.
 //!
-//! The driver copies memory of `cuMemAlloc` between any two devices, with peer access or without. Mapped memory it copies
-//! only if the device that copies has access to it; otherwise clients must call `cuMemcpyPeer`, which names the contexts
-//! of both ends (llama.cpp#4620; PyTorch's `CUDACachingAllocator::memcpyAsync`). Jobs take a block for memory of
-//! `cuMemAlloc`. So a copy with an end in mapped memory that the current device cannot reach is forwarded as the peer copy
-//! of the same bytes on the same stream. `cuMemcpyPeer` needs no peer access, because the driver copies by way of the host
-//! if it must.
+//! The driver copies memory of `cuMemAlloc` between any two devices, with peer access or without. Mapped memory it
+//! copies only if the device that copies has access to it; otherwise clients must call `cuMemcpyPeer`, which names the
+//! contexts of both ends (llama.cpp#4620; PyTorch's `CUDACachingAllocator::memcpyAsync`). Jobs take a block for memory
+//! of `cuMemAlloc`. So a copy with an end in mapped memory that the current device cannot reach is forwarded as the
+//! peer copy of the same bytes on the same stream. `cuMemcpyPeer` needs no peer access, because the driver copies by
+//! way of the host if it must.
 //!
 //! Access for all devices at mapping time would cost a call of the driver for each handle and device, would not work
 //! between devices that cannot be peers, and would let kernels write where the driver stops them. It remains for CUDA
@@ -49,11 +49,14 @@ impl Order {
     }
 
     fn is_captured(self) -> bool {
-        self.stream.is_some_and(|stream| {
+        let Some(stream) = self.stream else { return false };
+        is_capturing(|status| {
             // SAFETY: the stream is the job's own.
-            is_capturing(|status| match self.per_thread {
-                true => check(unsafe { next::cuStreamIsCapturing_ptsz(stream, status) }),
-                false => check(unsafe { next::cuStreamIsCapturing(stream, status) }),
+            check(unsafe {
+                match self.per_thread {
+                    true => next::cuStreamIsCapturing_ptsz(stream, status),
+                    false => next::cuStreamIsCapturing(stream, status),
+                }
             })
         })
     }
@@ -145,10 +148,10 @@ impl Call {
         }
     }
 
-    /// The ends of a copy with mapped memory of a policy, and where it is made. `None` if no end is such memory, or an end
-    /// is host memory.
+    /// The ends of a copy with mapped memory of a policy, and where it is made. `None` if no end is such memory, or an
+    /// end is host memory.
     fn ends(&self, places: [Place; 2], context: impl FnOnce() -> Option<u64>) -> Option<(Location, [End; 2])> {
-        let [to, from] = places.map(|place| self.end_in_pool(place));
+        let [to, from] = places.map(|place| self.end_of_ours(place));
         if ![to, from].into_iter().flatten().any(|end| end.mapped) {
             return None;
         }
@@ -166,8 +169,8 @@ impl Call {
         Some((here, ends))
     }
 
-    /// The ends of a copy that the device which copies cannot reach, and that device. `None` if it can reach both, or if the
-    /// copy concerns no mapped memory of a policy.
+    /// The ends of a copy that the device which copies cannot reach, and that device. `None` if it can reach both, or
+    /// if the copy concerns no mapped memory of a policy.
     fn crossing(&self, places: [Place; 2], order: Order) -> Option<(i16, [End; 2])> {
         let (here, ends) = self.ends(places, || order.context())?;
         let peers = &self.engine.state.peers;
@@ -175,13 +178,17 @@ impl Call {
         (!ends.iter().all(is_near)).then_some((here.device, ends))
     }
 
-    fn end_in_pool(&self, place: Place) -> Option<End> {
+    /// An end in a pool, or in a block of another process.
+    fn end_of_ours(&self, place: Place) -> Option<End> {
         let Place::Address(address) = place else { return None };
-        let pool = self.engine.pools.possible_owner(address)?;
-        Some(End {
-            location: pool.location,
-            mapped: pool.maps_memory(),
-        })
+        if let Some(pool) = self.engine.pools.possible_owner(address) {
+            return Some(End {
+                location: pool.location,
+                mapped: pool.maps_memory(),
+            });
+        }
+        let (location, mapped) = self.engine.sharing.location_of(address)?;
+        Some(End { location, mapped })
     }
 
     /// An end outside of the pools. `None` if it is no memory of a device.
@@ -220,7 +227,7 @@ impl Call {
             }
             if next::can_access_peer(i32::from(user), i32::from(owner)) {
                 self.engine.state.peers.note_copies(user, owner);
-                relaxed(|| self.engine.pools.allow_peers(owner));
+                relaxed(|| self.engine.allow_peers(owner));
             } else {
                 warn_of_copies(user, owner);
             }
@@ -241,8 +248,8 @@ fn place_of(side: &Side) -> Option<Place> {
     }
 }
 
-/// The device and context of memory that the driver knows. Managed memory can be reached from everywhere, so it is where
-/// the caller is.
+/// The device and context of memory that the driver knows. Managed memory can be reached from everywhere, so it is
+/// where the caller is.
 fn location_of(address: u64, here: Location) -> Option<Location> {
     /// `CU_MEMORYTYPE_DEVICE`
     const DEVICE_MEMORY: u32 = 2;

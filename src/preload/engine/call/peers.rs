@@ -1,9 +1,18 @@
 //! Peer access: one device uses memory of another.
 
-use crate::engine::Call;
 use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
 use crate::next;
 use base::cuda::{CudaResult, HOST_DEVICE};
+
+impl Engine {
+    /// Gives the peers of a device access to all of its memory that the library has mapped.
+    pub(super) fn allow_peers(&self, device: i16) {
+        self.pools.allow_peers(device);
+        self.sharing
+            .allow_peers(device, self.state.peers.with_access_to(device));
+    }
+}
 
 impl Call {
     /// The current context may use memory of the context `peer` from now on, or no longer may.
@@ -15,7 +24,7 @@ impl Call {
             let owner = Location { device, context };
             self.engine.state.peers.note(user, owner, may);
             if may {
-                self.engine.pools.allow_peers(device);
+                self.engine.allow_peers(device);
             }
         }
         Ok(())

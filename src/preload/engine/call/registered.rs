@@ -3,10 +3,11 @@
 //! A block that was registered is pinned until it is freed, so the physical memory behind it stays the same.
 //!
 //! SYNC_MEMOPS makes synchronous copies and fills end before they return, so that a network card never sends old bytes
-//! (cuda.h 13.0:14811, ucx#4188). The driver keeps it for a whole allocation, and refuses it for mapped memory (ucx#9895,
-//! libfabric#12853). The library keeps it for the block under every policy, and does what it promises: after each
-//! synchronous operation on such a block it waits for the operation's stream. The flag of the context that does the same
-//! (CU_CTX_SYNC_MEMOPS) would concern all memory, and to set it takes a lock of the driver's that launches hold (ucx#11705).
+//! (cuda.h 13.0:14811, ucx#4188). The driver keeps it for a whole allocation, and refuses it for mapped memory
+//! (ucx#9895, libfabric#12853). The library keeps it for the block under every policy, and does what it promises:
+//! after each synchronous operation on such a block it waits for the operation's stream. The flag of the context that
+//! does the same (CU_CTX_SYNC_MEMOPS) would concern all memory, and to set it takes a lock of the driver's that
+//! launches hold (ucx#11705).
 
 use std::ffi::c_void;
 
@@ -84,8 +85,8 @@ impl Call {
     }
 
     /// Synchronous operations that began earlier are done when SYNC_MEMOPS is set (cuda.h 13.0:14815). They are on the
-    /// default streams of the block's context and of the caller's. A wait for a default stream breaks a capture, so none is
-    /// made while one is open. The operations are over soon in any case.
+    /// default streams of the block's context and of the caller's. A wait for a default stream breaks a capture, so
+    /// none is made while one is open. The operations are over soon in any case.
     fn wait_for_synchronous_operations(&self, context: u64) {
         if self.engine.state.captures.any_open() {
             return;
@@ -104,8 +105,9 @@ impl Call {
         }
     }
 
-    /// A synchronous operation on these addresses has returned `result`. If one of them lies in a block with SYNC_MEMOPS,
-    /// waits until the operation is done. `per_thread` is its variant: the default stream of the thread, or the legacy one.
+    /// A synchronous operation on these addresses has returned `result`. If one of them lies in a block with
+    /// SYNC_MEMOPS, waits until the operation is done. `per_thread` is its variant: the default stream of the thread,
+    /// or the legacy one.
     pub fn end_synchronous(&self, addresses: &[u64], per_thread: bool, result: CudaResult) -> CudaResult {
         let (pools, registrations) = (&self.engine.pools, &self.engine.state.registrations);
         if result.is_err() || !registrations.any_synchronises() {

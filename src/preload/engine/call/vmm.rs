@@ -154,6 +154,14 @@ impl Call {
         Ok(())
     }
 
+    /// To the job, a block is memory of `cuMemAlloc`, which it did not map.
+    pub fn unless_pooled(&self, address: u64, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        match self.engine.pools.is_pooled(address) {
+            true => Err(DriverError::INVALID_VALUE),
+            false => ask(),
+        }
+    }
+
     pub fn release_physical(&self, handle: Handle, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         // The lock is held across the call: as soon as the handle is free, the driver may give it out again.
         let mut physical = lock(&self.engine.physical);

@@ -12,9 +12,7 @@ use crate::engine::state::live_streams::Place;
 use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
-use crate::next::{
-    self, CUevent, CUmemAccessDesc, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR,
-};
+use crate::next::{self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::sync::lock;
@@ -222,15 +220,12 @@ impl Growth {
     }
 
     fn set_access(&self, address: u64, size: u64, devices: impl Iterator<Item = i32>) -> CudaResult {
-        let access: Vec<CUmemAccessDesc> = devices.map(next::access_from).collect();
-        // SAFETY: the descriptions outlive the call.
-        let set = || unsafe { next::cuMemSetAccess(address, size as usize, access.as_ptr(), access.len()) };
-        self.in_context(|| check(set()))
+        self.in_context(|| next::set_access(address, size, devices))
     }
 
-    /// Gives access to all that is mapped to those devices that need it and do not have it yet: one call for each run of
-    /// mappings side by side. No device ever loses access, because the driver's `cuCtxDisablePeerAccess` concerns memory
-    /// that it allocated.
+    /// Gives access to all that is mapped to those devices that need it and do not have it yet: one call for each run
+    /// of mappings side by side. No device ever loses access, because the driver's `cuCtxDisablePeerAccess` concerns
+    /// memory that it allocated.
     pub fn grant_access(&self, memory: VirtualMemory) -> CudaResult {
         let new = self.users().without(self.pool.granted());
         if new.is_empty() {
@@ -442,9 +437,8 @@ impl DeviceMemory for Growth {
     }
 
     fn mapped(&self, address: u64, size: u64, moved: bool) {
-        if !self.pool.has_mapped_memory() && next::device_count() > 1 {
-            // Copies between devices now need the library.
-            operations::watch();
+        if !self.pool.has_mapped_memory() {
+            operations::memory_is_mapped();
         }
         self.gained(address, size, moved);
     }

@@ -26,8 +26,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Notes whether `user` may use the memory of `owner`. After access is disabled, ranges that are mapped already stay
-    /// accessible until they are unmapped, which harms neither context.
+    /// Notes whether `user` may use the memory of `owner`. After access is disabled, mapped memory stays accessible,
+    /// which harms neither context.
     pub fn note(&self, user: Location, owner: Location, may: bool) {
         let mut allowed = lock(&self.allowed);
         if may {

@@ -1,7 +1,7 @@
 //! What the job asked for single blocks: an identity, or that synchronous operations on them end before they return.
 //!
-//! The driver keeps both for whole allocations. A block is a part of one, so the library keeps them here, until the block
-//! is freed. A table entry exists only for blocks that the job asked about.
+//! The driver keeps both for whole allocations. A block is a part of one, so the library keeps them here, until the
+//! block is freed. A table entry exists only for blocks that the job asked about.
 
 use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,8 +11,8 @@ use dashmap::DashMap;
 use super::ledger::AddressHasher;
 use super::operations;
 
-/// The driver counts its identities up from a small number (cuda.h: they are never used again), so the library's are far
-/// above. They are positive as signed numbers too.
+/// The driver counts its identities up from a small number (cuda.h: they are never used again), so the library's are
+/// far above. They are positive as signed numbers too.
 const FIRST_ID: u64 = 1 << 62;
 
 #[derive(Clone, Copy, Default)]

@@ -9,6 +9,8 @@ use super::mapping::{ask, malformed, map_granules, unmap};
 use super::refusal::Refusal;
 use super::ticket::{self, Ticket};
 use crate::engine::state::location::Location;
+use crate::engine::state::operations;
+use crate::engine::state::peers::DeviceSet;
 use crate::next;
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
@@ -76,6 +78,40 @@ impl Imports {
         let table = lock(&self.table);
         let (_, import) = table.by_address.range(..=address).next_back()?;
         (address - import.address < import.size).then_some((import.address, import.size))
+    }
+
+    /// Where the block was opened that holds `address`, and whether the library mapped it.
+    pub fn location_of(&self, address: u64) -> Option<(Location, bool)> {
+        if !self.ever_used.load(Ordering::Relaxed) {
+            return None;
+        }
+        let table = lock(&self.table);
+        let (_, import) = table.by_address.range(..=address).next_back()?;
+        let is_mapped = matches!(import.held, Held::Range { .. });
+        (address - import.address < import.size).then_some((import.location, is_mapped))
+    }
+
+    /// Gives devices access to the blocks that are mapped on `device`.
+    pub fn allow_peers(&self, device: i16, peers: DeviceSet) {
+        if !self.ever_used.load(Ordering::Relaxed) || peers.is_empty() {
+            return;
+        }
+        let imports = lock(&self.table);
+        let of_device = imports
+            .by_address
+            .values()
+            .filter(|import| import.location.device == device);
+        let ranges: Vec<(u64, u64, u64)> = of_device
+            .filter_map(|import| match import.held {
+                Held::Range { base, size } => Some((import.location.context, base, size)),
+                Held::Segment(_) => None,
+            })
+            .collect();
+        drop(imports);
+        for (context, base, size) in ranges {
+            // A peer of this device need not be one of the device that the memory is on.
+            let _ = next::in_context(context, || next::set_access(base, size, peers.devices()));
+        }
     }
 
     /// Opens a block once more that is open on this device already. `None` if it is not open.
@@ -150,7 +186,8 @@ impl Imports {
     }
 
     /// Makes the block of a ticket visible in the current context.
-    pub fn open(&self, ticket: &Ticket, location: Location, flags: u32) -> Result<Import, Refusal> {
+    /// `peers` are the other devices that need access to memory of its device.
+    pub fn open(&self, ticket: &Ticket, location: Location, peers: DeviceSet, flags: u32) -> Result<Import, Refusal> {
         if ticket.version != ticket::VERSION {
             return Err(Refusal {
                 error: DriverError::INVALID_VALUE,
@@ -175,7 +212,8 @@ impl Imports {
                 if offset.checked_add(ticket.size).is_none_or(|end| end > total) {
                     return Err(malformed("a block that ends behind its memory"));
                 }
-                let base = map_granules(&channel, size, count, location)?;
+                let base = map_granules(&channel, size, count, location, peers)?;
+                operations::memory_is_mapped();
                 (base, offset, Held::Range { base, size: total })
             }
         };

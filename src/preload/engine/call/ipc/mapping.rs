@@ -9,6 +9,7 @@ use super::channel::{self, Channel};
 use super::refusal::Refusal;
 use super::ticket::Ticket;
 use crate::engine::state::location::Location;
+use crate::engine::state::peers::DeviceSet;
 use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 
@@ -73,8 +74,15 @@ pub fn ask(ticket: &Ticket) -> Result<(Channel, Answer), Refusal> {
     Ok((channel, answer))
 }
 
-/// Takes over granules and maps them side by side, accessible from the current device: all of them or none.
-pub fn map_granules(channel: &Channel, size: u64, count: u64, location: Location) -> Result<u64, Refusal> {
+/// Takes over granules and maps them side by side, accessible from the current device and its peers: all of them or
+/// none.
+pub fn map_granules(
+    channel: &Channel,
+    size: u64,
+    count: u64,
+    location: Location,
+    peers: DeviceSet,
+) -> Result<u64, Refusal> {
     let total = size * count;
     let mut base = 0;
     // SAFETY: the pointer is to a variable of this frame.
@@ -82,9 +90,13 @@ pub fn map_granules(channel: &Channel, size: u64, count: u64, location: Location
         .map_err(|error| Refusal::by_driver(error, "no address space for it"))?;
     let mut mapped = 0;
     let outcome = map_each(channel, base, size, total, &mut mapped).and_then(|()| {
-        let access = next::access_from(i32::from(location.device));
-        // SAFETY: the description outlives the call.
-        check(unsafe { next::cuMemSetAccess(base, total as usize, &access, 1) }).map_err(|error| Refusal {
+        let own = || std::iter::once(i32::from(location.device));
+        let outcome = match next::set_access(base, total, own().chain(peers.devices())) {
+            // A peer of this device need not be one of the device that the memory is on.
+            Err(_) if !peers.is_empty() => next::set_access(base, total, own()),
+            outcome => outcome,
+        };
+        outcome.map_err(|error| Refusal {
             error,
             why: format!(
                 "this device may not use it (CUDA error {}): is there peer access between the two?",

@@ -24,6 +24,7 @@ use crate::engine::pools::Pools;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::context_work;
 use crate::engine::state::location::Location;
+use crate::engine::state::peers::DeviceSet;
 use crate::engine::{Call, Engine};
 use crate::next::{CUdeviceptr, CUipcMemHandle};
 use base::api::Class;
@@ -61,6 +62,16 @@ impl Sharing {
     /// The block of another process that holds `address`: first address and bytes.
     pub fn imported(&self, address: u64) -> Option<(u64, u64)> {
         self.imports.find(address)
+    }
+
+    /// Where the block of another process was opened that holds `address`, and whether the library mapped it.
+    pub fn location_of(&self, address: u64) -> Option<(Location, bool)> {
+        self.imports.location_of(address)
+    }
+
+    /// Gives devices access to what is mapped on `device`.
+    pub fn allow_peers(&self, device: i16, peers: DeviceSet) {
+        self.imports.allow_peers(device, peers);
     }
 
     /// A context is about to be destroyed, and the tickets of its blocks become invalid.
@@ -245,7 +256,8 @@ impl Call {
             _ => 0,
         };
         let ask = || {
-            let one = sharing.imports.open(ticket, location, flags);
+            let peers = self.engine.state.peers.with_access_to(location.device);
+            let one = sharing.imports.open(ticket, location, peers, flags);
             let result = one.as_ref().map(|_| ()).map_err(|refusal| refusal.error);
             opened.replace(Some(one));
             result
