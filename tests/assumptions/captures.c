@@ -134,6 +134,16 @@ PROBE(event_record_in_capture, NEEDED,
     in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
 }
 
+static CUresult record_context_event(void) { return cu(cuCtxRecordEvent)(contexts[0], event); }
+
+PROBE(context_event_in_capture, TELLS, "cuCtxRecordEvent answers 900 and breaks a capture of any mode in the context",
+      "cuda.h 13.0:7026, \"the call will invalidate all the conflicting captures\"")
+{
+    record_before();
+    driver_function("cuCtxRecordEvent");
+    in_each_mode(record_context_event, REFUSED, REFUSED, REFUSED);
+}
+
 static CUdeviceptr allocated;
 static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
 static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }

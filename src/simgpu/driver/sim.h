@@ -20,7 +20,7 @@ struct config {
     uint64_t memory[MAX_DEVICES];
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
-    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits;
+    bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, free_waits_for_peers, unmap_waits, mapping_waits, aliases;
     uint64_t granularity, context_bytes, pool_chunk;
     int driver_version;
     const char *truth, *state;

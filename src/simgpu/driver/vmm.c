@@ -255,7 +255,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     Allocation *a = handle_of(handle), *range = table_find_range(address);
     uint64_t granularity = config()->granularity;
     REQUIRE(a && range && size && size % granularity == 0 && address % granularity == 0 && offset == 0 && size <= a->requested);
-    REQUIRE(address + size <= range->address + range->span);
+    REQUIRE(address + size <= range->address + range->span && (config()->aliases || !a->mappings));
     struct Region *region = range->region;
     uint64_t first = (address - range->address) / granularity, count = size / granularity;
     for (uint64_t i = first; i < first + count; i++) REQUIRE(!region->mappings[i]);
@@ -311,6 +311,8 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
 {
     PRICED;
     ENTER_WORKING("cuMemSetAccess");
+    struct mapping *start = config()->mapping_waits ? find_mapping(address) : NULL;
+    if (start && start->physical->device >= 0) work_wait_users(primary_of(start->physical->device));
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && range);
     for (uint64_t at = address; at < address + size; at += config()->granularity) REQUIRE(mapping_at(range, at));
