@@ -13,6 +13,7 @@
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
 //! - `free_index`, `blocks`: the data structures of the arena
+//! - `needs`: what each strategy needs of the driver, and what it does without it
 //! - `policy`, `device_memory`: the types and traits that all of them share
 
 mod arena;
@@ -22,6 +23,7 @@ mod blocks;
 pub mod device_memory;
 mod free_index;
 mod naive_best_fit;
+pub mod needs;
 mod policy;
 pub mod slabs;
 
@@ -50,6 +52,18 @@ pub struct Settings {
     pub free_idle_chunk: bool,
     /// Whether auto_growth gives idle chunks back before it obtains a new one.
     pub free_when_no_cache_hit: bool,
+    /// How auto_growth may use virtual memory management. No variable sets this: `needs` says why it is restricted.
+    pub mapping: Mapping,
+}
+
+/// How a policy may use virtual memory management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    Free,
+    /// Physical memory is mapped once, and stays where it is until it is given back.
+    InPlace,
+    /// It is not used.
+    None,
 }
 
 impl Default for Settings {
@@ -61,6 +75,7 @@ impl Default for Settings {
             chunk_bytes: 0,
             free_idle_chunk: false,
             free_when_no_cache_hit: false,
+            mapping: Mapping::Free,
         }
     }
 }
@@ -166,6 +181,7 @@ strategies! {
         create: Some(|settings| {
             over_arena(AutoGrowth::new(
                 settings.chunk_bytes,
+                settings.mapping,
                 ChunkRules {
                     least_bytes: settings.chunk_bytes,
                     release_when_idle: settings.free_idle_chunk,

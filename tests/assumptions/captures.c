@@ -39,7 +39,7 @@ static void in_each_mode(CUresult (*action)(void), enum wanted global, enum want
     }
 }
 
-PROBE(begin_capture_does_not_wait, NEEDED,
+PROBE(begin_capture_does_not_wait, TELLS,
       "cuStreamBeginCapture returns while work blocks, on its own stream too",
       "cuda.h 13.0:15348, nothing is said to wait")
 {
@@ -148,7 +148,7 @@ static CUdeviceptr allocated;
 static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
 static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
 
-PROBE(alloc_in_capture, NEEDED,
+PROBE(alloc_in_capture, TELLS,
       "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
       "cuda.h 13.0:15442-15466")
 {

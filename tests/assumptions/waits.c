@@ -5,7 +5,7 @@
 
 enum { SIZE = 4 * MIB };
 
-PROBE(free_waits, NEEDED,
+PROBE(free_waits, TELLS,
       "cuMemFree returns after the work on a non-blocking stream that uses the memory: pinned memory can be read then",
       "rmm#1655; pytorch#19222; only \"may\" in cuda.h 13.0:8684")
 {
@@ -26,7 +26,7 @@ PROBE(free_waits, NEEDED,
     }
 }
 
-PROBE(free_waits_for_unrelated_work, TELLS, "cuMemFree also waits for work of its context that does not use the memory",
+PROBE(free_waits_for_unrelated_work, NEEDED, "cuMemFree also waits for work of its context that does not use the memory",
       "pytorch#50925 quoting NVIDIA; cupy#2898; kokkos#9307 denies it for CUDA 12 and 13")
 {
     begin();
@@ -133,7 +133,7 @@ PROBE(context_event_covers_its_streams, NEEDED,
     }
 }
 
-PROBE(alloc_does_not_wait, NEEDED, "cuMemAlloc returns while other work blocks, also of a size that was freed before",
+PROBE(alloc_does_not_wait, TELLS, "cuMemAlloc returns while other work blocks, also of a size that was freed before",
       "cupy#2898; nccl#239 and pytorch#880 rely on it; forum 110906")
 {
     begin();
@@ -150,7 +150,7 @@ PROBE(alloc_does_not_wait, NEEDED, "cuMemAlloc returns while other work blocks, 
     }
 }
 
-PROBE(alloc_does_not_wait_for_peers, NEEDED,
+PROBE(alloc_does_not_wait_for_peers, TELLS,
       "cuMemAlloc on device 0 returns while work of device 1 blocks, with peer access both ways",
       "nccl#239, pytorch#880: one thread launches both halves of a collective")
 {
@@ -192,7 +192,7 @@ PROBE(create_map_access_beside_blocked_work, NEEDED, "cuMemCreate, cuMemMap and 
     }
 }
 
-PROBE(unmap_beside_blocked_work, TELLS, "cuMemUnmap and cuMemRelease of memory that no work uses return while other work blocks",
+PROBE(unmap_beside_blocked_work, NEEDED, "cuMemUnmap and cuMemRelease of memory that no work uses return while other work blocks",
       "cuda-python#2886, vllm#43020: unmap does not wait; pytorch#96995 and note_sync of cuda.h 13.0:13078 leave it open")
 {
     begin();

@@ -34,6 +34,7 @@ mod views;
 
 use base::cuda::DriverError;
 
+use crate::Mapping;
 use crate::arena::{Arena, Request};
 use crate::arena_policy::ArenaPolicy;
 use crate::blocks::Id;
@@ -56,15 +57,21 @@ pub struct AutoGrowth {
     chunks: Chunks,
     /// The size of a granule that was set.
     wanted_granule_bytes: u64,
+    mapping: Mapping,
     /// How many more large requests get the best place.
     searches_left: u32,
 }
 
 impl AutoGrowth {
-    pub fn new(wanted_granule_bytes: u64, chunk_rules: ChunkRules) -> Self {
+    pub fn new(wanted_granule_bytes: u64, mapping: Mapping, chunk_rules: ChunkRules) -> Self {
+        let growth = match mapping {
+            Mapping::None => Growth::Chunks,
+            Mapping::Free | Mapping::InPlace => Growth::Undecided,
+        };
         AutoGrowth {
-            growth: Growth::Undecided,
+            growth,
             wanted_granule_bytes,
+            mapping,
             searches_left: 0,
             chunks: Chunks::new(chunk_rules),
         }
@@ -106,6 +113,7 @@ impl ArenaPolicy for AutoGrowth {
             granules,
             memory,
             request,
+            may_move: self.mapping == Mapping::Free,
             searches_left: &mut self.searches_left,
         };
         match search.serve() {

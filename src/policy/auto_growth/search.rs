@@ -60,6 +60,8 @@ pub struct Search<'a> {
     pub granules: &'a mut Granules,
     pub memory: &'a dyn DeviceMemory,
     pub request: &'a Request,
+    /// Whether granules may be mapped elsewhere, or a second time.
+    pub may_move: bool,
     /// How many more large requests get the best place.
     pub searches_left: &'a mut u32,
 }
@@ -116,7 +118,7 @@ impl Search<'_> {
     /// Finds the best place in all free memory. Composes a free block if that is better, with new memory if need be.
     fn place(&mut self, region: Region) -> Result<Block, DriverError> {
         // Nothing may be unmapped while a stream capture is open.
-        let may_move = !self.memory.is_capturing();
+        let may_move = self.may_move && !self.memory.is_capturing();
         if may_move {
             self.granules.gather(self.arena, self.memory);
         }

@@ -1,5 +1,6 @@
 //! Calls of the next layer that are made in a given context, and facts about contexts and devices.
 
+use std::ffi::CStr;
 use std::ptr;
 
 use super::signatures::{self, CUcontext, CUmemAccessDesc};
@@ -62,4 +63,12 @@ pub fn access_from(device: i32) -> CUmemAccessDesc {
         (*location).id = device;
         access
     }
+}
+
+/// The name of a device; empty if the next layer does not tell.
+pub fn device_name(device: i32) -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the length is one byte less than the buffer's, so a NUL always ends the name.
+    unsafe { signatures::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, device) };
+    CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }

@@ -189,6 +189,7 @@ macro_rules! called_driver_functions {
             cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
             cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
             cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
+            cuDriverGetVersion(out: *mut i32);
             cuDeviceGetName(out: *mut c_char, length: i32, device: CUdevice);
             cuDeviceGetUuid(out: *mut CUuuid, device: CUdevice);
             cuDeviceGetUuid_v2(out: *mut CUuuid, device: CUdevice);
