@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, Strategy, assert_agree, client, program};
+use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, client, program};
 
 use crate::executable;
 
@@ -220,4 +220,25 @@ fn without_a_driver_doctor_says_so() {
     let finished = job.args(["doctor", "--assumptions"]).run();
     assert_eq!(finished.status.code(), Some(4), "{}", finished.stdout);
     assert!(finished.stderr.contains("libcuda.so.1"), "{}", finished.stderr);
+}
+
+/// `primary_context_reset_frees_vmm` has sources for and against it, so the library relies on neither answer.
+#[test]
+fn the_books_follow_a_reset_that_frees_handles_and_one_that_does_not() {
+    let path = client("assumptions/clients/resets.c", "resets", &["libcuda.so.1"]);
+    for (strategy, frees) in THREE
+        .iter()
+        .flat_map(|&strategy| ["0", "1"].map(|frees| (strategy, frees)))
+    {
+        let job = Job::new(&path).strategy(strategy).env("SIMGPU_RESET_FREES_VMM", frees);
+        let checkpoints = job.run().ok().json();
+        assert_eq!(checkpoints.len(), 4);
+        for (index, checkpoint) in checkpoints.iter().enumerate() {
+            assert_agree(
+                checkpoint,
+                strategy,
+                &format!("{}, {frees}, checkpoint {index}", strategy.name),
+            );
+        }
+    }
 }

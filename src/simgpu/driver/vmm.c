@@ -307,6 +307,37 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     return CUDA_SUCCESS;
 }
 
+static bool is_of(const Allocation *a, const void *device) { return a->class == VMM && a->device == *(const int *)device; }
+
+static void clear(Allocation *range, void *device)
+{
+    if (range->class != ADDRESS_RANGE) return;
+    struct Region *region = range->region;
+    uint64_t granularity = config()->granularity;
+    for (uint64_t i = 0; i < region->granules; i++) {
+        struct mapping *m = region->mappings[i];
+        if (!m || !is_of(m->physical, device)) continue;
+        uint64_t address = m->address, size = m->size;
+        memset(&region->mappings[i], 0, size / granularity * sizeof m);
+        region->mapped -= size / granularity;
+        m->physical->mappings--;
+        free(m);
+        cover(range, address, size);
+    }
+}
+
+static void take_bytes(Allocation *a, void *device)
+{
+    if (is_of(a, device) && a->placed) displace(a);
+}
+
+void vmm_reset(int device)
+{
+    table_each(clear, &device);
+    table_each(take_bytes, &device);
+    table_remove_where(is_of, &device);
+}
+
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     PRICED;
