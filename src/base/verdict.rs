@@ -1,7 +1,7 @@
 //! What `vramshim doctor --assumptions` found of a driver, kept in a file for later jobs.
 //!
-//! There is one file for each kind of device, driver and layer (`Subject`), in a folder of the user's. The file is plain
-//! text: a line with the format's name, the lines of the subject, the time, and a line for each assumption. A reader
+//! There is one file for each kind of device, driver and layer (`Subject`), in a folder of the user's. The file is
+//! plain text: a line with the format's name, the lines of the subject, the time, and a line for each assumption. A reader
 //! takes nothing from a file that others can write, that is too large, or that is about something else.
 
 use std::ffi::CString;
@@ -21,7 +21,8 @@ const FORMAT: &str = "vramshim assumptions 1";
 /// A file with a line for each assumption is much smaller.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// What a verdict is about. Devices of one kind share a verdict, because an assumption is about the driver and its layers.
+/// What a verdict is about. Devices of one kind share a verdict, because an assumption is about the driver and its
+/// layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The name of the device.

@@ -20,7 +20,7 @@ PROBE(handles_of_several_sizes, NEEDED,
 {
     enum { COUNT = 4 };
     begin();
-    size_t granularity = granule(), sizes[COUNT] = {granularity, 16 * granularity, 3 * granularity, 64 * granularity}, total = 0;
+    size_t one = granule(), sizes[COUNT] = {one, 16 * one, 3 * one, 64 * one}, total = 0;
     CUmemGenericAllocationHandle handles[COUNT];
     for (int i = 0; i < COUNT; total += sizes[i++]) handles[i] = create(sizes[i], 0);
     CUdeviceptr start = side_by_side(handles, sizes, COUNT);
@@ -30,12 +30,13 @@ PROBE(handles_of_several_sizes, NEEDED,
 }
 
 PROBE(stitch_of_handles, NEEDED,
-      "handles mapped a second time, in another order, carry one block over their ends while their other parts are in use",
+      "handles mapped a second time, in another order, carry a block over their ends while other parts are in use",
       "CUDA programming guide 4.16.5.3, Virtual Aliasing Support: disjoint parts")
 {
     begin();
     size_t size = 4 * granule(), half = size / 2, sizes[] = {size, size};
-    CUmemGenericAllocationHandle home_order[] = {create(size, 0), create(size, 0)}, other_order[] = {home_order[1], home_order[0]};
+    CUmemGenericAllocationHandle home_order[] = {create(size, 0), create(size, 0)};
+    CUmemGenericAllocationHandle other_order[] = {home_order[1], home_order[0]};
     CUdeviceptr home = side_by_side(home_order, sizes, 2), stitch = side_by_side(other_order, sizes, 2);
     /* The block is the second half of the second handle and the first half of the first one. */
     CUdeviceptr block = stitch + half;
@@ -78,7 +79,8 @@ static const char carrier[] =
     "  ret;\n"
     "}\n";
 
-PROBE(alias_between_kernels, NEEDED, "a kernel reads through one address what the kernel before wrote through another one",
+PROBE(alias_between_kernels, NEEDED,
+      "a kernel reads through one address what the kernel before wrote through another one",
       "CUDA programming guide 4.16.5.3, Virtual Aliasing Support: after the kernel has finished")
 {
     enum { THREADS = 256, TURNS = 16 };
@@ -129,7 +131,8 @@ PROBE(alias_survives_unmap_of_other, NEEDED,
     claim(after + size / 2 > before, "after both: %zu MiB held", after < before ? (before - after) / MIB : 0);
 }
 
-PROBE(handle_is_mapped_whole, TELLS, "cuMemMap refuses an offset other than 0; what it says of a part of a handle is told",
+PROBE(handle_is_mapped_whole, TELLS,
+      "cuMemMap refuses an offset other than 0; what it says of a part of a handle is told",
       "cuda.h 13.0:12901, offset: \"currently must be zero\"; the header does not speak of smaller sizes")
 {
     begin();
@@ -142,7 +145,7 @@ PROBE(handle_is_mapped_whole, TELLS, "cuMemMap refuses an offset other than 0; w
     figure("first half: %d", part);
 }
 
-/* Blocked work, and a write to the mapping at `start` that waits for it. The first write loads the driver's own code. */
+/* Blocked work, and a write to the mapping at `start` that waits for it. The first write loads the driver's code. */
 static struct blocked *block_writing(enum kind kind, CUdeviceptr start, size_t size)
 {
     CUstream stream = new_stream();
@@ -154,8 +157,8 @@ static struct blocked *block_writing(enum kind kind, CUdeviceptr start, size_t s
 }
 
 PROBE(alias_beside_blocked_work, NEEDED,
-      "a handle can be mapped a second time, and access be set, while work that writes through its first address is blocked",
-      "no wait is named at cuMemMap (cuda.h 13.0:12866); note_sync at cuMemSetAccess (13112) and pytorch#96995 leave it open")
+      "a handle can be mapped a second time, and access be set, while work writes through its first address",
+      "no wait is named at cuMemMap (cuda.h 13.0:12866); note_sync at 13112 and pytorch#96995 leave it open")
 {
     begin();
     size_t size = granule(), sizes[] = {size};
@@ -172,7 +175,8 @@ PROBE(alias_beside_blocked_work, NEEDED,
     }
 }
 
-PROBE(unmap_alias_beside_blocked_work, TELLS, "cuMemUnmap of an idle mapping returns while work that writes through another one is blocked",
+PROBE(unmap_alias_beside_blocked_work, TELLS,
+      "cuMemUnmap of an idle mapping returns while work writes through another one",
       "note_sync of cuda.h 13.0:13078 and pytorch#96995 leave it open")
 {
     begin();
@@ -188,7 +192,8 @@ PROBE(unmap_alias_beside_blocked_work, TELLS, "cuMemUnmap of an idle mapping ret
     }
 }
 
-PROBE(peer_access_to_alias, NEEDED, "a peer that was granted access to one of a handle's mappings reads and writes through it",
+PROBE(peer_access_to_alias, NEEDED,
+      "a peer that was granted access to one of a handle's mappings reads and writes through it",
       "cuda.h 13.0:13085: access is a property of the address range")
 {
     begin_on(2);

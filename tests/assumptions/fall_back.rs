@@ -1,5 +1,5 @@
-//! If an assumption does not hold, `vramshim doctor --assumptions` says so, and the next job does without what needs it.
-//! Switches of the simulated GPU break assumptions.
+//! If an assumption does not hold, `vramshim doctor --assumptions` says so, and the next job does without what needs
+//! it. Switches of the simulated GPU break assumptions.
 
 use std::path::Path;
 

@@ -68,6 +68,20 @@ static void prices_of_alloc(size_t size, const char *text, int turns)
     line(1, "cuMemFree", text);
 }
 
+/* Address space alone. */
+static void prices_of_reserving(size_t size, const char *text, int turns)
+{
+    __typeof__(&cuMemAddressReserve) take = cu(cuMemAddressReserve);
+    __typeof__(&cuMemAddressFree) give = cu(cuMemAddressFree);
+    CUdeviceptr address;
+    for (int turn = 0; turn < turns; turn++) {
+        TIMED(0, take(&address, size, 0, 0, 0));
+        TIMED(1, give(address, size));
+    }
+    line(0, "cuMemAddressReserve", text);
+    line(1, "cuMemAddressFree", text);
+}
+
 /* Many handles under one range, and one call: what remapping costs a handle. */
 static void prices_of_a_run(unsigned count)
 {
@@ -94,6 +108,7 @@ PROBE(prices, TELLS, "what calls cost on an idle device, once each was made befo
         prices_of_mapping(sizes[i].size, sizes[i].text, sizes[i].turns);
         prices_of_alloc(sizes[i].size, sizes[i].text, sizes[i].turns);
     }
+    prices_of_reserving(8192ull * MIB, "8 GiB", 16);
     prices_of_a_run(64);
     CUstream stream = new_stream();
     CUevent event;

@@ -3,10 +3,11 @@
  *   compute [STEPS]     300 steps by default
  *
  * Every block is filled on its stream, used by a second stream, summed up by a kernel, and freed at once: what the work
- * wrote to pinned memory is read right after cuMemFree, which returns after the work. If kernels compute nothing (on the
- * simulated GPU), bytes are filled and copied instead. At four checkpoints the job compares its own count with the
+ * wrote to pinned memory is read right after cuMemFree, which returns after the work. If kernels compute nothing (on
+ * the simulated GPU), bytes are filled and copied instead. At four checkpoints the job compares its own count with the
  * library's ledger, and the ledger with the driver: `vramshim reconcile` must name every byte (GPU_CHECK_RECONCILE is
- * the program). Prints "result" lines, which depend on STEPS alone, and "agreed" lines. Exits with 1 if a number is wrong.
+ * the program). Prints "result" lines, which depend on STEPS alone, and "agreed" lines. Exits with 1 if a number is
+ * wrong.
  *
  * Only functions of cuda.h are called, each looked up by name, so the job runs on any machine with a driver. */
 #include "client.h"
@@ -14,12 +15,13 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-enum { STREAMS = 3, BLOCKS = 48, CHECKPOINTS = 4, SAMPLE = 4096, MIB = 1 << 20, NON_BLOCKING = 1, THREADS = 256, GRID = 264 };
+enum { STREAMS = 3, BLOCKS = 48, CHECKPOINTS = 4, SAMPLE = 4096, MIB = 1 << 20 };
+enum { NON_BLOCKING = 1, THREADS = 256, GRID = 264 };
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y, unsigned block_z,
-                        unsigned shared, CUstream stream, void **parameters, void **extra);
+CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y,
+                        unsigned block_z, unsigned shared, CUstream stream, void **parameters, void **extra);
 
 /* `fill` writes word i * 2654435761 + seed to each word i; `sum` adds all words to *out. PTX of 2018. */
 #define WALK(name, parameters, first, body, last)                                                          \
@@ -57,8 +59,8 @@ struct block { CUdeviceptr address; size_t size; CUstream stream; uint32_t seed;
 
 static _Noreturn void wrong(const char *what, const struct block *block, uint64_t found, uint64_t wanted)
 {
-    fprintf(stderr, "compute: %s of a block of %zu bytes at %#llx: %llu instead of %llu\n", what, block->size, block->address,
-            (unsigned long long)found, (unsigned long long)wanted);
+    fprintf(stderr, "compute: %s of a block of %zu bytes at %#llx: %llu instead of %llu\n", what, block->size,
+            block->address, (unsigned long long)found, (unsigned long long)wanted);
     exit(1);
 }
 
@@ -128,7 +130,8 @@ static const char *reconciled(void)
     char command[1024], text[512];
     const char *program = getenv("GPU_CHECK_RECONCILE");
     if (!program) return "not asked";
-    snprintf(command, sizeof command, "env -u LD_PRELOAD '%s' reconcile %d --bound 128MiB 2>&1", program, (int)getpid());
+    snprintf(command, sizeof command, "env -u LD_PRELOAD '%s' reconcile %d --bound 128MiB 2>&1", program,
+             (int)getpid());
     FILE *pipe = popen(command, "r");
     line[0] = 0;
     while (pipe && fgets(text, sizeof text, pipe))
@@ -150,7 +153,8 @@ static void agree(int number, int live)
                 (unsigned long long)stats.requested, (unsigned long long)stats.live, own_bytes, live);
         exit(1);
     }
-    printf("agreed: checkpoint %d: %lld bytes in %d allocations; reconciled: %s\n", number, own_bytes, live, reconciled());
+    printf("agreed: checkpoint %d: %lld bytes in %d allocations; reconciled: %s\n", number, own_bytes, live,
+           reconciled());
     fflush(stdout);
 }
 

@@ -1,5 +1,5 @@
-//! `vramshim doctor --assumptions`: asks the driver whether it does what the strategies assume, and keeps the answers for
-//! later jobs.
+//! `vramshim doctor --assumptions`: asks the driver whether it does what the strategies assume, and keeps the answers
+//! for later jobs.
 //!
 //! The questions are the probes of `tests/assumptions`, a program of their own. Each probe runs in a process of its own
 //! with a time limit, so that a driver that hangs is an answer.

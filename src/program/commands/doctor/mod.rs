@@ -56,7 +56,8 @@ The command runs under the library, with its journals in a temporary folder and 
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
 Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage. With \
---assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does not answer.";
+--assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does \
+not answer.";
 
 /// The exit codes of `--assumptions`.
 const FALLS_BACK: u8 = 3;

@@ -48,11 +48,11 @@ pub fn check(findings: &mut Findings, config: &Config, driver: &Driver) {
         match Verdict::read(folder, &subject) {
             Some(verdict) => describe(findings, config.strategy, &subject, &verdict),
             None => {
-                findings.note(
-                    CHECK,
-                    format!("{} was not asked yet whether it does what {} assumes", subject.device, config.strategy.name()),
-                    "vramshim doctor --assumptions asks, which takes about a minute, and stores the answers for all jobs.",
-                );
+                let (device, strategy) = (&subject.device, config.strategy.name());
+                let found = format!("{device} was not asked yet whether it does what {strategy} assumes");
+                let advice =
+                    "vramshim doctor --assumptions asks for about a minute, and stores the answers for all jobs.";
+                findings.note(CHECK, found, advice);
             }
         }
         told.push(subject);
