@@ -1,5 +1,6 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! and the identity of a process. This crate imports no other crate of the project.
+//! the identity of a process, and the file of what was found of a driver. This crate imports no other crate of the
+//! project.
 
 pub mod api;
 pub mod cuda;
@@ -11,3 +12,4 @@ pub mod process;
 pub mod sync;
 pub mod units;
 pub mod uuid;
+pub mod verdict;

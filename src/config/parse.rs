@@ -47,6 +47,15 @@ pub(crate) fn duration_or_never(text: &str) -> Option<Option<Duration>> {
     }
 }
 
+/// Whether stored answers are used.
+pub(crate) fn stored(text: &str) -> Option<bool> {
+    match text {
+        "stored" => Some(true),
+        "ignore" => Some(false),
+        _ => None,
+    }
+}
+
 pub(crate) fn scope(text: &str) -> Option<Scope> {
     [Scope::Process, Scope::Group]
         .into_iter()

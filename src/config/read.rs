@@ -11,7 +11,7 @@ use policy::Strategy;
 use quota::Scope;
 use quota::limits::Limits;
 
-use crate::parse::{boolean, duration_or_never, mebibytes, scope};
+use crate::parse::{boolean, duration_or_never, mebibytes, scope, stored};
 use crate::settings::{Config, ConfigError, LogLevel};
 use crate::table::{self, Part, VARIABLES, Variable};
 
@@ -35,6 +35,8 @@ impl Config {
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
         reader.set(&table::STRICT, boolean, &mut config.strict);
+        reader.set(&table::ASSUMPTIONS, stored, &mut config.use_verdicts);
+        config.verdicts = reader.state_folder();
         config.directory = reader.path(&table::DIRECTORY);
         reader.quota(&mut config);
         (config, reader.errors)
@@ -64,6 +66,13 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     fn path(&self, variable: &Variable) -> Option<PathBuf> {
         let value = (self.lookup)(variable.name).filter(|value| !value.is_empty())?;
         Some(PathBuf::from(value))
+    }
+
+    /// The folder where the program keeps what later jobs shall know (XDG Base Directory Specification).
+    fn state_folder(&self) -> Option<PathBuf> {
+        let absolute = |name: &str| (self.lookup)(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let state = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")))?;
+        Some(state.join("vramshim"))
     }
 
     fn set<T>(&mut self, variable: &Variable, parse: impl Fn(&str) -> Option<T>, field: &mut T) {

@@ -48,6 +48,10 @@ pub struct Config {
     /// How long a pool must be without a request before its free memory is given back; `None` keeps the memory.
     pub idle_release: Option<Duration>,
     pub quota: quota::Settings,
+    /// Whether the stored answers of `vramshim doctor --assumptions` are used.
+    pub use_verdicts: bool,
+    /// The folder of those answers; `None` if the user has no home.
+    pub verdicts: Option<PathBuf>,
     pub log: LogLevel,
     pub strict: bool,
     /// Messages for the user that are not errors.
@@ -64,6 +68,8 @@ impl Default for Config {
             journal_max: DEFAULT_JOURNAL_MAX_BYTES,
             idle_release: None,
             quota: quota::Settings::default(),
+            use_verdicts: true,
+            verdicts: None,
             log: LogLevel::Info,
             strict: false,
             remarks: Vec::new(),

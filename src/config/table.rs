@@ -170,6 +170,16 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
+    ASSUMPTIONS = Variable {
+        name: "VRAMSHIM_ASSUMPTIONS",
+        default: "stored",
+        accepted: || "stored, ignore",
+        meaning: "With `stored`, a strategy does without what `vramshim doctor --assumptions` found not to hold of this \
+                  driver. The answers are in `$XDG_STATE_HOME/vramshim`, or in `~/.local/state/vramshim`. `ignore` does \
+                  not read them.",
+        part: Part::Library,
+        in_journal: true,
+    };
     FRACTION = Variable {
         name: "FLAGS_fraction_of_gpu_memory_to_use",
         default: "0.92",
@@ -250,6 +260,14 @@ variables! {
         default: "simgpu in the program's folder or in ../simgpu",
         accepted: || "a folder that holds the simulated libcuda.so.1",
         meaning: "The simulated GPU that `vramshim run --sim` and `doctor --sim` use.",
+        part: Part::Program,
+        in_journal: false,
+    };
+    PROBES = Variable {
+        name: "VRAMSHIM_PROBES",
+        default: "in the program's folder or in ../assumptions",
+        accepted: || "the path of vramshim-assumptions",
+        meaning: "The program with the probes that `vramshim doctor --assumptions` runs.",
         part: Part::Program,
         in_journal: false,
     };

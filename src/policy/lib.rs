@@ -15,6 +15,7 @@
 //! - `free_index`, `blocks`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
 //!   way back to the next layer
+//! - `needs`: what each strategy needs of the driver, and what it does without it
 //! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
 
 mod arena;
@@ -24,6 +25,7 @@ mod blocks;
 pub mod device_memory;
 mod free_index;
 mod naive_best_fit;
+pub mod needs;
 mod policy;
 mod request;
 mod serve;
@@ -60,6 +62,18 @@ pub struct Settings {
     pub free_idle_chunk: bool,
     /// Whether auto_growth gives idle chunks back before it obtains a new one.
     pub free_when_no_cache_hit: bool,
+    /// How auto_growth may use virtual memory management. No variable sets this: `needs` says why it is restricted.
+    pub mapping: Mapping,
+}
+
+/// How a policy may use virtual memory management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    Free,
+    /// Physical memory is mapped once, and stays where it is until it is given back.
+    InPlace,
+    /// It is not used.
+    None,
 }
 
 impl Default for Settings {
@@ -71,6 +85,7 @@ impl Default for Settings {
             chunk_bytes: 0,
             free_idle_chunk: false,
             free_when_no_cache_hit: false,
+            mapping: Mapping::Free,
         }
     }
 }

@@ -40,7 +40,7 @@ PROBE(alignment_of_alloc, TELLS, "cuMemAlloc aligns 512 B to 256 B, from 64 KiB 
     }
 }
 
-PROBE(attributes_of_alloc, NEEDED, "an allocation is its own range, with an ID of its own, fit for legacy IPC, of no pool",
+PROBE(attributes_of_alloc, TELLS, "an allocation is its own range, with an ID of its own, fit for legacy IPC, of no pool",
       "cuda.h 13.0:14252-14307")
 {
     enum { SIZE = 4 * MIB };

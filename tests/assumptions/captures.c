@@ -39,7 +39,7 @@ static void in_each_mode(CUresult (*action)(void), enum wanted global, enum want
     }
 }
 
-PROBE(begin_capture_does_not_wait, NEEDED,
+PROBE(begin_capture_does_not_wait, TELLS,
       "cuStreamBeginCapture returns while work blocks, on its own stream too",
       "cuda.h 13.0:15348, nothing is said to wait")
 {
@@ -134,11 +134,21 @@ PROBE(event_record_in_capture, NEEDED,
     in_each_mode(record_event, ALLOWED, ALLOWED, ALLOWED);
 }
 
+static CUresult record_context_event(void) { return cu(cuCtxRecordEvent)(contexts[0], event); }
+
+PROBE(context_event_in_capture, TELLS, "cuCtxRecordEvent answers 900 and breaks a capture of any mode in the context",
+      "cuda.h 13.0:7026, \"the call will invalidate all the conflicting captures\"")
+{
+    record_before();
+    driver_function("cuCtxRecordEvent");
+    in_each_mode(record_context_event, REFUSED, REFUSED, REFUSED);
+}
+
 static CUdeviceptr allocated;
 static CUresult allocate(void) { return cu(cuMemAlloc_v2)(&allocated, 2 * MIB); }
 static CUresult give_back(void) { return cu(cuMemFree_v2)(allocated); }
 
-PROBE(alloc_in_capture, NEEDED,
+PROBE(alloc_in_capture, TELLS,
       "cuMemAlloc is refused in global and thread-local captures, allowed in relaxed ones",
       "cuda.h 13.0:15442-15466")
 {

@@ -1,7 +1,7 @@
 /* Wrong and late frees, faults, and what dies with a context. Sources: cuda.h at each function, and issues of clients. */
 #include "probe.h"
 
-PROBE(double_free, NEEDED,
+PROBE(double_free, TELLS,
       "cuMemFree of freed memory answers 1, and so does one of an address inside an allocation",
       "cuda.h 13.0:8676, 8693")
 {
@@ -13,7 +13,7 @@ PROBE(double_free, NEEDED,
     claim(inside == CUDA_ERROR_INVALID_VALUE, "inside %d", inside);
 }
 
-PROBE(foreign_context_free, NEEDED,
+PROBE(foreign_context_free, TELLS,
       "memory of one context can be freed while another one is current",
       "unified addressing; PyTorch frees on whatever device is current")
 {
@@ -35,7 +35,7 @@ PROBE(free_without_context, TELLS, "cuMemFree without a current context answers 
     claim(result == CUDA_ERROR_INVALID_CONTEXT, "answered %d", result);
 }
 
-PROBE(sticky_error, NEEDED, "after a kernel's fault every call of the context answers the fault's error",
+PROBE(sticky_error, TELLS, "after a kernel's fault every call of the context answers the fault's error",
       "cuda.h 13.0, CUDA_ERROR_ILLEGAL_ADDRESS: the process is left in an inconsistent state")
 {
     enum { ILLEGAL_ADDRESS = 700 };
@@ -81,7 +81,7 @@ static void by_mapping(size_t size)
 
 enum { TAKEN = 512 * MIB };
 
-PROBE(primary_context_reset_frees_alloc, NEEDED, "cuDevicePrimaryCtxReset frees cuMemAlloc's memory", "cuda.h 13.0:6063")
+PROBE(primary_context_reset_frees_alloc, TELLS, "cuDevicePrimaryCtxReset frees cuMemAlloc's memory", "cuda.h 13.0:6063")
 {
     size_t left = left_after_reset(by_alloc, TAKEN);
     claim(left < TAKEN / 2, "%zu of %d MiB left", left / MIB, TAKEN / MIB);

@@ -5,7 +5,7 @@
  *
  * The first line tells the device and the driver. Each probe runs in a process of its own and is ended after SECONDS
  * (20), so that none can stop another. Exits with 1 if an assumption that a strategy needs does not hold, with 2 on
- * wrong usage. */
+ * wrong usage, and with 3 if the driver does not answer at all. */
 #include "probe.h"
 #include "probes.h"
 #include <fcntl.h>
@@ -80,6 +80,7 @@ PROBE(device, TELLS, "", "")
 /* ---- in the parent, which never calls the driver */
 
 static int limit_s = 20;
+enum { MOMENT_MS = 2000, NO_ANSWER = 3 };
 
 static void run(const struct probe *probe, enum outcome *outcome, char *figures, size_t capacity)
 {
@@ -106,8 +107,9 @@ static void run(const struct probe *probe, enum outcome *outcome, char *figures,
     close(ends[0]);
     bool hangs = bytes > 0;
     if (hangs) kill(child, SIGKILL);
-    int status;
-    waitpid(child, &status, 0);
+    int status = 0;
+    /* A process that hangs inside the kernel's driver ends late or never, so it is waited for a moment only. */
+    for (int i = 0; waitpid(child, &status, hangs ? WNOHANG : 0) == 0 && i < MOMENT_MS; i++) usleep(1000);
     text[used] = 0;
     *outcome = hangs ? HANGS : used ? (enum outcome)text[0] : DIFFERS;
     if (hangs) snprintf(figures, capacity, "no end after %d s", limit_s);
@@ -147,6 +149,7 @@ static void print(const struct probe *probe, enum outcome outcome, const char *f
     fflush(stdout);
 }
 
+/* Whether the probe is among the arguments from `first` on, or there are none. */
 static bool wanted(const struct probe *probe, int argc, char **argv, int first)
 {
     bool found = first == argc;
@@ -180,8 +183,15 @@ int main(int argc, char **argv)
     static char figures[sizeof said.figures];
     if (!list) {
         run(&probe_device, &outcome, figures, sizeof figures);
-        if (json) putchar('{'), json_text("device", figures, "}\n");
-        else printf("on: %s\n", figures);
+        int asked = 0;
+        for (int i = 0; i < COUNT; i++) asked += wanted(probes[i], argc, argv, first);
+        if (json) {
+            putchar('{'), json_text("device", figures, ","), json_text("outcome", outcome_names[outcome], ",");
+            printf("\"probes\":%d}\n", asked);
+        } else
+            printf("on: %s\n", figures);
+        fflush(stdout);
+        if (outcome != HOLDS) return NO_ANSWER;
     }
     for (int i = 0; i < COUNT; i++) {
         if (list) {

@@ -1,22 +1,27 @@
 //! The assumptions about the CUDA driver, put to the simulated GPU: it satisfies all but a list that is kept here, and
 //! the library in passthrough changes no answer.
 
+mod fall_back;
 mod simulator;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
+use policy::needs::NEEDS;
 use serde_json::Value;
 use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, root, scratch};
 
 /// What the simulated GPU answers otherwise than the driver is assumed to, and why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[(
-    "primary_context_reset_frees_vmm",
-    "differs",
-    "the header speaks of the context's allocations, and cuMemCreate takes no context",
-)];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("alias_between_kernels", "not asked", "kernels compute nothing"),
+    (
+        "primary_context_reset_frees_vmm",
+        "differs",
+        "the header speaks of the context's allocations, and cuMemCreate takes no context",
+    ),
+];
 
 fn executable() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -26,7 +31,7 @@ fn executable() -> PathBuf {
             .arg(&folder)
             .status();
         assert!(status.expect("a shell").success(), "the probes do not build");
-        folder.join("assumptions")
+        folder.join("vramshim-assumptions")
     });
     built.clone()
 }
@@ -116,12 +121,19 @@ fn what_a_device_lacks_is_not_asked() {
     assert!(lines[1..].iter().all(|line| line["outcome"] == "not asked"));
 }
 
+/// The probes, the table of what the strategies need, and the README name the same assumptions as needed.
 #[test]
-fn the_readme_tells_of_every_probe() {
+fn probes_table_and_readme_agree_on_what_is_needed() {
     let readme = std::fs::read_to_string(root().join("tests/assumptions/README.md")).expect("the README");
     let list = probes().alone().args(["list"]).run().ok().stdout;
+    let mut needs: BTreeSet<&str> = NEEDS.iter().map(|need| need.assumption).collect();
     for line in list.lines() {
         let name = line.split([' ', ':']).next().expect("a name");
-        assert!(readme.contains(&format!("| `{name}`")), "{name} is not in the README");
+        let needed = line[name.len()..].starts_with(" (needed)");
+        assert_eq!(needs.remove(name), needed, "{name}");
+        let mark = if needed { "*" } else { "" };
+        let row = format!("| `{name}`{mark} ");
+        assert!(readme.contains(&row), "{row} is not in the README");
     }
+    assert!(needs.is_empty(), "no such probes: {needs:?}");
 }

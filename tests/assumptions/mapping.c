@@ -113,7 +113,7 @@ PROBE(release_while_mapped, NEEDED, "a released handle's memory lives as long as
     claim(after + size / 2 > before, "unmapped: %zu MiB held", after < before ? (before - after) / MIB : 0);
 }
 
-PROBE(retain_handle, NEEDED,
+PROBE(retain_handle, TELLS,
       "cuMemRetainAllocationHandle gives the same handle at any address of a mapping, and counts",
       "cuda.h 13.0:13243")
 {
@@ -167,7 +167,7 @@ static void claim_copy(CUdeviceptr (*obtain)(int), bool by_peer_call, bool arriv
     claim(right == arrives, "copy %d, synchronise %d, bytes %s", result, end, right ? "arrived" : "did not arrive");
 }
 
-PROBE(copy_of_alloc_between_devices, NEEDED, "cuMemcpyAsync copies cuMemAlloc's memory between devices without peer access",
+PROBE(copy_of_alloc_between_devices, TELLS, "cuMemcpyAsync copies cuMemAlloc's memory between devices without peer access",
       "UVA; PyTorch's CUDACachingAllocator::memcpyAsync")
 {
     claim_copy(of_alloc, false, true);

@@ -68,7 +68,21 @@ static void prices_of_alloc(size_t size, const char *text, int turns)
     line(1, "cuMemFree", text);
 }
 
-/* Many handles under one range: what remapping costs a handle. */
+/* Address space alone. */
+static void prices_of_reserving(size_t size, const char *text, int turns)
+{
+    __typeof__(&cuMemAddressReserve) take = cu(cuMemAddressReserve);
+    __typeof__(&cuMemAddressFree) give = cu(cuMemAddressFree);
+    CUdeviceptr address;
+    for (int turn = 0; turn < turns; turn++) {
+        TIMED(0, take(&address, size, 0, 0, 0));
+        TIMED(1, give(address, size));
+    }
+    line(0, "cuMemAddressReserve", text);
+    line(1, "cuMemAddressFree", text);
+}
+
+/* Many handles under one range, and one call: what remapping costs a handle. */
 static void prices_of_a_run(unsigned count)
 {
     size_t size = granule();
@@ -76,8 +90,8 @@ static void prices_of_a_run(unsigned count)
     CUmemAccessDesc access = access_of(0);
     TIMED(0, cu(cuMemSetAccess)(start, count * size, &access, 1));
     TIMED(1, cu(cuMemUnmap)(start, count * size));
-    line(0, "cuMemSetAccess", "64 granules, one call");
-    line(1, "cuMemUnmap", "64 granules, one call");
+    line(0, "cuMemSetAccess", "64 granules");
+    line(1, "cuMemUnmap", "64 granules");
 }
 
 PROBE(prices, TELLS, "what calls cost on an idle device, once each was made before", "measured here; for the price table")
@@ -86,13 +100,16 @@ PROBE(prices, TELLS, "what calls cost on an idle device, once each was made befo
     granule();
     prices_of_mapping(2 * MIB, NULL, 1), prices_of_alloc(2 * MIB, NULL, 1);
     figure("| call | size | median | least |\n");
-    prices_of_mapping(2 * MIB, "2 MiB", 32);
-    prices_of_mapping(32 * MIB, "32 MiB", 16);
-    prices_of_mapping(128 * MIB, "128 MiB", 8);
+    static const struct { size_t size; const char *text; int turns; } sizes[] = {
+        {2 * MIB, "2 MiB", 32}, {32 * MIB, "32 MiB", 16}, {128 * MIB, "128 MiB", 8}, {1024 * MIB, "1 GiB", 4}, {2048ull * MIB, "2 GiB", 4},
+    };
+    size_t most = free_memory() / 2;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i].size <= most; i++) {
+        prices_of_mapping(sizes[i].size, sizes[i].text, sizes[i].turns);
+        prices_of_alloc(sizes[i].size, sizes[i].text, sizes[i].turns);
+    }
+    prices_of_reserving(8192ull * MIB, "8 GiB", 16);
     prices_of_a_run(64);
-    prices_of_alloc(2 * MIB, "2 MiB", 32);
-    prices_of_alloc(128 * MIB, "128 MiB", 16);
-    prices_of_alloc(2048ull * MIB, "2 GiB", 4);
     CUstream stream = new_stream();
     CUevent event;
     CHECK(cu(cuEventCreate)(&event, 2));

@@ -116,9 +116,12 @@ CUfunction wild_kernel(void);
 /* Whether a call that is made while `work` is blocked returns before that work has ended, with the time it took. */
 #define RETURNS_AT_ONCE(work, what, call)                                                                       \
     do {                                                                                                        \
+        bool over_ = (work)->ended; /* an earlier call waited */                                                \
         double before_ = now_us();                                                                              \
-        CHECK(call);                                                                                            \
-        claim(!(work)->ended, "%s %.0f us%s", what, now_us() - before_, (work)->ended ? " (waited)" : "");       \
+        CUresult answer_ = (call);                                                                              \
+        if (answer_) failed("%s answered %d", what, answer_);                                                   \
+        if (over_) claim(false, "%s after the work had ended", what);                                           \
+        else claim(!(work)->ended, "%s %.0f us%s", what, now_us() - before_, (work)->ended ? " (waited)" : "");  \
     } while (0)
 
 double now_us(void);

@@ -2,7 +2,7 @@
 #define PROBES(X)                                                                                             \
     /* waits.c */                                                                                             \
     X(free_waits) X(free_waits_for_unrelated_work) X(free_waits_for_peers) X(free_waits_for_green_contexts)    \
-    X(synchronise_covers_green_contexts)                                                                      \
+    X(synchronise_covers_green_contexts) X(context_event_covers_its_streams)                                  \
     X(alloc_does_not_wait) X(alloc_does_not_wait_for_peers)                                                   \
     X(create_map_access_beside_blocked_work) X(unmap_beside_blocked_work)                                     \
     X(questions_beside_blocked_work) X(event_query_beside_blocked_work)                                       \
@@ -13,6 +13,10 @@
     X(release_while_mapped) X(retain_handle)                                                                  \
     X(copy_of_alloc_between_devices) X(copy_of_vmm_between_devices) X(peer_copy_of_vmm_between_devices)        \
     X(peer_copy_of_rows_of_vmm) X(peer_copy_on_another_device) X(access_for_one_more_device)                  \
+    /* aliases.c */                                                                                           \
+    X(handles_of_several_sizes) X(stitch_of_handles) X(alias_between_kernels) X(alias_survives_unmap_of_other) \
+    X(handle_is_mapped_whole) X(alias_beside_blocked_work) X(unmap_alias_beside_blocked_work)                 \
+    X(peer_access_to_alias)                                                                                   \
     /* attributes.c */                                                                                        \
     X(alignment_of_alloc) X(attributes_of_alloc) X(mapping_attributes_of_alloc)                                \
     X(attributes_of_vmm) X(address_range_of_vmm)                                                              \
@@ -22,7 +26,8 @@
     /* captures.c */                                                                                          \
     X(begin_capture_does_not_wait) X(default_stream_and_capture) X(legacy_stream_breaks_capture)              \
     X(synchronise_in_capture) X(stream_synchronise_in_capture) X(event_query_in_capture)                      \
-    X(event_record_in_capture) X(alloc_in_capture) X(free_in_capture) X(vmm_in_capture)                       \
+    X(event_record_in_capture) X(context_event_in_capture) X(alloc_in_capture) X(free_in_capture)             \
+    X(vmm_in_capture)                                                                                         \
     X(event_query_beside_capture) X(relaxed_thread_beside_capture)                                            \
     X(synchronise_beside_capture) X(synchronise_other_device_beside_capture)                                  \
     X(peer_copy_in_capture) X(copy_of_vmm_in_capture)                                                         \

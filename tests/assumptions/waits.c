@@ -5,7 +5,7 @@
 
 enum { SIZE = 4 * MIB };
 
-PROBE(free_waits, NEEDED,
+PROBE(free_waits, TELLS,
       "cuMemFree returns after the work on a non-blocking stream that uses the memory: pinned memory can be read then",
       "rmm#1655; pytorch#19222; only \"may\" in cuda.h 13.0:8684")
 {
@@ -26,7 +26,7 @@ PROBE(free_waits, NEEDED,
     }
 }
 
-PROBE(free_waits_for_unrelated_work, TELLS, "cuMemFree also waits for work of its context that does not use the memory",
+PROBE(free_waits_for_unrelated_work, NEEDED, "cuMemFree also waits for work of its context that does not use the memory",
       "pytorch#50925 quoting NVIDIA; cupy#2898; kokkos#9307 denies it for CUDA 12 and 13")
 {
     begin();
@@ -113,7 +113,27 @@ PROBE(synchronise_covers_green_contexts, NEEDED,
     }
 }
 
-PROBE(alloc_does_not_wait, NEEDED, "cuMemAlloc returns while other work blocks, also of a size that was freed before",
+PROBE(context_event_covers_its_streams, NEEDED,
+      "an event of a context is pending while a non-blocking stream of the context has work, and done after it",
+      "cuda.h 13.0:7013, \"all the activities of the context\"")
+{
+    begin();
+    driver_function("cuCtxRecordEvent");
+    CUevent event;
+    CHECK(cu(cuEventCreate)(&event, 2));
+    WITH_EACH(kind)
+    {
+        struct blocked *work = block(kind, new_stream());
+        CHECK(cu(cuCtxRecordEvent)(contexts[0], event));
+        CUresult pending = cu(cuEventQuery)(event);
+        claim(pending == CUDA_ERROR_NOT_READY && !work->ended, "%s: %d while it is blocked", kind_names[kind], pending);
+        release(work);
+        CHECK(cu(cuEventSynchronize)(event));
+        claim(work->ended && !cu(cuEventQuery)(event), "%s after the wait", work->ended ? "ended" : "not ended");
+    }
+}
+
+PROBE(alloc_does_not_wait, TELLS, "cuMemAlloc returns while other work blocks, also of a size that was freed before",
       "cupy#2898; nccl#239 and pytorch#880 rely on it; forum 110906")
 {
     begin();
@@ -130,7 +150,7 @@ PROBE(alloc_does_not_wait, NEEDED, "cuMemAlloc returns while other work blocks, 
     }
 }
 
-PROBE(alloc_does_not_wait_for_peers, NEEDED,
+PROBE(alloc_does_not_wait_for_peers, TELLS,
       "cuMemAlloc on device 0 returns while work of device 1 blocks, with peer access both ways",
       "nccl#239, pytorch#880: one thread launches both halves of a collective")
 {
@@ -159,12 +179,15 @@ PROBE(create_map_access_beside_blocked_work, NEEDED, "cuMemCreate, cuMemMap and 
     CUmemGenericAllocationHandle handle;
     WITH_EACH(kind)
     {
-        CUdeviceptr start = reserve(size);
+        CUdeviceptr start = reserve(size), large = reserve(256 * MIB);
         figure("%s:", kind_names[kind]);
         struct blocked *work = block(kind, new_stream());
         RETURNS_AT_ONCE(work, "create", cu(cuMemCreate)(&handle, size, &properties, 0));
         RETURNS_AT_ONCE(work, "map", cu(cuMemMap)(start, size, 0, handle, 0));
         RETURNS_AT_ONCE(work, "access", cu(cuMemSetAccess)(start, size, &access, 1));
+        RETURNS_AT_ONCE(work, "create 256 MiB", cu(cuMemCreate)(&handle, 256 * MIB, &properties, 0));
+        RETURNS_AT_ONCE(work, "map", cu(cuMemMap)(large, 256 * MIB, 0, handle, 0));
+        RETURNS_AT_ONCE(work, "access", cu(cuMemSetAccess)(large, 256 * MIB, &access, 1));
         release(work);
     }
 }

@@ -1,11 +1,15 @@
 """Compares a job's own count with the library's ledger and the simulator's table. The jobs of this folder share it.
 
-On a real GPU there is no table, and without the library there is no ledger. What is missing is not compared.
+On a real GPU there is no table, and without the library there is no ledger. What is missing is not compared. If
+GPU_CHECK_RECONCILE names the program vramshim, it compares the ledger with the driver at each checkpoint.
 """
 
 import ctypes
 import json
+import os
+import subprocess
 import sys
+import time
 
 _process = ctypes.CDLL(None)
 
@@ -70,11 +74,40 @@ def _as_asked(there, reserved):
     return {key: value for key, value in there.items() if value}
 
 
+_spent = 0.0
+
+
+def time_spent():
+    """Seconds spent at checkpoints so far. They are no part of a step."""
+    return _spent
+
+
+def reconciled(where):
+    """The last line of `vramshim reconcile` on this process, which must name every byte. None if nothing is asked."""
+    program = os.environ.get("GPU_CHECK_RECONCILE")
+    if program is None:
+        return None
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    command = [program, "reconcile", str(os.getpid()), "--bound", "128MiB"]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.strip()] or ["nothing was said"]
+    if done.returncode != 0:
+        sys.exit(f"{where}: not reconciled: {lines[-1]}")
+    return lines[-1]
+
+
 def checkpoint(own, where):
     """Compares `own`, the requested bytes by (device, class), with the ledger, and its reserved bytes with the table.
 
     Classes that are not in `own` are not compared with the ledger, because libraries in the job hold memory too.
     """
+    global _spent
+    began = time.perf_counter()
+    _compare(own, where)
+    _spent += time.perf_counter() - began
+
+
+def _compare(own, where):
     held = account()
     if held is None:
         return
@@ -90,7 +123,8 @@ def checkpoint(own, where):
             there = _as_asked(there, reserved)
         if reserved != there:
             sys.exit(f"{where}: reserved: the ledger says {reserved}, the driver holds {there}")
-    print(f"agreed: {where}: {sorted(own.items())}", flush=True)
+    truth_told = reconciled(where)
+    print(f"agreed: {where}: {sorted(own.items())}; reconciled: {truth_told or 'not asked'}", flush=True)
     book = layer()
     if book is not None and real is not None:
         print(json.dumps({"layer": book, "account": held, "truth": real}), flush=True)

@@ -201,7 +201,7 @@ fn out_of_memory_over_a_quota_layer() {
 fn a_pluggable_allocator_serves_every_tensor() {
     let mut seen = Vec::new();
     for strategy in STRATEGIES {
-        let finished = run("pluggable.py", strategy, "8GiB", 0);
+        let finished = run("pluggable.py", strategy, "8GiB", 2);
         let told = finished.inspect();
         let calls = |name: &str| {
             let apis = told["apis"].as_array().unwrap();
@@ -250,7 +250,7 @@ fn two_devices() {
 #[test]
 fn tensors_shared_with_another_process() {
     for strategy in STRATEGIES {
-        let finished = run("share.py", strategy, "8GiB", 0);
+        let finished = run("share.py", strategy, "8GiB", 1);
         assert!(finished.stdout.contains("shared\n"), "{strategy}: {}", finished.stdout);
         assert!(
             !finished.said().iter().any(|(severity, _)| "WE".contains(*severity)),

@@ -12,7 +12,7 @@ torch.cuda.memory.change_current_allocator(allocator)
 record = ctypes.CDLL(library).vramshim_torch_record_stream
 allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
 
-from account import checkpoint  # noqa: E402  (the allocator must be set before CUDA is used)
+from account import account, checkpoint  # noqa: E402  (the allocator must be set before CUDA is used)
 
 torch.manual_seed(7)
 shim = ctypes.CDLL(None)
@@ -29,12 +29,20 @@ def stats():
     return out
 
 
-before = stats().live
+def linear():
+    rows = account()["totals"]
+    return sum(row["requested"]["current"] for row in rows if (row["device"], row["class"]) == (0, "linear"))
+
+
+torch.empty(1, device="cuda")  # what CUDA itself needs is there from now on
+before, bytes_before = stats().live, linear()
 kept = [torch.empty(1000 + 512 * number, dtype=torch.uint8, device="cuda") for number in range(50)]
 assert stats().live == before + 50, "a tensor is an allocation of its own"
 assert stats().requested >= sum(tensor.numel() for tensor in kept)
+checkpoint({(0, "linear"): bytes_before + sum(tensor.numel() for tensor in kept)}, "50 tensors")
 del kept
 assert stats().live == before
+checkpoint({(0, "linear"): bytes_before}, "none of them")
 
 side = torch.cuda.Stream()
 for _ in range(20):

@@ -3,7 +3,7 @@
 import torch
 import torch.multiprocessing as multiprocessing
 
-from account import account
+from account import account, torch_checkpoint
 
 
 def held(kind):
@@ -42,6 +42,7 @@ def main():
     assert torch.equal(large[:1000].cpu(), whole[:1000]), "what is not shared"
     for number, other in enumerate(others):
         assert torch.equal(other.cpu(), torch.full((3000,), float(number))), "another tensor's bytes"
+    torch_checkpoint("another process uses the memory")
     tensors.put("done")
     process.join(100)
     assert process.exitcode == 0, process.exitcode

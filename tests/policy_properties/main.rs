@@ -57,6 +57,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             fraction,
             free_idle_chunk,
             free_when_no_cache_hit,
+            ..Settings::default()
         },
     )
 }

@@ -7,6 +7,7 @@ use std::sync::Once;
 use tracing::{debug, error, warn};
 
 use super::call::ipc;
+use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
 use super::state::records::Recorder;
@@ -48,7 +49,15 @@ pub fn start() -> Option<Box<Engine>> {
         refuses: config.strict && !errors.is_empty(),
         pid: std::process::id(),
         state,
-        pools: Pools::new(state, config.strategy, config.settings, config.idle_release),
+        pools: Pools::new(
+            state,
+            Abilities::new(
+                config.strategy,
+                config.settings,
+                config.verdicts.filter(|_| config.use_verdicts),
+            ),
+            config.idle_release,
+        ),
         stream_ordered: Default::default(),
         graphs: Default::default(),
         physical: Default::default(),

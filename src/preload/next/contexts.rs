@@ -1,5 +1,6 @@
 //! Calls of the next layer that are made in a given context, and facts about contexts and devices.
 
+use std::ffi::CStr;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,6 +85,14 @@ pub fn context_of_stream(handle: usize) -> u64 {
     context as u64
 }
 
+/// What the next layer answers for an attribute of a device.
+pub fn device_attribute(device: i32, attribute: u32) -> CudaResult<i32> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    check(unsafe { signatures::cuDeviceGetAttribute(&mut value, attribute, device) })?;
+    Ok(value)
+}
+
 /// The device of the current context.
 pub fn current_device() -> CudaResult<i32> {
     let mut device = 0;
@@ -153,4 +162,12 @@ fn access_from(device: i32) -> CUmemAccessDesc {
         (*location).id = device;
         access
     }
+}
+
+/// The name of a device; empty if the next layer does not tell.
+pub fn device_name(device: i32) -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the length is one byte less than the buffer's, so a NUL always ends the name.
+    unsafe { signatures::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, device) };
+    CStr::from_bytes_until_nul(&name).map_or_else(|_| String::new(), |name| name.to_string_lossy().into_owned())
 }

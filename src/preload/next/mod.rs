@@ -1,10 +1,12 @@
 //! The back door: the functions of the next layer, each found once and kept.
 //!
 //! `signatures` lists the driver functions and `nvml` those of NVML. `symbols` finds a function by name, in the loaded
-//! objects that `elf` reads. `contexts` has calls that are made in a given context. A function that the next layer does
+//! objects that `elf` reads. `contexts` has calls that are made in a given context, and `abilities` what the layer is and
+//! has. A function that the next layer does
 //! not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because `dlsym` and
 //! `cuGetProcAddress` ask the next layer first.
 
+mod abilities;
 mod contexts;
 pub mod elf;
 pub mod nvml;
@@ -12,6 +14,7 @@ mod signatures;
 mod slot;
 pub mod symbols;
 
+pub use abilities::*;
 pub use contexts::*;
 pub use signatures::*;
 

@@ -271,6 +271,7 @@ macro_rules! called_driver_functions {
             cuCtxPopCurrent_v2(out: *mut CUcontext);
             cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut i32);
             cuDevicePrimaryCtxRetain(out: *mut CUcontext, device: CUdevice);
+            cuMemGetAllocationPropertiesFromHandle(properties: *mut CUmemAllocationProp, handle: Handle);
             cuMemGetAllocationGranularity(out: *mut usize, properties: *const CUmemAllocationProp, option: u32);
             cuDeviceGetAttribute(out: *mut i32, attribute: u32, device: CUdevice);
             cuDeviceGetCount(out: *mut i32);

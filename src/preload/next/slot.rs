@@ -33,6 +33,10 @@ impl Slot {
         }
     }
 
+    pub fn name(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+
     /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
     /// same address.
     #[inline]

@@ -1,4 +1,4 @@
-//! The progress bar for journals that take a while to read.
+//! The progress bars for what takes a while.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -13,5 +13,14 @@ pub fn reading(total: u64, name: &str) -> ProgressBar {
         bar.set_style(style);
     }
     bar.set_message(name.to_owned());
+    bar
+}
+
+/// A progress bar on standard error for questions to the driver. Its length is set when it is known.
+pub fn asking() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("asked {pos} of {len} {wide_bar} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
     bar
 }

@@ -23,6 +23,10 @@
  *   SIMGPU_COUNTS          1: simgpu_calls counts calls; also if SIMGPU_DELAYED is 1 (0)
  *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
  *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
+ *   SIMGPU_MAPPING_WAITS   1: cuMemSetAccess waits for the work of the device, which its note_sync leaves open (0)
+ *   SIMGPU_ALIASES         0: cuMemMap refuses a handle that is mapped already (1)
+ *   SIMGPU_RESET_FREES_VMM  1: a reset of a primary context frees the memory of handles on its device, as
+ *                          cuda.h 13.0:6063 can be read and CUDA.jl#1579 denies (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
@@ -145,6 +149,9 @@ static void read_all(void)
     the_config.dmabuf = number_variable("SIMGPU_DMABUF", 1, 0, 1);
     the_config.peers = number_variable("SIMGPU_PEERS", 1, 0, 1);
     the_config.unmap_waits = number_variable("SIMGPU_UNMAP_WAITS", 0, 0, 1);
+    the_config.mapping_waits = number_variable("SIMGPU_MAPPING_WAITS", 0, 0, 1);
+    the_config.aliases = number_variable("SIMGPU_ALIASES", 1, 0, 1);
+    the_config.reset_frees_vmm = number_variable("SIMGPU_RESET_FREES_VMM", 0, 0, 1);
     the_config.delayed = number_variable("SIMGPU_DELAYED", 0, 0, 1);
     the_config.counted = the_config.delayed || number_variable("SIMGPU_COUNTS", 0, 0, 1);
     the_config.granularity = size_variable("SIMGPU_GRANULARITY", 2 << 20);

@@ -21,6 +21,7 @@ struct config {
     int visible[MAX_DEVICES];    /* ordinal as the process sees it -> physical device */
     int visible_count;
     bool vmm, delayed, contiguous, mig, nvml_bytes, dmabuf, peers, free_waits_for_peers, unmap_waits;
+    bool mapping_waits, aliases, reset_frees_vmm;
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */
     int driver_version;
@@ -270,6 +271,7 @@ void graph_reset(int device);
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 #define ANY_DEVICE (-1)
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */
+void vmm_reset(int device); /* SIMGPU_RESET_FREES_VMM: frees the handles of a device, wherever they are mapped */
 Allocation *vmm_at(uint64_t address, uint64_t *start, uint64_t *size);
 /* Fixes the bytes of the handle that is mapped there at their place in the file. Returns false if there are none. */
 bool vmm_pin(uint64_t address, int *fd, uint64_t *offset);

@@ -259,7 +259,7 @@ API CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGene
     Allocation *a = handle_of(handle), *range = table_find_range(address);
     uint64_t granularity = config()->granularity;
     REQUIRE(a && range && size && size % granularity == 0 && address % granularity == 0 && offset == 0 && size <= a->requested);
-    REQUIRE(address + size <= range->address + range->span);
+    REQUIRE(address + size <= range->address + range->span && (config()->aliases || !a->mappings));
     struct Region *region = range->region;
     uint64_t first = (address - range->address) / granularity, count = size / granularity;
     for (uint64_t i = first; i < first + count; i++) REQUIRE(!region->mappings[i]);
@@ -311,10 +311,43 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t size)
     return CUDA_SUCCESS;
 }
 
+static bool is_of(const Allocation *a, const void *device) { return a->class == VMM && a->device == *(const int *)device; }
+
+static void clear(Allocation *range, void *device)
+{
+    if (range->class != ADDRESS_RANGE) return;
+    struct Region *region = range->region;
+    uint64_t granularity = config()->granularity;
+    for (uint64_t i = 0; i < region->granules; i++) {
+        struct mapping *m = region->mappings[i];
+        if (!m || !is_of(m->physical, device)) continue;
+        uint64_t address = m->address, size = m->size;
+        memset(&region->mappings[i], 0, size / granularity * sizeof m);
+        region->mapped -= size / granularity;
+        m->physical->mappings--;
+        free(m);
+        cover(range, address, size);
+    }
+}
+
+static void take_bytes(Allocation *a, void *device)
+{
+    if (is_of(a, device) && a->placed) displace(a);
+}
+
+void vmm_reset(int device)
+{
+    table_each(clear, &device);
+    table_each(take_bytes, &device);
+    table_remove_where(is_of, &device);
+}
+
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     PRICED;
     ENTER_WORKING("cuMemSetAccess");
+    struct mapping *start = config()->mapping_waits ? find_mapping(address) : NULL;
+    if (start && start->physical->device >= 0) work_wait_users(primary_of(start->physical->device));
     Allocation *range = table_find_range(address);
     REQUIRE(access && count && size && range);
     for (uint64_t at = address; at < address + size; at += config()->granularity) REQUIRE(mapping_at(range, at));

@@ -166,6 +166,7 @@ impl Call {
             engine.context_gone(context, holdings);
             engine.stream_ordered.device_gone(engine.state, device, api);
             engine.refresh_graphs(device, api);
+            engine.forget_lost_physical(device, api);
             // `measure_last` asks the driver's pools that the library knows. So it comes after `device_gone`, which makes
             // the library forget the pools of this device.
             engine.measure_last(device);

@@ -17,14 +17,6 @@ use quota::DeviceQuota;
 /// obtained or returned memory meanwhile.
 const ATTEMPTS: u32 = 4;
 
-fn device_name(ordinal: i32) -> String {
-    let mut name = [0u8; 64];
-    // SAFETY: the buffer is a variable of this frame and has at least the size that the call is told.
-    unsafe { next::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as i32 - 1, ordinal) };
-    let length = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-    String::from_utf8_lossy(&name[..length]).into_owned()
-}
-
 impl Engine {
     /// A call of the job uses this device. Measures it if that is due.
     #[inline]
@@ -42,7 +34,7 @@ impl Engine {
                 routes::show(&state.records);
                 state.records.device(|| {
                     let described = describe(device)?;
-                    let name = device_name(described.ordinal);
+                    let name = next::device_name(described.ordinal);
                     Some((described, name, state.limits.of(device).and_then(|quota| quota.limit)))
                 });
                 self.measure(device);

@@ -3,14 +3,15 @@
 //! The memory of a handle lives until its last reference *and* its last mapping are gone, in either order.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_void;
 
-use crate::engine::Call;
 use crate::engine::call::booking;
 use crate::engine::state::allocation::Key;
 use crate::engine::state::location::Location;
 use crate::engine::state::records;
+use crate::engine::{Call, Engine};
 use crate::next::{self, CUmemAllocationProp, Handle, LOCATION_DEVICE};
-use base::api::Class;
+use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, check};
 use base::sync::lock;
 use journal::format::Event;
@@ -43,6 +44,18 @@ impl Physical {
     fn mapped(&mut self, address: u64, size: u64, handle: Handle) {
         self.mappings.insert(address, (size, handle));
         self.handles.entry(handle).or_default().mappings += 1;
+    }
+
+    /// An address where the handle is mapped.
+    fn address_of(&self, handle: Handle) -> Option<u64> {
+        let found = self.mappings.iter().find(|(_, (_, mapped))| *mapped == handle);
+        found.map(|(&address, _)| address)
+    }
+
+    /// The handle and all its mappings are gone.
+    fn lost(&mut self, handle: Handle) {
+        self.handles.remove(&handle);
+        self.mappings.retain(|_, (_, mapped)| *mapped != handle);
     }
 
     /// Takes one use away. Returns whether it was the last one, so that the memory is free.
@@ -82,6 +95,44 @@ impl Physical {
             }
         }
         free
+    }
+}
+
+/// Whether the memory of a handle still exists. A handle that the job has released is known by its mapping alone.
+fn exists(handle: Handle, mapped_at: Option<u64>) -> bool {
+    let mut found = 0;
+    // SAFETY: the pointers are to variables of this frame, and the handle that is retained is released at once. In the
+    // plain C structure zero is a value of every field.
+    unsafe {
+        match mapped_at {
+            Some(address) => {
+                let retained = check(next::cuMemRetainAllocationHandle(&mut found, address as *mut c_void)).is_ok();
+                retained && check(next::cuMemRelease(found)).is_ok()
+            }
+            None => {
+                let mut properties: CUmemAllocationProp = std::mem::zeroed();
+                check(next::cuMemGetAllocationPropertiesFromHandle(&mut properties, handle)).is_ok()
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// A device's primary context was reset. Takes those of the job's handles off the books that went with it. The
+    /// header can be read either way (`primary_context_reset_frees_vmm` in tests/assumptions), so the next layer is asked.
+    pub fn forget_lost_physical(&self, device: i16, api: Api) {
+        let held = self.state.ledger.select(|_, allocation| allocation.device == device);
+        for (key, allocation) in held {
+            let Key::Physical(handle) = key else { continue };
+            let mapped_at = lock(&self.physical).address_of(handle);
+            if exists(handle, mapped_at) || self.state.ledger.remove(key).is_none() {
+                continue;
+            }
+            lock(&self.physical).lost(handle);
+            self.state.refund(&allocation);
+            let record = records::freed(api, key, &allocation, true);
+            self.state.records.write(record);
+        }
     }
 }
 

@@ -14,7 +14,6 @@ use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
-use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::sync::lock;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
@@ -239,10 +238,7 @@ impl Growth {
     }
 
     fn attribute(&self, attribute: u32) -> CudaResult<i32> {
-        let mut value = 0;
-        // SAFETY: the pointer is to a variable of this frame.
-        check(unsafe { next::cuDeviceGetAttribute(&mut value, attribute, self.device()) })?;
-        Ok(value)
+        next::device_attribute(self.device(), attribute)
     }
 
     fn least_granularity(&self) -> CudaResult<u64> {
@@ -369,12 +365,7 @@ impl DeviceMemory for Growth {
     }
 
     fn granularity(&self) -> Option<u64> {
-        let has_dma_buf = || self.attribute(DMA_BUF_SUPPORTED).is_ok_and(|value| value != 0);
         match self.in_context(|| self.least_granularity()) {
-            Ok(_) if needs_memory_of_cu_mem_alloc(has_dma_buf()) => {
-                warn_of_chunks(PEER_MEMORY_WITHOUT_DMA_BUF);
-                None
-            }
             Ok(granularity) => Some(granularity),
             Err(DriverError::NOT_SUPPORTED) => {
                 warn_of_chunks("the next layer has no virtual memory management");

@@ -6,8 +6,10 @@
 //!   memory that lies idle
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on
+//! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `thread_pool`: the pool that a thread remembers; `pool`: the type; `registry` and `pages`: the lists of all pools
 
+pub mod abilities;
 mod access;
 mod contention;
 mod growth;
@@ -23,6 +25,7 @@ mod thread_pool;
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
+use abilities::Abilities;
 use pool::Pool;
 use registry::{Contexts, Registry, generation};
 
@@ -30,13 +33,11 @@ use crate::engine::state::State;
 use crate::engine::state::location::Location;
 use crate::next;
 use base::sync::lock;
-use policy::{Settings, Strategy};
 
 pub struct Pools {
     state: &'static State,
     registry: &'static Registry<Pool>,
-    strategy: Strategy,
-    settings: Settings,
+    abilities: Abilities,
     /// How long memory lies idle before it is given back; `None` for ever.
     idle_release: Option<Duration>,
     idle_watch: Once,
@@ -60,12 +61,11 @@ impl Drop for ClosingContext<'_> {
 }
 
 impl Pools {
-    pub fn new(state: &'static State, strategy: Strategy, settings: Settings, idle_release: Option<Duration>) -> Pools {
+    pub fn new(state: &'static State, abilities: Abilities, idle_release: Option<Duration>) -> Pools {
         Pools {
             state,
             registry: Box::leak(Box::default()),
-            strategy,
-            settings,
+            abilities,
             idle_release,
             idle_watch: Once::new(),
             closing: Mutex::default(),
@@ -82,7 +82,7 @@ impl Pools {
     /// context.
     #[inline]
     pub fn of_this_thread(&'static self) -> Option<&'static Pool> {
-        if self.strategy == Strategy::Passthrough {
+        if !self.abilities.wants_pools() {
             return None;
         }
         let context = next::current_context().ok().filter(|context| !context.is_null())? as u64;
@@ -100,7 +100,7 @@ impl Pools {
         if let Some(&pool) = self.registry.contexts().get(&context) {
             return Some(pool);
         }
-        let policy = self.strategy.create(&self.settings)?;
+        let policy = self.abilities.policy_for(location.device)?;
         let mut contexts = self.registry.contexts_mut();
         if lock(&self.closing).contains(&context) {
             return None;

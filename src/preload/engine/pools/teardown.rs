@@ -1,5 +1,6 @@
 //! The teardown of a context's pool: taken off the books before the context is destroyed, put back if it is not.
 
+use std::ffi::c_void;
 use std::ptr;
 
 use super::Pools;
@@ -8,6 +9,7 @@ use super::pool::Pool;
 use crate::engine::state::records;
 use crate::next;
 use base::api::Api;
+use base::cuda::check;
 use policy::Policy;
 
 /// A pool whose context is about to be destroyed, with what it held.
@@ -19,6 +21,17 @@ pub struct DetachedPool {
     segments: Vec<(u64, u64)>,
     /// First address and bytes of each slab, and its subpool.
     slabs: Vec<(u64, u64, &'static Pool)>,
+}
+
+/// Whether the next layer still maps memory at `address`. The header can be read either way for a primary context that
+/// is reset (`primary_context_reset_frees_vmm` in tests/assumptions), so it is asked.
+fn is_mapped(address: u64) -> bool {
+    let mut handle = 0;
+    // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
+    unsafe {
+        let retained = check(next::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void)).is_ok();
+        retained && check(next::cuMemRelease(handle)).is_ok()
+    }
 }
 
 impl Pools {
@@ -95,6 +108,10 @@ impl Pools {
         let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
         // The memory of a subpool belongs to its parent pool.
         for memory in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
+            if memory.mapped.first().is_some_and(|&(address, _)| !is_mapped(address)) {
+                // Handles and mappings went with the context, and may be somebody else's by now.
+                continue;
+            }
             // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {
                 for (address, size) in memory.mapped {

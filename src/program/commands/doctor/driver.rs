@@ -28,11 +28,7 @@ pub fn check(
     strategy: Strategy,
     limit: Duration,
 ) -> Option<Driver> {
-    let layers: Vec<PathBuf> = environment.preloads();
-    let layers: Vec<PathBuf> = layers
-        .into_iter()
-        .filter(|path| !environment.is_library(path))
-        .collect();
+    let layers = layers_of(environment);
     let answer = match ask(What::Driver, environment, &layers, limit) {
         Ok(answer) => answer,
         Err(error) => {
@@ -77,8 +73,14 @@ pub fn check(
     Some(driver)
 }
 
+/// What the job preloads beside the library.
+pub fn layers_of(environment: &Environment) -> Vec<PathBuf> {
+    let preloads = environment.preloads().into_iter();
+    preloads.filter(|path| !environment.is_library(path)).collect()
+}
+
 /// The last state that the child wrote.
-fn last_state(answer: &Answer) -> Driver {
+pub fn last_state(answer: &Answer) -> Driver {
     let lines = answer.lines.iter().rev();
     lines
         .filter_map(|line| serde_json::from_str(line).ok())

@@ -2,10 +2,12 @@
 //!
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
 //! processes: `probe` runs in a child, `ask` and `processes` start and end children. `trial` runs the user's command
-//! for a limited time; `routes` and `bypass` report what the trial showed.
+//! for a limited time; `routes` and `bypass` report what the trial showed. `assumptions` asks the driver what the
+//! strategies assume, and `stored` reads the answers again.
 
 mod accounts;
 mod ask;
+mod assumptions;
 mod binary;
 mod bypass;
 mod command;
@@ -20,6 +22,7 @@ mod processes;
 mod report;
 mod routes;
 mod settings;
+mod stored;
 mod trial;
 
 use std::ffi::OsString;
@@ -46,12 +49,22 @@ Examples:
   vramshim doctor -- python train.py                # also whether this command's calls reach the library
   vramshim doctor --strategy auto_growth --for 60s -- python train.py
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
+  vramshim doctor --assumptions                     # whether the driver does what the strategies assume
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
 --for it is ended with all processes that it started. Until then it does its real work, so give a command that may be interrupted.
 
-Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage.";
+Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage. With \
+--assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does \
+not answer.";
+
+/// The exit codes of `--assumptions`.
+const FALLS_BACK: u8 = 3;
+const NO_ANSWER: u8 = 4;
+
+const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
+const TIME_OF_A_QUESTION: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -67,9 +80,13 @@ pub struct Doctor {
     #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = duration)]
     moment: Duration,
 
-    /// How long the driver may take to answer, such as 30s or 2min
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
-    timeout: Duration,
+    /// How long the driver may take to answer, such as 30s or 2min [default: 30s; with --assumptions 10s a question]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+
+    /// Ask the driver whether it does what the strategies assume, and store the answers for later jobs
+    #[arg(long, conflicts_with_all = ["command", "moment", "show_output"])]
+    assumptions: bool,
 
     /// Show the output of COMMAND on standard error
     #[arg(long)]
@@ -86,6 +103,9 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 impl Doctor {
     pub fn examine(self) -> Result<(), Failure> {
+        if self.assumptions {
+            return self.ask_assumptions();
+        }
         let mut findings = Findings::default();
         let (environment, library) = self.environment(&mut findings)?;
         processes::take_charge();
@@ -108,6 +128,19 @@ impl Doctor {
         match worst.exit_code() {
             0 => Ok(()),
             code => Err(Failure::answer(code)),
+        }
+    }
+
+    fn ask_assumptions(&self) -> Result<(), Failure> {
+        // What is wrong with the library does not matter here.
+        let (environment, _) = self.environment(&mut Findings::default())?;
+        let limit = self.timeout.unwrap_or(TIME_OF_A_QUESTION);
+        processes::take_charge();
+        assumptions::announce(limit);
+        let done = assumptions::examine(&environment, limit, self.json);
+        match processes::interrupted() {
+            Some(signal) => processes::end_by(signal),
+            None => done,
         }
     }
 
@@ -140,10 +173,11 @@ impl Doctor {
         environment: &Environment,
         found: bool,
     ) -> (Option<probe::Driver>, Option<Trial>) {
+        let timeout = self.timeout.unwrap_or(TIME_OF_THE_DRIVER);
         let (config, errors) = Config::read(|name| environment.get(name));
         let mut usable = found;
         if let Some(library) = &environment.library {
-            usable = library::check(findings, environment, library, self.timeout);
+            usable = library::check(findings, environment, library, timeout);
         }
         layers::check(findings, environment);
         settings::check(findings, environment, &config, &errors, |error| {
@@ -152,10 +186,11 @@ impl Doctor {
         settings::check_names(findings, std::env::vars_os().map(|(name, _)| name));
         folder::check(findings, &config);
         machine::check(findings, config.journal_max);
-        let driver = driver::check(findings, environment, config.strategy, self.timeout);
+        let driver = driver::check(findings, environment, config.strategy, timeout);
         accounts::check(findings, &config, driver.as_ref());
         if let Some(driver) = &driver {
             settings::check_shared(findings, &config, driver);
+            stored::check(findings, &config, driver);
         }
         let mut tried = None;
         if let Some(name) = self.command.first()

@@ -61,6 +61,8 @@ pub struct Driver {
     /// `path` is the file that was loaded as `libcuda.so.1`, `answers` the file that contains `cuInit`.
     pub path: Option<String>,
     pub answers: Option<String>,
+    /// The file that contains `cuMemAlloc`: the driver, or a layer.
+    pub allocates: Option<String>,
     /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
@@ -135,6 +137,7 @@ fn probe_driver() {
     known.path = library.path();
     step(&mut known, "dlsym");
     known.answers = file_of(library.address(c"cuInit"));
+    known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
     step(&mut known, "cuDriverGetVersion");
     let mut version = 0;
     if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {

@@ -1,0 +1,95 @@
+//! The policy of a new pool: that of the job's strategy, or a weaker one if the next layer does not carry the strategy.
+//!
+//! The library asks only what is answered at once. It cannot ask in a job what takes seconds, or what may hang. So it
+//! reads what `vramshim doctor --assumptions` stored, if that is there.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tracing::warn;
+
+use crate::next;
+use base::kernel::{DMA_BUF_SUPPORTED, PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
+use base::sync::lock;
+use base::verdict::Verdict;
+use policy::needs::{FallBack, Instead};
+use policy::{Policy, Settings, Strategy};
+
+pub struct Abilities {
+    strategy: Strategy,
+    settings: Settings,
+    /// The folder of stored answers; `None` if they are not to be read.
+    verdicts: Option<PathBuf>,
+    /// What is left of strategy and settings, by device.
+    decided: Mutex<BTreeMap<i16, (Strategy, Settings)>>,
+}
+
+impl Abilities {
+    pub fn new(strategy: Strategy, settings: Settings, verdicts: Option<PathBuf>) -> Self {
+        Abilities {
+            strategy,
+            settings,
+            verdicts,
+            decided: Mutex::default(),
+        }
+    }
+
+    /// Whether the job's strategy has a policy.
+    #[inline]
+    pub fn wants_pools(&self) -> bool {
+        self.strategy != Strategy::Passthrough
+    }
+
+    /// A policy for a pool on this device; `None` if requests pass through.
+    pub fn policy_for(&self, device: i16) -> Option<Box<dyn Policy>> {
+        let known = lock(&self.decided).get(&device).cloned();
+        let (strategy, settings) = known.unwrap_or_else(|| self.decide(device));
+        strategy.create(&settings)
+    }
+
+    /// Asks without a lock. If two threads ask at the same time, the first one's decision stays, and is told.
+    fn decide(&self, device: i16) -> (Strategy, Settings) {
+        let lacking = self.missing(device).or_else(|| self.stored(device));
+        let decision = match &lacking {
+            Some((instead, _)) => instead.apply(self.strategy, &self.settings),
+            None => (self.strategy, self.settings.clone()),
+        };
+        let mut decided = lock(&self.decided);
+        if let Some(earlier) = decided.get(&device) {
+            return earlier.clone();
+        }
+        decided.insert(device, decision.clone());
+        drop(decided);
+        if let Some((instead, why)) = lacking {
+            let (strategy, does) = (self.strategy.name(), instead.words());
+            warn!("on device {device} {strategy} {does}: {why}");
+        }
+        decision
+    }
+
+    /// What the strategy does instead, because the next layer lacks a function, or network cards could not register what
+    /// the strategy maps.
+    fn missing(&self, device: i16) -> Option<(Instead, String)> {
+        let lacks = |function| format!("the next layer has no {function}");
+        if let Some(function) = next::missing_for_policies() {
+            return Some((Instead::Passthrough, lacks(function)));
+        }
+        if !self.strategy.maps_granules() {
+            return None;
+        }
+        let function = next::missing_for_mapping().map(lacks);
+        let dma_buf = next::device_attribute(i32::from(device), DMA_BUF_SUPPORTED).is_ok_and(|value| value != 0);
+        let network = || needs_memory_of_cu_mem_alloc(dma_buf).then(|| PEER_MEMORY_WITHOUT_DMA_BUF.to_owned());
+        function.or_else(network).map(|why| (Instead::Chunks, why))
+    }
+
+    /// What the strategy does instead, because an assumption was found not to hold.
+    fn stored(&self, device: i16) -> Option<(Instead, String)> {
+        let subject = next::subject_of(i32::from(device))?;
+        let verdict = Verdict::read(self.verdicts.as_deref()?, &subject)?;
+        let fall_back = FallBack::of(self.strategy, &verdict)?;
+        let why = format!("{}, found vramshim doctor --assumptions", fall_back.why());
+        Some((fall_back.instead, why))
+    }
+}

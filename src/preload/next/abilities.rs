@@ -1,0 +1,51 @@
+//! What the next layer is and can, as far as a few cheap questions tell.
+
+use base::verdict::Subject;
+
+use super::contexts::device_name;
+use super::elf;
+use super::signatures::{called, cuDriverGetVersion, hooked};
+use super::slot::Slot;
+
+/// What stored answers about the next layer are found by.
+pub fn subject_of(device: i32) -> Option<Subject> {
+    let mut version = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    unsafe { cuDriverGetVersion(&mut version) };
+    let answers = elf::object_of(hooked::cuMemAlloc_v2.get()?)?;
+    Some(Subject::new(
+        &device_name(device),
+        version,
+        &answers.path().to_string_lossy(),
+    ))
+}
+
+/// A function that every policy calls, and that the next layer does not have.
+pub fn missing_for_policies() -> Option<&'static str> {
+    first_missing(&[
+        &called::cuEventCreate,
+        &called::cuEventRecord,
+        &called::cuEventQuery,
+        &called::cuThreadExchangeStreamCaptureMode,
+        &called::cuStreamIsCapturing,
+    ])
+}
+
+/// A function that mapping needs, and that the next layer does not have.
+pub fn missing_for_mapping() -> Option<&'static str> {
+    first_missing(&[
+        &called::cuMemGetAllocationGranularity,
+        &hooked::cuMemAddressReserve,
+        &hooked::cuMemAddressFree,
+        &hooked::cuMemCreate,
+        &hooked::cuMemMap,
+        &hooked::cuMemSetAccess,
+        &hooked::cuMemUnmap,
+        &hooked::cuMemRelease,
+    ])
+}
+
+fn first_missing(slots: &[&'static Slot]) -> Option<&'static str> {
+    let missing = slots.iter().find(|slot| slot.get().is_none())?;
+    Some(missing.name())
+}

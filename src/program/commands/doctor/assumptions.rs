@@ -1,0 +1,264 @@
+//! `vramshim doctor --assumptions`: asks the driver whether it does what the strategies assume, and keeps the answers
+//! for later jobs.
+//!
+//! The questions are the probes of `tests/assumptions`, a program of their own. Each probe runs in a process of its own
+//! with a time limit, so that a driver that hangs is an answer.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base::verdict::{Outcome, Verdict};
+use indicatif::ProgressBar;
+use policy::Strategy;
+use policy::needs::FallBack;
+use serde::{Deserialize, Serialize};
+
+use super::ask::{ask, listen};
+use super::environment::Environment;
+use super::probe::{Driver, What};
+use super::processes::{End, Group};
+use super::{driver, stored};
+use crate::failure::Failure;
+use crate::launch::probes::find_probes;
+use crate::render::format::{duration, printable, strong, styled};
+use crate::render::progress;
+
+/// How long starting and ending a probe may take, beyond its limit.
+const MARGIN: Duration = Duration::from_secs(3);
+/// The most characters of one figure or source that are shown.
+const MOST_CHARACTERS: usize = 1000;
+
+/// The first line of the probes.
+#[derive(Deserialize)]
+struct Opening {
+    device: String,
+    outcome: String,
+    probes: u64,
+}
+
+/// One further line of the probes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Answer {
+    name: String,
+    outcome: String,
+    needed: bool,
+    figures: String,
+    assumption: String,
+    source: String,
+}
+
+/// What a call costs on an idle device.
+#[derive(Debug, Serialize)]
+struct Price {
+    call: String,
+    /// The bytes of the call, or what it was called for.
+    size: String,
+    median_us: f64,
+    least_us: f64,
+}
+
+/// What becomes of a strategy.
+#[derive(Serialize)]
+struct Consequence {
+    strategy: &'static str,
+    /// `null` if everything holds that the strategy needs.
+    instead: Option<&'static str>,
+    why: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    device: &'a str,
+    assumptions: &'a [Answer],
+    strategies: &'a [Consequence],
+    prices: &'a [Price],
+    /// The file that later jobs read; `null` if it could not be written.
+    stored: Option<&'a PathBuf>,
+}
+
+/// Asks all questions, shows the answers and stores them.
+pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
+    let probes = find_probes()?;
+    let layers = driver::layers_of(environment);
+    let asked = ask(What::Driver, environment, &layers, limit.max(Duration::from_secs(30))).map_err(Failure::failed)?;
+    let driver = driver::last_state(&asked);
+    let Some(subject) = stored::subject(&driver, 0) else {
+        return Err(no_driver(&driver));
+    };
+    let mut command = Command::new(&probes);
+    environment.apply(&mut command, &layers);
+    command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut group =
+        Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", probes.display())))?;
+    let lines = group.child().stdout.take().map(listen);
+    let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
+    let (opening, answers) = gather(&mut group, &lines, limit)?;
+    if Outcome::parse(&opening.outcome) != Some(Outcome::Holds) {
+        let why = format!("the driver does not answer: {}", opening.device);
+        return Err(Failure::new(super::NO_ANSWER, why));
+    }
+    let verdict = verdict_of(&answers);
+    let stored = match stored::folder(environment) {
+        Some(folder) => verdict
+            .write(&folder, &subject)
+            .map_err(|error| format!("{}: {error}", folder.display())),
+        None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
+    };
+    if let Err(problem) = &stored {
+        eprintln!("vramshim: the answers were not stored, so no job will know them: {problem}");
+    }
+    let consequences = consequences(&verdict);
+    let page = Page {
+        device: &opening.device,
+        assumptions: &answers,
+        strategies: &consequences,
+        prices: &prices_in(&answers),
+        stored: stored.as_ref().ok(),
+    };
+    match as_json {
+        true => super::report::json(&page),
+        false => show(&page),
+    }
+    .map_err(Failure::unwritten)?;
+    match consequences.iter().any(|consequence| consequence.instead.is_some()) {
+        true => Err(Failure::answer(super::FALLS_BACK)),
+        false => Ok(()),
+    }
+}
+
+fn no_driver(driver: &Driver) -> Failure {
+    let why = match (&driver.load_error, driver.init) {
+        (Some(error), _) => format!("libcuda.so.1 cannot be loaded: {error}"),
+        (None, Some(code)) if code != 0 => format!("cuInit failed with {code}"),
+        _ => "no device answers".to_owned(),
+    };
+    Failure::new(super::NO_ANSWER, format!("{why}; `vramshim doctor` says more"))
+}
+
+/// Reads the lines of the probes until the last probe has ended.
+fn gather(group: &mut Group, lines: &Receiver<String>, limit: Duration) -> Result<(Opening, Vec<Answer>), Failure> {
+    let bar = progress::asking();
+    let mut opening: Option<Opening> = None;
+    let mut answers = Vec::new();
+    let mut take = |line: String, bar: &ProgressBar| match &opening {
+        None => {
+            opening = serde_json::from_str(&line).ok();
+            bar.set_length(opening.as_ref().map_or(0, |opening| opening.probes));
+        }
+        Some(_) => {
+            if let Ok(answer) = serde_json::from_str::<Answer>(&line) {
+                bar.set_message(answer.name.clone());
+                bar.inc(1);
+                answers.push(answer);
+            }
+        }
+    };
+    // Every probe may take all of its time.
+    let most = (limit + MARGIN) * 200;
+    let end = group.wait(most, |_| lines.try_iter().for_each(|line| take(line, &bar)));
+    group.end();
+    lines.iter().for_each(|line| take(line, &bar));
+    bar.finish_and_clear();
+    match (end.map_err(Failure::failed)?, opening) {
+        (End::By(_), Some(opening)) => Ok((opening, answers)),
+        (End::By(status), None) => Err(Failure::failed(format!("the probes said nothing ({status})"))),
+        (End::TooLong, _) => Err(Failure::failed(format!(
+            "the probes did not end within {}",
+            duration(most.as_nanos() as u64)
+        ))),
+        (End::Interrupted, _) => Err(Failure::failed("interrupted")),
+    }
+}
+
+fn verdict_of(answers: &[Answer]) -> Verdict {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let outcome = |answer: &Answer| Some((answer.name.clone(), Outcome::parse(&answer.outcome)?));
+    Verdict {
+        asked_s: now.map_or(0, |now| now.as_secs()),
+        outcomes: answers.iter().filter_map(outcome).collect(),
+    }
+}
+
+fn consequences(verdict: &Verdict) -> Vec<Consequence> {
+    let of = |&strategy: &Strategy| {
+        let fall_back = FallBack::of(strategy, verdict);
+        Consequence {
+            strategy: strategy.name(),
+            instead: fall_back.as_ref().map(|fall_back| fall_back.instead.words()),
+            why: fall_back.map(|fall_back| fall_back.why()),
+        }
+    };
+    Strategy::ALL.iter().map(of).collect()
+}
+
+/// The rows of the table that the probe `prices` prints: `| call | size | median us | least us |`.
+fn prices_in(answers: &[Answer]) -> Vec<Price> {
+    let table = answers.iter().filter(|answer| answer.name == "prices");
+    let rows = table.flat_map(|answer| answer.figures.lines());
+    let price = |row: &str| {
+        let cells: Vec<&str> = row.split('|').map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let us = |cell: &str| cell.strip_suffix(" us")?.parse().ok();
+        match cells[..] {
+            [call, size, median, least] => Some(Price {
+                call: call.to_owned(),
+                size: size.to_owned(),
+                median_us: us(median)?,
+                least_us: us(least)?,
+            }),
+            _ => None,
+        }
+    };
+    rows.filter_map(price).collect()
+}
+
+/// How an outcome is called in the text.
+fn words(outcome: &str) -> &str {
+    match Outcome::parse(outcome) {
+        Some(Outcome::Differs) => "does not hold",
+        Some(Outcome::Hangs) => "does not hold (hangs)",
+        _ => outcome,
+    }
+}
+
+fn show(page: &Page) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let bold = styled();
+    writeln!(out, "{}\n", printable(page.device, MOST_CHARACTERS))?;
+    for answer in page.assumptions {
+        let mark = if answer.needed { " *" } else { "" };
+        writeln!(out, "{}: {}{mark}", strong(words(&answer.outcome), bold), answer.name)?;
+        writeln!(out, "    {}", printable(&answer.assumption, MOST_CHARACTERS))?;
+        for line in answer.figures.lines().filter(|line| !line.is_empty()) {
+            writeln!(out, "    seen: {}", printable(line, MOST_CHARACTERS))?;
+        }
+        writeln!(out, "    source: {}", printable(&answer.source, MOST_CHARACTERS))?;
+    }
+    writeln!(out, "\n* a strategy needs it. What becomes of the strategies here:")?;
+    for Consequence { strategy, instead, why } in page.strategies {
+        match (instead, why) {
+            (Some(instead), Some(why)) => writeln!(out, "    {strategy} {instead}: {why}")?,
+            _ => writeln!(
+                out,
+                "    {strategy}: all that it needs holds, as far as it could be asked"
+            )?,
+        }
+    }
+    if let Some(path) = page.stored {
+        writeln!(out, "\nStored for later jobs: {}", path.display())?;
+    }
+    out.flush()
+}
+
+/// Shown before the probes begin, because they take a while.
+pub fn announce(limit: Duration) {
+    if io::stderr().is_terminal() {
+        let limit = duration(limit.as_nanos() as u64);
+        eprintln!(
+            "vramshim: asking the driver; each question may take {limit}. No job should use the device meanwhile."
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! If an assumption does not hold, `vramshim doctor --assumptions` says so, and the next job does without what needs
+//! it. Switches of the simulated GPU break assumptions.
+
+use std::path::Path;
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, NAIVE_BEST_FIT, Strategy, THREE, assert_agree, client, program};
+
+use crate::executable;
+
+/// A switch of the simulated GPU.
+type Switch = (&'static str, &'static str);
+
+fn with(job: Job, switches: &[Switch], state: &Path) -> Job {
+    let job = job
+        .sim("8GiB", 2)
+        .env("SIMGPU_DELAYED", "1")
+        .env("XDG_STATE_HOME", state);
+    switches.iter().fold(job, |job, (name, value)| job.env(name, value))
+}
+
+/// The answers of `doctor --assumptions`, and its exit code.
+fn doctor(switches: &[Switch], state: &Path) -> (Value, Option<i32>) {
+    doctor_within("60s", switches, state)
+}
+
+fn doctor_within(time: &str, switches: &[Switch], state: &Path) -> (Value, Option<i32>) {
+    let job = with(Job::new(program()).alone(), switches, state).env("VRAMSHIM_PROBES", executable());
+    let finished = job.args(["doctor", "--assumptions", "--json", "--timeout", time]).run();
+    let page = serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
+    (page, finished.status.code())
+}
+
+fn outcome(page: &Value, name: &str) -> String {
+    let rows = page["assumptions"].as_array().expect("assumptions");
+    let row = rows.iter().find(|row| row["name"] == name);
+    row.map_or_else(String::new, |row| {
+        row["outcome"].as_str().unwrap_or_default().to_owned()
+    })
+}
+
+/// Runs a client that fragments its memory; its books must agree with the simulated GPU. Returns the lines that say
+/// what a strategy does instead.
+fn job(strategy: Strategy, switches: &[Switch], state: &Path, environment: &[Switch]) -> Vec<String> {
+    let path = client("support/clients/exercise.c", "exercise", &["libcuda.so.1"]);
+    let job = with(Job::new(path).strategy(strategy), switches, state);
+    let job = environment.iter().fold(job, |job, (name, value)| job.env(name, value));
+    let finished = job.args(["5", "400", "2"]).run().ok();
+    let checkpoints: Vec<Value> = finished
+        .json()
+        .into_iter()
+        .filter(|line| !line["account"].is_null())
+        .collect();
+    assert!(checkpoints.len() > 3, "{}", finished.stdout);
+    for (index, checkpoint) in checkpoints.iter().enumerate() {
+        assert_agree(checkpoint, strategy, &format!("{switches:?}, checkpoint {index}"));
+    }
+    let said = finished.said().into_iter().filter(|(severity, _)| *severity == 'W');
+    said.map(|(_, words)| words)
+        .filter(|words| words.contains("on device"))
+        .collect()
+}
+
+/// Breaks assumptions, asks, and runs jobs that have to fall back, in these words and because of this assumption.
+fn falls_back(switches: &[Switch], broken: &str, strategies: &[Strategy], words: &str) {
+    let state = tempfile::tempdir().unwrap();
+    let (page, code) = doctor(switches, state.path());
+    let found = outcome(&page, broken);
+    assert!(found == "differs" || found == "hangs", "{broken}: {found}");
+    assert_eq!(code, Some(3));
+    for &strategy in strategies {
+        let told = page["strategies"].as_array().unwrap().iter();
+        let told = told.clone().find(|one| one["strategy"] == strategy.name).unwrap();
+        assert!(told["instead"].as_str().unwrap().contains(words), "{told}");
+        let said = job(strategy, switches, state.path(), &[]);
+        let of_device_0: Vec<_> = said.iter().filter(|line| line.starts_with("on device 0")).collect();
+        assert_eq!(of_device_0.len(), 1, "one line for a device: {said:?}");
+        assert!(
+            of_device_0[0].contains(words) && of_device_0[0].contains(broken),
+            "{said:?}"
+        );
+        let ignored = job(strategy, switches, state.path(), &[("VRAMSHIM_ASSUMPTIONS", "ignore")]);
+        assert_eq!(ignored, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_driver_that_maps_no_handle_twice_gets_no_aliases() {
+    falls_back(
+        &[("SIMGPU_ALIASES", "0")],
+        "stitch_of_handles",
+        &[AUTO_GROWTH],
+        "never moves it",
+    );
+}
+
+#[test]
+fn a_driver_whose_mapping_waits_grows_in_chunks() {
+    let broken = "create_map_access_beside_blocked_work";
+    falls_back(
+        &[("SIMGPU_MAPPING_WAITS", "1")],
+        broken,
+        &[AUTO_GROWTH],
+        "grows in chunks",
+    );
+}
+
+#[test]
+fn a_hang_is_an_answer() {
+    let switches = [("SIMGPU_LATENCY", "cuEventQuery=20000ms")];
+    let state = tempfile::tempdir().unwrap();
+    let (page, code) = doctor_within("2s", &switches, state.path());
+    assert_eq!(outcome(&page, "event_query_beside_blocked_work"), "hangs");
+    assert_eq!(code, Some(3));
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let said = job(strategy, &[], state.path(), &[]);
+        assert!(said[0].contains("passes every request through"), "{said:?}");
+        assert!(said[0].contains("event_query_beside_blocked_work"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_driver_as_assumed_changes_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    let (page, code) = doctor(&[], state.path());
+    assert_eq!(code, Some(0));
+    assert!(
+        page["strategies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|one| one["instead"].is_null()),
+        "{}",
+        page["strategies"]
+    );
+    let prices = page["prices"].as_array().unwrap();
+    for (call, size) in [
+        ("cuMemCreate", "2 MiB"),
+        ("cuMemSetAccess", "1 GiB"),
+        ("cuMemFree", "128 MiB"),
+    ] {
+        let found = prices
+            .iter()
+            .find(|price| price["call"] == call && price["size"] == size);
+        assert!(
+            found.is_some_and(|price| price["median_us"].is_number()),
+            "{call} {size}: {prices:?}"
+        );
+    }
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH] {
+        assert_eq!(job(strategy, &[], state.path(), &[]), Vec::<String>::new());
+    }
+}
+
+/// A free that does not wait for peers breaks no strategy, because a policy waits itself. Nor does an unmap that waits,
+/// because an allocation unmaps memory only before it reports out of memory.
+#[test]
+fn what_no_strategy_needs_is_told_and_changes_nothing() {
+    let not_needed = [
+        (("SIMGPU_FREE_WAITS_FOR_PEERS", "0"), "free_waits_for_peers"),
+        (("SIMGPU_UNMAP_WAITS", "1"), "unmap_beside_blocked_work"),
+    ];
+    for (switch, name) in not_needed {
+        let state = tempfile::tempdir().unwrap();
+        let (page, code) = doctor(&[switch], state.path());
+        let found = outcome(&page, name);
+        assert!(found == "differs" || found == "hangs", "{name}: {found}");
+        assert_eq!(code, Some(0), "{name}");
+    }
+}
+
+#[test]
+fn what_is_stored_is_for_this_driver_alone() {
+    let state = tempfile::tempdir().unwrap();
+    doctor(
+        &[("SIMGPU_ALIASES", "0"), ("SIMGPU_DRIVER_VERSION", "12080")],
+        state.path(),
+    );
+    assert_eq!(
+        job(AUTO_GROWTH, &[], state.path(), &[]),
+        Vec::<String>::new(),
+        "another version"
+    );
+    assert!(!job(AUTO_GROWTH, &[("SIMGPU_DRIVER_VERSION", "12080")], state.path(), &[]).is_empty());
+}
+
+#[test]
+fn doctor_says_what_is_stored() {
+    let state = tempfile::tempdir().unwrap();
+    let finding = || {
+        let job = with(
+            Job::new(program()).alone(),
+            &[("VRAMSHIM_STRATEGY", "auto_growth")],
+            state.path(),
+        );
+        let page: Value = serde_json::from_str(&job.args(["doctor", "--json"]).run().stdout).expect("JSON");
+        let findings = page["findings"].as_array().unwrap().clone();
+        findings
+            .into_iter()
+            .find(|finding| finding["check"] == "assumptions")
+            .expect("a finding")
+    };
+    assert_eq!(finding()["severity"], "note", "not asked yet: {}", finding());
+    doctor(&[], state.path());
+    assert_eq!(finding()["severity"], "ok", "{}", finding());
+    doctor(&[("SIMGPU_MAPPING_WAITS", "1")], state.path());
+    assert_eq!(finding()["severity"], "warning", "{}", finding());
+}
+
+#[test]
+fn without_a_driver_doctor_says_so() {
+    let job = Job::new(program())
+        .alone()
+        .env("LD_LIBRARY_PATH", "")
+        .env("VRAMSHIM_PROBES", executable());
+    let finished = job.args(["doctor", "--assumptions"]).run();
+    assert_eq!(finished.status.code(), Some(4), "{}", finished.stdout);
+    assert!(finished.stderr.contains("libcuda.so.1"), "{}", finished.stderr);
+}
+
+/// `primary_context_reset_frees_vmm` has sources for and against it, so the library relies on neither answer.
+#[test]
+fn the_books_follow_a_reset_that_frees_handles_and_one_that_does_not() {
+    let path = client("assumptions/clients/resets.c", "resets", &["libcuda.so.1"]);
+    for (strategy, frees) in THREE
+        .iter()
+        .flat_map(|&strategy| ["0", "1"].map(|frees| (strategy, frees)))
+    {
+        let job = Job::new(&path).strategy(strategy).env("SIMGPU_RESET_FREES_VMM", frees);
+        let checkpoints = job.run().ok().json();
+        assert_eq!(checkpoints.len(), 4);
+        for (index, checkpoint) in checkpoints.iter().enumerate() {
+            assert_agree(
+                checkpoint,
+                strategy,
+                &format!("{}, {frees}, checkpoint {index}", strategy.name),
+            );
+        }
+    }
+}
