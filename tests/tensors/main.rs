@@ -70,6 +70,13 @@ fn a_new_stream_with_the_handle_of_a_destroyed_one_is_another_stream() {
 }
 
 #[test]
+fn a_free_puts_no_work_on_the_default_stream() {
+    for strategy in POLICIES {
+        scene("mutual").strategy(strategy).run().ok();
+    }
+}
+
+#[test]
 fn memory_that_a_cuda_graph_may_use_is_not_reused() {
     for strategy in STRATEGIES {
         let finished = scene("captured").sim("600MiB", 1).strategy(strategy).run().ok();

@@ -6,10 +6,12 @@
  *   tensors crossing    moves blocks that fill the device between two streams; prints the number of waits
  *   tensors namesake    a new stream has the handle of a destroyed one
  *   tensors captured    allocates and frees blocks during captures
+ *   tensors mutual      two blocking streams wait for each other while a block is freed that the default stream used
  *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
 #include "delayed.h"
 #include "random.h"
 #include <pthread.h>
+#include <unistd.h>
 
 static __typeof__(&vramshim_torch_alloc) torch_alloc;
 static __typeof__(&vramshim_torch_free) torch_free;
@@ -208,6 +210,37 @@ static void captured(void)
     }
 }
 
+/* ---- mutual */
+
+static volatile bool is_set;
+static void waits(void *unused)
+{
+    (void)unused;
+    while (!is_set) usleep(100);
+}
+static void sets(void *unused)
+{
+    (void)unused;
+    is_set = true;
+}
+
+/* Work of one blocking stream waits for later work of another one. Work on the legacy default stream between the two
+ * would stop both streams for ever (cuda.h 13.0, CU_STREAM_LEGACY), and the job submits none. */
+static void mutual(void)
+{
+    alarm(60);
+    begin();
+    CUstream own = new_stream(NON_BLOCKING), first = new_stream(0), second = new_stream(0);
+    CUdeviceptr tensor = obtain(MIB, own);
+    record(tensor, NULL);
+    CHECK(cuMemsetD8Async(tensor, 1, MIB, NULL));
+    CHECK(cuLaunchHostFunc(first, waits, NULL));
+    give_back(tensor, MIB, own);
+    give_back(obtain(MIB, own), MIB, own);
+    CHECK(cuLaunchHostFunc(second, sets, NULL));
+    CHECK(cuCtxSynchronize());
+}
+
 /* ---- steps */
 
 static void steps(void)
@@ -239,7 +272,7 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"first", first},       {"untold", untold},     {"told", told},
                                           {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
-                                          {"steps", steps}};
+                                          {"mutual", mutual},     {"steps", steps}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");

@@ -130,6 +130,18 @@ impl Growth {
         }
     }
 
+    /// Records an event of the context, which covers the legacy default stream. The later work of all blocking streams
+    /// would wait for an event on that stream, also where the job lets these streams wait for each other (cuda.h 13.0,
+    /// `CU_STREAM_LEGACY`). A driver without events of contexts gets one on the stream.
+    fn record_legacy_stream(&self) -> Result<EventId, NoEvent> {
+        let own = self.pool.location.context;
+        match self.record_context(own) {
+            Ok(event) => event.ok_or(NoEvent::NotNow),
+            Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.record_stream(0, own),
+            Err(_) => Err(NoEvent::Never),
+        }
+    }
+
     /// An event of the pool's context that is not in use.
     fn own_event(&self) -> CudaResult<EventId> {
         let kept = self.pool.take_event();
@@ -319,8 +331,8 @@ impl DeviceMemory for Growth {
 
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
         let record = |place| match place {
-            Place::Stream { handle, context: 0 } => self.record_stream(handle, self.pool.location.context),
             Place::Stream { handle, context } => self.record_stream(handle, context),
+            Place::LegacyStream => self.record_legacy_stream(),
             Place::Context(context) => match self.record_context(context) {
                 Ok(event) => event.ok_or(NoEvent::NotNow),
                 // The thread that the stream belongs to may record the event later.

@@ -40,8 +40,10 @@ struct LiveStream {
 /// Where an event of a stream's work can be recorded by the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On this handle, while this context is current. Context 0 is the pool's own.
+    /// On this handle, while this context is current.
     Stream { handle: usize, context: u64 },
+    /// On the legacy default stream of the pool's context.
+    LegacyStream,
     /// In no stream: the stream is the default stream of another thread, which no handle of this thread names.
     Context(u64),
 }
@@ -131,7 +133,7 @@ impl LiveStreams {
     pub fn with<T>(&self, identity: u64, work: impl FnOnce(Place) -> T) -> Option<T> {
         let lists = self.read();
         let place = match identity {
-            DEFAULT_STREAM => Place::Stream { handle: 0, context: 0 },
+            DEFAULT_STREAM => Place::LegacyStream,
             _ => match *lists.known.get(&identity)? {
                 LiveStream { thread, context, .. } if thread != 0 && thread != thread_number() => {
                     Place::Context(context)
