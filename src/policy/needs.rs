@@ -83,6 +83,7 @@ const fn need(
 
 const EARLY: &str = "a freed block could be used again while work still uses it";
 const WAITS: &str = "an allocation would wait for the work of the device";
+const COPIES: &str = "copies between devices would fail";
 const LOST: &str = "bytes could be lost";
 
 pub const NEEDS: &[Need] = &[
@@ -120,10 +121,14 @@ pub const NEEDS: &[Need] = &[
         Instead::Chunks,
         "memory of another process could be lost",
     ),
+    mapped("peer_copy_of_vmm_between_devices", Instead::Chunks, COPIES),
+    mapped("peer_copy_of_rows_of_vmm", Instead::Chunks, COPIES),
+    mapped("peer_copy_on_another_device", Instead::Chunks, COPIES),
+    mapped("copy_of_vmm_in_capture", Instead::Chunks, COPIES),
     mapped(
-        "peer_copy_of_vmm_between_devices",
+        "access_for_one_more_device",
         Instead::Chunks,
-        "copies between devices would fail",
+        "a device could lose the access to its own memory",
     ),
     mapped("create_map_access_beside_blocked_work", Instead::Chunks, WAITS),
     mapped("vmm_in_capture", Instead::Chunks, "growth would break a stream capture"),
