@@ -280,13 +280,14 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
             &["-DRUNTIME", "-shared", "-Wl,-soname,libcudart.so.12", "./libcuda.so.1"],
         )
         .compile(source, "app", &["./libcudart.so.12", "./libcuda.so.1"]);
-    let ours = [OURS, OURS, OURS, OURS, "libcuda.so.1", OURS];
+    let ours = [OURS, OURS, OURS, OURS, OURS, "libcuda.so.1", OURS];
     let names = [
         "12080 cuCtxSynchronize",
         "13000 cuCtxSynchronize",
         "12020 cuGraphAddNode",
         "12080 cuGraphAddNode",
         "13040 cuGraphAddNode",
+        "13050 cuGraphAddNode",
         "runtime cuCtxSynchronize",
     ];
     let reached = [
@@ -294,6 +295,7 @@ fn an_address_that_the_driver_does_not_export_is_routed_to_the_function_that_it_
         "waits for a context",
         "adds a node",
         "adds a node with edges",
+        "adds a node as since 13.4",
         "adds a node in a later way",
         "waits for the current context",
     ];

@@ -331,6 +331,14 @@ export! {
         unsafe { node_is_added(&call, parameters) };
         below()
     };
+    cuGraphAddNode_v3(
+        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
+        parameters: *mut c_void
+    ) enter(cuGraphAddMemAllocNode) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { node_is_added(&call, parameters) };
+        below()
+    };
     cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
         call.refresh_graphs(below())
     };

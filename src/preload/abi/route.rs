@@ -9,7 +9,7 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
-use super::variant::variant;
+use super::variant::{Variant, variant};
 use super::{DRIVER, Entry};
 use crate::engine::Route;
 use crate::next::{self, symbols};
@@ -24,7 +24,17 @@ const LEGACY_STREAM: u64 = 1;
 /// The newest CUDA version whose functions are known here. A later one may give a name another signature.
 const KNOWN_VERSION: i32 = 13050;
 
-/// The CUDA version from which on a base name means its `_v2` function, as the `cuda.h` of that release says.
+/// The CUDA version from which on a base name means this function, as the `cuda.h` of that release says.
+fn since(variant: &Variant) -> i32 {
+    match (variant.generation, variant.base) {
+        (1, _) => 0,
+        (2, base) => second_generation_since(base),
+        (_, "cuGraphAddNode") => 13040,
+        (_, _) => i32::MAX,
+    }
+}
+
+/// The same for `_v2` functions.
 fn second_generation_since(base: &str) -> i32 {
     match base {
         "cuCtxDestroy" | "cuStreamDestroy" => 4000,
@@ -92,9 +102,9 @@ fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
         other.base == variant.base && other.generation == 2
     });
     let version = match variant.generation {
-        2 => second,
-        _ if has_second => second - 1,
-        _ => KNOWN_VERSION,
+        1 if has_second => second - 1,
+        1 => KNOWN_VERSION,
+        _ => since(&variant),
     };
     let flags = if variant.per_thread {
         PER_THREAD_DEFAULT_STREAM
@@ -129,8 +139,7 @@ fn asked(name: &CStr, version: i32, flags: u64) -> Option<*mut c_void> {
 
 fn suits(entry: &Entry, version: i32, flags: u64) -> bool {
     let variant = variant(entry.name);
-    (variant.generation == 1 || version >= second_generation_since(variant.base))
-        && (!variant.per_thread || flags & PER_THREAD_DEFAULT_STREAM != 0)
+    version >= since(&variant) && (!variant.per_thread || flags & PER_THREAD_DEFAULT_STREAM != 0)
 }
 
 fn rank(entry: &Entry) -> (bool, u32) {

@@ -12,16 +12,11 @@ pub fn variant(name: &str) -> Variant<'_> {
         Some(rest) => (rest, true),
         None => (name, false),
     };
-    match rest.strip_suffix("_v2") {
-        Some(base) => Variant {
-            base,
-            generation: 2,
-            per_thread,
-        },
-        None => Variant {
-            base: rest,
-            generation: 1,
-            per_thread,
-        },
+    let later = |suffix, generation| Some((rest.strip_suffix(suffix)?, generation));
+    let (base, generation) = later("_v2", 2).or_else(|| later("_v3", 3)).unwrap_or((rest, 1));
+    Variant {
+        base,
+        generation,
+        per_thread,
     }
 }

@@ -130,6 +130,10 @@ macro_rules! hooked_driver_functions {
                 out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void,
                 count: usize, parameters: *mut c_void
             );
+            cuGraphAddNode_v3(
+                out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void,
+                count: usize, parameters: *mut c_void
+            );
             cuGraphLaunch(graph: CUgraphExec, stream: CUstream);
             cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream);
             cuGraphExecDestroy(graph: CUgraphExec);
