@@ -12,7 +12,7 @@
 //! - `naive_best_fit`, `auto_growth`: the policies in the list; `slabs`: the policy of a subpool
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`: the data structures of the arena
+//! - `free_index`, `blocks`, `pages`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
 //!   way back to the next layer
 //! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
@@ -24,6 +24,7 @@ mod blocks;
 pub mod device_memory;
 mod free_index;
 mod naive_best_fit;
+mod pages;
 mod policy;
 mod request;
 mod serve;
@@ -34,7 +35,7 @@ mod work;
 use std::sync::LazyLock;
 
 use arena_policy::over_arena;
-use auto_growth::{ChunkRules, Chunks};
+use auto_growth::{AutoGrowth, ChunkRules};
 use naive_best_fit::NaiveBestFit;
 
 pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
@@ -174,11 +175,14 @@ strategies! {
             bytes: |settings| settings.chunk_bytes,
         }],
         create: Some(|settings| {
-            over_arena(Chunks::new(ChunkRules {
-                least_bytes: settings.chunk_bytes,
-                release_when_idle: settings.free_idle_chunk,
-                release_before_growth: settings.free_when_no_cache_hit,
-            }))
+            over_arena(AutoGrowth::new(
+                settings.chunk_bytes,
+                ChunkRules {
+                    least_bytes: settings.chunk_bytes,
+                    release_when_idle: settings.free_idle_chunk,
+                    release_before_growth: settings.free_when_no_cache_hit,
+                },
+            ))
         }),
     },
 }
