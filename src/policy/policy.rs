@@ -37,6 +37,24 @@ pub struct VirtualMemory {
     pub ranges: Vec<(u64, u64)>,
 }
 
+impl VirtualMemory {
+    /// The mapped memory with neighbours taken together, so that one call reaches many mappings: first addresses and bytes.
+    /// None reaches from one reserved range into another.
+    pub fn side_by_side(&self) -> Vec<(u64, u64)> {
+        let mut mapped = self.mapped.clone();
+        mapped.sort_unstable();
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (address, size) in mapped {
+            let begins_range = self.ranges.iter().any(|&(start, _)| start == address);
+            match runs.last_mut() {
+                Some((start, bytes)) if *start + *bytes == address && !begins_range => *bytes += size,
+                _ => runs.push((address, size)),
+            }
+        }
+        runs
+    }
+}
+
 /// What a policy holds now, and what it has done since it was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {

@@ -187,7 +187,7 @@ impl Call {
                         out.cast::<u64>().write(context);
                     }
                 }
-                // None, as for memory of `cuMemAlloc`: the handles of granules are not the job's to export.
+                // None, as for memory of `cuMemAlloc`: the handles of a pool are not the job's to export.
                 ALLOWED_HANDLE_TYPES => {
                     if context.is_some() {
                         out.cast::<u64>().write(0);

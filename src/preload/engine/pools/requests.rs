@@ -233,7 +233,7 @@ impl Pools {
     pub fn allow_peers(&self, device: i16) {
         for pool in self.of_device(device) {
             // Only mapped memory needs this. The driver itself gives access to memory that it allocated.
-            let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory().mapped));
+            let mapped = pool.with_policy(|policy| Ok(policy.virtual_memory().side_by_side()));
             let allow = |ranges: Vec<(u64, u64)>| {
                 let mut ranges = ranges.into_iter();
                 pool.with_memory(|memory| ranges.try_for_each(|(address, size)| memory.allow_access(address, size)))
