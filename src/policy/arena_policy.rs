@@ -41,12 +41,41 @@ pub trait ArenaPolicy: Send {
         arena.release_idle().map(Work::Return).into_iter().collect()
     }
 
-    /// The granules behind a block; `None` if it is in a segment.
-    fn granules_behind(&self, _arena: &Arena, _block: &Block) -> Option<Backing> {
+    // The blocks of stitches: their addresses lie outside of the arena's segments.
+
+    fn free_elsewhere(&mut self, _arena: &mut Arena, _address: u64, _used_by: UsedBy) -> Option<Block> {
         None
     }
 
-    fn virtual_memory(&self, _arena: &Arena) -> VirtualMemory {
+    fn find_elsewhere(&self, _address: u64) -> Option<Block> {
+        None
+    }
+
+    fn owns_elsewhere(&self, _address: u64) -> bool {
+        false
+    }
+
+    fn live_elsewhere(&self) -> Vec<Block> {
+        Vec::new()
+    }
+
+    fn split_elsewhere(&mut self, _arena: &mut Arena, _address: u64) {}
+
+    /// Whether a wait would let something be given back although every free block is clean.
+    fn wants_wait(&self, _arena: &Arena) -> bool {
+        false
+    }
+
+    /// The handles behind a block; `None` if it is in a segment.
+    fn handles_behind(&self, _block: &Block) -> Option<Backing> {
+        None
+    }
+
+    fn pin(&mut self, _block: &Block) {}
+
+    fn unpin(&mut self, _address: u64) {}
+
+    fn virtual_memory(&self) -> VirtualMemory {
         VirtualMemory::default()
     }
 
@@ -70,6 +99,10 @@ pub fn over_arena(policy: impl ArenaPolicy + 'static) -> Box<dyn Policy> {
 impl<P: ArenaPolicy> Policy for OverArena<P> {
     fn decide(&mut self, request: &mut Request) -> Result<Decision, DriverError> {
         let (arena, policy) = (&mut self.arena, &mut self.policy);
+        arena.note_request(request);
+        if let Some(record) = arena.record_for_others() {
+            return Ok(Decision::First(Work::Record(record)));
+        }
         if let Some(look) = arena.look_for(request) {
             return Ok(Decision::First(Work::Look(look)));
         }
@@ -84,7 +117,9 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
 
     fn free(&mut self, address: u64, used_by: UsedBy) -> Option<Block> {
         let (arena, policy) = (&mut self.arena, &mut self.policy);
-        let (block, free_block) = arena.free(address, used_by)?;
+        let Some((block, free_block)) = arena.free(address, used_by) else {
+            return policy.free_elsewhere(arena, address, used_by);
+        };
         if used_by == UsedBy::Awaited && policy.is_given_back(arena.segment_base(free_block)) {
             arena.give_back_when_idle(free_block);
         } else if used_by == UsedBy::Nothing {
@@ -119,7 +154,8 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     }
 
     fn begin_wait(&mut self) -> Option<WaitTicket> {
-        self.arena.begin_wait()
+        let helps = !self.arena.all_clean() || self.policy.wants_wait(&self.arena);
+        helps.then(|| self.arena.begin_wait())
     }
 
     fn end_wait(&mut self, ticket: WaitTicket) {
@@ -137,17 +173,18 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     }
 
     fn find(&self, address: u64) -> Option<Block> {
-        self.arena.find(address)
+        let found = self.arena.find(address);
+        found.or_else(|| self.policy.find_elsewhere(address))
     }
 
     fn backing(&self, block: &Block) -> Option<Backing> {
         self.policy
-            .granules_behind(&self.arena, block)
+            .handles_behind(block)
             .or_else(|| self.arena.segment_of(block.address))
     }
 
     fn owns(&self, address: u64) -> bool {
-        self.arena.owns(address)
+        self.arena.owns(address) || self.policy.owns_elsewhere(address)
     }
 
     fn statistics(&self) -> Statistics {
@@ -157,11 +194,22 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     }
 
     fn live(&self) -> Vec<Block> {
-        self.arena.blocks.each_live().collect()
+        let elsewhere = self.policy.live_elsewhere();
+        self.arena.blocks.each_live().chain(elsewhere).collect()
     }
 
     fn split_live(&mut self, address: u64) {
         self.arena.split_live(address);
+        self.policy.split_elsewhere(&mut self.arena, address);
+    }
+
+    fn pin(&mut self, address: u64) -> bool {
+        let block = self.find(address);
+        block.inspect(|block| self.policy.pin(block)).is_some()
+    }
+
+    fn unpin(&mut self, address: u64) {
+        self.policy.unpin(address);
     }
 
     fn release_idle(&mut self) -> Vec<Work> {
@@ -169,6 +217,6 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
     }
 
     fn virtual_memory(&self) -> VirtualMemory {
-        self.policy.virtual_memory(&self.arena)
+        self.policy.virtual_memory()
     }
 }

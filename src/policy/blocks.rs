@@ -8,12 +8,9 @@ use std::cell::Cell;
 
 use hashbrown::HashTable;
 
+use crate::pages::{Pages, page_of};
 use crate::policy::Block;
 use crate::request::UNIT;
-
-/// Size of a page of a segment, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the
-/// walk to a block longer. `find`, `owns` and growth take this walk; an ordinary request or free does not.
-const PAGE_UNITS: u32 = (2 << 20) / UNIT as u32;
 
 /// The index of a block; not an address.
 pub type Id = u32;
@@ -29,6 +26,8 @@ pub enum Kind {
     Hole,
     /// Taken for work that is under way.
     Claimed,
+    /// A part of a live block whose address lies elsewhere, because the same memory is mapped there too.
+    Part,
 }
 
 /// How many lists of free blocks there can be.
@@ -63,8 +62,7 @@ struct Segment {
     address: u64,
     units: u32,
     first: Id,
-    /// For each page, the first block that begins in it.
-    pages: Vec<Id>,
+    pages: Pages,
 }
 
 #[derive(Default)]
@@ -130,12 +128,10 @@ impl Blocks {
             self.nodes[node.prev as usize].next = NONE;
             if let Some(segment) = &mut self.segments[node.segment as usize] {
                 segment.units = node.offset;
-                segment.pages.truncate(node.offset.div_ceil(PAGE_UNITS) as usize);
-                segment
-                    .pages
-                    .iter_mut()
-                    .filter(|first| **first == block)
-                    .for_each(|first| *first = NONE);
+                if segment.pages.get(page_of(node.offset)) == block {
+                    segment.pages.set(page_of(node.offset), NONE);
+                }
+                segment.pages.shorten(node.offset);
             }
         }
         if node.next != NONE {
@@ -148,7 +144,7 @@ impl Blocks {
     /// Makes a segment of blocks that exist already: `first` and those after it.
     fn new_segment(&mut self, address: u64, units: u32, first: Id) {
         let number = self.vacant_segment();
-        let mut pages = vec![NONE; units.div_ceil(PAGE_UNITS) as usize];
+        let mut pages = Pages::new(units);
         let start = self.nodes[first as usize].offset;
         let mut id = first;
         while id != NONE {
@@ -159,9 +155,9 @@ impl Blocks {
             let node = &mut self.nodes[id as usize];
             node.segment = number;
             node.offset -= start;
-            let page = &mut pages[(node.offset / PAGE_UNITS) as usize];
-            if *page == NONE {
-                *page = id;
+            let page = page_of(node.offset);
+            if pages.get(page) == NONE {
+                pages.set(page, id);
             }
             let next = node.next;
             if is_live {
@@ -212,6 +208,7 @@ impl Blocks {
             2 => Kind::Free,
             3 => Kind::Hole,
             4 => Kind::Claimed,
+            5 => Kind::Part,
             _ => Kind::Vacant,
         }
     }
@@ -223,6 +220,7 @@ impl Blocks {
             Kind::Free => 2,
             Kind::Hole => 3,
             Kind::Claimed => 4,
+            Kind::Part => 5,
         };
         let meta = &mut self.nodes[id as usize].meta;
         *meta = *meta & !KIND | number;
@@ -301,10 +299,9 @@ impl Blocks {
             self.nodes[node.next as usize].prev = rest;
         }
         let offset = node.offset + units;
-        let page = &mut self.pages(node.segment)[(offset / PAGE_UNITS) as usize];
-        let first = *page;
+        let first = self.pages(node.segment).get(page_of(offset));
         if first == NONE || self.nodes[first as usize].offset > offset {
-            self.pages(node.segment)[(offset / PAGE_UNITS) as usize] = rest;
+            self.pages(node.segment).set(page_of(offset), rest);
         }
         rest
     }
@@ -318,15 +315,16 @@ impl Blocks {
         if node.next != NONE {
             self.nodes[node.next as usize].prev = id;
         }
-        let page = node.offset / PAGE_UNITS;
-        if self.pages(node.segment)[page as usize] == gone {
-            let next_in_page = node.next != NONE && self.nodes[node.next as usize].offset / PAGE_UNITS == page;
-            self.pages(node.segment)[page as usize] = if next_in_page { node.next } else { NONE };
+        let page = page_of(node.offset);
+        if self.pages(node.segment).get(page) == gone {
+            let next_in_page = node.next != NONE && page_of(self.nodes[node.next as usize].offset) == page;
+            self.pages(node.segment)
+                .set(page, if next_in_page { node.next } else { NONE });
         }
         self.recycle(gone);
     }
 
-    fn pages(&mut self, segment: u32) -> &mut Vec<Id> {
+    fn pages(&mut self, segment: u32) -> &mut Pages {
         let segment = self.segments[segment as usize].as_mut();
         &mut segment.expect("a block's segment").pages
     }
@@ -406,9 +404,9 @@ impl Blocks {
     pub fn containing(&self, address: u64) -> Option<Id> {
         let (_, segment) = self.segment_at(address)?;
         let unit = ((address - segment.address) / UNIT) as u32;
-        let page = (unit / PAGE_UNITS) as usize;
         let begins_before = |&id: &Id| id != NONE && self.nodes[id as usize].offset <= unit;
-        let mut id = segment.pages[..=page].iter().rev().copied().find(begins_before)?;
+        let here = Some(segment.pages.get(page_of(unit))).filter(begins_before);
+        let mut id = here.or_else(|| segment.pages.before(page_of(unit)))?;
         loop {
             let node = &self.nodes[id as usize];
             if unit < node.offset + node.units {

@@ -3,7 +3,7 @@
 //! A policy sees memory through this trait alone, so the same code serves a live GPU and an offline replay. Sizes and
 //! addresses are bytes. An implementation accounts for the memory that it hands out. Every successful `allocate` adds a
 //! *segment*, and every `free` removes one. Physical memory counts from the moment that the policy reports it as
-//! `mapped`, until it reports it as `unmapped`.
+//! `mapped` for the first time, until it reports that it is `unmapped` and given back.
 
 use base::cuda::DriverError;
 
@@ -78,13 +78,12 @@ pub trait DeviceMemory {
     /// Lets the device, and the peers that were granted access to it, read and write a mapped range.
     fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError>;
 
-    /// The policy reports that a range became usable. If `moved`, its memory was in use elsewhere before; otherwise it
-    /// is new.
-    fn mapped(&self, address: u64, size: u64, moved: bool);
+    /// The policy reports that a range is mapped and accessible. If `again`, its memory is mapped elsewhere too, so it
+    /// counts nothing.
+    fn mapped(&self, address: u64, size: u64, again: bool);
 
-    /// The policy reports that a range is no longer usable. If `moved`, its memory will be used elsewhere; otherwise it
-    /// is given back.
-    fn unmapped(&self, address: u64, size: u64, moved: bool);
+    /// The policy reports that a range is no longer mapped. If not `again`, its memory was given back.
+    fn unmapped(&self, address: u64, size: u64, again: bool);
 
     /// The policy reports, once, that virtual memory management exists but fails with this error.
     fn no_virtual_memory(&self, why: DriverError);

@@ -12,7 +12,7 @@
 //! - `naive_best_fit`, `auto_growth`: the policies in the list; `slabs`: the policy of a subpool
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`: the data structures of the arena
+//! - `free_index`, `blocks`, `pages`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
 //!   way back to the next layer
 //! - `needs`: what each strategy needs of the driver, and what it does without it
@@ -26,6 +26,7 @@ pub mod device_memory;
 mod free_index;
 mod naive_best_fit;
 pub mod needs;
+mod pages;
 mod policy;
 mod request;
 mod serve;
@@ -36,7 +37,7 @@ mod work;
 use std::sync::LazyLock;
 
 use arena_policy::over_arena;
-use auto_growth::{ChunkRules, Chunks};
+use auto_growth::{AutoGrowth, ChunkRules};
 use naive_best_fit::NaiveBestFit;
 
 pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMemory, WaitTicket};
@@ -70,7 +71,7 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
     Free,
-    /// Physical memory is mapped once, and stays where it is until it is given back.
+    /// No handle is mapped twice, so there are no stitches.
     InPlace,
     /// It is not used.
     None,
@@ -189,11 +190,15 @@ strategies! {
             bytes: |settings| settings.chunk_bytes,
         }],
         create: Some(|settings| {
-            over_arena(Chunks::new(ChunkRules {
-                least_bytes: settings.chunk_bytes,
-                release_when_idle: settings.free_idle_chunk,
-                release_before_growth: settings.free_when_no_cache_hit,
-            }))
+            over_arena(AutoGrowth::new(
+                settings.chunk_bytes,
+                settings.mapping,
+                ChunkRules {
+                    least_bytes: settings.chunk_bytes,
+                    release_when_idle: settings.free_idle_chunk,
+                    release_before_growth: settings.free_when_no_cache_hit,
+                },
+            ))
         }),
     },
 }

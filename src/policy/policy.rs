@@ -20,8 +20,9 @@ pub struct Block {
 pub enum Backing {
     /// A segment that was allocated in one piece: first address and size.
     Segment { address: u64, size: u64 },
-    /// Physical memory handles of `size` bytes each, mapped side by side from `address` on.
-    Granules { address: u64, size: u64, handles: Vec<u64> },
+    /// Physical memory: handles and their bytes, mapped side by side. The block begins `offset` bytes after the beginning
+    /// of the first.
+    Handles { offset: u64, handles: Vec<(u64, u64)> },
 }
 
 /// Everything that a policy holds through virtual memory management. Physical memory and address space belong to the
@@ -38,12 +39,13 @@ pub struct VirtualMemory {
 
 impl VirtualMemory {
     /// What is mapped, as runs of mappings side by side in one reserved range: first address and size.
-    pub fn runs(mut self) -> Vec<(u64, u64)> {
-        self.mapped.sort_unstable();
-        self.ranges.sort_unstable();
-        let begins_range = |address: u64| self.ranges.binary_search_by_key(&address, |&(start, _)| start).is_ok();
+    pub fn runs(&self) -> Vec<(u64, u64)> {
+        let (mut mapped, mut ranges) = (self.mapped.clone(), self.ranges.clone());
+        mapped.sort_unstable();
+        ranges.sort_unstable();
+        let begins_range = |address: u64| ranges.binary_search_by_key(&address, |&(start, _)| start).is_ok();
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for &(address, size) in &self.mapped {
+        for (address, size) in mapped {
             match runs.last_mut() {
                 Some((start, length)) if *start + *length == address && !begins_range(address) => *length += size,
                 _ => runs.push((address, size)),
@@ -61,8 +63,14 @@ pub struct Statistics {
     /// Bytes of free blocks. Memory that is being given back is reserved, but not free.
     pub free: u64,
     pub largest_free_block: u64,
-    /// Total size of the memory that was unmapped and mapped again elsewhere.
-    pub remapped: u64,
+    /// How many handles of physical memory it holds now.
+    pub handles: usize,
+    /// How many stitches are remembered now, and how many bytes of addresses they cover.
+    pub stitches: usize,
+    pub stitched: u64,
+    /// How many requests were served by stitches, and how many stitches were unmapped.
+    pub stitch_uses: u64,
+    pub stitches_evicted: u64,
     /// How many segments it holds now.
     pub segments: usize,
     /// How many live blocks there are now.
@@ -148,14 +156,14 @@ pub trait Policy: Send {
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     fn split_live(&mut self, address: u64);
 
+    /// Keeps the physical memory behind the live block that contains `address` mapped, also after the block is freed, until
+    /// `unpin` was called as often with the first address of the block. `false` if there is no such block.
+    fn pin(&mut self, address: u64) -> bool;
+
+    fn unpin(&mut self, address: u64);
+
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
     fn release_idle(&mut self) -> Vec<Work>;
-
-    /// Until the live block that holds `address` is freed, the memory behind it is neither moved nor given back: a
-    /// device or another process knows it. A policy that moves no memory of live blocks needs to do nothing.
-    fn pin(&mut self, address: u64) {
-        let _ = address;
-    }
 
     /// What must be given back separately after the context is destroyed.
     fn virtual_memory(&self) -> VirtualMemory;

@@ -199,9 +199,9 @@ impl DeviceMemory for ParentMemory<'_> {
         Err(DriverError::NOT_SUPPORTED)
     }
 
-    fn mapped(&self, _address: u64, _size: u64, _moved: bool) {}
+    fn mapped(&self, _address: u64, _size: u64, _again: bool) {}
 
-    fn unmapped(&self, _address: u64, _size: u64, _moved: bool) {}
+    fn unmapped(&self, _address: u64, _size: u64, _again: bool) {}
 
     fn no_virtual_memory(&self, _why: DriverError) {}
 }

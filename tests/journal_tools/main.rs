@@ -73,7 +73,7 @@ fn write_journal(folder: &Path, job: &str) -> PathBuf {
     let segment = Event::SegmentAlloc {
         address: 0x1000_0000,
         size: 4 << 20,
-        moved: false,
+        again: false,
     };
     let direct = Allocation {
         reserved: Some(4 << 20),
@@ -155,47 +155,34 @@ fn inspect_in_json_tells_everything() {
 }
 
 #[test]
-fn remapped_bytes_are_shown_if_there_are_any() {
+fn stitches_are_shown_if_there_are_any() {
     let folder = tempfile::tempdir().unwrap();
     let plain = write_journal(folder.path(), "plain");
-    assert!(!stdout(&inspect(&[], &plain)).contains("remapped"));
-    assert!(!stdout(&inspect(&["--json"], &plain)).contains("remap"));
+    assert!(!stdout(&inspect(&[], &plain)).contains("stitch"));
+    assert!(!stdout(&inspect(&["--json"], &plain)).contains("stitch"));
 
     let folder = tempfile::tempdir().unwrap();
-    let journal = create(folder.path(), "moving");
-    let write = |event: Event| journal.write(event.encode(Api::Policy, 0));
-    write(Event::SegmentAlloc {
-        address: 0x1000_0000,
-        size: 8 << 20,
-        moved: false,
-    });
-    for step in 0..2 {
-        write(Event::SegmentFree {
-            address: 0x1000_0000 + (step << 21),
-            size: 2 << 20,
-            moved: true,
-            context_gone: false,
-        });
-        write(Event::SegmentAlloc {
-            address: 0x2000_0000 + (step << 21),
-            size: 2 << 20,
-            moved: true,
-        });
-    }
+    let journal = create(folder.path(), "stitching");
+    let write = |address, size, again| {
+        journal.write(Event::SegmentAlloc { address, size, again }.encode(Api::Policy, 0));
+    };
+    write(0x1000_0000, 8 << 20, false);
+    write(0x2000_0000, 4 << 20, true);
+    write(0x3000_0000, 2 << 20, true);
     let path = journal.path().to_owned();
     let page = stdout(&inspect(&[], &path));
-    assert!(page.contains("remapped 4.00 MiB in 2 steps"), "{page}");
+    assert!(page.contains("stitches 2 made, now 6.00 MiB of addresses"), "{page}");
     let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
     let device = &page["jobs"][0]["devices"][0];
     assert_eq!(
-        (&device["remaps"], &device["remapped_bytes"]),
-        (&2.into(), &(4 << 20).into())
+        (&device["stitches"], &device["stitched_bytes"]),
+        (&2.into(), &(6 << 20).into())
     );
     assert_eq!(
         device["reserved"],
         serde_json::json!({"current": 8 << 20, "peak": 8 << 20})
     );
-    assert_eq!(device["largest_free_block"], 4 << 20);
+    assert_eq!(device["largest_free_block"], 8 << 20);
     assert_eq!(page["jobs"][0]["anomalies"], 0);
 }
 

@@ -226,7 +226,13 @@ impl DeviceMemory for Model {
             return Err(DriverError(700));
         }
         let known = self.segments.borrow_mut().remove(&address);
-        assert_eq!(known, Some(size), "a segment of ours");
+        assert_eq!(
+            known,
+            Some(size),
+            "a segment of ours: {address:#x} of {:x?}, ranges {:x?}",
+            self.segments.borrow(),
+            self.ranges.borrow()
+        );
         self.given_back.borrow_mut().push((address, size));
         let gone = (0, address, address + size);
         let uses = |busy: &Busy| busy.memory.iter().any(|piece| overlap(piece, &gone));
@@ -387,7 +393,10 @@ impl DeviceMemory for Model {
         Ok(())
     }
 
-    fn mapped(&self, address: u64, size: u64, _moved: bool) {
+    fn mapped(&self, address: u64, size: u64, again: bool) {
+        if again {
+            return;
+        }
         let mut reported = self.reported.borrow_mut();
         let before = reported.range(..address + size).next_back();
         assert!(
@@ -397,7 +406,10 @@ impl DeviceMemory for Model {
         reported.insert(address, size);
     }
 
-    fn unmapped(&self, address: u64, size: u64, _moved: bool) {
+    fn unmapped(&self, address: u64, size: u64, again: bool) {
+        if again {
+            return;
+        }
         let mut reported = self.reported.borrow_mut();
         let end = address + size;
         let inside: Vec<(u64, u64)> = reported

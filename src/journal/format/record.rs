@@ -51,16 +51,16 @@ pub enum Event {
         segment: Option<u64>,
         result: i32,
     },
-    /// A policy obtained a segment of `size` bytes from the next layer. If `moved`, the segment holds no new memory,
-    /// but memory that the policy unmapped elsewhere.
-    SegmentAlloc { address: u64, size: u64, moved: bool },
+    /// A policy obtained a segment of `size` bytes from the next layer. If `again`, it is a stitch: memory of segments
+    /// that is mapped here again, so that it counts nothing.
+    SegmentAlloc { address: u64, size: u64, again: bool },
     /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of the memory that the policy
-    /// had mapped. If `moved`, the policy keeps the memory and maps it elsewhere. If `context_gone`, the memory was
-    /// freed because its context was destroyed.
+    /// had mapped. If `again`, it unmapped a stitch. If `context_gone`, the memory was freed because its context was
+    /// destroyed.
     SegmentFree {
         address: u64,
         size: u64,
-        moved: bool,
+        again: bool,
         context_gone: bool,
     },
     /// The driver's own pools of this class (`async` or `graph`) now hold `reserved` bytes of the device. For `graph`,
@@ -147,7 +147,7 @@ const MEASURED: u8 = 11;
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
 const DIRECT: u8 = 1;
 const CONTEXT_GONE: u8 = 2;
-const MOVED: u8 = 4;
+const AGAIN: u8 = 16;
 const OVER_LIMIT: u8 = 8;
 
 /// `bit` if `condition` holds, else no bit.
@@ -222,19 +222,19 @@ impl Event {
                     ..record
                 }
             }
-            Event::SegmentAlloc { address, size, moved } => RawRecord {
+            Event::SegmentAlloc { address, size, again } => RawRecord {
                 kind: SEGMENT_ALLOC,
-                flags: flag(moved, MOVED),
+                flags: flag(again, AGAIN),
                 ..segment_record(blank, address, size)
             },
             Event::SegmentFree {
                 address,
                 size,
-                moved,
+                again,
                 context_gone,
             } => RawRecord {
                 kind: SEGMENT_FREE,
-                flags: flag(moved, MOVED) | flag(context_gone, CONTEXT_GONE),
+                flags: flag(again, AGAIN) | flag(context_gone, CONTEXT_GONE),
                 ..segment_record(blank, address, size)
             },
             Event::PoolReserved { class, reserved, used } => RawRecord {
@@ -367,12 +367,12 @@ impl RawRecord {
             SEGMENT_ALLOC => Event::SegmentAlloc {
                 address: self.address,
                 size: self.size,
-                moved: has(MOVED),
+                again: has(AGAIN),
             },
             SEGMENT_FREE => Event::SegmentFree {
                 address: self.address,
                 size: self.size,
-                moved: has(MOVED),
+                again: has(AGAIN),
                 context_gone: has(CONTEXT_GONE),
             },
             POOL_RESERVED => Event::PoolReserved {

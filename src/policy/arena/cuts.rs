@@ -18,7 +18,6 @@ impl Arena {
         let base = self.blocks.base(self.blocks.segment_of(id)) / UNIT;
         let after = |units: u32| (base + u64::from(offset) + u64::from(units)) % alignment;
         let skip = match cut {
-            Cut::At(skip) => Some(u64::from(skip)),
             _ if alignment == 1 => Some(u64::from(if cut == Cut::Head { 0 } else { rest })),
             Cut::Head if offset == 0 => Some(0),
             Cut::Head => Some((alignment - after(0)) % alignment),
@@ -52,6 +51,7 @@ impl Arena {
         let id = self.blocks.make_free(address)?;
         let block = self.blocks.describe(id);
         self.allocated -= block.allocated;
+        self.note_user(used_by);
         let batch = self.batch_for(used_by);
         let free_block = self.join(id, batch);
         if !matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) {
@@ -60,19 +60,21 @@ impl Arena {
         Some((block, free_block))
     }
 
-    /// Joins a free block that is in no list with its free neighbours, and puts the result in the list of `batch`. A
-    /// clean block is not joined with a dirty one, because the joined block would be dirty as a whole. A neighbour that
-    /// the same streams may use was freed earlier, so it can wait for the end of `batch` as well.
+    /// Joins a free block of `batch` that is in no list with its free neighbours, and puts the result in a list. If there
+    /// are several streams, a clean block is not joined with a dirty one, because the joined block would be dirty as a
+    /// whole. Blocks that the same streams may use can all wait for the end of the later batch.
     pub(super) fn join(&mut self, id: Id, batch: BatchId) -> Id {
-        let mut id = id;
+        let (mut id, mut batch) = (id, batch);
         let next = self.blocks.next(id);
         if self.joins(next, batch) {
-            self.unlist(next);
+            let its = self.unlist(next);
+            batch = self.later(batch, its);
             self.blocks.join_next(id);
         }
         let prev = self.blocks.prev(id);
         if self.joins(prev, batch) {
-            self.unlist(prev);
+            let its = self.unlist(prev);
+            batch = self.later(batch, its);
             self.blocks.join_next(prev);
             id = prev;
         }
@@ -85,7 +87,8 @@ impl Arena {
             return false;
         }
         let its = BatchId::of_list(self.blocks.list(neighbour));
-        its == batch || self.have_same_streams(its, batch)
+        let is_one_clean = its == BatchId::CLEAN || batch == BatchId::CLEAN;
+        its == batch || self.have_same_streams(its, batch) || is_one_clean && self.has_one_stream()
     }
 
     /// Splits the live block that contains `address` in two; the second begins at `address`.

@@ -109,7 +109,7 @@ impl Arena {
     pub(super) fn note_joined(&mut self, id: BatchId) {
         let batch = self.batch(id);
         let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= FREES_BETWEEN_EVENTS;
-        if !is_due || batch.takes_no_events {
+        if !is_due || batch.takes_no_events || self.has_one_stream() {
             return;
         }
         self.frees_with_events = self.frees_with_events.saturating_sub(1);
@@ -131,13 +131,16 @@ impl Arena {
     }
 
     pub fn want_all_events(&mut self) {
+        if self.has_one_stream() {
+            return;
+        }
         let used: Vec<BatchId> = self.dirty_batches().filter(|&id| !self.is_empty(id)).collect();
         for id in used {
             self.want_events(id);
         }
     }
 
-    fn next_record(&mut self) -> Option<Record> {
+    pub(super) fn next_record(&mut self) -> Option<Record> {
         while let Some(id) = self.wanted.pop() {
             let batch = self.batch(id);
             let streams = match &batch.users {

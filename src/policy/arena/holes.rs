@@ -47,7 +47,6 @@ impl Arena {
     }
 
     /// What was claimed becomes clean free memory, or a hole; returns the block that it is a part of.
-    #[expect(dead_code, reason = "for memory that is mapped in parts")]
     pub fn settle(&mut self, claim: Claim, becomes: Kind) -> Id {
         let size = u64::from(self.blocks.units(claim.id)) * UNIT;
         if claim.was == Kind::Free {

@@ -12,6 +12,7 @@
 //! - `reuse`: which free block serves a request, and how dirty blocks become clean
 //! - `cuts`: cutting a free block for a request, and freeing it again
 //! - `holes`: segments whose memory is mapped or unmapped in parts; `returns`: memory that is given back
+//! - `runs`: usable memory in several blocks; `streams`: whether one stream alone uses the memory
 //! - `events`: the events that tell when batches are clean
 //! - `queries`: questions that change nothing
 
@@ -23,7 +24,10 @@ mod queries;
 mod region;
 mod returns;
 mod reuse;
+mod runs;
 mod segments;
+mod streams;
 
+pub use holes::Claim;
 pub use region::{Cut, Region};
 pub use segments::Arena;

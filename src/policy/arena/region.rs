@@ -14,7 +14,4 @@ pub enum Cut {
     Head,
     /// The last one.
     Tail,
-    #[expect(dead_code, reason = "for memory that is mapped in parts")]
-    /// The part that begins this many units after the beginning of the block.
-    At(u32),
 }

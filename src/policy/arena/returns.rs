@@ -50,7 +50,13 @@ impl Arena {
 
     /// Takes every idle segment out, to be given back.
     pub fn release_idle(&mut self) -> Option<Return> {
-        let firsts: Vec<Id> = self.blocks.first_blocks().collect();
+        self.release_idle_of(|_| true)
+    }
+
+    /// The same for the segments with these first addresses.
+    pub fn release_idle_of(&mut self, is_one: impl Fn(u64) -> bool) -> Option<Return> {
+        let firsts = self.blocks.first_blocks();
+        let firsts: Vec<Id> = firsts.filter(|&first| is_one(self.blocks.address(first))).collect();
         let pieces = firsts.into_iter().filter_map(|first| self.take_segment_out(first));
         let pieces: Vec<Piece> = pieces.collect();
         (!pieces.is_empty()).then_some(Return { pieces })

@@ -155,13 +155,6 @@ impl Arena {
         self.examine(self.free_list(region, BatchId::CLEAN), least)
     }
 
-    /// Free blocks of at least `least` units that wait only for work on `stream`, those of each batch longest first.
-    #[expect(dead_code, reason = "for memory that is mapped in parts")]
-    pub fn freed_on(&self, stream: Option<u64>, region: Region, least: u32) -> impl Iterator<Item = Id> + '_ {
-        self.batches_of(stream)
-            .flat_map(move |id| self.examine(self.free_list(region, id), least))
-    }
-
     /// The blocks of a list, each counted when the iterator reaches it.
     fn examine<'a>(&'a self, list: &'a FreeIndex, least: u32) -> impl Iterator<Item = Id> + 'a {
         let blocks = list.descending(&self.blocks, least);
@@ -170,11 +163,8 @@ impl Arena {
 
     // ---- becoming clean
 
-    /// Closes every batch for a wait that begins now. `None` if all blocks are clean.
-    pub fn begin_wait(&mut self) -> Option<WaitTicket> {
-        if self.all_clean() {
-            return None;
-        }
+    /// Closes every batch for a wait that begins now.
+    pub fn begin_wait(&mut self) -> WaitTicket {
         self.waits_begun += 1;
         for index in BatchId::UNKNOWN.index()..self.batches.len() {
             let has_blocks = !self.is_empty(BatchId::new(index));
@@ -183,11 +173,22 @@ impl Arena {
                 batch.cleaned_by = Some(self.waits_begun);
             }
         }
-        Some(WaitTicket(self.waits_begun))
+        WaitTicket(self.waits_begun)
+    }
+
+    /// How many waits have begun.
+    pub fn waits_begun(&self) -> u64 {
+        self.waits_begun
+    }
+
+    /// Whether a wait has ended that began when more than so many had begun.
+    pub fn has_waited_since(&self, waits_begun: u64) -> bool {
+        self.waits_ended > waits_begun
     }
 
     /// The wait has ended: the blocks that were dirty when it began are clean. `then` hears of each.
     pub fn end_wait(&mut self, WaitTicket(wait): WaitTicket, mut then: impl FnMut(&mut Arena, Id)) {
+        self.waits_ended = self.waits_ended.max(wait);
         for index in BatchId::UNKNOWN.index()..self.batches.len() {
             if self.batches[index].cleaned_by.is_some_and(|first| first <= wait) {
                 self.clean(BatchId::new(index), &mut then);

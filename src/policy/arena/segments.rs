@@ -7,6 +7,7 @@ use base::cuda::DriverError;
 
 use super::batches::{Batch, BatchId, Users};
 use super::region::Region;
+use super::streams::Streams;
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
@@ -21,6 +22,11 @@ pub struct Arena {
     pub(super) batches: Vec<Batch>,
     pub(super) batches_begun: u64,
     pub(super) waits_begun: u64,
+    /// The number of the latest wait that has ended.
+    pub(super) waits_ended: u64,
+    pub(super) streams: Streams,
+    /// Whether events have to be recorded because a second user of the memory has come.
+    pub(super) has_second_user: bool,
     /// Whether events were ever recorded.
     pub(super) has_events: bool,
     /// The batches whose events are to be recorded.
@@ -58,6 +64,9 @@ impl Arena {
             batches: vec![Batch::new(Users::Unknown, 0), Batch::new(Users::Unknown, 0)],
             batches_begun: 0,
             waits_begun: 0,
+            waits_ended: 0,
+            streams: Streams::Several,
+            has_second_user: false,
             has_events: false,
             wanted: Vec::new(),
             frees_with_events: 0,
@@ -119,7 +128,6 @@ impl Arena {
         self.holes[region].remove(&(self.blocks.units(id), self.blocks.place(id), id));
     }
 
-    #[expect(dead_code, reason = "for memory that is mapped in parts")]
     /// Holes of at least `units`, smallest first. Holes of equal size are ordered by place.
     pub fn holes(&self, region: Region, units: u32) -> impl Iterator<Item = Id> + '_ {
         self.holes[region as usize].range((units, 0, 0)..).map(|&(_, _, id)| id)

@@ -1,29 +1,220 @@
-//! `auto_growth`: grows with demand, and stays contiguous.
+//! `auto_growth`: grows with demand, and stays tight.
 //!
-//! Address space is reserved once, far more than the device has memory. Physical memory is created in granules and
-//! mapped into it. Best fit serves most requests. A large request that no free block fits closely gets the place that
-//! wastes least. If no free block is long enough, one is composed: whole free granules and free parts of granules in
-//! use are mapped side by side, without a copy, and new granules are added if need be. So a request fails only if the
-//! free granules and the free memory of the device together are less than it needs.
+//! Physical memory comes in handles of several sizes. Each is mapped once at its *home* in a range of reserved addresses,
+//! side by side with the others, so that free memory is joined across handles. Best fit at home serves most requests.
 //!
-//! Small requests have a region of their own, or use small free blocks that are left over in the main region. So none
-//! of them occupies a granule that a large request could use.
+//! If no free block is long enough, but free memory would do, its handles are mapped a second time, side by side: a
+//! *stitch*. Nothing moves, and a stitch stays mapped, so a job that repeats itself soon calls the driver no more. If free
+//! memory is not enough, one more handle comes beside it.
 //!
-//! If the next layer has no virtual memory management, or if that fails, memory grows in `chunks`.
+//! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
 //!
-//! - `search`: the way of one request; `survey`: the best place for a large one
-//! - `composition`: how a large request can be placed; `composing`: making a block for it
-//! - `aliasing`: granules that are mapped more than once
-//! - `granules`, `views`: what is mapped where
-//!
-//! # How the thresholds were measured
-//!
-//! Each constant in `search` and `survey` was varied while the others stayed as they are, and `vramshim replay` played
-//! traces. `decomfl` is a recorded PyTorch job, which is not in this repository; the others are made by
-//! `cargo run -p vramshim-tests --example traces -- FOLDER`, with 20,000 events for `full_16mib` and its like. The figures
-//! are utilisation (peak live / peak reserved) and driver calls.
+//! - `memory`: growing and giving back; `pieces`: which free memory a stitch is made of
+//! - `handles`, `stitches`, `space`: what is mapped where
+//! - `mapping`: the calls of the driver
 
 mod chunks;
+mod handles;
 pub(crate) mod mapping;
+mod memory;
+mod pieces;
+mod space;
+mod stitches;
 
-pub use chunks::{ChunkRules, Chunks};
+use base::cuda::DriverError;
+
+use crate::Mapping;
+use crate::arena::Arena;
+use crate::arena_policy::ArenaPolicy;
+use crate::policy::{Backing, Block, Statistics, UsedBy, VirtualMemory};
+use crate::request::Request;
+use crate::work::{Ask, Obtain, Work};
+pub use chunks::ChunkRules;
+use chunks::Chunks;
+use mapping::{Map, Task};
+use memory::Memory;
+
+/// After so many requests, one after the other, that a chunk could serve and mapped memory could not, memory is mapped no
+/// more. One failed call says little.
+const FAILURES_UNTIL_CHUNKS: u32 = 3;
+
+pub struct AutoGrowth {
+    /// The size of a granule that was set.
+    wanted_granule_bytes: u64,
+    mapping: Mapping,
+    chunks: Chunks,
+    /// `None` until the first request has come.
+    has_virtual_memory: Option<bool>,
+    memory: Option<Box<Memory>>,
+    /// Why mapped memory could not serve the request that is served now.
+    problem: Option<DriverError>,
+    /// The same while a chunk is obtained in place of mapped memory.
+    beside: Option<DriverError>,
+    /// The last such problem, and how many requests in a row had one.
+    failures: (Option<DriverError>, u32),
+}
+
+impl AutoGrowth {
+    pub fn new(wanted_granule_bytes: u64, mapping: Mapping, chunk_rules: ChunkRules) -> Self {
+        AutoGrowth {
+            wanted_granule_bytes,
+            mapping,
+            chunks: Chunks::new(chunk_rules),
+            has_virtual_memory: (mapping == Mapping::None).then_some(false),
+            memory: None,
+            problem: None,
+            beside: None,
+            failures: (None, 0),
+        }
+    }
+
+    /// Why memory is mapped no more, if it is not.
+    fn gives_up(&self) -> Option<DriverError> {
+        let (problem, times) = self.failures;
+        problem.filter(|&problem| times >= FAILURES_UNTIL_CHUNKS || problem == DriverError::NOT_SUPPORTED)
+    }
+
+    fn mapped(&mut self, arena: &mut Arena, map: Map) -> Result<(), DriverError> {
+        let Some(memory) = &mut self.memory else {
+            return Ok(());
+        };
+        let result = match map.0 {
+            Task::Reserve(reserve) => memory.reserved_range(arena, reserve),
+            Task::Grow(grow) => memory.grown(arena, grow).inspect(|()| self.failures = (None, 0)),
+            Task::GiveUp(_) => {
+                self.has_virtual_memory = Some(false);
+                Ok(())
+            }
+        };
+        match result {
+            Err(problem) if problem != DriverError::OUT_OF_MEMORY => {
+                // If a chunk can be obtained, the fault is in virtual memory management.
+                self.problem = Some(problem);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl ArenaPolicy for AutoGrowth {
+    fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        match &mut self.memory {
+            Some(memory) => Memory::carve(arena, request).or_else(|| memory.find(arena, request)),
+            None => self.chunks.find(arena, request),
+        }
+    }
+
+    fn grow(&mut self, arena: &mut Arena, request: &mut Request) -> Result<Work, DriverError> {
+        let gives_up = self.gives_up();
+        self.beside = None;
+        match (&mut self.memory, self.has_virtual_memory) {
+            (_, None) => Ok(Work::Ask(Ask::VirtualMemory(None))),
+            (Some(memory), Some(true)) if self.problem.is_none() => match gives_up {
+                Some(problem) => Ok(Work::Map(Box::new(Map(Task::GiveUp(problem))))),
+                None => memory.grow(arena, request),
+            },
+            _ => {
+                let work = self.chunks.grow(arena, request)?;
+                if matches!(work, Work::Obtain(_)) {
+                    self.beside = self.problem.take();
+                }
+                Ok(work)
+            }
+        }
+    }
+
+    fn obtained(&mut self, _arena: &mut Arena, _obtain: &Obtain) {
+        if let Some(problem) = self.beside.take() {
+            self.failures = (Some(problem), self.failures.1 + 1);
+        }
+    }
+
+    fn commit(&mut self, arena: &mut Arena, work: Work) -> Result<(), DriverError> {
+        match work {
+            Work::Ask(Ask::VirtualMemory(answer)) => {
+                self.has_virtual_memory = Some(answer.is_some());
+                if let Some((granularity, available)) = answer {
+                    let memory = Memory::new(granularity, self.wanted_granule_bytes, available.total, self.mapping);
+                    self.memory = Some(Box::new(memory));
+                    arena.watch_streams();
+                }
+            }
+            Work::Map(map) => return self.mapped(arena, *map),
+            Work::Unmap(unmap) => {
+                if let Some(memory) = &mut self.memory {
+                    memory.unmapped(arena, *unmap);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn is_given_back(&self, segment: u64) -> bool {
+        self.memory.is_none() && self.chunks.is_given_back(segment)
+    }
+
+    fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
+        let is_home = |address: u64| self.memory.as_ref().is_some_and(|memory| memory.is_home(address));
+        let chunks = arena.release_idle_of(|address| !is_home(address)).map(Work::Return);
+        let memory = self.memory.as_mut();
+        let mapped = memory.and_then(|memory| memory.release_idle(arena));
+        chunks.into_iter().chain(mapped).collect()
+    }
+
+    fn free_elsewhere(&mut self, arena: &mut Arena, address: u64, used_by: UsedBy) -> Option<Block> {
+        self.memory.as_mut()?.stitches.free(arena, address, used_by)
+    }
+
+    fn find_elsewhere(&self, address: u64) -> Option<Block> {
+        self.memory.as_ref()?.stitches.find(address)
+    }
+
+    fn owns_elsewhere(&self, address: u64) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.stitches.owns(address))
+    }
+
+    fn live_elsewhere(&self) -> Vec<Block> {
+        let memory = self.memory.as_ref();
+        memory.map_or_else(Vec::new, |memory| memory.stitches.live().collect())
+    }
+
+    fn split_elsewhere(&mut self, arena: &mut Arena, address: u64) {
+        if let Some(memory) = &mut self.memory {
+            memory.stitches.split(arena, address);
+        }
+    }
+
+    fn wants_wait(&self, arena: &Arena) -> bool {
+        let memory = self.memory.as_ref();
+        memory.is_some_and(|memory| memory.stitches.wants_wait(arena))
+    }
+
+    fn handles_behind(&self, block: &Block) -> Option<Backing> {
+        self.memory.as_ref()?.backing(block)
+    }
+
+    fn pin(&mut self, block: &Block) {
+        if let Some(memory) = &mut self.memory {
+            memory.pin(block);
+        }
+    }
+
+    fn unpin(&mut self, address: u64) {
+        if let Some(memory) = &mut self.memory {
+            memory.unpin(address);
+        }
+    }
+
+    fn virtual_memory(&self) -> VirtualMemory {
+        let memory = self.memory.as_ref();
+        memory.map_or_else(VirtualMemory::default, |memory| memory.virtual_memory())
+    }
+
+    fn add_statistics(&self, statistics: &mut Statistics) {
+        if let Some(memory) = &self.memory {
+            memory.add_statistics(statistics);
+        }
+    }
+}

@@ -418,7 +418,6 @@ export! {
     cuPointerGetAttribute(out: *mut c_void, attribute: u32, address: CUdeviceptr)
     enter_running(cuMemGetInfo) |call, _below| {
         let asked = call.address_for_next_layer(address);
-        call.asks_attribute(attribute, address);
         // SAFETY: the job's own arguments, except for the address, which the function does not access.
         let result = check(unsafe { next::cuPointerGetAttribute(out, attribute, asked) });
         if result.is_ok() {

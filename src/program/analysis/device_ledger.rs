@@ -87,10 +87,11 @@ pub struct DeviceLedger {
     pub at_peak: Free,
     pub segments_obtained: u64,
     pub segments_returned: u64,
-    /// How often a policy moved memory to another address by mapping. The returned and obtained segments of a move are
-    /// counted as well.
-    pub remaps: u64,
-    pub remapped: u64,
+    /// How many stitches were made, and how many bytes of addresses they cover now.
+    pub stitches: u64,
+    pub stitched: u64,
+    /// The free ranges of stitches. Their memory is that of segments.
+    pub stitch_space: Space,
     pub failures: u64,
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
@@ -123,16 +124,28 @@ impl DeviceLedger {
             requested: self.all.requested.current,
             allocated: self.all.allocated.current,
             reserved: self.all.reserved.current,
-            free_inside: self.space.free(),
+            free_inside: self.free().bytes,
             slack: self.slack.bytes(),
             managed: managed.map_or(0, |totals| totals.reserved.current),
         }
     }
 
+    /// Which bytes of the segments a block in a stitch takes is not known, only how many. So the largest free range can be
+    /// too large while such blocks are live.
     pub fn free(&self) -> Free {
+        let in_stitches = self.stitched.saturating_sub(self.stitch_space.free());
+        let bytes = self.space.free().saturating_sub(in_stitches);
         Free {
-            bytes: self.space.free(),
-            largest: self.space.largest(),
+            bytes,
+            largest: self.space.largest().min(bytes),
+        }
+    }
+
+    /// The space that has this address, if any does.
+    pub(super) fn space_of(&mut self, address: u64) -> &mut Space {
+        match self.stitch_space.holds(address) {
+            true => &mut self.stitch_space,
+            false => &mut self.space,
         }
     }
 

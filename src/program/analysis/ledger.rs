@@ -100,8 +100,10 @@ impl Ledger {
             Event::FreeFailed { segment, result, .. } => {
                 self.failed(device, record, segment.unwrap_or(0), result, false);
             }
-            Event::SegmentAlloc { address, size, moved } => self.segment_obtained(device, address, size, moved),
-            Event::SegmentFree { address, size, .. } => self.segment_returned(device, address, size),
+            Event::SegmentAlloc { address, size, again } => self.segment_obtained(device, address, size, again),
+            Event::SegmentFree {
+                address, size, again, ..
+            } => self.segment_returned(device, address, size, again),
             Event::PoolReserved { class, reserved, used } => self.pool(device, class, reserved, used),
             Event::Measured { .. } => {
                 let ledger = self.device(device);
@@ -161,10 +163,11 @@ impl Ledger {
             tid: record.tid,
             stream: allocation.stream,
             time_ns: record.time_ns,
-            in_segment: may_lie_in_segment && self.device(device).space.holds(address),
+            in_segment: may_lie_in_segment && self.device(device).space_of(address).holds(address),
         };
         let overlaps = if live.in_segment {
-            self.device(device).space.occupy(live.address, live.allocated).is_err()
+            let space = self.device(device).space_of(address);
+            space.occupy(address, live.allocated).is_err()
         } else {
             key.0 == NameSpace::Address && self.overlaps_another(&live)
         };
@@ -203,7 +206,7 @@ impl Ledger {
         if live.in_segment {
             // `release` fails only if the segment was returned before the block, which happens if a context is
             // destroyed.
-            let _ = device.space.release(live.address, live.allocated);
+            let _ = device.space_of(live.address).release(live.address, live.allocated);
         }
         if let Some(sizes) = self.size_class(live) {
             sizes.live = sizes.live.saturating_sub(1);
@@ -241,22 +244,30 @@ impl Ledger {
         failure.last_ns = record.time_ns;
     }
 
-    fn segment_obtained(&mut self, device: i16, address: u64, size: u64, moved: bool) {
+    fn segment_obtained(&mut self, device: i16, address: u64, size: u64, again: bool) {
         let ledger = self.device(device);
-        ledger.segments_obtained += 1;
-        // A move has one `SegmentAlloc` and one or more `SegmentFree`, so moves are counted here.
-        if moved {
-            ledger.remaps += 1;
-            ledger.remapped = ledger.remapped.saturating_add(size);
+        if again {
+            ledger.stitches += 1;
+            ledger.stitched = ledger.stitched.saturating_add(size);
+            let added = ledger.stitch_space.add_segment(address, size);
+            self.anomalies.segment += u64::from(added != size);
+            return;
         }
+        ledger.segments_obtained += 1;
         let added = ledger.space.add_segment(address, size);
         ledger.slack.add(address, added);
         ledger.each(device, Class::Linear.number(), |totals| totals.reserved.add(added));
         self.anomalies.segment += u64::from(added != size);
     }
 
-    fn segment_returned(&mut self, device: i16, address: u64, size: u64) {
+    fn segment_returned(&mut self, device: i16, address: u64, size: u64, again: bool) {
         let ledger = self.device(device);
+        if again {
+            let removed = ledger.stitch_space.remove_segment(address, size);
+            ledger.stitched = ledger.stitched.saturating_sub(removed);
+            self.anomalies.segment += u64::from(removed != size);
+            return;
+        }
         ledger.segments_returned += 1;
         // Bytes of the range that no segment covered are not subtracted.
         let removed = ledger.space.remove_segment(address, size);

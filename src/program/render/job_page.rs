@@ -319,13 +319,12 @@ fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
             percent(Some(at_peak.fragmentation()))
         )?;
     }
-    if ledger.remaps > 0 {
-        let steps = if ledger.remaps == 1 { "step" } else { "steps" };
+    if ledger.stitches > 0 {
         writeln!(
             out,
-            "  remapped {} in {} {steps}",
-            size(ledger.remapped),
-            count(ledger.remaps)
+            "  stitches {} made, now {} of addresses",
+            count(ledger.stitches),
+            size(ledger.stitched)
         )?;
     }
     Ok(())

@@ -272,9 +272,9 @@ impl DeviceMemory for ModelDevice {
         Ok(())
     }
 
-    fn mapped(&self, _address: u64, _size: u64, _moved: bool) {}
+    fn mapped(&self, _address: u64, _size: u64, _again: bool) {}
 
-    fn unmapped(&self, _address: u64, _size: u64, _moved: bool) {}
+    fn unmapped(&self, _address: u64, _size: u64, _again: bool) {}
 
     fn no_virtual_memory(&self, _why: DriverError) {}
 }

@@ -110,7 +110,7 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
             Event::SegmentAlloc {
                 address: ADDRESS,
                 size: 4096,
-                moved: true,
+                again: true,
             },
         ),
         stored(
@@ -119,7 +119,7 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
             Event::SegmentFree {
                 address: ADDRESS,
                 size: 4096,
-                moved: false,
+                again: false,
                 context_gone: true,
             },
         ),
@@ -217,16 +217,16 @@ fn any_event() -> impl Strategy<Value = Event> {
             segment,
             result
         }),
-        (number(), number(), any::<bool>()).prop_map(|(address, size, moved)| Event::SegmentAlloc {
+        (number(), number(), any::<bool>()).prop_map(|(address, size, again)| Event::SegmentAlloc {
             address,
             size,
-            moved
+            again
         }),
-        (number(), number(), any::<bool>(), any::<bool>()).prop_map(|(address, size, moved, context_gone)| {
+        (number(), number(), any::<bool>(), any::<bool>()).prop_map(|(address, size, again, context_gone)| {
             Event::SegmentFree {
                 address,
                 size,
-                moved,
+                again,
                 context_gone,
             }
         }),

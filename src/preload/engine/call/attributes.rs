@@ -90,13 +90,6 @@ impl Call {
         }
     }
 
-    /// The job asks for an attribute of `address`. An attribute that registers memory pins it.
-    pub fn asks_attribute(&self, attribute: u32, address: CUdeviceptr) {
-        if attribute == P2P_TOKENS {
-            self.engine.pools.pin(address);
-        }
-    }
-
     /// Corrects an attribute of `address` that the next layer has answered.
     ///
     /// # Safety

@@ -41,7 +41,6 @@ impl Call {
         if !holds_range {
             return Err(DriverError::INVALID_VALUE);
         }
-        pools.pin(address);
         ask()
     }
 
@@ -72,7 +71,6 @@ impl Call {
         }
         // SAFETY: the value of this attribute is an unsigned int (cuda.h 13.0:14821).
         let wanted = unsafe { value.cast::<u32>().read() } != 0;
-        pools.pin(address);
         let context = pool.location.context;
         self.engine
             .state

@@ -40,25 +40,28 @@ impl Growth {
         Growth { pool: root }
     }
 
-    /// A segment, or a range of granules, belongs to the pool from now on; `moved` if its memory did already.
-    pub fn gained(&self, address: u64, size: u64, moved: bool) {
+    /// A segment or mapped memory belongs to the pool from now on. If `again`, the pool has the memory at other addresses
+    /// already, so it counts nothing.
+    pub fn gained(&self, address: u64, size: u64, again: bool) {
         let (device, state) = (self.pool.location.device, self.pool.state);
-        self.pool.registry.add_segment(address, size, self.pool);
-        state.ledger.segment_obtained(device, size);
-        if !moved {
+        self.pool.registry.add_segment(address, size, self.pool, again);
+        if !again {
+            state.ledger.segment_obtained(device, size);
             state.measurements.device_grew(device);
         }
-        let record = records::segment_obtained(device, address, size, moved);
+        let record = records::segment_obtained(device, address, size, again);
         state.records.write(record);
     }
 
-    /// A segment, or a range of granules, belongs to the pool no longer: because the pool maps its memory elsewhere
-    /// (`moved`), because the context is destroyed (`context_gone`), or because the pool gives it back.
-    pub fn lost(&self, address: u64, size: u64, moved: bool, context_gone: bool) {
+    /// A segment or mapped memory belongs to the pool no longer: because the context is destroyed (`context_gone`), or
+    /// because the pool gives it back. If `again`, the pool still has the memory at other addresses.
+    pub fn lost(&self, address: u64, size: u64, again: bool, context_gone: bool) {
         let (device, state) = (self.pool.location.device, self.pool.state);
         self.pool.registry.remove_segment(address, size);
-        state.ledger.segment_returned(device, size);
-        let record = records::segment_returned(device, address, size, moved, context_gone);
+        if !again {
+            state.ledger.segment_returned(device, size);
+        }
+        let record = records::segment_returned(device, address, size, again, context_gone);
         state.records.write(record);
     }
 
@@ -439,15 +442,15 @@ impl DeviceMemory for Growth {
         self.set_access(address, size, std::iter::once(self.device()).chain(peers.devices()))
     }
 
-    fn mapped(&self, address: u64, size: u64, moved: bool) {
+    fn mapped(&self, address: u64, size: u64, again: bool) {
         if !self.pool.has_mapped_memory() {
             operations::memory_is_mapped();
         }
-        self.gained(address, size, moved);
+        self.gained(address, size, again);
     }
 
-    fn unmapped(&self, address: u64, size: u64, moved: bool) {
-        self.lost(address, size, moved, false);
+    fn unmapped(&self, address: u64, size: u64, again: bool) {
+        self.lost(address, size, again, false);
     }
 
     fn no_virtual_memory(&self, why: DriverError) {

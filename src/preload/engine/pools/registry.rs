@@ -2,7 +2,7 @@
 //!
 //! `P` is the pool. A pool holds a reference to its registry, so the registry knows a pool by reference only.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,8 +28,10 @@ pub fn next_generation() {
 
 pub struct Registry<P: 'static> {
     contexts: RwLock<Contexts<P>>,
-    /// What the next layer granted.
+    /// What the next layer granted, and stitches.
     segments: RwLock<Ranges<P>>,
+    /// First addresses of the stitches: ranges in which memory of other segments is mapped again.
+    stitches: RwLock<BTreeSet<u64>>,
     /// What is lent to subpools. An entry changes only while the parent pool is locked.
     slabs: RwLock<Ranges<P>>,
     pages: Pages<P>,
@@ -40,6 +42,7 @@ impl<P> Default for Registry<P> {
         Registry {
             contexts: RwLock::default(),
             segments: RwLock::default(),
+            stitches: RwLock::default(),
             slabs: RwLock::default(),
             pages: Pages::default(),
         }
@@ -66,9 +69,13 @@ impl<P> Registry<P> {
         contexts
     }
 
-    pub fn add_segment(&self, address: u64, size: u64, pool: &'static P) {
+    /// `again`: it is a stitch.
+    pub fn add_segment(&self, address: u64, size: u64, pool: &'static P, again: bool) {
         let mut segments = write(&self.segments);
         segments.insert(address, (size, pool));
+        if again {
+            write(&self.stitches).insert(address);
+        }
         self.pages.set(address, size, |before, _| match before {
             Page::Unowned => Page::MaybeOf(pool),
             Page::MaybeOf(other) if ptr::eq(other, pool) => Page::MaybeOf(pool),
@@ -79,16 +86,18 @@ impl<P> Registry<P> {
     pub fn remove_segment(&self, address: u64, size: u64) {
         let mut segments = write(&self.segments);
         remove_range(&mut segments, address, size);
+        write(&self.stitches).remove(&address);
         let slabs = read(&self.slabs);
         self.pages
             .set(address, size, |_, page| page_of(&segments, &slabs, page));
     }
 
-    /// The segments of a pool: first address and bytes.
-    pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64)> {
-        let segments = read(&self.segments);
+    /// The segments of a pool: first address, bytes, and whether it is a stitch.
+    pub fn segments_of(&self, pool: &'static P) -> Vec<(u64, u64, bool)> {
+        let (segments, stitches) = (read(&self.segments), read(&self.stitches));
         let own = segments.iter().filter(|(_, (_, owner))| ptr::eq(*owner, pool));
-        own.map(|(&address, &(size, _))| (address, size)).collect()
+        own.map(|(&address, &(size, _))| (address, size, stitches.contains(&address)))
+            .collect()
     }
 
     /// Notes a slab that a pool lends to `subpool`.
@@ -194,8 +203,8 @@ mod tests {
         let [parent, borrower, neighbour] = NAMES.each_ref();
         let registry = Registry::<&str>::default();
         let owner = |address: u64| registry.possible_owner(address).copied();
-        registry.add_segment(64 * MIB, 33 * MIB, parent);
-        registry.add_segment(97 * MIB, MIB, neighbour);
+        registry.add_segment(64 * MIB, 33 * MIB, parent, false);
+        registry.add_segment(97 * MIB, MIB, neighbour, false);
         assert_eq!([owner(63 * MIB), owner(64 * MIB)], [None, Some("parent")]);
         assert_eq!([owner(96 * MIB), owner(97 * MIB)], [Some("parent"), Some("neighbour")]);
         registry.lend(66 * MIB, 4 * MIB, borrower);

@@ -228,19 +228,6 @@ impl Pools {
         Some((pool.location, block, backing?))
     }
 
-    /// The memory behind the block that holds `address` stays as it is until the block is freed.
-    pub fn pin(&self, address: u64) {
-        let Some(pool) = self.possible_owner(address) else {
-            return;
-        };
-        // To the parent of a subpool, the slab around the block is a live block.
-        for one in std::iter::once(pool).chain(pool.parent) {
-            if let Some(policy) = lock(one.policy.policy()).as_deref_mut() {
-                policy.pin(address);
-            }
-        }
-    }
-
     /// Whether `address` lies in memory of a pool, in a live block or not.
     pub fn is_pooled(&self, address: u64) -> bool {
         self.ask_owner(address, |policy| Some(policy.owns(address)))

@@ -17,8 +17,8 @@ pub struct DetachedPool {
     pool: &'static Pool,
     /// The policies of the subpools and of the pool, in this order.
     policies: Vec<(&'static Pool, Box<dyn Policy>)>,
-    /// First address and bytes of each segment.
-    segments: Vec<(u64, u64)>,
+    /// First address and bytes of each segment, and whether it is a stitch.
+    segments: Vec<(u64, u64, bool)>,
     /// First address and bytes of each slab, and its subpool.
     slabs: Vec<(u64, u64, &'static Pool)>,
 }
@@ -60,8 +60,8 @@ impl Pools {
         }
         let segments = self.registry.segments_of(pool);
         let growth = Growth::of(pool);
-        for &(address, size) in &segments {
-            growth.lost(address, size, false, true);
+        for &(address, size, again) in &segments {
+            growth.lost(address, size, again, true);
         }
         Some(DetachedPool {
             pool,
@@ -81,8 +81,8 @@ impl Pools {
         } = detached;
         let device = pool.location.device;
         let growth = Growth::of(pool);
-        for (address, size) in segments {
-            growth.gained(address, size, false);
+        for (address, size, again) in segments {
+            growth.gained(address, size, again);
         }
         for (address, size, subpool) in slabs {
             self.registry.lend(address, size, subpool);
@@ -105,7 +105,8 @@ impl Pools {
 
     /// The context of a detached pool is gone. Gives back the memory that did not go with the context.
     pub fn release_detached(&self, detached: DetachedPool) {
-        let bytes = detached.segments.iter().map(|&(_, size)| size).sum();
+        let counted = detached.segments.iter().filter(|(_, _, again)| !again);
+        let bytes = counted.map(|&(_, size, _)| size).sum();
         // The memory of a subpool belongs to its parent pool.
         for memory in detached.policies.iter().map(|(_, policy)| policy.virtual_memory()) {
             if memory.mapped.first().is_some_and(|&(address, _)| !is_mapped(address)) {
@@ -114,7 +115,7 @@ impl Pools {
             }
             // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {
-                for (address, size) in memory.mapped {
+                for (address, size) in memory.runs() {
                     next::cuMemUnmap(address, size as usize);
                 }
                 for handle in memory.handles {

@@ -68,17 +68,17 @@ pub fn block_freed(api: Api, device: i16, freed: &Block, stream: u8, context_gon
     event.encode(api, device)
 }
 
-/// A segment that a pool obtained; `moved` if its memory was mapped elsewhere before.
-pub fn segment_obtained(device: i16, address: u64, size: u64, moved: bool) -> RawRecord {
-    Event::SegmentAlloc { address, size, moved }.encode(Api::Policy, device)
+/// A segment that a pool obtained; `again` if it is a stitch.
+pub fn segment_obtained(device: i16, address: u64, size: u64, again: bool) -> RawRecord {
+    Event::SegmentAlloc { address, size, again }.encode(Api::Policy, device)
 }
 
-/// A segment that a pool gave back; `moved` if its memory is mapped elsewhere next.
-pub fn segment_returned(device: i16, address: u64, size: u64, moved: bool, context_gone: bool) -> RawRecord {
+/// A segment that a pool gave back; `again` if it is a stitch.
+pub fn segment_returned(device: i16, address: u64, size: u64, again: bool, context_gone: bool) -> RawRecord {
     let event = Event::SegmentFree {
         address,
         size,
-        moved,
+        again,
         context_gone,
     };
     event.encode(Api::Policy, device)

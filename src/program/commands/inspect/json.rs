@@ -116,9 +116,9 @@ fn devices(job: &Job) -> Value {
             if let Some(as_of) = AsOf::of(ledger, || 0) {
                 device["reconciliation"] = reconciliation(&as_of);
             }
-            if ledger.remaps > 0 {
-                device["remaps"] = json!(ledger.remaps);
-                device["remapped_bytes"] = json!(ledger.remapped);
+            if ledger.stitches > 0 {
+                device["stitches"] = json!(ledger.stitches);
+                device["stitched_bytes"] = json!(ledger.stitched);
             }
             device
         })

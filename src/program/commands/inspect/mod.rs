@@ -28,7 +28,7 @@ Terms, in bytes:
   utilisation   peak allocated / peak reserved
   fragmentation share of the free bytes inside segments that lies outside the
                 largest free block; auto_growth can serve a request from
-                several free blocks by mapping their granules side by side
+                several free blocks by mapping their memory side by side
 
 Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.
 

@@ -1,5 +1,6 @@
 //! The answer of an exporter's service to a ticket, as the bytes of one message.
 
+use super::channel::MAX_DESCRIPTORS;
 use super::ticket;
 use base::cuda::DriverError;
 
@@ -11,9 +12,41 @@ pub enum Answer {
     Refused(DriverError),
     /// The driver's own handle of the segment, and where the block begins in it.
     Segment { handle: [u8; ticket::BYTES], offset: u64 },
-    /// `count` granules of `size` bytes follow as file descriptors. The importer asks for each message by the number of its
-    /// first granule. The block begins at `offset` in the granules.
-    Granules { size: u64, count: u64, offset: u64 },
+    /// `count` handles of `size` bytes together follow as file descriptors. The importer asks for each message by the
+    /// number of its first handle. The block begins at `offset` in the memory.
+    Handles { size: u64, count: u64, offset: u64 },
+}
+
+/// One message with handles: the driver's result, and the bytes of each handle, whose descriptor comes with the message.
+pub struct Handed {
+    pub result: i32,
+    pub sizes: Vec<u64>,
+}
+
+impl Handed {
+    pub const BYTES: usize = 8 * (1 + MAX_DESCRIPTORS);
+
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..8].copy_from_slice(&i64::from(self.result).to_le_bytes());
+        for (size, at) in self.sizes.iter().zip(bytes[8..].chunks_exact_mut(8)) {
+            at.copy_from_slice(&size.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Of a message with so many descriptors.
+    pub fn decode(bytes: &[u8; Self::BYTES], descriptors: usize) -> Handed {
+        let word = |at: &[u8]| {
+            let mut word = [0; 8];
+            word.copy_from_slice(at);
+            u64::from_le_bytes(word)
+        };
+        Handed {
+            result: word(&bytes[..8]) as i32,
+            sizes: bytes[8..].chunks_exact(8).take(descriptors).map(word).collect(),
+        }
+    }
 }
 
 impl Answer {
@@ -21,7 +54,7 @@ impl Answer {
         let (kind, code, words, handle) = match *self {
             Answer::Refused(DriverError(code)) => (0u32, code, [0; 3], None),
             Answer::Segment { handle, offset } => (1, 0, [offset, 0, 0], Some(handle)),
-            Answer::Granules { size, count, offset } => (2, 0, [offset, size, count], None),
+            Answer::Handles { size, count, offset } => (2, 0, [offset, size, count], None),
         };
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
@@ -49,7 +82,7 @@ impl Answer {
         Some(match kind {
             0 if code != 0 => Answer::Refused(DriverError(code)),
             1 => Answer::Segment { handle, offset },
-            2 if size > 0 && count > 0 => Answer::Granules { size, count, offset },
+            2 if size > 0 && count > 0 => Answer::Handles { size, count, offset },
             _ => return None,
         })
     }
@@ -68,7 +101,7 @@ mod tests {
                 handle,
                 offset: 1 << 40,
             },
-            Answer::Granules {
+            Answer::Handles {
                 size: 2 << 20,
                 count: 600,
                 offset: 512,

@@ -51,14 +51,12 @@ struct Exported {
 enum Memory {
     /// The driver's own handle of the segment.
     Segment([u8; ticket::BYTES]),
-    Granules {
-        size: u64,
-        handles: Vec<u64>,
-    },
+    /// Handles and their bytes.
+    Handles(Vec<(u64, u64)>),
 }
 
-/// The granule as a file descriptor.
-fn export_granule(handle: u64) -> CudaResult<OwnedFd> {
+/// Physical memory as a file descriptor.
+fn export_handle(handle: u64) -> CudaResult<OwnedFd> {
     let mut fd: RawFd = -1;
     // SAFETY: the handle is live, and the pointer is to a value of the type that this kind of handle is written as.
     check(unsafe { next::cuMemExportToShareableHandle((&raw mut fd).cast(), handle, POSIX_FILE_DESCRIPTOR, 0) })?;
@@ -69,9 +67,9 @@ fn export_granule(handle: u64) -> CudaResult<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether the driver can make a descriptor of this granule.
-pub fn check_granule(context: u64, handle: u64) -> CudaResult {
-    next::in_context(context, || export_granule(handle)).map(drop)
+/// Whether the driver can make a descriptor of this memory.
+pub fn check_handle(context: u64, handle: u64) -> CudaResult {
+    next::in_context(context, || export_handle(handle)).map(drop)
 }
 
 impl Exports {
@@ -97,11 +95,11 @@ impl Exports {
             Backing::Segment { address: base, .. } => {
                 (block.address - base, Memory::Segment(segment_handle(context, base)?))
             }
-            Backing::Granules { address, size, handles } => {
-                let first = handles.first().copied().unwrap_or(0);
-                check_granule(context, first)
+            Backing::Handles { offset, handles } => {
+                let first = handles.first().map_or(0, |&(first, _)| first);
+                check_handle(context, first)
                     .map_err(|error| Refusal::with_way_out(error, "the driver cannot share memory that it maps"))?;
-                (block.address - address, Memory::Granules { size, handles })
+                (offset, Memory::Handles(handles))
             }
         };
         let ticket = Ticket {
@@ -195,8 +193,8 @@ impl Exports {
                     handle: *handle,
                     offset: exported.offset,
                 },
-                Memory::Granules { size, handles } => Answer::Granules {
-                    size: *size,
+                Memory::Handles(handles) => Answer::Handles {
+                    size: handles.iter().map(|(_, bytes)| bytes).sum(),
                     count: handles.len() as u64,
                     offset: exported.offset,
                 },
@@ -205,8 +203,8 @@ impl Exports {
         }
     }
 
-    /// Descriptors of the next granules from number `from` on.
-    pub fn granules(&self, ticket: &Ticket, from: u64) -> CudaResult<Vec<OwnedFd>> {
+    /// The bytes and descriptors of the next handles from number `from` on.
+    pub fn handles(&self, ticket: &Ticket, from: u64) -> CudaResult<(Vec<u64>, Vec<OwnedFd>)> {
         let table = lock(&self.table);
         if self.process_ended.load(Ordering::SeqCst) {
             return Err(DriverError::DEINITIALISED);
@@ -215,20 +213,17 @@ impl Exports {
         let exported = exported
             .filter(|exported| exported.ticket == *ticket)
             .ok_or(DriverError::INVALID_VALUE)?;
-        let Memory::Granules { handles, .. } = &exported.memory else {
+        let Memory::Handles(handles) = &exported.memory else {
             return Err(DriverError::INVALID_VALUE);
         };
-        let rest = handles.get(from as usize..).unwrap_or_default().iter();
-        let export = || {
-            rest.take(MAX_DESCRIPTORS)
-                .map(|&handle| export_granule(handle))
-                .collect()
-        };
-        let descriptors: Vec<OwnedFd> = next::in_context(exported.context, export)?;
-        if descriptors.is_empty() {
+        let rest = handles.get(from as usize..).unwrap_or_default();
+        let next = &rest[..rest.len().min(MAX_DESCRIPTORS)];
+        if next.is_empty() {
             return Err(DriverError::INVALID_VALUE);
         }
-        Ok(descriptors)
+        let export = || next.iter().map(|&(handle, _)| export_handle(handle)).collect();
+        let descriptors: Vec<OwnedFd> = next::in_context(exported.context, export)?;
+        Ok((next.iter().map(|&(_, bytes)| bytes).collect(), descriptors))
     }
 }
 

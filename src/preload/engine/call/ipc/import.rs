@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::answer::Answer;
-use super::mapping::{ask, malformed, map_granules, unmap};
+use super::mapping::{ask, malformed, map_handles, unmap};
 use super::refusal::Refusal;
 use super::ticket::{self, Ticket};
 use crate::engine::state::location::Location;
@@ -205,14 +205,13 @@ impl Imports {
                 let base = self.open_segment(location.context, &handle, flags)?;
                 (base, offset, Held::Segment(handle))
             }
-            Answer::Granules { size, count, offset } => {
-                let total = size
-                    .checked_mul(count)
-                    .ok_or_else(|| malformed("sizes that overflow"))?;
+            Answer::Handles {
+                size: total, offset, ..
+            } => {
                 if offset.checked_add(ticket.size).is_none_or(|end| end > total) {
                     return Err(malformed("a block that ends behind its memory"));
                 }
-                let base = map_granules(&channel, size, count, location, peers)?;
+                let base = map_handles(&channel, total, location, peers)?;
                 operations::memory_is_mapped();
                 (base, offset, Held::Range { base, size: total })
             }

@@ -1,10 +1,10 @@
-//! How memory of another process is mapped here: its owner is asked, and granules are mapped as their descriptors arrive.
+//! How memory of another process is mapped here: its owner is asked, and its memory is mapped as the descriptors arrive.
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use super::answer::{self, Answer};
+use super::answer::{self, Answer, Handed};
 use super::channel::{self, Channel};
 use super::refusal::Refusal;
 use super::ticket::Ticket;
@@ -74,22 +74,15 @@ pub fn ask(ticket: &Ticket) -> Result<(Channel, Answer), Refusal> {
     Ok((channel, answer))
 }
 
-/// Takes over granules and maps them side by side, accessible from the current device and its peers: all of them or
-/// none.
-pub fn map_granules(
-    channel: &Channel,
-    size: u64,
-    count: u64,
-    location: Location,
-    peers: DeviceSet,
-) -> Result<u64, Refusal> {
-    let total = size * count;
+/// Takes over handles of `total` bytes and maps them side by side, accessible from the current device and its peers: all
+/// of them or none.
+pub fn map_handles(channel: &Channel, total: u64, location: Location, peers: DeviceSet) -> Result<u64, Refusal> {
     let mut base = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { next::cuMemAddressReserve(&mut base, total as usize, size as usize, 0, 0) })
+    check(unsafe { next::cuMemAddressReserve(&mut base, total as usize, 0, 0, 0) })
         .map_err(|error| Refusal::by_driver(error, "no address space for it"))?;
     let mut mapped = 0;
-    let outcome = map_each(channel, base, size, total, &mut mapped).and_then(|()| {
+    let outcome = map_each(channel, base, total, &mut mapped).and_then(|()| {
         let own = || std::iter::once(i32::from(location.device));
         let outcome = match next::set_access(base, total, own().chain(peers.devices())) {
             // A peer of this device need not be one of the device that the memory is on.
@@ -114,19 +107,22 @@ pub fn map_granules(
     }
 }
 
-fn map_each(channel: &Channel, base: u64, size: u64, total: u64, mapped: &mut u64) -> Result<(), Refusal> {
+fn map_each(channel: &Channel, base: u64, total: u64, mapped: &mut u64) -> Result<(), Refusal> {
+    let mut done: u64 = 0;
     while *mapped < total {
-        let mut result = [0; 8];
+        let mut message = [0; Handed::BYTES];
         let descriptors = channel
-            .send(&(*mapped / size).to_le_bytes(), &[])
-            .and_then(|()| channel.receive(&mut result))
+            .send(&done.to_le_bytes(), &[])
+            .and_then(|()| channel.receive(&mut message))
             .map_err(unreachable)?;
-        check(i64::from_le_bytes(result) as i32)
-            .map_err(|error| Refusal::with_way_out(error, "the exporter cannot share it"))?;
-        if descriptors.is_empty() || descriptors.len() as u64 > (total - *mapped) / size {
-            return Err(malformed("not the number of granules that it announced"));
+        let handed = Handed::decode(&message, descriptors.len());
+        check(handed.result).map_err(|error| Refusal::with_way_out(error, "the exporter cannot share it"))?;
+        let sum = handed.sizes.iter().try_fold(0u64, |sum, &size| sum.checked_add(size));
+        if descriptors.is_empty() || handed.sizes.contains(&0) || sum.is_none_or(|sum| sum > total - *mapped) {
+            return Err(malformed("not the memory that it announced"));
         }
-        for descriptor in descriptors {
+        done += descriptors.len() as u64;
+        for (descriptor, size) in descriptors.into_iter().zip(handed.sizes) {
             map_one(base + *mapped, size, descriptor.as_raw_fd())
                 .map_err(|error| Refusal::with_way_out(error, "the driver cannot map memory of another process"))?;
             *mapped += size;
@@ -135,7 +131,7 @@ fn map_each(channel: &Channel, base: u64, size: u64, total: u64, mapped: &mut u6
     Ok(())
 }
 
-/// Maps one granule. The mapping keeps the memory alive, so neither descriptor nor handle is needed afterwards.
+/// Maps one handle. The mapping keeps the memory alive, so neither descriptor nor handle is needed afterwards.
 fn map_one(address: u64, size: u64, descriptor: i32) -> CudaResult {
     let mut handle = 0;
     let os_handle = descriptor as usize as *mut std::ffi::c_void;

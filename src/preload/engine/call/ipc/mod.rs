@@ -2,7 +2,7 @@
 //!
 //! The driver shares whole allocations, so its handle of a block would be one of the segment around it. A block is shared
 //! by a `ticket` of our own instead. The importing process, under this library as well, sends the ticket to the
-//! exporter's `service`. The service answers with the driver's handle of the segment, or with the granules behind the
+//! exporter's `service`. The service answers with the driver's handle of the segment, or with the handles behind the
 //! block as file descriptors. From these `import` makes the block that the importing job sees.
 //!
 //! Handles of the driver pass through unchanged. A ticket that reaches a process without the library is refused by the
@@ -38,7 +38,7 @@ use ticket::Ticket;
 
 pub use service::in_forked_child;
 
-/// Whether the driver can share granules.
+/// Whether the driver can share handles.
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
@@ -48,8 +48,8 @@ const NO: u8 = 2;
 pub struct Sharing {
     exports: Exports,
     imports: Imports,
-    /// Whether the driver can share granules, once it was asked.
-    granules_shareable: AtomicU8,
+    /// Whether the driver can share handles, once it was asked.
+    handles_shareable: AtomicU8,
 }
 
 impl Sharing {
@@ -87,21 +87,21 @@ impl Sharing {
         self.exports.process_ends();
     }
 
-    /// Whether the block that holds `address` can be shared. `None` if the block does not consist of granules: the
+    /// Whether the block that holds `address` can be shared. `None` if the block lies in a segment: the
     /// driver's own answer is then right.
     pub fn is_shareable(&self, pools: &Pools, address: u64) -> Option<bool> {
         if self.imported(address).is_some() {
             // Only the process that the block belongs to can share it.
             return Some(false);
         }
-        let (location, _, Backing::Granules { handles, .. }) = pools.backing_at(address)? else {
+        let (location, _, Backing::Handles { handles, .. }) = pools.backing_at(address)? else {
             return None;
         };
-        match self.granules_shareable.load(Ordering::Relaxed) {
+        match self.handles_shareable.load(Ordering::Relaxed) {
             UNKNOWN => {
-                let shareable = exports::check_granule(location.context, *handles.first()?).is_ok();
+                let shareable = exports::check_handle(location.context, handles.first()?.0).is_ok();
                 let answer = if shareable { YES } else { NO };
-                self.granules_shareable.store(answer, Ordering::Relaxed);
+                self.handles_shareable.store(answer, Ordering::Relaxed);
                 Some(shareable)
             }
             known => Some(known == YES),
@@ -172,7 +172,6 @@ impl Call {
         } else if out.is_null() {
             return Err(DriverError::INVALID_VALUE);
         } else {
-            self.engine.pools.pin(address);
             sharing.export(&self.engine.pools, address)
         };
         let ticket = shared.map_err(|refusal| refusal.report(&format!("cuIpcGetMemHandle({address:#x})")))?;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::answer::Answer;
+use super::answer::{Answer, Handed};
 use super::channel::{self, Channel};
 use super::exports::Exports;
 use super::ticket::{self, ServiceId, Ticket};
@@ -23,7 +23,7 @@ const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 static LISTENER: AtomicI32 = AtomicI32::new(-1);
 static LISTENER_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Serves one importer, from its ticket to the last granule.
+/// Serves one importer, from its ticket to the last handle.
 fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
     channel.limit_waits(LONGEST_SILENCE)?;
     if !channel.peer_is_ours() {
@@ -36,7 +36,7 @@ fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
     };
     let answer = exports.answer(&ticket);
     channel.send(&answer.encode(), &[])?;
-    let Answer::Granules { count, .. } = answer else {
+    let Answer::Handles { count, .. } = answer else {
         return Ok(());
     };
     // The importer asks for each message, so that it never receives more descriptors than it has room for.
@@ -45,12 +45,16 @@ fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
         let mut from = [0; 8];
         channel.receive(&mut from)?;
         let from = u64::from_le_bytes(from);
-        match exports.granules(&ticket, from) {
-            Ok(descriptors) => {
+        match exports.handles(&ticket, from) {
+            Ok((sizes, descriptors)) => {
                 done = from.saturating_add(descriptors.len() as u64);
-                channel.send(&i64::from(SUCCESS).to_le_bytes(), &descriptors)?;
+                let result = SUCCESS;
+                channel.send(&Handed { result, sizes }.encode(), &descriptors)?;
             }
-            Err(DriverError(problem)) => return channel.send(&i64::from(problem).to_le_bytes(), &[]),
+            Err(DriverError(result)) => {
+                let sizes = Vec::new();
+                return channel.send(&Handed { result, sizes }.encode(), &[]);
+            }
         }
     }
     Ok(())

@@ -9,7 +9,7 @@ use crate::next::CUipcMemHandle;
 
 pub const BYTES: usize = 64;
 const MAGIC: [u8; 8] = *b"vramIPC\x1a";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One run of an exporter's service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,78 @@
+//! Whether one stream alone uses the memory.
+//!
+//! The work of one stream runs in order, so its requests can use all free memory at once, clean or not. Which blocks are
+//! clean depends on how far the GPU is, so it must not decide where a block lies: a job that repeats itself shall get
+//! the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
+
+use super::batches::BatchId;
+use super::segments::Arena;
+use crate::policy::UsedBy;
+use crate::request::Request;
+use crate::work::Record;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// No request has come yet.
+    None,
+    One(u64),
+    Several,
+}
+
+impl Arena {
+    /// From now on it is watched whether one stream alone uses the memory. None was used yet.
+    pub fn watch_streams(&mut self) {
+        self.streams = Streams::None;
+    }
+
+    /// Captured work runs later, perhaps on another stream.
+    #[inline]
+    pub fn note_request(&mut self, request: &Request) {
+        self.note_stream(request.stream.filter(|_| !request.capturing));
+    }
+
+    #[inline]
+    pub(super) fn note_user(&mut self, used_by: UsedBy) {
+        match used_by {
+            UsedBy::Nothing => {}
+            UsedBy::Streams(&[stream]) => self.note_stream(Some(stream)),
+            _ => self.note_stream(None),
+        }
+    }
+
+    /// `None` for a user that is no stream, or several.
+    #[inline]
+    fn note_stream(&mut self, stream: Option<u64>) {
+        if self.streams == Streams::Several || stream.is_some_and(|stream| self.streams == Streams::One(stream)) {
+            return;
+        }
+        self.streams = match (self.streams, stream) {
+            (Streams::None, Some(stream)) => Streams::One(stream),
+            _ => Streams::Several,
+        };
+        if self.streams == Streams::Several {
+            self.has_second_user = true;
+            self.want_all_events();
+        }
+    }
+
+    /// The events to record when a second user has come, which may need memory of the first.
+    pub fn record_for_others(&mut self) -> Option<Record> {
+        let record = self.has_second_user.then(|| self.next_record()).flatten();
+        self.has_second_user &= record.is_some();
+        record
+    }
+
+    #[inline]
+    pub fn has_one_stream(&self) -> bool {
+        self.streams != Streams::Several
+    }
+
+    /// The batch of a block that is joined of two, which have the batches `one` and `other`.
+    pub(super) fn later(&self, one: BatchId, other: BatchId) -> BatchId {
+        match (one, other) {
+            (BatchId::CLEAN, dirty) | (dirty, BatchId::CLEAN) => dirty,
+            _ if self.batch(other).generation > self.batch(one).generation => other,
+            _ => one,
+        }
+    }
+}
