@@ -10,9 +10,7 @@ use hashbrown::HashTable;
 
 use crate::pages::{Pages, page_of};
 use crate::policy::Block;
-
-/// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
-pub const UNIT: u64 = 512;
+use crate::request::UNIT;
 
 /// The index of a block; not an address.
 pub type Id = u32;

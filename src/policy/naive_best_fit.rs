@@ -14,9 +14,8 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::UNIT;
 use crate::policy::Block;
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 use crate::work::{Ask, Obtain, Smaller, Work};
 
 /// The share of the available memory that Paddle never reserves.

@@ -2,7 +2,8 @@
 
 use base::cuda::DriverError;
 
-use crate::blocks::UNIT;
+/// Every block begins and ends at a multiple of this. CUDA promises an alignment of 256 bytes; PyTorch relies on 512.
+pub const UNIT: u64 = 512;
 
 /// The most units of a request: units are counted in 32 bits, and the sizes of two neighbours are added.
 pub(crate) const LARGEST_UNITS: u64 = (u32::MAX / 2) as u64;

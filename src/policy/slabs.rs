@@ -11,10 +11,10 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::{ArenaPolicy, over_arena};
-use crate::blocks::{Id, NONE, UNIT};
+use crate::blocks::{Id, NONE};
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
 use crate::policy::{Block, Policy, UsedBy};
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 use crate::serve::{Due, Growing, Holder, Shared, serve, work_off};
 use crate::under_way::UnderWay;
 use crate::work::{Obtain, Return, Smaller, Work};

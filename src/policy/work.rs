@@ -9,9 +9,8 @@
 use base::cuda::DriverError;
 
 use crate::auto_growth::mapping::{Map, Unmap};
-use crate::blocks::UNIT;
 use crate::device_memory::{Available, DeviceMemory, EventId, NoEvent};
-use crate::request::LARGEST_UNITS;
+use crate::request::{LARGEST_UNITS, UNIT};
 
 #[derive(Debug)]
 pub enum Work {

@@ -261,8 +261,8 @@ impl Threads {
 /// Returns how many calls of the driver were made. The call with the number `fault_at` fails; none if it is 0.
 fn play(kind: Kind, settings: &Settings, seed: u64, fault_at: u64) -> u64 {
     let mut threads = Threads::new(kind, settings, seed);
-    threads.model.virtual_memory.set(seed % 2 == 0);
-    threads.model.context_events.set(seed % 3 > 0);
+    threads.model.virtual_memory.set(seed.is_multiple_of(2));
+    threads.model.context_events.set(!seed.is_multiple_of(3));
     threads.model.fault_at.set(fault_at);
     for _ in 0..STEPS {
         let thread = threads.below(THREADS as u64) as usize;

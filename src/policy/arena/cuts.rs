@@ -3,9 +3,9 @@
 use super::batches::BatchId;
 use super::region::Cut;
 use super::segments::Arena;
-use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::blocks::{Id, Kind, NONE};
 use crate::policy::{Block, UsedBy};
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 
 impl Arena {
     /// How many units of a free block are before the part that serves a request. `None` if no part is long enough and

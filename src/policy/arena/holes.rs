@@ -5,7 +5,8 @@
 
 use super::batches::BatchId;
 use super::segments::Arena;
-use crate::blocks::{Id, Kind, NO_LIST, NONE, UNIT};
+use crate::blocks::{Id, Kind, NO_LIST, NONE};
+use crate::request::UNIT;
 
 /// A part of a free block or of a hole that was taken for work. It must be settled.
 #[derive(Clone, Copy, Debug)]

@@ -3,9 +3,10 @@
 use super::batches::BatchId;
 use super::region::Region;
 use super::segments::Arena;
-use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
 use crate::policy::{Backing, Block, Statistics};
+use crate::request::UNIT;
 
 impl Arena {
     /// Bytes obtained from the next layer.

@@ -9,8 +9,9 @@ use std::ops::Range;
 use super::batches::BatchId;
 use super::region::Region;
 use super::segments::Arena;
-use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::blocks::{Id, Kind, NONE};
 use crate::policy::UsedBy;
+use crate::request::UNIT;
 use crate::work::{Piece, Return};
 
 impl Arena {

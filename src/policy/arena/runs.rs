@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use super::batches::BatchId;
 use super::segments::Arena;
-use crate::blocks::{Id, Kind, NONE, UNIT};
+use crate::blocks::{Id, Kind, NONE};
 use crate::policy::{Block, UsedBy};
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 
 impl Arena {
     /// Whether this request can use the block now: it is free, and either clean or only used by the request's stream.

@@ -8,9 +8,10 @@ use base::cuda::DriverError;
 use super::batches::{Batch, BatchId, Users};
 use super::region::Region;
 use super::streams::Streams;
-use crate::blocks::{Blocks, Id, Kind, NONE, UNIT};
+use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
+use crate::request::UNIT;
 use crate::work::{Obtain, Piece};
 
 pub struct Arena {

@@ -8,9 +8,8 @@ use base::cuda::DriverError;
 
 use crate::arena::{Arena, Cut, Region};
 use crate::arena_policy::ArenaPolicy;
-use crate::blocks::UNIT;
 use crate::policy::Block;
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 use crate::work::{Obtain, Smaller, Work};
 
 /// A chunk for a request that wants to be aligned has at least so many bytes.

@@ -10,9 +10,9 @@ use super::pieces::{self, Piece};
 use super::space::Space;
 use super::stitches::{MOST_REMEMBERED, Part, Stitch, Stitches};
 use crate::arena::{Arena, Claim, Cut, Region};
-use crate::blocks::{Id, Kind, UNIT};
+use crate::blocks::{Id, Kind};
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 use crate::work::Work;
 
 // How the shares below were chosen: see `auto_growth`.
@@ -355,7 +355,9 @@ impl Memory {
         arena.settle(hole, Kind::Hole);
         for handle in new.iter().filter(|handle| handle.stage > Stage::Absent) {
             let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
-            let Some(id) = arena.blocks.containing(home) else { continue };
+            let Some(id) = arena.blocks.containing(home) else {
+                continue;
+            };
             let claim = arena.claim(id, home, (bytes / UNIT) as u32);
             if handle.stage == Stage::Usable {
                 arena.settle(claim, Kind::Free);
@@ -392,7 +394,8 @@ impl Memory {
         if bytes < made.room {
             self.space.give(address + bytes, made.room - bytes);
         }
-        self.stitches.add(Stitch::new(address, parts, made.mapped, made.is_usable));
+        self.stitches
+            .add(Stitch::new(address, parts, made.mapped, made.is_usable));
     }
 
     // ---- giving back
@@ -429,7 +432,8 @@ impl Memory {
         let mut stitches = self.stitches.broken(arena);
         let mut handles = self.take_left();
         let all = self.handles.by_home.iter();
-        let idle = all.filter(|(home, handle)| handle.holds == 0 && arena.is_range_clean(&(**home..**home + handle.bytes)));
+        let idle =
+            all.filter(|(home, handle)| handle.holds == 0 && arena.is_range_clean(&(**home..**home + handle.bytes)));
         let idle: Vec<u64> = idle.map(|(&home, _)| home).collect();
         for home in idle {
             let with: Vec<u64> = self.stitches.with_part(home).collect();
@@ -442,7 +446,9 @@ impl Memory {
                 Some(handle) => (handle.bytes, handle.name),
                 None => continue,
             };
-            let Some(id) = arena.blocks.containing(home) else { continue };
+            let Some(id) = arena.blocks.containing(home) else {
+                continue;
+            };
             handles.push(Released {
                 home,
                 base: arena.segment_base(id),

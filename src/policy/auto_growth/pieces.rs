@@ -7,8 +7,7 @@ use std::cmp::Reverse;
 
 use super::handles::Handles;
 use crate::arena::Arena;
-use crate::blocks::UNIT;
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 
 /// Usable memory at home with an end of a handle in it.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +89,12 @@ fn share_handle(handles: &Handles, one: &Run, other: &Run) -> bool {
 }
 
 fn two_of(runs: &[Run], handles: &Handles, bytes: u64) -> Option<Vec<Piece>> {
-    let mut last: Vec<(u64, usize)> = runs.iter().map(Run::as_last).zip(0..).filter(|&(bytes, _)| bytes > 0).collect();
+    let mut last: Vec<(u64, usize)> = runs
+        .iter()
+        .map(Run::as_last)
+        .zip(0..)
+        .filter(|&(bytes, _)| bytes > 0)
+        .collect();
     last.sort_unstable();
     let mut best: Option<(u64, usize, usize)> = None;
     for (index, first) in runs.iter().enumerate().filter(|(_, run)| run.as_first() > 0) {

@@ -12,9 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::arena::Arena;
-use crate::blocks::UNIT;
 use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 
 /// At most so many are remembered. Each is looked at for a request that no free block serves, which takes about 0.1 us.
 /// A job that repeats itself has 10 to 200.
@@ -155,8 +154,7 @@ impl Stitches {
     pub fn serve(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
         let all = self.remembered.iter();
         let mut whole = all.filter(|(_, stitch)| stitch.serves() && stitch.bytes() >= request.rounded());
-        let (number, address) =
-            whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))?;
+        let (number, address) = whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))?;
         let stitch = self.remembered.get_mut(&number)?;
         for (_, range) in stitch.behind(address..address + request.rounded()) {
             arena.take_part(range.start, range.end - range.start);
@@ -274,7 +272,11 @@ impl Stitches {
 
     /// Up to `most` stitches that were not used for longest and can leave.
     pub fn least_used(&self, arena: &Arena, most: usize) -> Vec<u64> {
-        let can_leave = self.remembered.keys().copied().filter(|&number| self.can_leave(arena, number));
+        let can_leave = self
+            .remembered
+            .keys()
+            .copied()
+            .filter(|&number| self.can_leave(arena, number));
         let mut numbers: Vec<u64> = can_leave.collect();
         numbers.sort_by_key(|number| self.remembered[number].used_last);
         numbers.truncate(most);

@@ -84,7 +84,12 @@ impl Call {
         };
         let allowed = self.engine.state.limits.within(device, actual);
         let inside = self.engine.pools.free_inside(device).0;
-        let answers = [(free, allowed.free.saturating_add(inside)), (total, allowed.total)];
+        // Memory that a pool has obtained since the next layer answered is in both figures.
+        let most = if total.is_null() { u64::MAX } else { allowed.total };
+        let answers = [
+            (free, allowed.free.saturating_add(inside).min(most)),
+            (total, allowed.total),
+        ];
         for (out, answer) in answers {
             // An answer that the type cannot hold is left out, and the next layer's answer stands.
             if let Ok(answer) = T::try_from(answer)

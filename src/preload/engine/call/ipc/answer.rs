@@ -1,7 +1,7 @@
 //! The answer of an exporter's service to a ticket, as the bytes of one message.
 
-use super::ticket;
 use super::channel::MAX_DESCRIPTORS;
+use super::ticket;
 use base::cuda::DriverError;
 
 pub const BYTES: usize = 96;
