@@ -81,14 +81,14 @@ fn auto_growth_puts_scattered_memory_side_by_side() {
         let device = textbook(AUTO_GROWTH, placement, "served");
         assert_eq!(device["reserved"]["peak"], 5 * GIB, "{placement:?}");
         assert_eq!(
-            device["remapped_bytes"],
-            2 * GIB,
-            "all freed memory was remapped, {placement:?}"
+            device["stitched_bytes"],
+            3 * GIB,
+            "all freed memory and the new is side by side, {placement:?}"
         );
     }
 }
 
-/// Without granules 3 GiB are free, but not in one piece, whether the policy keeps the freed memory or gives it back.
+/// Without stitches 3 GiB are free, but not in one piece, whether the policy keeps the freed memory or gives it back.
 /// This is the control of `auto_growth_puts_scattered_memory_side_by_side`.
 #[test]
 fn scattered_memory_that_stays_where_it_is_runs_out() {
@@ -105,12 +105,12 @@ fn scattered_memory_that_stays_where_it_is_runs_out() {
             device["free_inside"].as_u64() >= Some(kept * GIB),
             "{strategy:?}: {device}"
         );
-        assert!(device.get("remapped_bytes").is_none(), "{strategy:?}: {device}");
+        assert!(device.get("stitches").is_none(), "{strategy:?}: {device}");
     }
 }
 
-/// Two halves of granules are free on a device without other free memory, and the job asks for a whole granule. Returns
-/// the last word of the answer, and what `inspect --json` says about the device.
+/// Two halves of handles are free on a device without other free memory, and the job asks for nearly as much as both.
+/// Returns the last word of the answer, and what `inspect --json` says about the device.
 fn halves(job: Job) -> (String, Value) {
     let finished = job.sim("6MiB", 1).run().ok();
     let said = finished.stdout.lines().find(|line| !line.starts_with('{'));
@@ -128,22 +128,22 @@ fn halves(job: Job) -> (String, Value) {
 }
 
 #[test]
-fn auto_growth_maps_free_halves_of_granules_side_by_side() {
+fn auto_growth_maps_free_halves_of_handles_side_by_side() {
     let (said, device) = halves(scene(AUTO_GROWTH, &["ends"]));
     assert_eq!(said, "served");
     assert_eq!(device["reserved"]["peak"], 6 * MIB, "{device}");
-    assert!(device["remapped_bytes"].as_u64() >= Some(2 * MIB), "{device}");
+    assert_eq!(device["stitches"], 1, "{device}");
 }
 
-/// The control of `auto_growth_maps_free_halves_of_granules_side_by_side`. The request fails with out of memory and no
+/// The control of `auto_growth_maps_free_halves_of_handles_side_by_side`. The request fails with out of memory and no
 /// other error.
 #[test]
-fn halves_of_granules_are_not_joined_over_a_layer_that_maps_no_granule_twice() {
+fn halves_of_handles_are_not_joined_over_a_layer_that_maps_nothing_twice() {
     for form in FORMS {
         let job = scene(AUTO_GROWTH, &["ends"]).over(form, "6MiB", &[("LAYER_VMM", "once")]);
         let (said, device) = halves(job);
         assert_eq!(said, "memory", "{form:?}: {device}");
-        assert!(device.get("remapped_bytes").is_none(), "{form:?}: {device}");
+        assert!(device.get("stitches").is_none(), "{form:?}: {device}");
     }
 }
 
@@ -158,9 +158,9 @@ fn blocks_keep_their_bytes_however_their_memory_is_put_together() {
         let job = finished.inspect();
         assert_journal_agrees(&job, &last, &format!("{strategy:?} {seed}"));
         assert_eq!(job["anomalies"], 0);
-        let remapped = job["devices"][0].get("remapped_bytes").is_some();
-        let in_granules = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
-        assert_eq!(remapped, in_granules, "{strategy:?} {seed}");
+        let has_stitches = job["devices"][0].get("stitches").is_some();
+        let is_mapped = strategy.name == AUTO_GROWTH.name && !strategy.environment.contains(&("SIMGPU_VMM", "0"));
+        assert_eq!(has_stitches, is_mapped, "{strategy:?} {seed}");
     }
 }
 

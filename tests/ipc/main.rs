@@ -175,20 +175,45 @@ fn both_processes_see_the_same_bytes() {
 }
 
 #[test]
-fn more_granules_than_one_message_carries() {
+fn more_handles_than_one_message_carries() {
     let (mut owner, mut user) = pair(AUTO_GROWTH);
-    owner.well("alloc small 5000");
-    owner.well(&format!("alloc large {}", 1201 * MIB));
+    // Each of these blocks is a handle of its own. One large block takes the memory of all.
+    for number in 0..300 {
+        owner.well(&format!("alloc small{number} {}", 2 * MIB));
+    }
+    for number in 0..300 {
+        owner.well(&format!("free small{number}"));
+    }
+    owner.well(&format!("alloc large {}", 600 * MIB));
     owner.well("fill large 3");
     let handle = owner.well("get large");
     user.well(&format!("open large {handle}"));
-    // The first half granule of the large block is shared with the small block.
-    assert_eq!(user.truth("imported"), 601);
+    assert_eq!(user.truth("imported"), 300);
     assert_eq!(user.tell("check large 3"), "right");
     user.well("fill large 4");
     assert_eq!(owner.tell("check large 4"), "right");
     user.well("close large");
     assert_eq!(user.truth("imported"), 0);
+    assert_eq!((owner.end(), user.end()), (vec![], vec![]));
+}
+
+/// A block in a stitch has its memory in handles of several sizes, which the importer maps in the order of the stitch.
+#[test]
+fn a_block_in_a_stitch_is_shared() {
+    let (mut owner, mut user) = pair(AUTO_GROWTH);
+    for (name, mebibytes) in [("a", 40), ("b", 2), ("c", 80), ("d", 2)] {
+        owner.well(&format!("alloc {name} {}", mebibytes * MIB));
+    }
+    owner.well("free a");
+    owner.well("free c");
+    owner.well(&format!("alloc stitched {}", 119 * MIB));
+    owner.well("fill stitched 5");
+    let handle = owner.well("get stitched");
+    user.well(&format!("open stitched {handle}"));
+    assert_eq!(user.tell("check stitched 5"), "right");
+    user.well("fill stitched 6");
+    assert_eq!(owner.tell("check stitched 6"), "right");
+    user.well("close stitched");
     assert_eq!((owner.end(), user.end()), (vec![], vec![]));
 }
 

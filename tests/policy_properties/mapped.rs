@@ -3,7 +3,7 @@
 use policy::{Request, Settings, Strategy as Kind};
 
 use crate::cases::draw;
-use crate::model::{GRANULARITY, Model, TOTAL};
+use crate::model::Model;
 use crate::run::{Run, Step, run};
 use program::replay::device::ModelDevice;
 
@@ -18,7 +18,7 @@ fn freed(which: usize) -> [Step; 2] {
     [Step::Free(which), Step::WaitEnds(0)]
 }
 
-/// The second half of one granule and the first of another are free, and all else is in use.
+/// The second half of one handle and the first of another are free, and all else is in use.
 fn two_halves() -> Vec<Step> {
     let allocated = [1, 1, 2, 1, 1].map(|mebibytes| Step::AllocateOn(mebibytes << 20, 0));
     // After `Free(1)`, the last block has the index 1.
@@ -27,7 +27,7 @@ fn two_halves() -> Vec<Step> {
 }
 
 #[test]
-fn what_is_free_of_two_granules_serves_one_request() {
+fn what_is_free_of_two_handles_serves_one_request() {
     let mut run = growing();
     for step in two_halves().into_iter().chain([Step::AllocateOn(2 << 20, 0)]) {
         run.take(step);
@@ -45,7 +45,7 @@ fn what_is_free_of_two_granules_serves_one_request() {
 }
 
 #[test]
-fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
+fn handles_are_small_beside_the_device_however_large_they_are_wanted() {
     let settings = Settings {
         chunk_bytes: 5000 << 20,
         ..Settings::default()
@@ -62,7 +62,7 @@ fn granules_are_small_beside_the_device_however_large_they_are_wanted() {
 }
 
 #[test]
-fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
+fn a_fault_while_handles_are_mapped_twice_loses_no_byte() {
     let mut steps = two_halves();
     steps.push(Step::AllocateOn(2 << 20, 0));
     steps.extend((0..2).flat_map(|_| {
@@ -76,7 +76,7 @@ fn a_fault_while_granules_are_mapped_twice_loses_no_byte() {
 }
 
 #[test]
-fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
+fn new_memory_serves_where_nothing_can_be_unmapped() {
     let mut run = growing();
     for step in [2, 2, 2].map(|mebibytes| Step::Allocate(mebibytes << 20)) {
         run.take(step);
@@ -89,24 +89,74 @@ fn new_memory_serves_where_free_granules_cannot_be_unmapped() {
 }
 
 #[test]
-fn views_that_cannot_be_unmapped_do_not_become_ever_more() {
+fn what_is_remembered_is_bounded_also_where_nothing_is_unmapped() {
     let mut run = growing();
     run.model.keeps_mappings.set(true);
     let mut state = 1u64;
-    for _ in 0..2000 {
+    for _ in 0..20_000 {
         let drawn = draw(&mut state);
         match run.live.len() > 25 {
             true => freed(drawn as usize).into_iter().for_each(|step| run.take(step)),
-            false => run.take(Step::Allocate(512 * (1 + drawn % 8192))),
+            false => run.take(Step::AllocateOn(512 * (1 + drawn % 8192), 0)),
         }
     }
-    let views = run.model.mappings.borrow().len() as u64;
-    assert!(views <= 2 * TOTAL / GRANULARITY, "{views} views");
+    let stitches = run.policy.statistics().stitches;
+    assert!((100..=1024).contains(&stitches), "{stitches} stitches");
+    run.end();
+}
+
+/// A job that repeats itself gets the same places again, and calls the driver no more.
+#[test]
+fn a_job_that_repeats_itself_settles() {
+    let mut run = growing();
+    let mut changes = Vec::new();
+    for _ in 0..6 {
+        let mut state = 7u64;
+        let before = run.model.changes.get();
+        for _ in 0..300 {
+            let drawn = draw(&mut state);
+            match run.live.len() > 12 {
+                true => run.take(Step::Free(drawn as usize)),
+                false => run.take(Step::AllocateOn(512 * (1 + drawn % 10_000), 0)),
+            }
+        }
+        while !run.live.is_empty() {
+            run.take(Step::Free(0));
+        }
+        changes.push(run.model.changes.get() - before);
+    }
+    assert!(changes[0] > 50, "{changes:?}");
+    assert_eq!(changes[3..], [0, 0, 0], "{changes:?}");
+    assert!(run.policy.statistics().stitch_uses > 0);
+    assert_eq!(run.model.events_recorded.get(), 0, "one stream needs no events");
     run.end();
 }
 
 #[test]
-fn a_second_view_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
+fn what_is_pinned_stays_mapped_after_its_block_is_freed() {
+    let mut run = growing();
+    for step in two_halves().into_iter().chain([Step::AllocateOn(2 << 20, 0)]) {
+        run.take(step);
+    }
+    let stitched = run.live.last().expect("a block in a stitch").address;
+    assert!(run.policy.pin(stitched + 5000));
+    assert!(run.policy.pin(stitched));
+    while !run.live.is_empty() {
+        run.take(Step::Free(0));
+    }
+    run.wait();
+    run.release_idle();
+    assert_eq!(run.model.physical.borrow().len(), 2, "the handles behind the block");
+    assert_eq!(run.model.mappings.borrow().len(), 4, "at home and in the stitch");
+    run.policy.unpin(stitched);
+    run.release_idle();
+    assert_eq!(run.model.physical.borrow().len(), 2, "pinned twice");
+    run.policy.unpin(stitched);
+    run.end();
+}
+
+#[test]
+fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     for fault_after in 1..6 {
         let mut run = growing();
         for step in two_halves() {

@@ -34,6 +34,8 @@ pub struct Model {
     handles: Cell<u64>,
     /// How many driver calls were made.
     pub calls: Cell<u64>,
+    /// How many of them changed memory: create, map, access, unmap, release, allocate, free.
+    pub changes: Cell<u64>,
     /// The number of the driver call that fails; 0 if none does.
     pub fault_at: Cell<u64>,
     /// Whether the caller may wait for the work that uses memory, so that giving such memory back is no mistake.
@@ -92,6 +94,11 @@ impl Model {
     /// Whether the block lies as the request wanted it: at a multiple of `alignment`, or where a segment begins.
     pub fn is_aligned(&self, address: u64, alignment: u64) -> bool {
         address.is_multiple_of(alignment) || self.segments.borrow().contains_key(&address)
+    }
+
+    fn change_fails_now(&self) -> bool {
+        self.changes.set(self.changes.get() + 1);
+        self.fails_now()
     }
 
     fn fails_now(&self) -> bool {
@@ -204,7 +211,7 @@ impl Model {
 
 impl DeviceMemory for Model {
     fn allocate(&self, size: u64) -> Result<u64, DriverError> {
-        if self.fails_now() || size > TOTAL - self.outstanding() {
+        if self.change_fails_now() || size > TOTAL - self.outstanding() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         // A driver grants an address again as soon as it is free.
@@ -222,7 +229,7 @@ impl DeviceMemory for Model {
             !self.capturing.get(),
             "freeing waits for the device, which a capture does not allow"
         );
-        if self.fails_now() {
+        if self.change_fails_now() {
             return Err(DriverError(700));
         }
         let known = self.segments.borrow_mut().remove(&address);
@@ -309,7 +316,7 @@ impl DeviceMemory for Model {
 
     fn create(&self, size: u64) -> Result<u64, DriverError> {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY));
-        if self.fails_now() || size > TOTAL - self.outstanding() {
+        if self.change_fails_now() || size > TOTAL - self.outstanding() {
             return Err(DriverError::OUT_OF_MEMORY);
         }
         self.handles.set(self.handles.get() + 1);
@@ -323,7 +330,7 @@ impl DeviceMemory for Model {
             !self.mappings.borrow().values().any(|&(_, mapped, _)| mapped == handle),
             "still mapped"
         );
-        if self.fails_now() {
+        if self.change_fails_now() {
             return Err(DriverError(700));
         }
         self.physical.borrow_mut().remove(&handle).expect("a handle of ours");
@@ -342,7 +349,7 @@ impl DeviceMemory for Model {
             Some(&size),
             "the whole of a handle of ours"
         );
-        if self.fails_now() {
+        if self.change_fails_now() {
             return Err(DriverError(700));
         }
         let mut mappings = self.mappings.borrow_mut();
@@ -356,7 +363,7 @@ impl DeviceMemory for Model {
     }
 
     fn unmap(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.fails_now() || self.keeps_mappings.get() {
+        if self.change_fails_now() || self.keeps_mappings.get() {
             return Err(DriverError(700));
         }
         let is_there = |busy: &Busy| busy.place.0 < address + size && address < busy.place.1;
@@ -384,7 +391,7 @@ impl DeviceMemory for Model {
     }
 
     fn allow_access(&self, address: u64, size: u64) -> Result<(), DriverError> {
-        if self.fails_now() {
+        if self.change_fails_now() {
             return Err(DriverError(700));
         }
         for (_, mapping) in self.mappings.borrow_mut().range_mut(address..address + size) {

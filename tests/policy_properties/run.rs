@@ -55,7 +55,7 @@ pub struct Run {
 
 #[derive(Clone, Copy)]
 pub struct Live {
-    address: u64,
+    pub address: u64,
     allocated: u64,
     requested: u64,
     stream: Option<u64>,

@@ -8,8 +8,7 @@ use super::batches::BatchId;
 use super::segments::Arena;
 use crate::blocks::{Id, Kind, NONE};
 use crate::policy::{Block, UsedBy};
-use crate::request::Request;
-use crate::request::UNIT;
+use crate::request::{Request, UNIT};
 
 impl Arena {
     /// Whether this request can use the block now: it is free, and either clean or only used by the request's stream.

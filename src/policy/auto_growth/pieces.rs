@@ -7,8 +7,7 @@ use std::cmp::Reverse;
 
 use super::handles::Handles;
 use crate::arena::Arena;
-use crate::request::Request;
-use crate::request::UNIT;
+use crate::request::{Request, UNIT};
 
 /// Usable memory at home with an end of a handle in it.
 #[derive(Clone, Copy, Debug)]

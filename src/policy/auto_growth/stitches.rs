@@ -13,8 +13,7 @@ use std::ops::Range;
 
 use crate::arena::Arena;
 use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
-use crate::request::Request;
-use crate::request::UNIT;
+use crate::request::{Request, UNIT};
 
 /// At most so many are remembered. Each is looked at for a request that no free block serves, which takes about 0.1 us.
 /// A job that repeats itself has 10 to 200.
