@@ -74,7 +74,8 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
-        let allocate = || match self.engine.pools.of_this_thread() {
+        let pools = &self.engine.pools;
+        let allocate = |pool: Option<&'static Pool>| match pool {
             Some(pool) => {
                 let identity = self.engine.state.live_streams.identity(stream);
                 let address = self.allocate_block(pool, size as u64, |request| request.on(identity))?;
@@ -95,7 +96,11 @@ impl Call {
             }
         };
         let captures = &self.engine.state.captures;
-        let address = captures.run_relaxed(|| on_device(device, allocate))?;
+        let address = captures.run_relaxed(|| match pools.remembered_on(device) {
+            // The usual case. The context was looked up once.
+            Some(pool) => allocate(Some(pool)),
+            None => on_device(device, || allocate(pools.of_this_thread())),
+        })?;
         if captures.any_open() && stream_is_capturing(stream) {
             lock(&self.engine.torch.in_graphs).insert(address);
             self.engine.torch.any_in_graphs.store(true, Ordering::Relaxed);
@@ -135,7 +140,12 @@ impl Call {
                     UsedBy::Streams(&streams)
                 }
             };
-            match self.free_block(address, used_by) {
+            // The thread has a context here, which the memory of a pool needs no more than that.
+            let owner = self.engine.pools.possible_owner(address);
+            let freed = owner.map_or(FreedPooled::NotPooled(None), |pool| {
+                self.free_block_of(pool, address, used_by)
+            });
+            match freed {
                 FreedPooled::Done(result) => result,
                 FreedPooled::NotPooled(claim) => {
                     // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
@@ -144,7 +154,15 @@ impl Call {
                 }
             }
         };
-        let freed = self.engine.state.captures.run_relaxed(|| on_device(device, free));
+        let pools = &self.engine.pools;
+        let freed = self
+            .engine
+            .state
+            .captures
+            .run_relaxed(|| match pools.remembered_on(device) {
+                Some(_) => free(),
+                None => on_device(device, free),
+            });
         // A job whose work has failed learns of it from CUDA, and then frees all its tensors.
         if let Err(problem) = freed
             && !problem.is_fault()
