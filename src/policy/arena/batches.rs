@@ -65,6 +65,8 @@ pub struct Batch {
     pub generation: u64,
     /// How many blocks have joined the batch.
     pub joined: u64,
+    /// How many frees there had been in all batches when the last block joined.
+    pub last_free: u64,
     /// How many had joined when the engine was last asked to record events.
     pub wanted_at: u64,
     /// How many had joined when `events` were recorded.
@@ -82,6 +84,7 @@ impl Batch {
             takes_no_events: false,
             generation,
             joined: 0,
+            last_free: 0,
             wanted_at: 0,
             recorded_at: 0,
             events: Vec::new(),

@@ -60,8 +60,10 @@ impl Arena {
             _ => self.begin_batch(Users::Unknown),
         });
         let id = found.unwrap_or(BatchId::UNKNOWN);
+        self.dirty_frees += 1;
         let batch = &mut self.batches[id.index()];
         batch.joined += 1;
+        batch.last_free = self.dirty_frees;
         // If there are too many batches, a closed one is opened again: it then waits for a later end.
         batch.cleaned_by = None;
         id

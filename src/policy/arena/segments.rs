@@ -21,6 +21,8 @@ pub struct Arena {
     /// By number. Blocks of the first are clean; the second takes blocks that work on any stream may use.
     pub(super) batches: Vec<Batch>,
     pub(super) batches_begun: u64,
+    /// How many blocks have joined a dirty batch, all batches together.
+    pub(super) dirty_frees: u64,
     pub(super) waits_begun: u64,
     /// The number of the latest wait that has ended.
     pub(super) waits_ended: u64,
@@ -65,6 +67,7 @@ impl Arena {
             lists: (0..first_lists).map(FreeIndex::new).collect(),
             batches: vec![Batch::new(Users::Unknown, 0), Batch::new(Users::Unknown, 0)],
             batches_begun: 0,
+            dirty_frees: 0,
             waits_begun: 0,
             waits_ended: 0,
             streams: Streams::Several,

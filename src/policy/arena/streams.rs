@@ -70,11 +70,12 @@ impl Arena {
         self.streams != Streams::Several
     }
 
-    /// The batch of a block that is joined of two, which have the batches `one` and `other`.
+    /// The batch of a block that is joined of two, which have the batches `one` and `other`: the one that was joined last,
+    /// because it becomes clean only after all that was freed before.
     pub(super) fn later(&self, one: BatchId, other: BatchId) -> BatchId {
         match (one, other) {
             (BatchId::CLEAN, dirty) | (dirty, BatchId::CLEAN) => dirty,
-            _ if self.batch(other).generation > self.batch(one).generation => other,
+            _ if self.batch(other).last_free > self.batch(one).last_free => other,
             _ => one,
         }
     }
