@@ -299,11 +299,11 @@ impl Blocks {
         if node.next != NONE {
             self.nodes[node.next as usize].prev = rest;
         }
-        let offset = node.offset + units;
-        let page = &mut self.pages(node.segment)[(offset / PAGE_UNITS) as usize];
-        let first = *page;
-        if first == NONE || self.nodes[first as usize].offset > offset {
-            self.pages(node.segment)[(offset / PAGE_UNITS) as usize] = rest;
+        let page = (node.offset + units) / PAGE_UNITS;
+        // No block begins between the two, so the rest is the first block of its page if the other is not in that page.
+        // Mostly both are in one page, and the table, which is rarely in a cache, is not needed.
+        if node.offset / PAGE_UNITS != page {
+            self.pages(node.segment)[page as usize] = rest;
         }
         rest
     }
@@ -312,13 +312,16 @@ impl Blocks {
     pub fn join_next(&mut self, id: Id) {
         let gone = self.nodes[id as usize].next;
         let node = self.nodes[gone as usize];
-        self.nodes[id as usize].units += node.units;
-        self.nodes[id as usize].next = node.next;
+        let joined = &mut self.nodes[id as usize];
+        joined.units += node.units;
+        joined.next = node.next;
+        let begins_in = joined.offset / PAGE_UNITS;
         if node.next != NONE {
             self.nodes[node.next as usize].prev = id;
         }
         let page = node.offset / PAGE_UNITS;
-        if self.pages(node.segment)[page as usize] == gone {
+        // As in `split`.
+        if begins_in != page {
             let next_in_page = node.next != NONE && self.nodes[node.next as usize].offset / PAGE_UNITS == page;
             self.pages(node.segment)[page as usize] = if next_in_page { node.next } else { NONE };
         }
