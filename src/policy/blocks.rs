@@ -297,10 +297,11 @@ impl Blocks {
         if node.next != NONE {
             self.nodes[node.next as usize].prev = rest;
         }
-        let offset = node.offset + units;
-        let first = self.pages(node.segment).get(page_of(offset));
-        if first == NONE || self.nodes[first as usize].offset > offset {
-            self.pages(node.segment).set(page_of(offset), rest);
+        let page = page_of(node.offset + units);
+        // No block begins between the two, so the rest is the first block of its page if the other is not in that page.
+        // Mostly both are in one page, and the table, which is rarely in a cache, is not needed.
+        if page_of(node.offset) != page {
+            self.pages(node.segment).set(page, rest);
         }
         rest
     }
@@ -309,13 +310,16 @@ impl Blocks {
     pub fn join_next(&mut self, id: Id) {
         let gone = self.nodes[id as usize].next;
         let node = self.nodes[gone as usize];
-        self.nodes[id as usize].units += node.units;
-        self.nodes[id as usize].next = node.next;
+        let joined = &mut self.nodes[id as usize];
+        joined.units += node.units;
+        joined.next = node.next;
+        let begins_in = page_of(joined.offset);
         if node.next != NONE {
             self.nodes[node.next as usize].prev = id;
         }
         let page = page_of(node.offset);
-        if self.pages(node.segment).get(page) == gone {
+        // As in `split`.
+        if begins_in != page {
             let next_in_page = node.next != NONE && page_of(self.nodes[node.next as usize].offset) == page;
             self.pages(node.segment)
                 .set(page, if next_in_page { node.next } else { NONE });
