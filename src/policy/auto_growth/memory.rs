@@ -19,6 +19,9 @@ use crate::work::Work;
 
 /// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
 const LEAST_SHARE: u64 = 256;
+/// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
+const GROWING_SHARE: u64 = 64;
+const LITTLE_MEMORY: u64 = 1 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
 const MOST_SHARE: u64 = 32;
@@ -194,9 +197,15 @@ impl Memory {
     fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
-        let share = arena.reserved() / LEAST_SHARE / self.granule * self.granule;
+        // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
+        let only_grows = arena.freed() <= arena.reserved() / 8 && arena.reserved() + least > LITTLE_MEMORY;
+        let share = if only_grows { GROWING_SHARE } else { LEAST_SHARE };
+        let share = arena.reserved() / share / self.granule * self.granule;
         let bytes = if is_sparing { least } else { least.max(share).min(room) };
-        let most = (arena.reserved() + bytes) / MOST_SHARE / self.granule * self.granule;
+        let most = match only_grows {
+            true => bytes,
+            false => (arena.reserved() + bytes) / MOST_SHARE / self.granule * self.granule,
+        };
         let most = most.max(self.granule);
         let mut home = arena.blocks.address(hole);
         let end = home + bytes;
