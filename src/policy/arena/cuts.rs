@@ -51,6 +51,7 @@ impl Arena {
         let id = self.blocks.make_free(address)?;
         let block = self.blocks.describe(id);
         self.allocated -= block.allocated;
+        self.freed += block.allocated;
         self.note_user(used_by);
         let batch = self.batch_for(used_by);
         let free_block = self.join(id, batch);

@@ -14,6 +14,11 @@ impl Arena {
         self.reserved
     }
 
+    /// Bytes of all blocks that were ever freed.
+    pub fn freed(&self) -> u64 {
+        self.freed
+    }
+
     /// Bytes of free blocks.
     pub fn free_bytes(&self) -> u64 {
         self.reserved - self.allocated - self.taken

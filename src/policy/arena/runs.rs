@@ -88,7 +88,9 @@ impl Arena {
                 continue;
             };
             self.blocks.set_kind(id, Kind::Free);
-            self.allocated -= u64::from(self.blocks.units(id)) * UNIT;
+            let bytes = u64::from(self.blocks.units(id)) * UNIT;
+            self.allocated -= bytes;
+            self.freed += bytes;
             self.join(id, batch);
         }
         if !matches!(used_by, UsedBy::Nothing | UsedBy::Awaited) {

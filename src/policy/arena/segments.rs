@@ -45,6 +45,8 @@ pub struct Arena {
     holes: [BTreeSet<(u32, u64, Id)>; 2],
     pub(super) reserved: u64,
     pub(super) allocated: u64,
+    /// Bytes of all blocks that were ever freed.
+    pub(super) freed: u64,
     /// Reserved bytes that were taken out of the free blocks for work that is under way.
     pub(super) taken: u64,
     /// Memory that was taken out, and is to be given back now. The next layer does not wait for that.
@@ -81,6 +83,7 @@ impl Arena {
             holes: Default::default(),
             reserved: 0,
             allocated: 0,
+            freed: 0,
             taken: 0,
             due: Vec::new(),
             due_with_wait: Vec::new(),

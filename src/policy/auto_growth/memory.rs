@@ -20,11 +20,12 @@ use crate::work::Work;
 
 /// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
 const LEAST_SHARE: u64 = 256;
+/// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
+const GROWING_SHARE: u64 = 64;
+const LITTLE_MEMORY: u64 = 1 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
 const MOST_SHARE: u64 = 32;
-/// Growth by so many bytes is one handle all the same, because access to a large handle is expensive.
-const WHOLE_BYTES: u64 = 1 << 30;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
@@ -203,13 +204,16 @@ impl Memory {
     fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
-        let share = arena.reserved() / LEAST_SHARE / self.granule * self.granule;
+        // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
+        let only_grows = arena.freed() <= arena.reserved() / 8 && arena.reserved() + least > LITTLE_MEMORY;
+        let share = if only_grows { GROWING_SHARE } else { LEAST_SHARE };
+        let share = arena.reserved() / share / self.granule * self.granule;
         let bytes = if is_sparing { least } else { least.max(share).min(room) };
         let most = match bytes {
             // The device may have the memory in small pieces only.
             _ if is_sparing => bytes / MOST_SPARING_HANDLES,
-            ..WHOLE_BYTES => (arena.reserved() + bytes) / MOST_SHARE,
-            _ => bytes,
+            _ if only_grows => bytes,
+            _ => (arena.reserved() + bytes) / MOST_SHARE,
         };
         let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);
