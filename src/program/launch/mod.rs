@@ -1,5 +1,7 @@
-//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the simulated GPU.
+//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the Python part, the
+//! simulated GPU.
 
 pub mod library;
 pub mod options;
+pub mod python;
 pub mod simulator;

@@ -9,6 +9,7 @@ use config::{ConfigError, table};
 use policy::Strategy;
 
 use super::library::{find_library, preload};
+use super::python::Torch;
 use super::simulator::Simulator;
 use crate::failure::Failure;
 
@@ -35,6 +36,10 @@ pub struct JobOptions {
     /// Folder of the shared accounts; processes that name the same folder share the limit
     #[arg(long, value_name = "FOLDER")]
     accounts: Option<PathBuf>,
+
+    /// What happens in a job that imports PyTorch [default: PyTorch keeps its allocator, and the journal has no tensors]
+    #[arg(long, value_name = "MODE")]
+    torch: Option<Torch>,
 
     /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
     #[arg(long, value_name = "SIZE")]
@@ -78,7 +83,11 @@ impl JobOptions {
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
-        let mut preloads = vec![find_library(self.library.as_deref())?];
+        let library = find_library(self.library.as_deref())?;
+        if let Some(torch) = self.torch {
+            environment.extend(torch.variables(&library)?);
+        }
+        let mut preloads = vec![library];
         if let Some((simulator, variables)) = self.simulator()? {
             preloads.extend(simulator.preloads());
             environment.extend(variables);

@@ -4,6 +4,7 @@
 
 pub mod allocation;
 pub mod captures;
+pub mod counter;
 pub mod frees_in_flight;
 pub mod ledger;
 pub mod limits;

@@ -1,12 +1,20 @@
 //! PyTorch's requests through `vramshim_torch_*`, which name a device and a stream.
 //!
-//! A block that was freed on a stream can be used on the same stream again at once, because work on one stream runs in
-//! order. Other streams get it when events tell that the work is done. That holds only if it is known which streams used
-//! the block. PyTorch reports uses on other streams (`record_stream`) only if it was given
-//! `vramshim_torch_record_stream`. Until the first report, events of the whole context tell when a block of a job that has
-//! created streams can be used again. Before CUDA 12.5 there are no such events, and its frees wait, as `cuMemFree` does.
+//! A block that was freed on a stream can be used on the same stream again at once, because work on one stream runs
+//! in order. Other streams get it when events tell that the work is done. That holds only if it is known which
+//! streams used the block. PyTorch reports uses on other streams (`record_stream`) only if it was given
+//! `vramshim_torch_record_stream`. Until the first report, events of the whole context tell when a block of a job
+//! that has created streams can be used again. Before CUDA 12.5 there are no such events, and its frees wait, as
+//! `cuMemFree` does.
+//!
+//! `graphs` keeps blocks that CUDA graphs may use. `figures` counts tensors as PyTorch does, and `snapshot` lists them.
 
-use std::collections::{HashMap, HashSet};
+mod figures;
+mod graphs;
+mod snapshot;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +29,9 @@ use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
 use base::sync::lock;
+use base::units::size as in_units;
+use figures::{Figures, Memory};
+use graphs::{Graphs, PoolId};
 use policy::UsedBy;
 
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
@@ -28,12 +39,13 @@ use policy::UsedBy;
 pub struct TorchAllocator {
     /// By address of a block, the streams other than its own that have used it; `None` for one without an identity.
     used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
-    /// Whether PyTorch has ever reported such a block.
+    /// Whether there is any such block, readable without the lock.
+    any_used_elsewhere: AtomicBool,
+    /// Whether PyTorch reports such blocks: it has done so, and does not use another allocator since.
     reports_uses: AtomicBool,
-    /// Blocks that a CUDA graph may use whenever it is launched: they were allocated on a stream that captured.
-    in_graphs: Mutex<HashSet<u64>>,
-    any_in_graphs: AtomicBool,
+    graphs: Graphs,
     warned_of_graphs: AtomicBool,
+    figures: Figures,
 }
 
 /// A number that tells streams apart, even if one has the handle of an earlier one. 0 is the default stream; `None` if
@@ -89,8 +101,18 @@ fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult
 
 impl Call {
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
+        let torch = &self.engine.torch;
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
+        }
+        if torch.figures.exceeds(device, size as u64).is_some() {
+            let location = Location {
+                device: device as i16,
+                context: 0,
+            };
+            self.failed(Class::Linear, Some(location), size as u64, DriverError::OUT_OF_MEMORY);
+            torch.figures.out_of_memory(device);
+            return Err(DriverError::OUT_OF_MEMORY);
         }
         let allocate = || match self.engine.pools.of_this_thread() {
             Some(pool) => self.allocate_block(pool, size as u64, stream_identity(stream)),
@@ -106,22 +128,35 @@ impl Call {
             }
         };
         let captures = &self.engine.state.captures;
-        let address = captures.run_relaxed(|| on_device(device, allocate))?;
-        if captures.any_open() && stream_is_capturing(stream) {
-            lock(&self.engine.torch.in_graphs).insert(address);
-            self.engine.torch.any_in_graphs.store(true, Ordering::Relaxed);
+        let address = captures
+            .run_relaxed(|| on_device(device, allocate))
+            .inspect_err(|&problem| {
+                if problem == DriverError::OUT_OF_MEMORY {
+                    torch.figures.out_of_memory(device);
+                }
+            })?;
+        torch.figures.allocated(device, size as u64);
+        if captures.any_open() && stream_is_capturing(stream) && !torch.graphs.allocated(address, device) {
+            torch.warn_of_graphs();
         }
         Ok(address)
     }
 
-    pub fn free_for_stream(&self, address: u64, device: i32, stream: usize) {
+    pub fn free_for_stream(&self, address: u64, size: u64, device: i32, stream: usize) {
         let torch = &self.engine.torch;
+        torch.figures.freed(device, size);
         let mut used_elsewhere = None;
-        if torch.reports_uses.load(Ordering::Relaxed) {
+        if torch.any_used_elsewhere.load(Ordering::Relaxed) {
             used_elsewhere = lock(&torch.used_elsewhere).remove(&address);
         }
-        if self.may_be_in_a_graph(address, stream) {
-            return torch.keep_for_graph();
+        if torch.graphs.keeps(address) {
+            return;
+        }
+        if self.is_captured(stream) {
+            if !torch.graphs.freed_meanwhile(address, device) {
+                torch.warn_of_graphs();
+            }
+            return;
         }
         let own = self
             .identity_of_live(stream)
@@ -141,6 +176,11 @@ impl Call {
                 UsedBy::Streams(&streams)
             }
         };
+        self.give_back_tensor(address, device, used_by);
+    }
+
+    /// Frees a block that no graph may use.
+    fn give_back_tensor(&self, address: u64, device: i32, used_by: UsedBy) {
         let free = || match self.free_block(address, used_by) {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => {
@@ -155,21 +195,46 @@ impl Call {
         }
     }
 
-    /// Whether a CUDA graph may use a block of this stream whenever it is launched. Such a block was allocated while the
-    /// stream captured, or is freed during a capture.
-    fn may_be_in_a_graph(&self, address: u64, stream: usize) -> bool {
-        let (torch, captures) = (&self.engine.torch, &self.engine.state.captures);
-        torch.any_in_graphs.load(Ordering::Relaxed) && lock(&torch.in_graphs).contains(&address)
-            || captures.open_in_this_thread()
-            || captures.any_open() && stream_is_capturing(stream)
+    /// Whether a block that is freed on this stream now may be used by a graph that is being captured.
+    fn is_captured(&self, stream: usize) -> bool {
+        let captures = &self.engine.state.captures;
+        captures.open_in_this_thread() || captures.any_open() && stream_is_capturing(stream)
+    }
+
+    /// A graph that was captured with this private pool of PyTorch is gone.
+    pub fn graph_gone(&self, id: PoolId) {
+        let torch = &self.engine.torch;
+        let left = torch.graphs.graph_gone(id);
+        for address in left.live {
+            torch.note_use(address, None);
+        }
+        let used_by = match Pool::has_context_events() {
+            true => UsedBy::Unknown,
+            false => UsedBy::Awaited,
+        };
+        for (address, device) in left.free {
+            self.give_back_tensor(address, device, used_by);
+        }
     }
 
     /// A stream other than its own has used, or will use, the block at `address`.
     pub fn used_on_another_stream(&self, address: u64, stream: usize) {
         let torch = &self.engine.torch;
-        let identity = self.identity_of_live(stream);
         torch.reports_uses.store(true, Ordering::Relaxed);
-        lock(&torch.used_elsewhere).entry(address).or_default().push(identity);
+        torch.note_use(address, self.identity_of_live(stream));
+    }
+
+    /// Lets tensors of a device hold this many bytes together.
+    pub fn allow_tensors(&self, device: i32, bytes: u64) {
+        self.engine.torch.figures.allow(device, bytes);
+    }
+
+    pub fn pool_begins(&self, id: PoolId) {
+        self.engine.torch.graphs.capture_begins(id);
+    }
+
+    pub fn pool_ends(&self, id: PoolId) {
+        self.engine.torch.graphs.capture_ends(id);
     }
 
     /// The identity of a stream, on which events can be recorded from now on.
@@ -180,16 +245,26 @@ impl Call {
         Some(identity)
     }
 
-    /// Explains on stderr why PyTorch gets no memory.
-    pub fn explain_refusal(&self, size: u64, device: i32, DriverError(problem): DriverError) {
-        let device = device as i16;
-        let held = self.engine.state.ledger.readings(device, None);
-        tracing::error!(
-            "vramshim_torch_alloc: no {size} bytes on GPU {device} (CUDA error {problem}): {} bytes are allocated and {} \
-             reserved. PyTorch gets a null pointer, which it may not notice before it uses the tensor",
-            held.allocated.current,
-            held.reserved.current,
+    /// Why PyTorch gets no memory. The text begins as PyTorch's own, by which programs know such an error.
+    pub fn explain_refusal(&self, size: u64, device: i32, DriverError(problem): DriverError) -> String {
+        if problem != DriverError::OUT_OF_MEMORY.0 {
+            return format!(
+                "CUDA error {problem}: vramshim_torch_alloc could not allocate {size} bytes on GPU {device}"
+            );
+        }
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. {}",
+            in_units(size),
+            on_device(device, || Ok(self.engine.out_of_memory_report(device as i16, size))).unwrap_or_default()
         );
+        if let Some(allowed) = self.engine.torch.figures.exceeds(device, size) {
+            let _ = write!(
+                text,
+                "; torch.cuda.set_per_process_memory_fraction allows tensors {}",
+                in_units(allowed)
+            );
+        }
+        text
     }
 }
 
@@ -200,13 +275,45 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The answer to `torch._C._cuda_memoryStats` as JSON.
+    pub fn torch_stats(&self, device: i32) -> String {
+        let ordinal = device as i16;
+        let memory = Memory {
+            reserved: self.state.ledger.linear(ordinal).read(),
+            free_inside: self.pools.free_inside(ordinal).0,
+        };
+        self.torch.figures.as_json(device, &memory)
+    }
+
+    pub fn torch_reset_peaks(&self, device: i32) {
+        self.torch.figures.reset_peaks(device);
+        self.state.ledger.linear(device as i16).reset_peaks();
+    }
+
+    pub fn torch_reset_sums(&self, device: i32) {
+        self.torch.figures.reset_sums(device);
+        self.state.ledger.linear(device as i16).reset_sums();
+    }
+
+    /// PyTorch uses another allocator from now on. It no longer reports which streams use the tensors that live.
+    pub fn torch_replaced(&self) {
+        self.torch.reports_uses.store(false, Ordering::Relaxed);
+    }
+}
+
 impl TorchAllocator {
-    /// A block that a CUDA graph may use whenever it is launched is never freed.
-    fn keep_for_graph(&self) {
+    fn note_use(&self, address: u64, stream: Option<u64>) {
+        self.any_used_elsewhere.store(true, Ordering::Relaxed);
+        lock(&self.used_elsewhere).entry(address).or_default().push(stream);
+    }
+
+    /// PyTorch has not named the private pool of a graph, so nobody will tell when the graph is gone.
+    fn warn_of_graphs(&self) {
         if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile stays \
-                 allocated, because the graph may use it whenever it is launched"
+                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile \
+                 stays allocated, because the graph may use it whenever it is launched"
             );
         }
     }
