@@ -133,6 +133,24 @@ export! {
     };
     cuMemPoolDestroy(pool: CUmemoryPool) enter(cuMemPoolDestroy) |call, below| call.destroy_pool(pool, below);
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| call.then_refresh(below);
+    cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64)
+    enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.imports_pool(out, below) }
+    };
+    cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
+    enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.gets_pool(out, location, below) }
+    };
+    cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.gets_pool(out, location, below) }
+    };
+    cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.sets_pool(pool, location, below) }
+    };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
     enter(cuMemPoolSetAttribute) |call, below| call.then_refresh(below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)

@@ -5,6 +5,7 @@ function since(base, generation) {
     if (base ~ /GreenCtx|DevResource|DevSmResource/) return base == "cuGreenCtxStreamCreate" ? 12050 : 12040
     if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
     if (base == "cuMemGetHandleForAddressRange") return 11070
+    if (base ~ /^cuMem(Get|GetDefault|Set)MemPool$/) return 13000
     if (base == "cuCtxRecordEvent") return 12050
     if (base == "cuStreamBeginRecaptureToGraph") return 13030
     if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020

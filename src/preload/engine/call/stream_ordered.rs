@@ -14,7 +14,7 @@ use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
+use crate::next::{self, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use base::sync::lock;
@@ -35,7 +35,10 @@ pub struct StreamOrdered {
 
 #[derive(Clone, Copy)]
 struct DriverPool {
+    /// `HOST_DEVICE` for a pool of host memory, and for managed memory without a preferred location.
     device: i16,
+    /// Another process has the pool's memory. It is known, and not counted here.
+    is_imported: bool,
     /// Bytes.
     reserved: u64,
 }
@@ -55,8 +58,22 @@ impl StreamOrdered {
         self.is_used.store(true, Ordering::Relaxed);
         lock(&self.pools)
             .entry(pool as u64)
-            .or_insert(DriverPool { device, reserved: 0 })
+            .or_insert(DriverPool {
+                device,
+                is_imported: false,
+                reserved: 0,
+            })
             .device
+    }
+
+    /// Notes a pool that another process shares.
+    fn note_imported(&self, pool: CUmemoryPool) {
+        let imported = DriverPool {
+            device: HOST_DEVICE,
+            is_imported: true,
+            reserved: 0,
+        };
+        lock(&self.pools).insert(pool as u64, imported);
     }
 
     /// The device of a pool that is known.
@@ -72,7 +89,7 @@ impl StreamOrdered {
         }
         let mut pools = lock(&self.pools);
         let mut changed = HashSet::new();
-        for (&handle, pool) in pools.iter_mut() {
+        for (&handle, pool) in pools.iter_mut().filter(|(_, pool)| !pool.is_imported) {
             let mut now = 0u64;
             let out = (&raw mut now).cast();
             // SAFETY: the pool was not destroyed, and the value has the type of this attribute.
@@ -250,16 +267,60 @@ impl Call {
         // SAFETY: the job's own arguments go to the function that the job called.
         check(unsafe { next::cuMemPoolCreate(out, properties) })?;
         if !out.is_null() && !properties.is_null() {
-            // SAFETY: both are readable after success. The enum is read as a number.
-            let (pool, device) = unsafe {
-                let location = &raw const (*properties).location;
-                let device = match (&raw const (*location).type_).cast::<u32>().read() {
-                    LOCATION_DEVICE => (*location).id as i16,
-                    _ => HOST_DEVICE,
-                };
-                (*out, device)
-            };
+            // SAFETY: both are readable after success.
+            let (pool, device) = unsafe { (*out, device_at(&raw const (*properties).location)) };
             self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: a pool that the job did not create, of a device or of the host.
+    ///
+    /// # Safety
+    /// `out` is null or writable, `location` null or readable.
+    pub unsafe fn gets_pool(
+        &self,
+        out: *mut CUmemoryPool,
+        location: *const CUmemLocation,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
+        ask()?;
+        if !out.is_null() && !location.is_null() {
+            // SAFETY: both are readable after success.
+            let (pool, device) = unsafe { (*out, device_at(location)) };
+            self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetMemPool`: the pool's location is the one that is named.
+    ///
+    /// # Safety
+    /// `location` is null or readable.
+    pub unsafe fn sets_pool(
+        &self,
+        pool: CUmemoryPool,
+        location: *const CUmemLocation,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
+        ask()?;
+        if !location.is_null() {
+            // SAFETY: by contract.
+            let device = unsafe { device_at(location) };
+            self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemPoolImportFromShareableHandle`: the process that shares the pool counts its memory.
+    ///
+    /// # Safety
+    /// `out` is null or writable.
+    pub unsafe fn imports_pool(&self, out: *mut CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        if !out.is_null() {
+            // SAFETY: it is readable after success.
+            self.engine.stream_ordered.note_imported(unsafe { *out });
         }
         Ok(())
     }
@@ -268,6 +329,20 @@ impl Call {
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let engine = self.engine;
         engine.stream_ordered.destroy(engine.state, self.api(), pool, ask)
+    }
+}
+
+/// The device of a location, or `HOST_DEVICE`.
+///
+/// # Safety
+/// `location` is readable.
+unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+    // SAFETY: by contract. The enum is read as a number.
+    unsafe {
+        match (&raw const (*location).type_).cast::<u32>().read() {
+            LOCATION_DEVICE => (*location).id as i16,
+            _ => HOST_DEVICE,
+        }
     }
 }
 
