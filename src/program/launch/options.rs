@@ -84,9 +84,7 @@ impl JobOptions {
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
         let library = find_library(self.library.as_deref())?;
-        if let Some(torch) = self.torch {
-            environment.extend(torch.variables(&library)?);
-        }
+        environment.extend(self.for_python(&library)?);
         let mut preloads = vec![library];
         if let Some((simulator, variables)) = self.simulator()? {
             preloads.extend(simulator.preloads());
@@ -96,7 +94,12 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// The variables for the options, without `--library` and `--sim`.
+    /// The variables of `--torch` for a job under the library at `library`.
+    pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
+        self.torch.map_or(Ok(Vec::new()), |torch| torch.variables(library))
+    }
+
+    /// The variables for the options, without `--library`, `--torch` and `--sim`.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
