@@ -1,7 +1,7 @@
 //! The blocks of an arena. Blocks cover every segment without a gap, and each is linked with its neighbours.
 //!
 //! All blocks are in one vector, 32 bytes each, so that a request or a free touches few cache lines. A live block is
-//! found by its first address in a hash table of indices. The block that contains any other address is found by page:
+//! found by its first address in a hash table of indices, whatever the number of segments. The block that contains any other address is found by page:
 //! each page of a segment has the index of the first block that begins in it.
 
 use std::cell::Cell;
@@ -74,15 +74,24 @@ pub struct Blocks {
     /// First address and number of each segment, in the order of addresses. A sorted vector, because segments are few
     /// and are looked up far more often than added.
     by_address: Vec<(u64, u32)>,
-    /// Live blocks, by the hash of segment and offset.
+    /// Live blocks, by the hash of the first address.
     live: HashTable<Id>,
     /// The number of the segment that was found last, which is often the next one too.
     last: Cell<u32>,
 }
 
-fn hash(segment: u32, offset: u32) -> u64 {
-    let mixed = (u64::from(segment) << 32 | u64::from(offset)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+fn hash(address: u64) -> u64 {
+    let mixed = (address / UNIT).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 29)
+}
+
+fn of_a_block(segments: &[Option<Segment>], number: u32) -> &Segment {
+    // A segment is removed only together with its last block.
+    segments[number as usize].as_ref().expect("a block's segment")
+}
+
+fn address_of(node: &Node, segments: &[Option<Segment>]) -> u64 {
+    of_a_block(segments, node.segment).address + u64::from(node.offset) * UNIT
 }
 
 impl Blocks {
@@ -148,10 +157,6 @@ impl Blocks {
         let start = self.nodes[first as usize].offset;
         let mut id = first;
         while id != NONE {
-            let is_live = self.kind(id) == Kind::Live;
-            if is_live {
-                self.remove_live(id);
-            }
             let node = &mut self.nodes[id as usize];
             node.segment = number;
             node.offset -= start;
@@ -159,11 +164,7 @@ impl Blocks {
             if pages.get(page) == NONE {
                 pages.set(page, id);
             }
-            let next = node.next;
-            if is_live {
-                self.add_live(id);
-            }
-            id = next;
+            id = node.next;
         }
         self.segments[number as usize] = Some(Segment {
             address,
@@ -198,8 +199,7 @@ impl Blocks {
     }
 
     fn segment(&self, number: u32) -> &Segment {
-        // A segment is removed only together with its last block.
-        self.segments[number as usize].as_ref().expect("a block's segment")
+        of_a_block(&self.segments, number)
     }
 
     pub fn kind(&self, id: Id) -> Kind {
@@ -240,8 +240,7 @@ impl Blocks {
     }
 
     pub fn address(&self, id: Id) -> u64 {
-        let node = self.nodes[id as usize];
-        self.segment(node.segment).address + u64::from(node.offset) * UNIT
+        address_of(&self.nodes[id as usize], &self.segments)
     }
 
     /// Distance from the first address of the segment, in units.
@@ -339,20 +338,9 @@ impl Blocks {
 
     /// Adds a live block to the hash table.
     fn add_live(&mut self, id: Id) {
-        let nodes = &self.nodes;
-        let of = |id: &Id| {
-            let node = &nodes[*id as usize];
-            hash(node.segment, node.offset)
-        };
+        let (nodes, segments) = (&self.nodes, &self.segments);
+        let of = |&id: &Id| hash(address_of(&nodes[id as usize], segments));
         self.live.insert_unique(of(&id), id, of);
-    }
-
-    fn remove_live(&mut self, id: Id) {
-        let node = self.nodes[id as usize];
-        let known = hash(node.segment, node.offset);
-        if let Ok(entry) = self.live.find_entry(known, |&other| other == id) {
-            entry.remove();
-        }
     }
 
     /// Sets how many bytes of a block were not requested.
@@ -387,15 +375,9 @@ impl Blocks {
 
     /// Makes the live block that begins at `address` free. It is in no list yet.
     pub fn make_free(&mut self, address: u64) -> Option<Id> {
-        let (number, segment) = self.segment_at(address)?;
-        let distance = address - segment.address;
-        if !distance.is_multiple_of(UNIT) {
-            return None;
-        }
-        let offset = (distance / UNIT) as u32;
-        let nodes = &self.nodes;
-        let is_it = |&id: &Id| nodes[id as usize].segment == number && nodes[id as usize].offset == offset;
-        let (id, _) = self.live.find_entry(hash(number, offset), is_it).ok()?.remove();
+        let (nodes, segments) = (&self.nodes, &self.segments);
+        let is_it = |&id: &Id| address_of(&nodes[id as usize], segments) == address;
+        let (id, _) = self.live.find_entry(hash(address), is_it).ok()?.remove();
         self.set_kind(id, Kind::Free);
         Some(id)
     }

@@ -282,6 +282,8 @@ pub struct View {
 /// The limits and accounts of one process.
 pub struct Quota {
     settings: Settings,
+    /// Whether any device may have a limit or a shared account.
+    is_in_force: bool,
     /// By ordinal; `None` for a device that has neither a limit nor a shared account.
     devices: [OnceCell<Option<DeviceQuota>>; MAX_DEVICES],
     /// The open shared accounts, by the device's UUID. A process opens each account's file once and never closes it.
@@ -291,6 +293,7 @@ pub struct Quota {
 impl Quota {
     pub fn new(settings: Settings) -> Quota {
         Quota {
+            is_in_force: settings.ask_for_anything(),
             settings,
             devices: [const { OnceCell::new() }; MAX_DEVICES],
             opened: Mutex::default(),
@@ -298,13 +301,15 @@ impl Quota {
     }
 
     /// Whether any device may have a limit or a shared account.
+    #[inline]
     pub fn is_in_force(&self) -> bool {
-        self.settings.ask_for_anything()
+        self.is_in_force
     }
 
     /// The quota of a device, if it has one. Calls `find`, which describes the device, until `find` has succeeded once.
+    #[inline]
     pub fn device(&self, ordinal: i16, find: impl FnOnce() -> Option<Device>) -> Option<&DeviceQuota> {
-        if !self.settings.ask_for_anything() {
+        if !self.is_in_force {
             return None;
         }
         let cell = self.devices.get(usize::try_from(ordinal).ok()?)?;
@@ -327,7 +332,7 @@ impl Quota {
 
     /// The view of the device that has this UUID and `total` bytes; `None` if it has neither a limit nor an account.
     pub fn view(&self, uuid: [u8; 16], total: u64) -> Option<View> {
-        if !self.settings.ask_for_anything() {
+        if !self.is_in_force {
             return None;
         }
         if let Some((_, quota)) = self.in_use().find(|(_, quota)| quota.uuid == uuid) {

@@ -90,7 +90,11 @@ impl Arena {
                 self.clean(BatchId::new(looked.batch), &mut then);
             }
         }
-        self.requests_until_look = if any_done { 0 } else { REQUESTS_BETWEEN_LOOKS };
+        self.requests_until_look = if any_done || self.is_prompt {
+            0
+        } else {
+            REQUESTS_BETWEEN_LOOKS
+        };
     }
 
     // ---- recording
@@ -108,7 +112,8 @@ impl Arena {
     /// A block has joined this batch. Asks for events if clean memory is needed.
     pub(super) fn note_joined(&mut self, id: BatchId) {
         let batch = self.batch(id);
-        let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= FREES_BETWEEN_EVENTS;
+        let between = if self.is_prompt { 1 } else { FREES_BETWEEN_EVENTS };
+        let is_due = self.frees_with_events > 0 || batch.joined - batch.recorded_at >= between;
         if !is_due || batch.takes_no_events || self.has_one_stream() {
             return;
         }

@@ -104,12 +104,6 @@ impl Arena {
 
     // ---- choosing a block
 
-    fn smallest_of(&self, region: Region, request: &Request, batches: impl Iterator<Item = BatchId>) -> Option<Id> {
-        batches
-            .filter_map(|id| self.smallest_in(self.free_list(region, id), request))
-            .min_by_key(|&id| self.blocks.units(id))
-    }
-
     /// The smallest block of a list that serves a request with its alignment.
     fn smallest_in(&self, list: &FreeIndex, request: &Request) -> Option<Id> {
         let fits = |&id: &Id| self.place(id, request, Cut::Head).is_some();
@@ -125,24 +119,28 @@ impl Arena {
     }
 
     /// The batches whose blocks only work on this stream may use.
-    fn batches_of(&self, stream: Option<u64>) -> impl Iterator<Item = BatchId> + '_ {
-        let is_own = move |id: &BatchId| stream.is_some_and(|stream| self.batch(*id).is_of(stream));
-        self.dirty_batches().filter(is_own)
+    fn batches_of(&self, stream: u64) -> impl Iterator<Item = BatchId> + '_ {
+        let later = BatchId::UNKNOWN.index() + 1..self.batches.len();
+        let is_own = move |id: &BatchId| self.batch(*id).is_of(stream);
+        later.map(BatchId::new).filter(is_own)
     }
 
     /// The best fit for a request among the blocks that may be used now. The block is not cut yet, see `carve`. `None`
     /// if no such block is long enough.
     pub fn best(&self, region: Region, request: &Request) -> Option<Id> {
-        let clean = std::iter::once(BatchId::CLEAN);
-        let Some(stream) = request
-            .stream
-            .filter(|_| self.batches.len() > BatchId::UNKNOWN.index() + 1)
-        else {
-            return self.smallest_of(region, request, clean);
+        let mut best: Option<(u32, Id)> = None;
+        let mut consider = |batch: BatchId| {
+            if let Some(id) = self.smallest_in(self.free_list(region, batch), request) {
+                let units = self.blocks.units(id);
+                best = best.filter(|&(least, _)| least <= units).or(Some((units, id)));
+            }
         };
         // Captured work runs later, perhaps on another stream, so the order of the stream promises nothing.
-        let own = self.batches_of((!request.capturing).then_some(stream));
-        self.smallest_of(region, request, own.chain(clean))
+        if let Some(stream) = request.stream.filter(|_| !request.capturing) {
+            self.batches_of(stream).for_each(&mut consider);
+        }
+        consider(BatchId::CLEAN);
+        best.map(|(_, id)| id)
     }
 
     /// Whether this is a free block that may be used, unmapped or moved now.

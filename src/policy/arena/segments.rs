@@ -25,6 +25,8 @@ pub struct Arena {
     /// The number of the latest wait that has ended.
     pub(super) waits_ended: u64,
     pub(super) streams: Streams,
+    /// Whether every free of a job with several streams records events, and every request looks at them.
+    pub(super) is_prompt: bool,
     /// Whether events have to be recorded because a second user of the memory has come.
     pub(super) has_second_user: bool,
     /// Whether events were ever recorded.
@@ -67,6 +69,7 @@ impl Arena {
             waits_ended: 0,
             streams: Streams::Several,
             has_second_user: false,
+            is_prompt: false,
             has_events: false,
             wanted: Vec::new(),
             frees_with_events: 0,

@@ -23,6 +23,10 @@ const LEAST_SHARE: u64 = 256;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
 const MOST_SHARE: u64 = 32;
+/// Growth by so many bytes is one handle all the same, because access to a large handle is expensive.
+const WHOLE_BYTES: u64 = 1 << 30;
+/// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
+const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 64;
 
@@ -201,8 +205,13 @@ impl Memory {
         let least = lacking.next_multiple_of(self.granule);
         let share = arena.reserved() / LEAST_SHARE / self.granule * self.granule;
         let bytes = if is_sparing { least } else { least.max(share).min(room) };
-        let most = (arena.reserved() + bytes) / MOST_SHARE / self.granule * self.granule;
-        let most = most.max(self.granule);
+        let most = match bytes {
+            // The device may have the memory in small pieces only.
+            _ if is_sparing => bytes / MOST_SPARING_HANDLES,
+            ..WHOLE_BYTES => (arena.reserved() + bytes) / MOST_SHARE,
+            _ => bytes,
+        };
+        let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);
         let end = home + bytes;
         let mut new = Vec::new();

@@ -3,9 +3,10 @@
 //! A hooked runtime function notes its name and forwards. The runtime then calls a driver function of ours, which does
 //! the work and finds the name here. While a driver function of ours runs, a call that the next layer makes to one of our
 //! functions passes straight through. The thread-local is constant and has no destructor, so that it may be used at any
-//! moment of a thread's life.
+//! moment of a thread's life. A scope keeps its address, because in a library each look-up of a thread-local is a call.
 
 use std::cell::Cell;
+use std::ptr::NonNull;
 
 use base::api::Api;
 
@@ -20,46 +21,68 @@ thread_local! {
     static CURRENT: Cell<Current> = const { Cell::new(Current { runtime: None, in_driver: false }) };
 }
 
+/// The variable of the calling thread. What has it stays in the thread, because it is not `Send`.
+#[derive(Clone, Copy)]
+struct OfThisThread(NonNull<Cell<Current>>);
+
+impl OfThisThread {
+    #[inline]
+    fn find() -> OfThisThread {
+        CURRENT.with(|current| OfThisThread(NonNull::from(current)))
+    }
+
+    #[inline]
+    fn cell(&self) -> &Cell<Current> {
+        // SAFETY: the variable has no destructor, so it lives as long as its thread, and only that thread has `self`.
+        unsafe { self.0.as_ref() }
+    }
+}
+
 /// A runtime function that is running; dropping this ends it.
 pub struct RuntimeScope {
+    current: OfThisThread,
     before: Current,
 }
 
 /// Notes that the application called the runtime function `api`.
 pub fn runtime(api: Api) -> RuntimeScope {
-    let before = CURRENT.get();
+    let current = OfThisThread::find();
+    let before = current.cell().get();
     if before.runtime.is_none() && !before.in_driver {
-        CURRENT.set(Current {
+        current.cell().set(Current {
             runtime: Some(api),
             ..before
         });
     }
-    RuntimeScope { before }
+    RuntimeScope { current, before }
 }
 
 impl Drop for RuntimeScope {
     fn drop(&mut self) {
-        CURRENT.set(self.before);
+        self.current.cell().set(self.before);
     }
 }
 
 /// A driver function of ours that is running; dropping this ends it.
 pub struct DriverScope {
+    current: OfThisThread,
     api: Api,
 }
 
 /// Enters a driver function. `None` inside another driver function of ours.
 pub fn driver(api: Api) -> Option<DriverScope> {
-    let current = CURRENT.get();
-    if current.in_driver {
+    let current = OfThisThread::find();
+    let before = current.cell().get();
+    if before.in_driver {
         return None;
     }
-    CURRENT.set(Current {
+    current.cell().set(Current {
         in_driver: true,
-        ..current
+        ..before
     });
     Some(DriverScope {
-        api: current.runtime.unwrap_or(api),
+        current,
+        api: before.runtime.unwrap_or(api),
     })
 }
 
@@ -71,9 +94,10 @@ impl DriverScope {
 
 impl Drop for DriverScope {
     fn drop(&mut self) {
-        CURRENT.set(Current {
+        let current = self.current.cell();
+        current.set(Current {
             in_driver: false,
-            ..CURRENT.get()
+            ..current.get()
         });
     }
 }

@@ -147,6 +147,11 @@ impl Call {
             Ok(_) => {}
             Err(problem) => return FreedPooled::Done(Err(problem)),
         }
+        self.free_block_of(pool, address, used_by)
+    }
+
+    /// As `free_block`, for a thread that has a context. `pool` is the only one that can have the block.
+    pub(super) fn free_block_of(&self, pool: &'static Pool, address: u64, used_by: UsedBy) -> FreedPooled {
         let state = self.engine.state;
         // The driver frees nothing more in a context whose work has failed. The memory goes with the context.
         if let Err(fault) = pool.check_fault() {

@@ -96,6 +96,15 @@ impl Pools {
         })
     }
 
+    /// As `of_this_thread`, if this thread asked for memory in its current context before and the context is one of this
+    /// device.
+    #[inline]
+    pub fn remembered_on(&self, device: i32) -> Option<&'static Pool> {
+        let context = next::current_context().ok()? as u64;
+        let pool = thread_pool::remembered(generation(), context)?;
+        (i32::from(pool.location.device) == device).then_some(pool)
+    }
+
     /// The pool of a context, created if there is none yet.
     fn of_location(&'static self, location: Location) -> Option<&'static Pool> {
         let context = location.context;

@@ -82,12 +82,7 @@ impl Ledger {
         } else {
             class.is_device_memory()
         };
-        let pooled = if counts { totals.pooled() } else { Sum::default() };
-        let of_class = if class == Class::Linear { pooled } else { Sum::default() };
-        change(totals.class(class), &of_class);
-        if counts {
-            change(&totals.all, &pooled);
-        }
+        totals.change(class, counts, change);
     }
 
     pub fn pool_begins(&self, device: i16, usage: &'static Usage) {

@@ -88,7 +88,10 @@ impl Measurements {
 
     /// Memory of a device was obtained from the next layer.
     pub fn device_grew(&self, device: i16) {
-        if let Some(state) = entry(&self.states, device) {
+        // Under passthrough every request comes here. The look first spares most of them an atomic change.
+        if let Some(state) = entry(&self.states, device)
+            && state.load(Relaxed) == MEASURED
+        {
             let _ = state.compare_exchange(MEASURED, GREW, Relaxed, Relaxed);
         }
     }

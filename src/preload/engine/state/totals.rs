@@ -1,13 +1,15 @@
 //! Totals of memory with their peaks: of a device, of one class of memory on it, and of the blocks of one pool.
 //!
-//! All of them are atomics, so that reading them never waits.
+//! All of them are atomics, so that reading them never waits. Those of a device change under one lock, because one lock
+//! costs less than an atomic change of each of them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::allocation::Allocation;
 use super::counter::{Counter, History};
 use base::api::Class;
+use base::sync::lock;
 use policy::Block;
 
 /// With at most this many pools on a device, the sum of the pools is compared with the peak at every block obtained.
@@ -17,7 +19,7 @@ const SUMMING_INTERVAL: u64 = 64;
 /// and at each block of more bytes than this.
 const LARGE_BLOCK_BYTES: u64 = 1 << 20;
 
-/// A number with its peak.
+/// A number with its peak. `current` changes under the lock of the device, see `DeviceTotals::change`.
 #[derive(Default)]
 pub struct Gauge {
     current: AtomicU64,
@@ -27,7 +29,8 @@ pub struct Gauge {
 impl Gauge {
     /// Adds `bytes`. `pooled` is what the pools hold besides, which counts towards the peak.
     pub fn add(&self, bytes: u64, pooled: u64) {
-        let now = self.current.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+        let now = self.current.load(Relaxed).wrapping_add(bytes);
+        self.current.store(now, Relaxed);
         self.raise_peak(now.wrapping_add(pooled));
     }
 
@@ -39,7 +42,8 @@ impl Gauge {
     }
 
     pub fn subtract(&self, bytes: u64) {
-        self.current.fetch_sub(bytes, Relaxed);
+        let now = self.current.load(Relaxed).wrapping_sub(bytes);
+        self.current.store(now, Relaxed);
     }
 
     /// The number and its peak; `pooled` is what the pools hold besides.
@@ -246,8 +250,10 @@ impl Reserved {
 /// The totals of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceTotals {
+    /// Held while totals change.
+    changing: Mutex<()>,
     /// All classes together that are memory of this device; in the host's entry, memory of the host.
-    pub all: Totals,
+    all: Totals,
     classes: [Totals; Class::ALL.len()],
     /// The history of reserved linear memory, whose peak and sums a job may reset.
     pub linear: Reserved,
@@ -257,8 +263,20 @@ pub struct DeviceTotals {
 }
 
 impl DeviceTotals {
-    pub fn class(&self, class: Class) -> &Totals {
+    fn class(&self, class: Class) -> &Totals {
         &self.classes[usize::from(class.number()) - 1]
+    }
+
+    /// Changes the totals of a class and, if it `counts` as memory of the device, those of the device. `change` gets what
+    /// the pools hold besides.
+    pub fn change(&self, class: Class, counts: bool, change: impl Fn(&Totals, &Sum)) {
+        let pooled = if counts { self.pooled() } else { Sum::default() };
+        let of_class = if class == Class::Linear { pooled } else { Sum::default() };
+        let _changing = lock(&self.changing);
+        change(self.class(class), &of_class);
+        if counts {
+            change(&self.all, &pooled);
+        }
     }
 
     /// The sum of the live blocks of this device's pools.

@@ -105,7 +105,8 @@ impl Call {
             torch.figures.out_of_memory(device);
             return Err(DriverError::OUT_OF_MEMORY);
         }
-        let allocate = || match self.engine.pools.of_this_thread() {
+        let pools = &self.engine.pools;
+        let allocate = |pool: Option<&'static Pool>| match pool {
             Some(pool) => {
                 let identity = self.engine.state.live_streams.identity(stream);
                 let address = self.allocate_block(pool, size as u64, |request| request.on(identity))?;
@@ -127,7 +128,11 @@ impl Call {
         };
         let captures = &self.engine.state.captures;
         let address = captures
-            .run_relaxed(|| on_device(device, allocate))
+            .run_relaxed(|| match pools.remembered_on(device) {
+                // The usual case. The context was looked up once.
+                Some(pool) => allocate(Some(pool)),
+                None => on_device(device, || allocate(pools.of_this_thread())),
+            })
             .inspect_err(|&problem| {
                 if problem == DriverError::OUT_OF_MEMORY {
                     torch.figures.out_of_memory(device);
@@ -183,7 +188,12 @@ impl Call {
 
     /// Frees a block that no graph may use. Its device is current.
     fn free_tensor(&self, address: u64, used_by: UsedBy) -> CudaResult {
-        match self.free_block(address, used_by) {
+        // The thread has a context here, which the memory of a pool needs no more than that.
+        let owner = self.engine.pools.possible_owner(address);
+        let freed = owner.map_or(FreedPooled::NotPooled(None), |pool| {
+            self.free_block_of(pool, address, used_by)
+        });
+        match freed {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => {
                 // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
@@ -195,7 +205,15 @@ impl Call {
 
     /// Runs `free` on the device of the block at `address`.
     fn give_back_tensor(&self, address: u64, device: i32, free: impl FnOnce() -> CudaResult) {
-        let freed = self.engine.state.captures.run_relaxed(|| on_device(device, free));
+        let pools = &self.engine.pools;
+        let freed = self
+            .engine
+            .state
+            .captures
+            .run_relaxed(|| match pools.remembered_on(device) {
+                Some(_) => free(),
+                None => on_device(device, free),
+            });
         // A job whose work has failed learns of it from CUDA, and then frees all its tensors.
         if let Err(problem) = freed
             && !problem.is_fault()
