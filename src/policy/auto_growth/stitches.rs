@@ -27,6 +27,9 @@ pub struct Part {
     pub bytes: u64,
 }
 
+/// A handle in a stitch, and the addresses at home that a block in the stitch covers of it.
+pub type CoveredPart = (Part, Range<u64>);
+
 #[derive(Debug)]
 pub struct Stitch {
     pub address: u64,
@@ -228,7 +231,7 @@ impl Stitches {
     }
 
     /// The stitch of a live block, and the handles behind it with the addresses at home that they cover.
-    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<(Part, Range<u64>)>)> {
+    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<CoveredPart>)> {
         let (_, in_stitch) = self.containing(block.address)?;
         let stitch = self.remembered.get(&in_stitch.stitch)?;
         let parts = stitch.behind(block.address..block.address + block.allocated);
