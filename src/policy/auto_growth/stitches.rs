@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::mapping::Part;
 use crate::arena::Arena;
 use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
@@ -18,14 +19,6 @@ use crate::request::{Request, UNIT};
 /// At most so many are remembered. Each is looked at for a request that no free block serves, which takes about 0.1 us.
 /// A job that repeats itself has 10 to 200.
 pub const MOST_REMEMBERED: usize = 1024;
-
-/// A handle in a stitch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Its first address at home.
-    pub home: u64,
-    pub bytes: u64,
-}
 
 /// A handle in a stitch, and the addresses at home that a block in the stitch covers of it.
 pub type CoveredPart = (Part, Range<u64>);
