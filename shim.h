@@ -86,15 +86,9 @@ size_t vramshim_journal_path(char *buffer, size_t capacity);
  * back. */
 uint64_t vramshim_trim(int device);
 
-/* An allocator for PyTorch, in place of PyTorch's cache. Every tensor is then a separate request to the library:
- *
- *   allocator = torch.cuda.memory.CUDAPluggableAllocator(
- *       "/path/to/libvramshim.so", "vramshim_torch_alloc", "vramshim_torch_free")
- *   torch.cuda.memory.change_current_allocator(allocator)   # before the first use of CUDA
- *   record = ctypes.CDLL("/path/to/libvramshim.so").vramshim_torch_record_stream
- *   allocator.allocator().set_record_stream_fn(ctypes.cast(record, ctypes.c_void_p).value)
- *
- * Both paths must name the preloaded file. examples/pytorch_allocator.py is a complete program.
+/* An allocator for PyTorch, in place of PyTorch's cache. Every tensor is then a separate request to the library.
+ * `vramshim run --torch allocator` and `vramshim.torch.install()` (src/python) pass these functions to PyTorch, and let
+ * PyTorch's own functions report the library's figures. docs/pytorch.md says more.
  *
  * The strategy in force serves the requests: naive_best_fit and auto_growth serve a tensor with a block, passthrough
  * asks the next layer for each tensor.
@@ -105,13 +99,37 @@ uint64_t vramshim_trim(int device);
  * only if the device has no other memory.
  *
  * Captures. A CUDA graph may use memory at each launch. So memory stays allocated if it was allocated or freed during a
- * capture, on the captured stream or by the capturing thread.
+ * capture, on the captured stream or by the capturing thread. It is given back when PyTorch says that the last graph of
+ * its private pool is gone.
  *
- * vramshim_torch_alloc returns NULL if there is no memory, and writes the reason to stderr. It also returns NULL for a
- * size of 0 bytes. */
+ * vramshim_torch_alloc returns NULL for a size of 0 bytes. If the request fails, vramshim_torch_alloc throws an exception
+ * of PyTorch's: c10::OutOfMemoryError if there is no memory. If PyTorch is not loaded, it returns NULL and writes the
+ * reason to stderr. */
 void *vramshim_torch_alloc(ptrdiff_t size, int device, void *stream);
 void vramshim_torch_free(void *pointer, ptrdiff_t size, int device, void *stream);
 void vramshim_torch_record_stream(void *pointer, void *stream);
+
+/* Functions for the setters of PyTorch's allocator object: a capture begins or ends to use a private pool, a graph is
+ * gone, and torch.cuda.empty_cache() was called. A private pool has two numbers. */
+void vramshim_torch_begin_pool(int device, uint64_t first, uint64_t second, void *filter);
+void vramshim_torch_end_pool(int device, uint64_t first, uint64_t second);
+void vramshim_torch_release_pool(int device, uint64_t first, uint64_t second);
+void vramshim_torch_empty_cache(void);
+
+/* Lets tensors of a device hold this many bytes together. A tensor that exceeds the sum is refused. */
+void vramshim_torch_allow(int device, uint64_t bytes);
+
+/* PyTorch uses another allocator from now on, so no further stream is recorded for tensors that live. */
+void vramshim_torch_replaced(void);
+
+/* The figures of torch.cuda.memory_stats_as_nested_dict() and the segments of torch.cuda.memory_snapshot() as JSON, in
+ * PyTorch's words; the arguments and the result are as for vramshim_account. */
+size_t vramshim_torch_stats(int device, char *buffer, size_t capacity);
+size_t vramshim_torch_snapshot(char *buffer, size_t capacity);
+
+/* Begin the peaks, or the sums, of these figures anew. */
+void vramshim_torch_reset_peaks(int device);
+void vramshim_torch_reset_sums(int device);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,8 @@ pub enum Part {
     /// A strategy, in the job and in `vramshim replay`. The function parses and stores the value; `None` means that the
     /// value cannot be used.
     Policy(StoreSetting),
+    /// The start-up hook in Python (`src/python`), in the job.
+    Python,
     /// The program `vramshim`.
     Program,
 }
@@ -27,6 +29,7 @@ impl Part {
         match self {
             Part::Library => "library",
             Part::Policy(_) => "policy",
+            Part::Python => "Python hook",
             Part::Program => "program",
         }
     }
@@ -245,6 +248,15 @@ variables! {
             settings.free_when_no_cache_hit = boolean(text)?;
             Some(())
         }),
+        in_journal: true,
+    };
+    TORCH = Variable {
+        name: "VRAMSHIM_TORCH",
+        default: "off",
+        accepted: || "allocator, record, off",
+        meaning: "What happens when a Python job imports PyTorch. `vramshim run --torch` sets the variable, and puts the \
+                  hook on `PYTHONPATH`.",
+        part: Part::Python,
         in_journal: true,
     };
     LIBRARY = Variable {

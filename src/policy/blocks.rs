@@ -12,9 +12,7 @@ use crate::pages::{Pages, page_of};
 use crate::policy::Block;
 use crate::request::UNIT;
 
-/// The index of a block; not an address.
-pub type Id = u32;
-pub const NONE: Id = u32::MAX;
+pub use crate::block_id::{Id, NONE};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

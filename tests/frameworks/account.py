@@ -135,9 +135,11 @@ def torch_checkpoint(where, kind="linear"):
     import torch
 
     own = {}
+    # If the library is PyTorch's allocator, every tensor is in the ledger.
+    is_ours = torch.cuda.get_allocator_backend() == "pluggable"
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(device)
         # With stream-ordered memory PyTorch's "reserved" counts the driver's pool, and "allocated" counts its requests.
         field = "allocated_bytes.all.current" if kind == "async" else "reserved_bytes.all.current"
-        own[(device, kind)] = stats.get(field, 0)
+        own[(device, kind)] = stats.get("requested_bytes.all.current" if is_ours else field, 0)
     checkpoint(own, where)

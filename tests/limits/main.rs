@@ -92,6 +92,26 @@ fn the_limit_is_out_of_memory_and_is_reported() {
     }
 }
 
+/// CUDA 13 hands out pools of a device, of the host and of managed memory, which no call creates.
+#[test]
+fn pools_that_nobody_created_count_where_their_memory_is() {
+    for (name, flags) in [("pools-dlopen", "-DDLOPEN"), ("pools-linked", "libcuda.so.1")] {
+        let path = client("limits/pools.c", name, &[flags]);
+        for strategy in THREE {
+            let job = Job::new(&path).sim("4GiB", 1).env("VRAMSHIM_MEMORY_LIMIT", "512MiB");
+            let finished = job.strategy(strategy).run().ok();
+            let checkpoints = finished.json();
+            assert_eq!(checkpoints.len(), 5);
+            for (number, checkpoint) in checkpoints.iter().enumerate() {
+                let context = format!("{name} {strategy:?}, checkpoint {number}");
+                assert_agree(checkpoint, strategy, &context);
+                let expected = if number < 2 { 0 } else { 256 * MIB };
+                assert_eq!(held(checkpoint, "reserved"), expected, "{context}");
+            }
+        }
+    }
+}
+
 /// The client asks for every class of memory while the limit is reached.
 #[test]
 fn a_reached_limit_leaves_the_account_right() {

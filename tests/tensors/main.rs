@@ -86,6 +86,55 @@ fn memory_that_a_cuda_graph_may_use_is_not_reused() {
     }
 }
 
+/// PyTorch names a private pool for each graph and says when the graph is gone. Memory that is not given back then would
+/// not fit ten times.
+#[test]
+fn a_private_pools_memory_comes_back_with_its_last_graph() {
+    for strategy in STRATEGIES {
+        let finished = scene("pools").sim("200MiB", 1).strategy(strategy).run().ok();
+        let mentions = finished.said().iter().any(|(_, words)| words.contains("CUDA graph"));
+        assert!(!mentions, "{strategy:?}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn without_pytorch_a_refused_request_returns_null_and_says_why() {
+    for (strategy, finished) in in_all("refused") {
+        assert_eq!(finished.stdout.trim(), "returned (nil)");
+        let said = finished.said();
+        let errors: Vec<_> = said.iter().filter(|(severity, _)| *severity == 'E').collect();
+        assert!(
+            errors.len() == 1
+                && errors[0]
+                    .1
+                    .starts_with("CUDA out of memory. Tried to allocate 1.00 PiB"),
+            "{strategy:?}: {said:?}"
+        );
+    }
+}
+
+/// `frameworks` tests `torch.OutOfMemoryError` with PyTorch itself.
+#[test]
+fn a_pytorch_without_its_exceptions_symbols_throws_a_runtime_error() {
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libc10_cuda.so"];
+    let libc10 = client("tensors/c10.c", "tensors_libc10_cuda.so", &flags);
+    for strategy in STRATEGIES {
+        let finished = scene("refused").env("LIBC10", &libc10).strategy(strategy).run().ok();
+        assert!(
+            finished
+                .stdout
+                .starts_with("thrown by vramshim_torch_alloc (libvramshim, 0): CUDA out of memory. Tried to "),
+            "{strategy:?}: {}",
+            finished.stdout
+        );
+        assert!(
+            !finished.said().iter().any(|(severity, _)| *severity == 'E'),
+            "{}",
+            finished.stderr
+        );
+    }
+}
+
 #[test]
 fn replay_predicts_what_the_library_does() {
     // Work and events are done at once, as `replay` assumes.

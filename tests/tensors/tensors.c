@@ -7,6 +7,8 @@
  *   tensors namesake    a new stream has the handle of a destroyed one
  *   tensors captured    allocates and frees blocks during captures
  *   tensors mutual      two blocking streams wait for each other while a block is freed that the default stream used
+ *   tensors pools       captures with a private pool of PyTorch; the memory comes back when the graphs are gone
+ *   tensors refused     asks for more than the device has, with the library that LIBC10 names loaded
  *   tensors steps       blocks of all sizes on three streams, some used on two; prints the number of waits */
 #include "delayed.h"
 #include "random.h"
@@ -241,6 +243,79 @@ static void mutual(void)
     CHECK(cuCtxSynchronize());
 }
 
+/* ---- pools */
+
+static void (*begin_pool)(int, uint64_t, uint64_t, void *);
+static void (*end_pool)(int, uint64_t, uint64_t), (*release_pool)(int, uint64_t, uint64_t);
+
+static void *find(const char *name)
+{
+    void *found = dlsym(RTLD_DEFAULT, name);
+    THAT(found);
+    return found;
+}
+
+/* Captures with the private pool (1, 0); returns a block that the graph uses and that the job still has. */
+static CUdeviceptr captured_in_a_pool(CUstream stream, CUdeviceptr *freed)
+{
+    CUgraph graph;
+    begin_pool(0, 1, 0, NULL);
+    CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CUdeviceptr within = obtain(40 * MIB, stream), output = obtain(MIB, stream);
+    CHECK(cuMemsetD8Async(within, 1, 40 * MIB, stream));
+    CHECK(cuMemsetD8Async(output, 1, MIB, stream));
+    give_back(within, 40 * MIB, stream);
+    CHECK(cuStreamEndCapture(stream, &graph));
+    end_pool(0, 1, 0);
+    *freed = within;
+    return output;
+}
+
+static void pools(void)
+{
+    begin();
+    begin_pool = find("vramshim_torch_begin_pool");
+    end_pool = find("vramshim_torch_end_pool"), release_pool = find("vramshim_torch_release_pool");
+    CUstream stream = new_stream(NON_BLOCKING), launches = new_stream(NON_BLOCKING);
+    /* From this report on, a free names the streams that may use the block. */
+    CUdeviceptr told = obtain(MIB, stream);
+    record(told, launches);
+    give_back(told, MIB, stream);
+    CHECK(cuCtxSynchronize());
+    /* The device has 200 MiB: a graph's 40 MiB fit four times at most. */
+    for (int round = 0; round < 10; round++) {
+        CUdeviceptr freed[2], outputs[2], other;
+        for (int i = 0; i < 2; i++) outputs[i] = captured_in_a_pool(stream, &freed[i]);
+        release_pool(0, 1, 0); /* one of the two graphs is left */
+        other = obtain(MIB, stream);
+        for (int i = 0; i < 2; i++) THAT(!meet(other, freed[i]) && !meet(other, outputs[i]));
+        give_back(outputs[0], MIB, stream); /* the other graph still uses it */
+        /* A launch that is not done when the graph is gone */
+        CHECK(cuMemsetD8Async(freed[0], 1, 40 * MIB, launches));
+        CHECK(cuMemsetD8Async(outputs[1], 1, MIB, launches));
+        release_pool(0, 1, 0);
+        give_back(outputs[1], MIB, stream);
+        give_back(other, MIB, stream);
+        for (int i = 0; i < 8; i++) {
+            CUdeviceptr next = obtain(MIB, stream);
+            THAT(simgpu_hazard(next, MIB) == 0);
+            give_back(next, MIB, stream);
+        }
+        CHECK(cuCtxSynchronize());
+    }
+    THAT(simgpu_hazards() == 0);
+}
+
+/* ---- refused */
+
+static void refused(void)
+{
+    begin();
+    const char *libc10 = getenv("LIBC10");
+    if (libc10) THAT(dlopen(libc10, RTLD_NOW | RTLD_LOCAL));
+    printf("returned %p\n", torch_alloc((ptrdiff_t)1 << 50, 0, NULL));
+}
+
 /* ---- steps */
 
 static void steps(void)
@@ -272,7 +347,8 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"first", first},       {"untold", untold},     {"told", told},
                                           {"crossing", crossing}, {"namesake", namesake}, {"captured", captured},
-                                          {"mutual", mutual},     {"steps", steps}};
+                                          {"mutual", mutual},     {"pools", pools},       {"refused", refused},
+                                          {"steps", steps}};
     torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
     torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
     torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");

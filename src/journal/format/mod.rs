@@ -26,9 +26,11 @@
 
 pub mod header;
 pub mod record;
+pub mod tensors;
 
 pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
 pub use record::{Allocation, Event, MemInfo, RawRecord, Record};
+pub use tensors::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
 
 use std::sync::atomic::AtomicU64;
 

@@ -3,19 +3,21 @@
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
 //! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
-//! still writes.
+//! still writes. `tensors` reads the file of PyTorch's tensors beside a journal.
 
 mod error;
 mod follow;
 mod header;
 mod journal;
 mod records;
+mod tensors;
 
 pub use error::{OpenError, Problem};
 pub use follow::Follower;
 pub use header::{Device, HandedOut, Header};
 pub use journal::{Journal, State};
 pub use records::Records;
+pub use tensors::TensorFile;
 
 #[cfg(test)]
 mod tests;

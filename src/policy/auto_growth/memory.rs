@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use base::cuda::DriverError;
 
 use super::handles::{Handle, Handles, Left};
-use super::mapping::{For, Grow, Leaving, Map, NewHandle, NewStitch, Released, Reserve, Stage, Task, Unmap};
+use super::mapping::{For, Grow, Leaving, Map, NewHandle, NewStitch, Part, Released, Reserve, Stage, Task, Unmap};
 use super::pieces::{self, Piece};
 use super::space::Space;
-use super::stitches::{MOST_REMEMBERED, Part, Stitch, Stitches};
+use super::stitches::{MOST_REMEMBERED, Stitch, Stitches};
 use crate::Mapping;
 use crate::arena::{Arena, Claim, Cut, Region};
 use crate::blocks::{Id, Kind};

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::mapping::Part;
 use crate::arena::Arena;
 use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
@@ -19,13 +20,8 @@ use crate::request::{Request, UNIT};
 /// A job that repeats itself has 10 to 200.
 pub const MOST_REMEMBERED: usize = 1024;
 
-/// A handle in a stitch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Its first address at home.
-    pub home: u64,
-    pub bytes: u64,
-}
+/// A handle in a stitch, and the addresses at home that a block in the stitch covers of it.
+pub type CoveredPart = (Part, Range<u64>);
 
 #[derive(Debug)]
 pub struct Stitch {
@@ -228,7 +224,7 @@ impl Stitches {
     }
 
     /// The stitch of a live block, and the handles behind it with the addresses at home that they cover.
-    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<(Part, Range<u64>)>)> {
+    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<CoveredPart>)> {
         let (_, in_stitch) = self.containing(block.address)?;
         let stitch = self.remembered.get(&in_stitch.stitch)?;
         let parts = stitch.behind(block.address..block.address + block.allocated);

@@ -10,7 +10,7 @@ use base::api::Class;
 ///
 /// # Safety
 /// `buffer` is null or has `capacity` writable bytes.
-unsafe fn copy_out(text: &[u8], buffer: *mut c_char, capacity: usize) -> usize {
+pub(super) unsafe fn copy_out(text: &[u8], buffer: *mut c_char, capacity: usize) -> usize {
     if !buffer.is_null() && capacity > 0 {
         let length = text.len().min(capacity - 1);
         // SAFETY: the buffer has `capacity` bytes by contract, and `length` + 1 is at most that.

@@ -135,6 +135,24 @@ export! {
     cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) enter(cuMemPoolTrimTo) |call, below| {
         call.change_pool(pool, below)
     };
+    cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64)
+    enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.imports_pool(out, below) }
+    };
+    cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32)
+    enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.gets_pool(out, location, below) }
+    };
+    cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32) enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.gets_pool(out, location, below) }
+    };
+    cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool) enter(Policy) |call, below| {
+        // SAFETY: the function's contract.
+        unsafe { call.sets_pool(pool, location, below) }
+    };
     cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void)
     enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)

@@ -1,39 +1,119 @@
-//! An allocator for `torch.cuda.memory.CUDAPluggableAllocator` (`shim.h`). It replaces PyTorch's own cache, so that every
-//! tensor is one request.
+//! An allocator for `torch.cuda.memory.CUDAPluggableAllocator`, and what PyTorch's own functions answer with it
+//! (`shim.h`). It replaces PyTorch's own cache, so that every tensor is one request.
+//!
+//! If a request fails, `vramshim_torch_alloc` throws an exception of PyTorch's. It is a naked function around the
+//! request in Rust: when the request has ended and its frame is gone, the naked function *jumps* to the function that
+//! throws. So the exception passes through PyTorch's frames alone.
 
-use std::ffi::c_void;
+use std::arch::naked_asm;
+use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
+use super::control::copy_out;
 use crate::engine;
 use crate::next::CUstream;
+use crate::next::c10::{self, Thrown};
 use base::api::Api;
+use base::cuda::DriverError;
 
-/// Memory for a tensor; `NULL` for 0 bytes. Also `NULL` if the request fails: stderr then says why, because PyTorch
-/// does not check for `NULL`.
-#[unsafe(no_mangle)]
-pub extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstream) -> *mut c_void {
+/// Memory for a tensor; null for 0 bytes. If the request fails, `thrown` says what to throw.
+extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut Thrown) -> *mut c_void {
+    *thrown = Thrown::NOTHING;
     let Ok(bytes @ 1..) = usize::try_from(size) else {
         return ptr::null_mut();
     };
     let Some(call) = engine::enter(Api::vramshim_torch_alloc) else {
+        *thrown = c10::runtime_error(c"vramshim serves no memory in this process, but is PyTorch's allocator");
         return ptr::null_mut();
     };
     match call.allocate_for_stream(bytes, device, stream as usize) {
         Ok(address) => address as *mut c_void,
         Err(problem) => {
-            call.explain_refusal(bytes as u64, device, problem);
+            let reason = call.explain_refusal(bytes as u64, device, problem);
+            let message = CString::new(reason).unwrap_or_default();
+            *thrown = match problem {
+                DriverError::OUT_OF_MEMORY => c10::out_of_memory_error(&message),
+                _ => c10::runtime_error(&message),
+            };
+            if thrown.is_nothing() {
+                tracing::error!("{}; the caller gets a null pointer", message.to_string_lossy());
+            }
             ptr::null_mut()
         }
     }
 }
 
+/// Memory for a tensor; `NULL` for 0 bytes. If the request fails, throws an exception of PyTorch's. `NULL` if PyTorch
+/// is not loaded; stderr then says why.
+///
+/// # Safety
+/// The caller can be unwound, as C++ code can.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstream) -> *mut c_void {
+    naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 56", // room for `Thrown`; a call needs the stack at a multiple of 16
+        ".cfi_adjust_cfa_offset 56",
+        "mov rcx, rsp",
+        "call {allocate}",
+        "mov r11, [rsp]",
+        "mov rdi, [rsp + 8]",
+        "mov rsi, [rsp + 16]",
+        "mov rdx, [rsp + 24]",
+        "mov rcx, [rsp + 32]",
+        "add rsp, 56",
+        ".cfi_adjust_cfa_offset -56",
+        "test r11, r11",
+        "jz 2f",
+        "jmp r11",
+        "2: ret",
+        ".cfi_endproc",
+        allocate = sym allocate,
+    )
+}
+
+/// As above.
+///
+/// # Safety
+/// As above.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vramshim_torch_alloc(size: isize, device: i32, stream: CUstream) -> *mut c_void {
+    naked_asm!(
+        ".cfi_startproc",
+        "sub sp, sp, #64",
+        ".cfi_adjust_cfa_offset 64",
+        "str x30, [sp, #48]",
+        ".cfi_offset x30, -16",
+        "mov x3, sp",
+        "bl {allocate}",
+        "ldr x16, [sp]",
+        "ldr x30, [sp, #48]",
+        ".cfi_restore x30",
+        "cbz x16, 2f",
+        "ldp x0, x1, [sp, #8]",
+        "ldp x2, x3, [sp, #24]",
+        "2:",
+        "add sp, sp, #64",
+        ".cfi_adjust_cfa_offset -64",
+        "cbz x16, 3f",
+        "br x16",
+        "3: ret",
+        ".cfi_endproc",
+        allocate = sym allocate,
+    )
+}
+
 /// Takes back memory that `vramshim_torch_alloc` returned. `stream` is the stream that used it.
 #[unsafe(no_mangle)]
-pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, _size: isize, device: i32, stream: CUstream) {
+pub extern "C" fn vramshim_torch_free(pointer: *mut c_void, size: isize, device: i32, stream: CUstream) {
     if !pointer.is_null()
         && let Some(call) = engine::enter_running(Api::vramshim_torch_free)
     {
-        call.free_for_stream(pointer as u64, device, stream as usize);
+        call.free_for_stream(pointer as u64, size.max(0) as u64, device, stream as usize);
     }
 }
 
@@ -44,5 +124,93 @@ pub extern "C" fn vramshim_torch_record_stream(pointer: *mut c_void, stream: CUs
         && let Some(call) = engine::enter(Api::vramshim_torch_alloc)
     {
         call.used_on_another_stream(pointer as u64, stream as usize);
+    }
+}
+
+/// `torch.cuda.empty_cache` (`set_reset_fn`): gives idle memory of all devices back.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_empty_cache() {
+    if let Some(engine) = engine::running() {
+        engine.release_idle_everywhere();
+    }
+}
+
+/// `torch.cuda.set_per_process_memory_fraction` in bytes: what tensors of a device may hold together.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_allow(device: i32, bytes: u64) {
+    if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
+        call.allow_tensors(device, bytes);
+    }
+}
+
+/// A capture begins to allocate from the private pool `first`, `second` of PyTorch (`set_begin_allocate_to_pool`).
+/// PyTorch passes a pair of numbers, which has the registers of two arguments, and a filter, which is not needed.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_begin_pool(device: i32, first: u64, second: u64, _filter: *mut c_void) {
+    if let Some(call) = engine::enter(Api::vramshim_torch_alloc) {
+        call.pool_begins((device, first, second));
+    }
+}
+
+/// The capture allocates from this pool no longer (`set_end_allocate_to_pool_fn`).
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_end_pool(device: i32, first: u64, second: u64) {
+    if let Some(call) = engine::enter_running(Api::vramshim_torch_alloc) {
+        call.pool_ends((device, first, second));
+    }
+}
+
+/// A graph that was captured with this pool is gone (`set_release_pool`).
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_release_pool(device: i32, first: u64, second: u64) {
+    if let Some(call) = engine::enter_running(Api::vramshim_torch_free) {
+        call.graph_gone((device, first, second));
+    }
+}
+
+/// PyTorch uses another allocator from now on; its reports of streams go there.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_replaced() {
+    if let Some(engine) = engine::running() {
+        engine.torch_replaced();
+    }
+}
+
+/// The figures of `torch.cuda.memory_stats_as_nested_dict` as JSON; the arguments and the result are as for
+/// `vramshim_account`.
+///
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_torch_stats(device: i32, buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(|| "{}".to_owned(), |engine| engine.torch_stats(device));
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+}
+
+/// The segments and blocks of `torch.cuda.memory_snapshot` as JSON; as for `vramshim_torch_stats`.
+///
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_torch_snapshot(buffer: *mut c_char, capacity: usize) -> usize {
+    let text = engine::running().map_or_else(|| "{\"segments\":[]}".to_owned(), |engine| engine.torch_snapshot());
+    // SAFETY: the same contract.
+    unsafe { copy_out(text.as_bytes(), buffer, capacity) }
+}
+
+/// `torch.cuda.reset_peak_memory_stats`
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_reset_peaks(device: i32) {
+    if let Some(engine) = engine::running() {
+        engine.torch_reset_peaks(device);
+    }
+}
+
+/// `torch.cuda.reset_accumulated_memory_stats`
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_reset_sums(device: i32) {
+    if let Some(engine) = engine::running() {
+        engine.torch_reset_sums(device);
     }
 }

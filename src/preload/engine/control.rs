@@ -119,6 +119,13 @@ impl Engine {
         self.pools.release_idle(device)
     }
 
+    /// Gives memory without live blocks back, of all devices that the job has used.
+    pub fn release_idle_everywhere(&self) {
+        for device in self.state.measurements.used_devices() {
+            self.pools.release_idle(device);
+        }
+    }
+
     /// The totals of every class that was ever used, on every device and the host, as JSON.
     pub fn totals_as_json(&self) -> String {
         self.refresh();

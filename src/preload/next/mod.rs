@@ -2,11 +2,12 @@
 //!
 //! `signatures` lists the driver functions and `nvml` those of NVML. `symbols` finds a function by name, in the loaded
 //! objects that `elf` reads. `contexts` has calls that are made in a given context, and `abilities` what the layer is and
-//! has. A function that the next layer does
-//! not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because `dlsym` and
-//! `cuGetProcAddress` ask the next layer first.
+//! has. `c10` makes exceptions of PyTorch. A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND`
+//! here. The hook of such a function is never handed out, because `dlsym` and `cuGetProcAddress` ask the next layer
+//! first.
 
 mod abilities;
+pub mod c10;
 mod contexts;
 pub mod elf;
 pub mod nvml;

@@ -10,8 +10,8 @@ use std::ffi::{c_char, c_void};
 pub use cudarc::driver::sys::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC, CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
     CUDA_MEM_ALLOC_NODE_PARAMS, CUarray, CUcontext, CUdevice, CUdeviceptr, CUevent, CUexternalMemory, CUgraph,
-    CUgraphExec, CUgraphNode, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps, CUmemoryPool,
-    CUmipmappedArray, CUstream, CUuuid,
+    CUgraphExec, CUgraphNode, CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemLocation, CUmemPoolProps,
+    CUmemoryPool, CUmipmappedArray, CUstream, CUuuid,
 };
 
 use super::slot::Slot;
@@ -81,6 +81,10 @@ macro_rules! hooked_driver_functions {
             cuMemPoolCreate(out: *mut CUmemoryPool, properties: *const CUmemPoolProps);
             cuMemPoolDestroy(pool: CUmemoryPool);
             cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+            cuMemPoolImportFromShareableHandle(out: *mut CUmemoryPool, handle: *mut c_void, kind: u32, flags: u64);
+            cuMemGetDefaultMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32);
+            cuMemGetMemPool(out: *mut CUmemoryPool, location: *mut CUmemLocation, kind: u32);
+            cuMemSetMemPool(location: *mut CUmemLocation, kind: u32, pool: CUmemoryPool);
             cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: u32, value: *mut c_void);
             cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void);
             cuStreamSynchronize(stream: CUstream);

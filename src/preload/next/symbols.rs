@@ -200,6 +200,17 @@ fn open(name: &CStr, flags: c_int) -> *mut c_void {
     unsafe { libc::dlopen(name.as_ptr(), RTLD_NOW | flags) }
 }
 
+/// A symbol of a library, or of a library that it needs, if the library is loaded already.
+pub fn in_loaded_library(library: &CStr, name: &CStr) -> Option<*mut c_void> {
+    let handle = open(library, RTLD_NOLOAD);
+    if handle.is_null() {
+        return None;
+    }
+    // SAFETY: the handle comes from `dlopen`. It is not closed, so the symbol stays valid.
+    let found = unsafe { symbol_in(handle, name) };
+    (!found.is_null()).then_some(found)
+}
+
 /// A handle of the object that holds `address`, if that is still loaded.
 fn open_again(address: *mut c_void) -> *mut c_void {
     let mut path = [0u8; libc::PATH_MAX as usize];

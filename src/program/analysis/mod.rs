@@ -22,4 +22,5 @@ pub mod running;
 pub mod side_by_side;
 mod slack;
 pub mod space;
+pub mod tensors;
 pub mod watch;

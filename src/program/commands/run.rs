@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   vramshim run -- python train.py
   vramshim run --strategy auto_growth --dir /data/journals -- torchrun --nproc-per-node 8 train.py
+  vramshim run --strategy auto_growth --torch allocator -- python train.py
   vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
   vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed
 

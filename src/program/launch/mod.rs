@@ -1,7 +1,8 @@
-//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the simulated GPU; and the
-//! probes that `doctor` starts.
+//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the Python part, the
+//! simulated GPU; and the probes that `doctor` starts.
 
 pub mod library;
 pub mod options;
 pub mod probes;
+pub mod python;
 pub mod simulator;

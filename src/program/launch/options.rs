@@ -9,6 +9,7 @@ use config::{ConfigError, table};
 use policy::Strategy;
 
 use super::library::{find_library, preload};
+use super::python::Torch;
 use super::simulator::Simulator;
 use crate::failure::Failure;
 
@@ -35,6 +36,10 @@ pub struct JobOptions {
     /// Folder of the shared accounts; processes that name the same folder share the limit
     #[arg(long, value_name = "FOLDER")]
     accounts: Option<PathBuf>,
+
+    /// What happens in a job that imports PyTorch [default: PyTorch keeps its allocator, and the journal has no tensors]
+    #[arg(long, value_name = "MODE")]
+    torch: Option<Torch>,
 
     /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
     #[arg(long, value_name = "SIZE")]
@@ -78,7 +83,9 @@ impl JobOptions {
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
     pub fn environment(&self) -> Result<Variables, Failure> {
         let mut environment = self.variables()?;
-        let mut preloads = vec![find_library(self.library.as_deref())?];
+        let library = find_library(self.library.as_deref())?;
+        environment.extend(self.for_python(&library)?);
+        let mut preloads = vec![library];
         if let Some((simulator, variables)) = self.simulator()? {
             preloads.extend(simulator.preloads());
             environment.extend(variables);
@@ -87,7 +94,12 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// The variables for the options, without `--library` and `--sim`.
+    /// The variables of `--torch` for a job under the library at `library`.
+    pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
+        self.torch.map_or(Ok(Vec::new()), |torch| torch.variables(library))
+    }
+
+    /// The variables for the options, without `--library`, `--torch` and `--sim`.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {

@@ -5,4 +5,5 @@ pub mod job_page;
 pub mod progress;
 pub mod reconciliation;
 pub mod table;
+pub mod tensors;
 pub mod variables;

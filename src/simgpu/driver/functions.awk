@@ -6,6 +6,7 @@ function since(base, generation) {
     if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
     if (base == "cuMemGetHandleForAddressRange") return 11070
     if (base == "cuMemcpyBatchAsync") return generation == 2 ? 13000 : 12080
+    if (base ~ /^cuMem(Get|GetDefault|Set)MemPool$/) return 13000
     if (base == "cuCtxRecordEvent") return 12050
     if (base == "cuStreamBeginRecaptureToGraph") return 13030
     if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020

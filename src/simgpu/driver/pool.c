@@ -1,6 +1,8 @@
 /* Stream-ordered memory. A pool takes physical memory in steps. It gives memory above its release threshold back when
  * the device is synchronised, or when another request needs memory. */
 #include "sim.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 static struct Pool defaults[MAX_DEVICES];
 static struct Pool *current_pool[MAX_DEVICES];
@@ -52,7 +54,7 @@ static void to_nothing(struct Pool *pool, void *released)
     shrink(pool, 0);
     *(uint64_t *)released += before - pool->reserved;
 }
-static void add_reserved(struct Pool *pool, void *sum) { *(uint64_t *)sum += pool->reserved; }
+static void add_reserved(struct Pool *pool, void *sum) { *(uint64_t *)sum += pool->imported ? 0 : pool->reserved; }
 static void forget(struct Pool *pool, void *unused) { (void)unused; pool->used = 0; shrink(pool, 0); }
 
 void pools_synchronised(int device) { each_pool(device, to_threshold, NULL); }
@@ -68,7 +70,7 @@ bool device_take(int device, uint64_t bytes, struct extent **extents)
 
 static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struct Context *context, const char *api)
 {
-    REQUIRE(out && size && pool_valid(pool));
+    REQUIRE(out && size && pool_valid(pool) && !pool->imported);
     uint64_t chunk = config()->pool_chunk, free_now = pool->reserved - pool->used;
     if (size > free_now) {
         uint64_t more = (size - free_now + chunk - 1) / chunk * chunk;
@@ -213,7 +215,86 @@ API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) { ENTER("cuD
 API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) { ENTER("cuDeviceSetMemPool"); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; REQUIRE(pool && pool_valid(pool)); current_pool[device] = pool; return CUDA_SUCCESS; }
 API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) { (void)access, (void)count; ENTER("cuMemPoolSetAccess"); REQUIRE(pool && pool_valid(pool)); return CUDA_SUCCESS; }
 API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location) { (void)location; ENTER("cuMemPoolGetAccess"); REQUIRE(flags && pool && pool_valid(pool)); *flags = 3; return CUDA_SUCCESS; }
-API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags) { (void)out, (void)pool, (void)type, (void)flags; return CUDA_ERROR_NOT_SUPPORTED; }
-API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags) { (void)out, (void)handle, (void)type, (void)flags; return CUDA_ERROR_NOT_SUPPORTED; }
+
+/* The pools that CUDA 13 hands out for a location and a type of memory, besides those of pinned memory on a device. */
+static struct Place {
+    CUmemLocation location;
+    int type;
+    struct Pool *pool, *current;
+    struct Place *next;
+} *places;
+
+static CUresult place_of(const CUmemLocation *location, int type, struct Place **found)
+{
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED, on_device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+    REQUIRE(managed || type == CU_MEM_ALLOCATION_TYPE_PINNED);
+    REQUIRE(location->type != CU_MEM_LOCATION_TYPE_NONE || managed);
+    REQUIRE(location->type >= CU_MEM_LOCATION_TYPE_NONE && location->type <= CU_MEM_LOCATION_TYPE_HOST_NUMA);
+    if (on_device && !device_valid(location->id)) return CUDA_ERROR_INVALID_DEVICE;
+    int id = on_device || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ? location->id : 0;
+    for (struct Place *p = places; p; p = p->next)
+        if (p->location.type == location->type && p->location.id == id && p->type == type) return *found = p, CUDA_SUCCESS;
+    struct Place *place = calloc(1, sizeof *place);
+    struct Pool *pool = on_device && !managed ? default_pool(id) : calloc(1, sizeof *pool);
+    if (!pool->is_default) {
+        pool->device = on_device ? id : -1;
+        pool->is_default = true;
+        pool->next = pools;
+        pools = pool;
+    }
+    *place = (struct Place){{location->type, id}, type, pool, pool, places};
+    places = place;
+    *found = place;
+    return CUDA_SUCCESS;
+}
+
+#define PLACE(name)                                                        \
+    struct Place *place;                                                   \
+    ENTER(name);                                                           \
+    REQUIRE(location);                                                     \
+    CUresult wrong = place_of(location, type, &place);                     \
+    if (wrong) return wrong
+
+API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type) { PLACE("cuMemGetDefaultMemPool"); REQUIRE(out); *out = place->pool; return CUDA_SUCCESS; }
+API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type) { PLACE("cuMemGetMemPool"); REQUIRE(out); *out = place->current; return CUDA_SUCCESS; }
+API CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+    PLACE("cuMemSetMemPool");
+    REQUIRE(pool && pool_valid(pool) && pool->device == place->pool->device);
+    place->current = pool;
+    return CUDA_SUCCESS;
+}
+
+/* What an importing process learns of a pool. */
+struct shared_pool { int device; uint64_t reserved; };
+
+API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemPoolExportToShareableHandle");
+    REQUIRE(out && pool && pool_valid(pool) && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    struct shared_pool shared = {pool->device, pool->reserved};
+    int fd = memfd_create("pool", MFD_CLOEXEC);
+    REQUIRE(fd >= 0 && write(fd, &shared, sizeof shared) == sizeof shared);
+    *(int *)out = fd;
+    return CUDA_SUCCESS;
+}
+/* An imported pool shows what its owner has reserved, and allocates nothing. */
+API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
+{
+    (void)flags;
+    ENTER("cuMemPoolImportFromShareableHandle");
+    struct shared_pool shared;
+    REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    REQUIRE(pread((int)(intptr_t)handle, &shared, sizeof shared, 0) == sizeof shared);
+    struct Pool *pool = calloc(1, sizeof *pool);
+    pool->device = -1;
+    pool->imported = true;
+    pool->reserved = shared.reserved;
+    pool->next = pools;
+    pools = pool;
+    *out = pool;
+    return CUDA_SUCCESS;
+}
 API CUresult cuMemPoolExportPointer(void *out, CUdeviceptr address) { (void)out, (void)address; return CUDA_ERROR_NOT_SUPPORTED; }
 API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, void *data) { (void)out, (void)pool, (void)data; return CUDA_ERROR_NOT_SUPPORTED; }

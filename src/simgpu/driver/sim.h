@@ -244,7 +244,7 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
 /* ---- pool.c */
 struct Pool {
     int device; /* -1: host */
-    bool is_default;
+    bool is_default, imported;
     uint64_t threshold, reserved, reserved_high, used, used_high;
     struct extent *extents;
     struct Pool *next;

@@ -12,7 +12,7 @@ use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, check};
+use base::cuda::{CudaResult, HOST_DEVICE, check};
 use base::identity::thread_number;
 use base::sync::lock;
 
@@ -53,12 +53,28 @@ pub enum Waited {
 
 struct DriverPool {
     handle: u64,
+    /// `HOST_DEVICE` for a pool of host memory, and for managed memory without a preferred location.
     device: i16,
+    /// Another process has the pool's memory. The pool is known, and its memory not counted here.
+    is_imported: bool,
     /// Bytes. Changes only while the pool is locked.
     reserved: AtomicU64,
     frees: Mutex<HashSet<Place>>,
     /// Whether the pool is destroyed. Locked while the pool is asked.
     is_gone: Mutex<bool>,
+}
+
+impl DriverPool {
+    fn new(handle: u64, device: i16, is_imported: bool) -> Arc<DriverPool> {
+        Arc::new(DriverPool {
+            handle,
+            device,
+            is_imported,
+            reserved: AtomicU64::new(0),
+            frees: Mutex::default(),
+            is_gone: Mutex::new(false),
+        })
+    }
 }
 
 #[derive(Default)]
@@ -89,16 +105,14 @@ impl DriverPools {
     pub fn note(&self, pool: CUmemoryPool, device: i16) -> i16 {
         self.is_used.store(true, Ordering::Relaxed);
         let handle = pool as u64;
-        let new = || {
-            Arc::new(DriverPool {
-                handle,
-                device,
-                reserved: AtomicU64::new(0),
-                frees: Mutex::default(),
-                is_gone: Mutex::new(false),
-            })
-        };
+        let new = || DriverPool::new(handle, device, false);
         lock(&self.known).entry(handle).or_insert_with(new).device
+    }
+
+    /// Notes a pool that another process shares.
+    pub fn note_imported(&self, pool: CUmemoryPool) {
+        let handle = pool as u64;
+        lock(&self.known).insert(handle, DriverPool::new(handle, HOST_DEVICE, true));
     }
 
     /// The device of a pool that is known.
@@ -185,7 +199,7 @@ impl DriverPools {
     /// Asks pools what they have reserved, and books the difference.
     fn ask(&self, state: &State, api: Api, pools: &[Arc<DriverPool>], mut granted: Option<&mut Grant>) {
         let mut changed = HashSet::new();
-        for pool in pools {
+        for pool in pools.iter().filter(|pool| !pool.is_imported) {
             let is_gone = lock(&pool.is_gone);
             let mut now = 0u64;
             let out = (&raw mut now).cast();
@@ -219,7 +233,7 @@ impl DriverPools {
 
     /// Lets the pools of a device give back what they hold free.
     pub fn trim(&self, device: i16) {
-        for pool in self.select(|pool| pool.device == device) {
+        for pool in self.select(|pool| pool.device == device && !pool.is_imported) {
             let is_gone = lock(&pool.is_gone);
             if !*is_gone {
                 // SAFETY: the pool is not destroyed while it is locked.

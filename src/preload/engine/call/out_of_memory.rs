@@ -17,6 +17,15 @@ impl Engine {
         if !count.is_power_of_two() {
             return;
         }
+        let text = self.out_of_memory_report(device, requested);
+        match count {
+            1 => warn!("{text}"),
+            _ => warn!("{text} (failure {count})"),
+        }
+    }
+
+    /// Why a request failed, and what is known of the device's memory.
+    pub(super) fn out_of_memory_report(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
         let (mut free, mut total) = (0usize, 0usize);
@@ -56,9 +65,6 @@ impl Engine {
                 in_units(quota.used())
             );
         }
-        match count {
-            1 => warn!("{text}"),
-            _ => warn!("{text} (failure {count})"),
-        }
+        text
     }
 }

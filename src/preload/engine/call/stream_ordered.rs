@@ -10,7 +10,7 @@ use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next::{self, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
+use crate::next::{self, CUmemLocation, CUmemPoolProps, CUmemoryPool, CUstream, LOCATION_DEVICE, STREAM_PER_THREAD};
 use base::api::{Api, Class};
 use base::cuda::{CudaResult, DriverError, HOST_DEVICE, MAX_DEVICES, check};
 use quota::Refusal;
@@ -155,16 +155,60 @@ impl Call {
         // SAFETY: the job's own arguments go to the function that the job called.
         check(unsafe { next::cuMemPoolCreate(out, properties) })?;
         if !out.is_null() && !properties.is_null() {
-            // SAFETY: both are readable after success. The enum is read as a number.
-            let (pool, device) = unsafe {
-                let location = &raw const (*properties).location;
-                let device = match (&raw const (*location).type_).cast::<u32>().read() {
-                    LOCATION_DEVICE => (*location).id as i16,
-                    _ => HOST_DEVICE,
-                };
-                (*out, device)
-            };
+            // SAFETY: both are readable after success.
+            let (pool, device) = unsafe { (*out, device_at(&raw const (*properties).location)) };
             self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemGetDefaultMemPool` and `cuMemGetMemPool`: a pool that the job did not create, of a device or of the host.
+    ///
+    /// # Safety
+    /// `out` is null or writable, `location` null or readable.
+    pub unsafe fn gets_pool(
+        &self,
+        out: *mut CUmemoryPool,
+        location: *const CUmemLocation,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
+        ask()?;
+        if !out.is_null() && !location.is_null() {
+            // SAFETY: both are readable after success.
+            let (pool, device) = unsafe { (*out, device_at(location)) };
+            self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemSetMemPool`: the pool's location is the one that is named.
+    ///
+    /// # Safety
+    /// `location` is null or readable.
+    pub unsafe fn sets_pool(
+        &self,
+        pool: CUmemoryPool,
+        location: *const CUmemLocation,
+        ask: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
+        ask()?;
+        if !location.is_null() {
+            // SAFETY: by contract.
+            let device = unsafe { device_at(location) };
+            self.engine.stream_ordered.note(pool, device);
+        }
+        Ok(())
+    }
+
+    /// `cuMemPoolImportFromShareableHandle`: the process that shares the pool counts its memory.
+    ///
+    /// # Safety
+    /// `out` is null or writable.
+    pub unsafe fn imports_pool(&self, out: *mut CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
+        ask()?;
+        if !out.is_null() {
+            // SAFETY: it is readable after success.
+            self.engine.stream_ordered.note_imported(unsafe { *out });
         }
         Ok(())
     }
@@ -173,6 +217,20 @@ impl Call {
     pub fn destroy_pool(&self, pool: CUmemoryPool, ask: impl FnOnce() -> CudaResult) -> CudaResult {
         let engine = self.engine;
         engine.stream_ordered.destroy(engine.state, self.api(), pool, ask)
+    }
+}
+
+/// The device of a location, or `HOST_DEVICE`.
+///
+/// # Safety
+/// `location` is readable.
+unsafe fn device_at(location: *const CUmemLocation) -> i16 {
+    // SAFETY: by contract. The enum is read as a number.
+    unsafe {
+        match (&raw const (*location).type_).cast::<u32>().read() {
+            LOCATION_DEVICE => (*location).id as i16,
+            _ => HOST_DEVICE,
+        }
     }
 }
 

@@ -7,11 +7,13 @@
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
+//! - `contents`: what the pools hold, for a list of it
 //! - `thread_pool`: the pool that a thread remembers; `pool`: the type; `registry` and `pages`: the lists of all pools
 
 pub mod abilities;
 mod access;
 mod contention;
+pub mod contents;
 mod growth;
 mod idle;
 mod pages;

@@ -8,7 +8,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use dashmap::DashMap;
 
 use super::allocation::{Allocation, Key};
-use super::totals::{DeviceTotals, Readings, Sum, Totals, Usage};
+use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals, Usage};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
 use policy::Block;
@@ -69,6 +69,11 @@ impl Ledger {
         &self.devices[index]
     }
 
+    /// The history of a device's reserved linear memory.
+    pub fn linear(&self, device: i16) -> &Reserved {
+        &self.device(device).linear
+    }
+
     /// Changes the totals of a class and, if the class is memory of the device, those of the device.
     fn change(&self, device: i16, class: Class, change: impl Fn(&Totals, &Sum)) {
         let totals = self.device(device);
@@ -97,20 +102,30 @@ impl Ledger {
     /// Returns the allocation that had this key before, if there was one. The driver gave the name out again, so the old
     /// allocation is gone.
     pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
+        if allocation.class == Class::Linear {
+            self.linear(allocation.device).obtained(allocation.reserved);
+        }
         self.change(allocation.device, allocation.class, |totals, pooled| {
             totals.add(&allocation, pooled)
         });
         let stale = self.live.insert(key, allocation)?;
-        self.change(stale.device, stale.class, |totals, _| totals.subtract(&stale));
+        self.gone(&stale);
         Some(stale)
     }
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {
         let (_, allocation) = self.live.remove(&key)?;
-        self.change(allocation.device, allocation.class, |totals, _| {
-            totals.subtract(&allocation)
-        });
+        self.gone(&allocation);
         Some(allocation)
+    }
+
+    fn gone(&self, allocation: &Allocation) {
+        if allocation.class == Class::Linear {
+            self.linear(allocation.device).returned(allocation.reserved);
+        }
+        self.change(allocation.device, allocation.class, |totals, _| {
+            totals.subtract(allocation)
+        });
     }
 
     pub fn get(&self, key: Key) -> Option<Allocation> {
@@ -128,10 +143,12 @@ impl Ledger {
 
     /// A policy obtained a segment of `bytes` from the next layer.
     pub fn segment_obtained(&self, device: i16, bytes: u64) {
+        self.linear(device).obtained(bytes);
         self.change(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
     }
 
     pub fn segment_returned(&self, device: i16, bytes: u64) {
+        self.linear(device).returned(bytes);
         self.change(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
     }
 

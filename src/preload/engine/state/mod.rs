@@ -5,6 +5,7 @@
 pub mod allocation;
 pub mod captures;
 pub mod context_work;
+pub mod counter;
 pub mod frees_in_flight;
 pub mod ledger;
 pub mod limits;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::allocation::Allocation;
+use super::counter::{Counter, History};
 use base::api::Class;
 use base::sync::lock;
 use policy::Block;
@@ -198,6 +199,54 @@ impl Totals {
     }
 }
 
+/// The linear memory that was obtained from the next layer and given back, with what became of it.
+#[derive(Default)]
+pub struct Reserved {
+    bytes: Counter,
+    /// Pieces: segments of policies, and allocations that the next layer served.
+    segments: Counter,
+}
+
+/// What `Reserved` says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReservedHistory {
+    pub bytes: History,
+    pub segments: History,
+}
+
+impl Reserved {
+    pub fn obtained(&self, bytes: u64) {
+        if bytes > 0 {
+            self.bytes.add(bytes);
+            self.segments.add(1);
+        }
+    }
+
+    pub fn returned(&self, bytes: u64) {
+        if bytes > 0 {
+            self.bytes.subtract(bytes);
+            self.segments.subtract(1);
+        }
+    }
+
+    pub fn read(&self) -> ReservedHistory {
+        ReservedHistory {
+            bytes: self.bytes.read(),
+            segments: self.segments.read(),
+        }
+    }
+
+    pub fn reset_peaks(&self) {
+        self.bytes.reset_peak();
+        self.segments.reset_peak();
+    }
+
+    pub fn reset_sums(&self) {
+        self.bytes.reset_sums();
+        self.segments.reset_sums();
+    }
+}
+
 /// The totals of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceTotals {
@@ -206,6 +255,8 @@ pub struct DeviceTotals {
     /// All classes together that are memory of this device; in the host's entry, memory of the host.
     all: Totals,
     classes: [Totals; Class::ALL.len()],
+    /// The history of reserved linear memory, whose peak and sums a job may reset.
+    pub linear: Reserved,
     usages: RwLock<Vec<&'static Usage>>,
     /// The number of entries in `usages`, readable without the lock.
     pools: AtomicUsize,

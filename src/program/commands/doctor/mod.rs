@@ -153,7 +153,10 @@ impl Doctor {
             stand_ins = simulator.preloads();
         }
         let library = match find_library(self.options.library.as_deref()) {
-            Ok(library) => Some(library),
+            Ok(library) => {
+                variables.extend(self.options.for_python(&library)?);
+                Some(library)
+            }
             Err(failure) => {
                 findings.problem(
                     "library",

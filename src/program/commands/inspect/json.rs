@@ -12,15 +12,21 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
+use crate::analysis::tensors::Tensors;
 use crate::render::format;
 use crate::render::reconciliation::{differences_json, process_json};
+use crate::render::tensors;
 
-pub fn write(out: &mut impl Write, jobs: &[Job]) -> io::Result<()> {
+pub fn write(out: &mut impl Write, jobs: &[Job], recorded: impl Fn(&Job) -> Option<Tensors>) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
     for (place, job) in jobs.iter().enumerate() {
         out.write_all(if place == 0 { b"\n" } else { b",\n" })?;
-        serde_json::to_writer(&mut *out, &describe(job))?;
+        let mut description = describe(job);
+        if let Some(tensors) = recorded(job) {
+            description["tensors"] = tensors::as_json(&tensors);
+        }
+        serde_json::to_writer(&mut *out, &description)?;
     }
     writeln!(out, "\n]}}")
 }

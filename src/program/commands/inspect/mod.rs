@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::analysis::job::Job;
+use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
 use crate::render::format;
 use crate::render::job_page::JobPage;
+use crate::render::tensors as tensors_page;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,23 +89,43 @@ impl Inspect {
     fn print(&self, jobs: &[Job]) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
-            json::write(&mut out, jobs)?;
+            json::write(&mut out, jobs, recorded)?;
         } else {
             let page = JobPage {
                 top: self.top,
                 bold: format::styled(),
             };
             match jobs {
-                [job] => page.job(&mut out, job)?,
+                [job] => self.page(&mut out, &page, job)?,
                 _ => {
                     text::overview(&mut out, jobs, page.bold)?;
                     for job in jobs.iter().filter(|_| self.all) {
                         writeln!(out)?;
-                        page.job(&mut out, job)?;
+                        self.page(&mut out, &page, job)?;
                     }
                 }
             }
         }
         out.flush()
     }
+
+    /// A job in full, with PyTorch's tensors if they were recorded.
+    fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
+        page.job(out, job)?;
+        match recorded(job) {
+            Some(tensors) => tensors_page::page(out, &tensors, self.top, page.bold),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The tensors that were recorded beside the job's journal. A file that cannot be read is named on stderr.
+fn recorded(job: &Job) -> Option<Tensors> {
+    tensors::load(&job.path).unwrap_or_else(|error| {
+        eprintln!(
+            "vramshim: the tensors beside {} cannot be read: {error}",
+            job.path.display()
+        );
+        None
+    })
 }

@@ -1,0 +1,49 @@
+//! The file of PyTorch's tensors, which lies beside a journal and has its name with another ending.
+//!
+//! `src/python/vramshim/record.py` writes the file, `reader/tensors.rs` reads it. It is text: one line for each
+//! event, with fields between tabs. The first field names the kind of the line. Inside a field, tab, line feed and
+//! backslash are written `\t`, `\n` and `\\`. docs/journal-format.md describes the fields.
+
+/// The ending of the file's name.
+pub const TENSORS_EXTENSION: &str = "tensors";
+/// The first field of the first line.
+pub const TENSORS_MAGIC: &str = "vramshim-tensors";
+pub const TENSORS_VERSION: u64 = 1;
+
+/// One entry of a Python stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Frame {
+    pub file: String,
+    pub line: u64,
+    pub function: String,
+}
+
+/// One line of the file. Times are microseconds since 1970, sizes are bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TensorLine {
+    /// `T`: the stack `number`, innermost frame first. Stacks are numbered from 0 in the order of the file.
+    Stack { number: u64, frames: Vec<Frame> },
+    /// `A`: a tensor was allocated, by the code of this stack.
+    Allocated {
+        time_us: u64,
+        device: i16,
+        address: u64,
+        size: u64,
+        stack: u64,
+    },
+    /// `F`: the tensor at this address was freed.
+    Freed { time_us: u64, device: i16, address: u64 },
+    /// `S`: PyTorch obtained a segment.
+    SegmentObtained { device: i16, address: u64, size: u64 },
+    /// `U`: PyTorch gave a segment back.
+    SegmentReturned { device: i16, address: u64, size: u64 },
+    /// `O`: PyTorch had no memory for `size` bytes.
+    OutOfMemory {
+        time_us: u64,
+        device: i16,
+        size: u64,
+        stack: u64,
+    },
+    /// `D`: all events until this time are above, except the lost ones.
+    Drained { time_us: u64, recorded: u64, lost: u64 },
+}

@@ -1,0 +1,222 @@
+//! Reads the file of PyTorch's tensors beside a journal (`format::tensors`). Its process may be running or killed.
+//!
+//! A line that is not complete or cannot be understood is counted and left out.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use crate::format::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
+
+/// No line of a job is longer; a longer one is damage.
+const LONGEST_LINE_BYTES: u64 = 1 << 20;
+
+pub struct TensorFile {
+    reader: BufReader<File>,
+    /// The version of PyTorch.
+    pub torch: String,
+    /// Lines that could not be understood.
+    pub damaged: u64,
+}
+
+fn unescaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' => match letters.next() {
+                Some('t') => out.push('\t'),
+                Some('n') => out.push('\n'),
+                Some(other) => out.push(other),
+                None => {}
+            },
+            letter => out.push(letter),
+        }
+    }
+    out
+}
+
+fn frames(fields: &[&str]) -> Option<Vec<Frame>> {
+    let triples = fields.chunks(3).map(|triple| match triple {
+        [file, line, function] => Some(Frame {
+            file: unescaped(file),
+            line: line.parse().ok()?,
+            function: unescaped(function),
+        }),
+        _ => None,
+    });
+    triples.collect()
+}
+
+/// The line without its line feed. `None` if it cannot be understood.
+fn parse(line: &str) -> Option<TensorLine> {
+    let mut fields = line.split('\t');
+    let kind = fields.next()?;
+    let fields: Vec<&str> = fields.collect();
+    if kind == "T" {
+        let (number, rest) = fields.split_first()?;
+        return Some(TensorLine::Stack {
+            number: number.parse().ok()?,
+            frames: frames(rest)?,
+        });
+    }
+    let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    let time_us = number(0)?;
+    if kind == "D" {
+        return Some(TensorLine::Drained {
+            time_us,
+            recorded: number(1)?,
+            lost: number(2)?,
+        });
+    }
+    let device: i16 = fields.get(1)?.parse().ok()?;
+    Some(match kind {
+        "A" => TensorLine::Allocated {
+            time_us,
+            device,
+            address: number(2)?,
+            size: number(3)?,
+            stack: number(5)?,
+        },
+        "F" => TensorLine::Freed {
+            time_us,
+            device,
+            address: number(2)?,
+        },
+        "S" => TensorLine::SegmentObtained {
+            device,
+            address: number(2)?,
+            size: number(3)?,
+        },
+        "U" => TensorLine::SegmentReturned {
+            device,
+            address: number(2)?,
+            size: number(3)?,
+        },
+        "O" => TensorLine::OutOfMemory {
+            time_us,
+            device,
+            size: number(2)?,
+            stack: number(3)?,
+        },
+        _ => return None,
+    })
+}
+
+impl TensorFile {
+    /// The path of the file that belongs to a journal.
+    pub fn beside(journal: &Path) -> PathBuf {
+        journal.with_extension(TENSORS_EXTENSION)
+    }
+
+    /// Opens the file; `None` if there is none.
+    pub fn open(path: &Path) -> io::Result<Option<TensorFile>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut opened = TensorFile {
+            reader: BufReader::new(file),
+            torch: String::new(),
+            damaged: 0,
+        };
+        let head = opened.line()?.unwrap_or_default();
+        let fields: Vec<&str> = head.split('\t').collect();
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
+        match fields[..] {
+            [TENSORS_MAGIC, version, _, torch, ..] => match version.parse() {
+                Ok(TENSORS_VERSION) => opened.torch = unescaped(torch),
+                _ => return Err(wrong("a newer vramshim wrote this file")),
+            },
+            _ => return Err(wrong("not a file of PyTorch's tensors")),
+        }
+        Ok(Some(opened))
+    }
+
+    /// The next complete line; `None` at the end.
+    fn line(&mut self) -> io::Result<Option<String>> {
+        let mut bytes = Vec::new();
+        let mut limited = io::Read::take(&mut self.reader, LONGEST_LINE_BYTES);
+        limited.read_until(b'\n', &mut bytes)?;
+        match bytes.pop() {
+            Some(b'\n') => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            // The process was killed while it wrote this line, or writes it now.
+            _ => Ok(None),
+        }
+    }
+
+    /// What the next line says that can be understood; `None` at the end.
+    pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
+        while let Some(line) = self.line()? {
+            match parse(&line) {
+                Some(parsed) => return Ok(Some(parsed)),
+                None => self.damaged += 1,
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (TensorFile, Vec<TensorLine>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tensors");
+        std::fs::write(&path, text).unwrap();
+        let mut file = TensorFile::open(&path).unwrap().unwrap();
+        let mut lines = Vec::new();
+        while let Some(line) = file.next_line().unwrap() {
+            lines.push(line);
+        }
+        (file, lines)
+    }
+
+    #[test]
+    fn every_kind_of_line_is_read() {
+        let (file, lines) = read(
+            "vramshim-tensors\t1\t7\t2.12.0\nT\t0\ta\\\\b.py\t3\tf\\tg\nA\t10\t0\t4096\t100\t0\t0\nF\t11\t0\t4096\t100\n\
+             S\t9\t1\t4096\t2097152\nU\t12\t1\t4096\t2097152\nO\t13\t0\t99\t0\nD\t13\t1\t2\n",
+        );
+        let frame = Frame {
+            file: "a\\b.py".into(),
+            line: 3,
+            function: "f\tg".into(),
+        };
+        assert_eq!(
+            lines[0],
+            TensorLine::Stack {
+                number: 0,
+                frames: vec![frame]
+            }
+        );
+        assert_eq!((file.torch.as_str(), file.damaged, lines.len()), ("2.12.0", 0, 7));
+        assert_eq!(
+            lines[6],
+            TensorLine::Drained {
+                time_us: 13,
+                recorded: 1,
+                lost: 2
+            }
+        );
+    }
+
+    #[test]
+    fn a_torn_last_line_ends_the_file_and_a_damaged_one_is_left_out() {
+        let (file, lines) = read("vramshim-tensors\t1\t7\t2.12.0\nA\t10\tx\nF\t11\t0\t4096\t1\nA\t12\t0\t81");
+        assert_eq!((lines.len(), file.damaged), (1, 1));
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tensors");
+        assert!(TensorFile::open(&path).unwrap().is_none());
+        for text in ["", "hello\n", "vramshim-tensors\t2\t7\t2.12.0\n"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(TensorFile::open(&path).is_err(), "{text:?}");
+        }
+    }
+}

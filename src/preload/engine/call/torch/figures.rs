@@ -1,0 +1,270 @@
+//! The figures that PyTorch's own functions report (`torch.cuda.memory_stats` and what is made from it), for tensors
+//! that this allocator served.
+//!
+//! The keys and their meaning are PyTorch's. A request of up to 1 MiB counts for the "small pool", a larger one for
+//! the "large pool". Requests are rounded to 512 bytes, as PyTorch rounds them. A tensor is active until it is freed.
+//! Reserved memory is that of the ledger, class linear: it includes what other code of the job allocated with
+//! `cudaMalloc`. All of it counts for the large pool, because the library does not divide segments by size.
+//!
+//! Source: `c10/core/CachingDeviceAllocator.h` and `memory_stats` in `torch/cuda/memory.py`, PyTorch 2.12.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::engine::state::counter::{Counter, History, raise};
+use crate::engine::state::totals::ReservedHistory;
+use base::cuda::MAX_DEVICES;
+
+/// PyTorch's `kSmallSize`
+const LARGEST_SMALL_BYTES: u64 = 1 << 20;
+/// PyTorch's `kMinBlockSize`
+const ROUNDING_BYTES: u64 = 512;
+
+/// What is counted of each tensor.
+const METRICS: usize = 3;
+const COUNT: usize = 0;
+const ALLOCATED: usize = 1;
+const REQUESTED: usize = 2;
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(ROUNDING_BYTES).unwrap_or(bytes)
+}
+
+/// A statistic in PyTorch's words.
+fn write(text: &mut String, history: &History) {
+    let _ = write!(
+        text,
+        "{{\"current\":{},\"peak\":{},\"allocated\":{},\"freed\":{}}}",
+        history.current, history.peak, history.added, history.removed
+    );
+}
+
+/// The tensors of one device.
+#[derive(Default)]
+struct Tensors {
+    small: [Counter; METRICS],
+    large: [Counter; METRICS],
+    /// The peaks of small and large together.
+    peaks: [AtomicU64; METRICS],
+    out_of_memory: AtomicU64,
+    /// The bytes that tensors may hold, plus 1; 0 if there is no such limit.
+    allowed: AtomicU64,
+}
+
+impl Tensors {
+    fn kind(&self, rounded: u64) -> &[Counter; METRICS] {
+        match rounded <= LARGEST_SMALL_BYTES {
+            true => &self.small,
+            false => &self.large,
+        }
+    }
+
+    fn current(&self, metric: usize) -> u64 {
+        self.small[metric].current() + self.large[metric].current()
+    }
+
+    fn stats(&self, metric: usize) -> [History; 3] {
+        let (small, large) = (self.small[metric].read(), self.large[metric].read());
+        let all = History {
+            current: small.current + large.current,
+            peak: self.peaks[metric].load(Relaxed),
+            added: small.added + large.added,
+            removed: small.removed + large.removed,
+        };
+        [all, small, large]
+    }
+
+    fn counters(&self) -> impl Iterator<Item = &Counter> {
+        self.small.iter().chain(&self.large)
+    }
+}
+
+/// Figures of the device that the caller adds: those of memory, which is not counted by tensor.
+pub struct Memory {
+    pub reserved: ReservedHistory,
+    /// Free bytes inside segments.
+    pub free_inside: u64,
+}
+
+pub struct Figures {
+    devices: [Tensors; MAX_DEVICES],
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        Figures {
+            devices: std::array::from_fn(|_| Tensors::default()),
+        }
+    }
+}
+
+impl Figures {
+    fn device(&self, device: i32) -> Option<&Tensors> {
+        self.devices.get(usize::try_from(device).ok()?)
+    }
+
+    /// A tensor of `bytes` was allocated.
+    #[inline]
+    pub fn allocated(&self, device: i32, bytes: u64) {
+        let Some(tensors) = self.device(device) else { return };
+        let rounded = rounded(bytes);
+        let kind = tensors.kind(rounded);
+        for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
+            kind[metric].add(amount);
+            raise(&tensors.peaks[metric], tensors.current(metric));
+        }
+    }
+
+    /// A tensor of `bytes` was freed.
+    #[inline]
+    pub fn freed(&self, device: i32, bytes: u64) {
+        let Some(tensors) = self.device(device) else { return };
+        let rounded = rounded(bytes);
+        let kind = tensors.kind(rounded);
+        for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
+            kind[metric].subtract(amount);
+        }
+    }
+
+    pub fn out_of_memory(&self, device: i32) {
+        if let Some(tensors) = self.device(device) {
+            tensors.out_of_memory.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Limits what tensors may hold (`torch.cuda.set_per_process_memory_fraction`).
+    pub fn allow(&self, device: i32, bytes: u64) {
+        if let Some(tensors) = self.device(device) {
+            tensors.allowed.store(bytes.saturating_add(1), Relaxed);
+        }
+    }
+
+    /// The limit that a further tensor of `bytes` would exceed.
+    #[inline]
+    pub fn exceeds(&self, device: i32, bytes: u64) -> Option<u64> {
+        let tensors = self.device(device)?;
+        let allowed = tensors.allowed.load(Relaxed).checked_sub(1)?;
+        let wanted = tensors.current(ALLOCATED).saturating_add(rounded(bytes));
+        (wanted > allowed).then_some(allowed)
+    }
+
+    /// Begins all peaks anew.
+    pub fn reset_peaks(&self, device: i32) {
+        let Some(tensors) = self.device(device) else { return };
+        tensors.counters().for_each(Counter::reset_peak);
+        for (metric, peak) in tensors.peaks.iter().enumerate() {
+            peak.store(tensors.current(metric), Relaxed);
+        }
+    }
+
+    /// Begins all sums and counts of events anew.
+    pub fn reset_sums(&self, device: i32) {
+        let Some(tensors) = self.device(device) else { return };
+        tensors.counters().for_each(Counter::reset_sums);
+        tensors.out_of_memory.store(0, Relaxed);
+    }
+
+    /// The answer to `torch._C._cuda_memoryStats` as JSON.
+    pub fn as_json(&self, device: i32, memory: &Memory) -> String {
+        let unused = Tensors::default();
+        let tensors = self.device(device).unwrap_or(&unused);
+        let (mut reserved, segments) = (memory.reserved.bytes, memory.reserved.segments);
+        // Under passthrough the driver rounds each request, and only the driver knows to what. PyTorch's readers expect
+        // that tensors fit into the reserved memory.
+        let [tensors_hold, ..] = tensors.stats(ALLOCATED);
+        reserved.current = reserved.current.max(tensors_hold.current);
+        reserved.peak = reserved.peak.max(tensors_hold.peak);
+        let free = History {
+            current: memory.free_inside,
+            peak: memory.free_inside,
+            ..History::default()
+        };
+        let undivided = |history: History| [history, History::default(), history];
+        let mut text = format!(
+            "{{\"num_alloc_retries\":0,\"num_ooms\":{},\"max_split_size\":-1,\"num_sync_all_streams\":0,\
+             \"num_device_alloc\":{},\"num_device_free\":{},\"num_oom_rejections\":0",
+            tensors.out_of_memory.load(Relaxed),
+            segments.added,
+            segments.removed,
+        );
+        for (name, stats) in [
+            ("allocation", tensors.stats(COUNT)),
+            ("active", tensors.stats(COUNT)),
+            ("allocated_bytes", tensors.stats(ALLOCATED)),
+            ("active_bytes", tensors.stats(ALLOCATED)),
+            ("requested_bytes", tensors.stats(REQUESTED)),
+            ("reserved_bytes", undivided(reserved)),
+            ("segment", undivided(segments)),
+            ("inactive_split_bytes", undivided(free)),
+            ("inactive_split", undivided(History::default())),
+        ] {
+            let _ = write!(text, ",\"{name}\":");
+            for (open, part, history) in [
+                ("{", "all", stats[0]),
+                (",", "small_pool", stats[1]),
+                (",", "large_pool", stats[2]),
+            ] {
+                let _ = write!(text, "{open}\"{part}\":");
+                write(&mut text, &history);
+            }
+            text.push('}');
+        }
+        for name in ["oversize_allocations", "oversize_segments"] {
+            let _ = write!(text, ",\"{name}\":");
+            write(&mut text, &History::default());
+        }
+        text.push('}');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_as_pytorch_counts_them() {
+        let figures = Figures::default();
+        figures.allocated(0, 1);
+        figures.allocated(0, LARGEST_SMALL_BYTES);
+        figures.allocated(0, LARGEST_SMALL_BYTES + 1);
+        figures.freed(0, 1);
+        let tensors = figures.device(0).unwrap();
+        let [all, small, large] = tensors.stats(ALLOCATED);
+        assert_eq!(
+            (small.current, small.peak),
+            (LARGEST_SMALL_BYTES, LARGEST_SMALL_BYTES + 512)
+        );
+        assert_eq!(large.current, LARGEST_SMALL_BYTES + 512);
+        assert_eq!((all.added, all.removed), (2 * LARGEST_SMALL_BYTES + 1024, 512));
+        assert_eq!(tensors.stats(COUNT)[0].current, 2);
+        assert_eq!(tensors.stats(REQUESTED)[0].current, 2 * LARGEST_SMALL_BYTES + 1);
+    }
+
+    #[test]
+    fn resets_keep_what_is_live() {
+        let figures = Figures::default();
+        figures.allocated(1, 4096);
+        figures.allocated(1, 4096);
+        figures.freed(1, 4096);
+        figures.reset_peaks(1);
+        figures.reset_sums(1);
+        let [all, small, _] = figures.device(1).unwrap().stats(REQUESTED);
+        let expected = History {
+            current: 4096,
+            peak: 4096,
+            ..History::default()
+        };
+        assert_eq!((all, small), (expected, expected));
+    }
+
+    #[test]
+    fn the_fraction_limits_what_tensors_hold() {
+        let figures = Figures::default();
+        assert_eq!(figures.exceeds(0, u64::MAX), None);
+        figures.allow(0, 8192);
+        figures.allocated(0, 4096);
+        assert_eq!(figures.exceeds(0, 4096), None);
+        assert_eq!(figures.exceeds(0, 4097), Some(8192));
+    }
+}

@@ -1,0 +1,361 @@
+//! PyTorch's requests through `vramshim_torch_*`, which name a device and a stream.
+//!
+//! A block that was freed on a stream can be used on the same stream again at once, because work on one stream runs
+//! in order. Other streams get it when events tell that the work is done. That holds only if it is known which
+//! streams used the block. PyTorch reports uses on other streams (`record_stream`) only if it was given
+//! `vramshim_torch_record_stream`. Until the first report, events of the whole context tell when a block of a job
+//! that has created streams can be used again. Before CUDA 12.5 there are no such events, and its frees wait, as
+//! `cuMemFree` does.
+//!
+//! `graphs` keeps blocks that CUDA graphs may use. `figures` counts tensors as PyTorch does, and `snapshot` lists them.
+
+mod figures;
+mod graphs;
+mod snapshot;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::call::linear::FreedPooled;
+use crate::engine::pools::pool::Pool;
+use crate::engine::state::allocation::Key;
+use crate::engine::state::captures::is_capturing;
+use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
+use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
+use base::api::Class;
+use base::cuda::{CudaResult, DriverError, check};
+use base::sync::lock;
+use base::units::size as in_units;
+use figures::{Figures, Memory};
+use graphs::{Graphs, PoolId};
+use policy::UsedBy;
+
+/// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
+#[derive(Default)]
+pub struct TorchAllocator {
+    /// By address of a block, the streams other than its own that have used it; `None` for one without an identity.
+    used_elsewhere: Mutex<HashMap<u64, Vec<Option<u64>>>>,
+    /// Whether there is any such block, readable without the lock.
+    any_used_elsewhere: AtomicBool,
+    /// Whether PyTorch reports such blocks: it has done so, and does not use another allocator since.
+    reports_uses: AtomicBool,
+    /// By address of a block that was allocated on `CU_STREAM_PER_THREAD`, the identity of that stream. The thread that
+    /// frees the block may be another one, in which the handle names another stream.
+    of_threads: Mutex<HashMap<u64, u64>>,
+    any_of_threads: AtomicBool,
+    graphs: Graphs,
+    warned_of_graphs: AtomicBool,
+    figures: Figures,
+}
+
+fn stream_is_capturing(stream: usize) -> bool {
+    // SAFETY: the stream is the job's own.
+    is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream as CUstream, status) }))
+}
+
+/// What is said of a block that any stream may use. Events tell of all work, if the next layer has them; otherwise the
+/// free has to wait.
+fn unknown_uses() -> UsedBy<'static> {
+    match Pool::has_context_events() {
+        true => UsedBy::Unknown,
+        false => UsedBy::Awaited,
+    }
+}
+
+/// Runs `work` with a context of this device current: the current context if it is one, else the primary context. A
+/// primary context that was inactive stays retained, because a release would destroy it, and the memory with it.
+fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+    if Location::current().is_some_and(|location| i32::from(location.device) == device) {
+        return work();
+    }
+    let mut context: CUcontext = ptr::null_mut();
+    let (mut flags, mut was_active) = (0, 0);
+    // SAFETY: the pointers are to variables of this frame, and what is pushed here is popped here.
+    unsafe {
+        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut was_active))?;
+        check(next::cuDevicePrimaryCtxRetain(&mut context, device))?;
+        let result = check(next::cuCtxPushCurrent_v2(context)).and_then(|()| {
+            let result = work();
+            next::cuCtxPopCurrent_v2(&mut context);
+            result
+        });
+        if was_active != 0 {
+            next::cuDevicePrimaryCtxRelease_v2(device);
+        }
+        result
+    }
+}
+
+impl Call {
+    pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
+        let torch = &self.engine.torch;
+        if self.engine.refuses {
+            return Err(DriverError::NOT_PERMITTED);
+        }
+        if torch.figures.exceeds(device, size as u64).is_some() {
+            let location = Location {
+                device: device as i16,
+                context: 0,
+            };
+            self.failed(Class::Linear, Some(location), size as u64, DriverError::OUT_OF_MEMORY);
+            torch.figures.out_of_memory(device);
+            return Err(DriverError::OUT_OF_MEMORY);
+        }
+        let pools = &self.engine.pools;
+        let allocate = |pool: Option<&'static Pool>| match pool {
+            Some(pool) => {
+                let identity = self.engine.state.live_streams.identity(stream);
+                let address = self.allocate_block(pool, size as u64, |request| request.on(identity))?;
+                if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
+                    self.engine.torch.note_thread_of(address, identity);
+                }
+                Ok(address)
+            }
+            None => {
+                let mut address = 0u64;
+                let out = &raw mut address;
+                // SAFETY: the pointer is to a variable of this frame.
+                let ask = || check(unsafe { next::cuMemAlloc_v2(out, size) });
+                // SAFETY: as above; the call that succeeded has written it.
+                let written = || unsafe { *out };
+                self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
+                Ok(address)
+            }
+        };
+        let captures = &self.engine.state.captures;
+        let address = captures
+            .run_relaxed(|| match pools.remembered_on(device) {
+                // The usual case. The context was looked up once.
+                Some(pool) => allocate(Some(pool)),
+                None => on_device(device, || allocate(pools.of_this_thread())),
+            })
+            .inspect_err(|&problem| {
+                if problem == DriverError::OUT_OF_MEMORY {
+                    torch.figures.out_of_memory(device);
+                }
+            })?;
+        torch.figures.allocated(device, size as u64);
+        if captures.any_open() && stream_is_capturing(stream) && !torch.graphs.allocated(address, device) {
+            torch.warn_of_graphs();
+        }
+        Ok(address)
+    }
+
+    pub fn free_for_stream(&self, address: u64, size: u64, device: i32, stream: usize) {
+        let torch = &self.engine.torch;
+        torch.figures.freed(device, size);
+        let mut used_elsewhere = None;
+        if torch.any_used_elsewhere.load(Ordering::Relaxed) {
+            used_elsewhere = lock(&torch.used_elsewhere).remove(&address);
+        }
+        if let Some(identity) = torch.forget_thread_of(address) {
+            used_elsewhere.get_or_insert_default().push(Some(identity));
+        }
+        if torch.graphs.keeps(address) {
+            return;
+        }
+        if self.is_captured(stream) {
+            if !torch.graphs.freed_meanwhile(address, device) {
+                torch.warn_of_graphs();
+            }
+            return;
+        }
+        // The usual case, a block that only its own stream has used, needs no list.
+        let others: Option<Vec<u64>> = used_elsewhere.map_or(Some(Vec::new()), |others| others.into_iter().collect());
+        let free = || {
+            let own = self
+                .identity_of_live(stream)
+                .filter(|_| !self.engine.may_be_used_elsewhere());
+            let mut streams: Vec<u64> = Vec::new();
+            let used_by = match (own.as_slice(), others) {
+                ([], _) | (_, None) => unknown_uses(),
+                (own, Some(others)) if others.iter().all(|other| own.contains(other)) => UsedBy::Streams(own),
+                (own, Some(others)) => {
+                    streams.extend(others.iter().chain(own));
+                    streams.sort_unstable();
+                    streams.dedup();
+                    UsedBy::Streams(&streams)
+                }
+            };
+            self.free_tensor(address, used_by)
+        };
+        self.give_back_tensor(address, device, free);
+    }
+
+    /// Frees a block that no graph may use. Its device is current.
+    fn free_tensor(&self, address: u64, used_by: UsedBy) -> CudaResult {
+        // The thread has a context here, which the memory of a pool needs no more than that.
+        let owner = self.engine.pools.possible_owner(address);
+        let freed = owner.map_or(FreedPooled::NotPooled(None), |pool| {
+            self.free_block_of(pool, address, used_by)
+        });
+        match freed {
+            FreedPooled::Done(result) => result,
+            FreedPooled::NotPooled(claim) => {
+                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
+                let ask = || check(unsafe { next::cuMemFree_v2(address) });
+                self.give_back_claimed(claim, Key::Address(address), ask)
+            }
+        }
+    }
+
+    /// Runs `free` on the device of the block at `address`.
+    fn give_back_tensor(&self, address: u64, device: i32, free: impl FnOnce() -> CudaResult) {
+        let pools = &self.engine.pools;
+        let freed = self
+            .engine
+            .state
+            .captures
+            .run_relaxed(|| match pools.remembered_on(device) {
+                Some(_) => free(),
+                None => on_device(device, free),
+            });
+        // A job whose work has failed learns of it from CUDA, and then frees all its tensors.
+        if let Err(problem) = freed
+            && !problem.is_fault()
+        {
+            tracing::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
+        }
+    }
+
+    /// Whether a block that is freed on this stream now may be used by a graph that is being captured.
+    fn is_captured(&self, stream: usize) -> bool {
+        let captures = &self.engine.state.captures;
+        captures.open_in_this_thread() || captures.any_open() && stream_is_capturing(stream)
+    }
+
+    /// A graph that was captured with this private pool of PyTorch is gone.
+    pub fn graph_gone(&self, id: PoolId) {
+        let torch = &self.engine.torch;
+        let left = torch.graphs.graph_gone(id);
+        for address in left.live {
+            torch.note_use(address, None);
+        }
+        for (address, device) in left.free {
+            self.give_back_tensor(address, device, || self.free_tensor(address, unknown_uses()));
+        }
+    }
+
+    /// A stream other than its own has used, or will use, the block at `address`.
+    pub fn used_on_another_stream(&self, address: u64, stream: usize) {
+        let torch = &self.engine.torch;
+        // The default stream of a context that the block does not belong to has no identity of its own.
+        let is_default = matches!(stream, 0 | STREAM_LEGACY);
+        let owner = self.engine.pools.possible_owner(address).map(|pool| pool.location);
+        let identity = match is_default && owner.is_some() && Location::current() != owner {
+            true => None,
+            false => self.identity_of_live(stream),
+        };
+        torch.reports_uses.store(true, Ordering::Relaxed);
+        torch.note_use(address, identity);
+    }
+
+    /// Lets tensors of a device hold this many bytes together.
+    pub fn allow_tensors(&self, device: i32, bytes: u64) {
+        self.engine.torch.figures.allow(device, bytes);
+    }
+
+    pub fn pool_begins(&self, id: PoolId) {
+        self.engine.torch.graphs.capture_begins(id);
+    }
+
+    pub fn pool_ends(&self, id: PoolId) {
+        self.engine.torch.graphs.capture_ends(id);
+    }
+
+    /// The identity of a stream, on which events can be recorded from now on.
+    fn identity_of_live(&self, stream: usize) -> Option<u64> {
+        let streams = &self.engine.state.live_streams;
+        let identity = streams.identity(stream)?;
+        streams.note(identity, stream);
+        Some(identity)
+    }
+
+    /// Why PyTorch gets no memory. The text begins as PyTorch's own, by which programs know such an error.
+    pub fn explain_refusal(&self, size: u64, device: i32, DriverError(problem): DriverError) -> String {
+        if problem != DriverError::OUT_OF_MEMORY.0 {
+            return format!(
+                "CUDA error {problem}: vramshim_torch_alloc could not allocate {size} bytes on GPU {device}"
+            );
+        }
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. {}",
+            in_units(size),
+            on_device(device, || Ok(self.engine.out_of_memory_report(device as i16, size))).unwrap_or_default()
+        );
+        if let Some(allowed) = self.engine.torch.figures.exceeds(device, size) {
+            let _ = write!(
+                text,
+                "; torch.cuda.set_per_process_memory_fraction allows tensors {}",
+                in_units(allowed)
+            );
+        }
+        text
+    }
+}
+
+impl Engine {
+    /// Whether a block may have been used on another stream without a report of it.
+    fn may_be_used_elsewhere(&self) -> bool {
+        self.state.captures.any_stream_created() && !self.torch.reports_uses.load(Ordering::Relaxed)
+    }
+}
+
+impl Engine {
+    /// The answer to `torch._C._cuda_memoryStats` as JSON.
+    pub fn torch_stats(&self, device: i32) -> String {
+        let ordinal = device as i16;
+        let memory = Memory {
+            reserved: self.state.ledger.linear(ordinal).read(),
+            free_inside: self.pools.free_inside(ordinal).0,
+        };
+        self.torch.figures.as_json(device, &memory)
+    }
+
+    pub fn torch_reset_peaks(&self, device: i32) {
+        self.torch.figures.reset_peaks(device);
+        self.state.ledger.linear(device as i16).reset_peaks();
+    }
+
+    pub fn torch_reset_sums(&self, device: i32) {
+        self.torch.figures.reset_sums(device);
+        self.state.ledger.linear(device as i16).reset_sums();
+    }
+
+    /// PyTorch uses another allocator from now on. It no longer reports which streams use the tensors that live.
+    pub fn torch_replaced(&self) {
+        self.torch.reports_uses.store(false, Ordering::Relaxed);
+    }
+}
+
+impl TorchAllocator {
+    #[cold]
+    fn note_thread_of(&self, address: u64, identity: u64) {
+        lock(&self.of_threads).insert(address, identity);
+        self.any_of_threads.store(true, Ordering::Relaxed);
+    }
+
+    fn forget_thread_of(&self, address: u64) -> Option<u64> {
+        let any = self.any_of_threads.load(Ordering::Relaxed);
+        any.then(|| lock(&self.of_threads).remove(&address))?
+    }
+
+    fn note_use(&self, address: u64, stream: Option<u64>) {
+        self.any_used_elsewhere.store(true, Ordering::Relaxed);
+        lock(&self.used_elsewhere).entry(address).or_default().push(stream);
+    }
+
+    /// PyTorch has not named the private pool of a graph, so nobody will tell when the graph is gone.
+    fn warn_of_graphs(&self) {
+        if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile \
+                 stays allocated, because the graph may use it whenever it is launched"
+            );
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A count with its history, as PyTorch reports its statistics. Atomics, so that reading never waits.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a counter says: the number now, its peak, and the sums of all increases and decreases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    pub current: u64,
+    pub peak: u64,
+    pub added: u64,
+    pub removed: u64,
+}
+
+/// A sum of increases and one of decreases, with the peak of their difference.
+#[derive(Default)]
+pub struct Counter {
+    added: AtomicU64,
+    removed: AtomicU64,
+    peak: AtomicU64,
+    /// What the sums were at the last `reset_sums`.
+    added_before: AtomicU64,
+    removed_before: AtomicU64,
+}
+
+/// Sets `peak` to `now` if that is more.
+#[inline]
+pub fn raise(peak: &AtomicU64, now: u64) {
+    if now > peak.load(Relaxed) {
+        peak.fetch_max(now, Relaxed);
+    }
+}
+
+impl Counter {
+    #[inline]
+    pub fn current(&self) -> u64 {
+        // Decreases are read first: each has its increase before it.
+        let removed = self.removed.load(Relaxed);
+        self.added.load(Relaxed).saturating_sub(removed)
+    }
+
+    #[inline]
+    pub fn add(&self, amount: u64) {
+        self.added.fetch_add(amount, Relaxed);
+        raise(&self.peak, self.current());
+    }
+
+    #[inline]
+    pub fn subtract(&self, amount: u64) {
+        self.removed.fetch_add(amount, Relaxed);
+    }
+
+    pub fn read(&self) -> History {
+        History {
+            current: self.current(),
+            peak: self.peak.load(Relaxed),
+            added: self.added.load(Relaxed) - self.added_before.load(Relaxed),
+            removed: self.removed.load(Relaxed) - self.removed_before.load(Relaxed),
+        }
+    }
+
+    /// Begins the peak anew.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.current(), Relaxed);
+    }
+
+    /// Begins the sums anew.
+    pub fn reset_sums(&self) {
+        self.added_before.store(self.added.load(Relaxed), Relaxed);
+        self.removed_before.store(self.removed.load(Relaxed), Relaxed);
+    }
+}

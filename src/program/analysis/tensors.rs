@@ -1,0 +1,341 @@
+//! PyTorch's tensors (`vramshim run --torch record`), joined with the journal by address: which lines of code held them
+//! when they held the most, and what other code had allocated then.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::path::Path;
+
+use base::api::Class;
+use journal::format::{Event, Frame, TensorLine};
+use journal::reader::{Journal, TensorFile};
+
+/// Tensors that the same line of code allocated.
+pub struct Holder {
+    /// The line: the innermost one that is not in an installed package.
+    pub place: Option<Frame>,
+    pub bytes: u64,
+    pub tensors: u64,
+    /// The whole stack of the line's tensors with the most bytes, innermost frame first.
+    pub stack: Vec<Frame>,
+}
+
+/// The tensors of one device at one moment.
+#[derive(Default)]
+pub struct Moment {
+    /// Nanoseconds since the journal began.
+    pub time_ns: u64,
+    pub bytes: u64,
+    pub tensors: u64,
+    /// Bytes of PyTorch's segments.
+    pub segments: u64,
+    /// Most bytes first.
+    pub holders: Vec<Holder>,
+    /// Bytes of linear memory that the process had, but PyTorch did not obtain.
+    pub others: u64,
+}
+
+pub struct DeviceTensors {
+    pub device: i16,
+    /// When tensors held the most bytes.
+    pub peak: Moment,
+    /// When the record ends.
+    pub end: Moment,
+    pub out_of_memory: u64,
+}
+
+pub struct Tensors {
+    /// The version of PyTorch.
+    pub torch: String,
+    pub recorded: u64,
+    /// Allocations that PyTorch made and the record does not have.
+    pub lost: u64,
+    pub damaged: u64,
+    /// Until when the record is complete, in nanoseconds since the journal began.
+    pub until_ns: u64,
+    pub devices: Vec<DeviceTensors>,
+}
+
+#[derive(Clone, Copy)]
+struct Live {
+    size: u64,
+    stack: u64,
+}
+
+/// The tensors and segments of one device while its events are read.
+#[derive(Default)]
+struct Reading {
+    live: HashMap<u64, Live>,
+    bytes: u64,
+    segments: u64,
+    peak_bytes: u64,
+    /// The number of the line with which `peak_bytes` was reached, and its time.
+    peak_line: u64,
+    peak_us: u64,
+    last_us: u64,
+    out_of_memory: u64,
+}
+
+/// All devices while a file is read up to some line.
+#[derive(Default)]
+struct Replay {
+    lines: u64,
+    devices: BTreeMap<i16, Reading>,
+    stacks: Vec<Vec<Frame>>,
+    /// Device and first address of every segment that PyTorch ever had.
+    segments: HashSet<(i16, u64)>,
+    recorded: u64,
+    lost: u64,
+    until_us: u64,
+}
+
+impl Replay {
+    fn of(&mut self, device: i16) -> &mut Reading {
+        self.devices.entry(device).or_default()
+    }
+
+    fn apply(&mut self, line: TensorLine) {
+        self.lines += 1;
+        let number = self.lines;
+        match line {
+            // A stack with a number that is not the next is damage. Its events then have another stack, or none.
+            TensorLine::Stack { frames, .. } => self.stacks.push(frames),
+            TensorLine::Allocated {
+                time_us,
+                device,
+                address,
+                size,
+                stack,
+            } => self
+                .of(device)
+                .allocated(number, time_us, address, Live { size, stack }),
+            TensorLine::Freed {
+                time_us,
+                device,
+                address,
+            } => self.of(device).freed(time_us, address),
+            TensorLine::SegmentObtained { device, address, size } => {
+                let reading = self.of(device);
+                reading.segments = reading.segments.saturating_add(size);
+                self.segments.insert((device, address));
+            }
+            TensorLine::SegmentReturned { device, size, .. } => {
+                let reading = self.of(device);
+                reading.segments = reading.segments.saturating_sub(size);
+            }
+            TensorLine::OutOfMemory { device, .. } => self.of(device).out_of_memory += 1,
+            TensorLine::Drained {
+                time_us,
+                recorded,
+                lost,
+            } => (self.until_us, self.recorded, self.lost) = (time_us, recorded, lost),
+        }
+    }
+}
+
+impl Reading {
+    fn allocated(&mut self, line: u64, time_us: u64, address: u64, live: Live) {
+        let before = self.live.insert(address, live).map_or(0, |stale| stale.size);
+        self.bytes = self.bytes.saturating_sub(before).saturating_add(live.size);
+        self.last_us = time_us;
+        if self.bytes > self.peak_bytes {
+            (self.peak_bytes, self.peak_line, self.peak_us) = (self.bytes, line, time_us);
+        }
+    }
+
+    fn freed(&mut self, time_us: u64, address: u64) {
+        if let Some(live) = self.live.remove(&address) {
+            self.bytes = self.bytes.saturating_sub(live.size);
+        }
+        self.last_us = time_us;
+    }
+
+    /// The tensors now, by line of code. The time and the other code's memory are not known here.
+    fn moment(&self, stacks: &[Vec<Frame>]) -> Moment {
+        let mut by_stack: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        for live in self.live.values() {
+            let sum = by_stack.entry(live.stack).or_default();
+            *sum = (sum.0.saturating_add(live.size), sum.1 + 1);
+        }
+        let mut stacks_by_size: Vec<_> = by_stack.into_iter().collect();
+        stacks_by_size.sort_by_key(|&(number, (bytes, _))| (std::cmp::Reverse(bytes), number));
+        let mut holders: BTreeMap<Option<Frame>, Holder> = BTreeMap::new();
+        for (number, (bytes, tensors)) in stacks_by_size {
+            let stack = usize::try_from(number).ok().and_then(|number| stacks.get(number));
+            let stack = stack.map_or(&[][..], Vec::as_slice);
+            let place = line_of_the_job(stack).cloned();
+            let holder = holders.entry(place.clone()).or_insert_with(|| Holder {
+                place,
+                bytes: 0,
+                tensors: 0,
+                stack: stack.to_vec(),
+            });
+            holder.bytes = holder.bytes.saturating_add(bytes);
+            holder.tensors += tensors;
+        }
+        let mut holders: Vec<Holder> = holders.into_values().collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+        Moment {
+            bytes: self.bytes,
+            tensors: self.live.len() as u64,
+            segments: self.segments,
+            holders,
+            ..Moment::default()
+        }
+    }
+}
+
+/// The innermost frame that is not in an installed package or inside Python; else the innermost one.
+fn line_of_the_job(stack: &[Frame]) -> Option<&Frame> {
+    let is_foreign = |file: &str| file.contains("-packages/") || file.starts_with('<') || file.contains("/lib/python3");
+    stack.iter().find(|frame| !is_foreign(&frame.file)).or(stack.first())
+}
+
+/// Reads the file up to `last` lines.
+fn replay(path: &Path, last: u64) -> io::Result<Option<(TensorFile, Replay)>> {
+    let Some(mut file) = TensorFile::open(path)? else {
+        return Ok(None);
+    };
+    let mut replay = Replay::default();
+    while replay.lines < last
+        && let Some(line) = file.next_line()?
+    {
+        replay.apply(line);
+    }
+    Ok(Some((file, replay)))
+}
+
+/// The tensors that were recorded beside this journal; `None` if none were.
+pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
+    let path = TensorFile::beside(journal);
+    let Some((file, whole)) = replay(&path, u64::MAX)? else {
+        return Ok(None);
+    };
+    let Ok(journal) = Journal::open(journal) else {
+        return Ok(None);
+    };
+    let began_us = journal.header().wall_start_ns / 1000;
+    let since_ns = |time_us: u64| time_us.saturating_sub(began_us).saturating_mul(1000);
+    let mut devices = Vec::new();
+    for (&device, reading) in &whole.devices {
+        let peak = match replay(&path, reading.peak_line)? {
+            Some((_, until)) => until.devices.get(&device).map(|reading| reading.moment(&until.stacks)),
+            None => None,
+        };
+        let at = |moment: Moment, time_us: u64| {
+            let time_ns = since_ns(time_us);
+            Moment {
+                time_ns,
+                others: allocated_by_others(&journal, device, time_ns, &whole.segments),
+                ..moment
+            }
+        };
+        devices.push(DeviceTensors {
+            device,
+            peak: at(peak.unwrap_or_default(), reading.peak_us),
+            end: at(reading.moment(&whole.stacks), reading.last_us),
+            out_of_memory: reading.out_of_memory,
+        });
+    }
+    Ok(Some(Tensors {
+        torch: file.torch,
+        recorded: whole.recorded,
+        lost: whole.lost,
+        damaged: file.damaged,
+        until_ns: since_ns(whole.until_us),
+        devices,
+    }))
+}
+
+/// Bytes of linear memory of a device that were live in the journal at this time, and no segment of PyTorch's.
+fn allocated_by_others(journal: &Journal, device: i16, time_ns: u64, segments: &HashSet<(i16, u64)>) -> u64 {
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    let linear = |class: base::api::ClassCode| class.known() == Some(Class::Linear);
+    for record in journal.records().map_while(Result::ok) {
+        if record.time_ns > time_ns {
+            break;
+        }
+        if record.device != device {
+            continue;
+        }
+        match record.event {
+            Event::Alloc(one) if linear(one.class) && !segments.contains(&(device, one.address)) => {
+                live.insert(one.address, one.requested);
+            }
+            Event::Free { allocation, .. } if linear(allocation.class) => {
+                live.remove(&allocation.address);
+            }
+            _ => {}
+        }
+    }
+    live.values().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(file: &str, line: u64) -> Frame {
+        Frame {
+            file: file.into(),
+            line,
+            function: "f".into(),
+        }
+    }
+
+    #[test]
+    fn the_line_of_the_job_is_not_in_a_package() {
+        let stack = [
+            frame("/x/lib/python3.11/site-packages/torch/nn/modules/module.py", 1),
+            frame("/home/me/model.py", 2),
+            frame("/home/me/train.py", 3),
+        ];
+        assert_eq!(line_of_the_job(&stack).unwrap().line, 2);
+        assert_eq!(line_of_the_job(&stack[..1]).unwrap().line, 1);
+        assert!(line_of_the_job(&[]).is_none());
+    }
+
+    #[test]
+    fn holders_are_those_of_the_peak() {
+        let stacks = [
+            vec![frame("a.py", 1)],
+            vec![frame("b.py", 2)],
+            vec![frame("a.py", 1), frame("c.py", 9)],
+        ];
+        let mut replay = Replay::default();
+        for (number, frames) in stacks.into_iter().enumerate() {
+            replay.apply(TensorLine::Stack {
+                number: number as u64,
+                frames,
+            });
+        }
+        let allocated = |address, size, stack| TensorLine::Allocated {
+            time_us: address,
+            device: 0,
+            address,
+            size,
+            stack,
+        };
+        for line in [allocated(1, 100, 0), allocated(2, 50, 1), allocated(3, 30, 2)] {
+            replay.apply(line);
+        }
+        let reading = &replay.devices[&0];
+        assert_eq!((reading.peak_bytes, reading.peak_line), (180, 6));
+        let moment = reading.moment(&replay.stacks);
+        let told: Vec<_> = moment
+            .holders
+            .iter()
+            .map(|holder| (holder.place.as_ref().unwrap().line, holder.bytes, holder.tensors))
+            .collect();
+        assert_eq!(told, [(1, 130, 2), (2, 50, 1)]);
+        replay.apply(TensorLine::Freed {
+            time_us: 9,
+            device: 0,
+            address: 1,
+        });
+        replay.apply(allocated(2, 20, 1));
+        assert_eq!(
+            replay.devices[&0].bytes, 50,
+            "an address that is given out again replaces the stale tensor"
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! PyTorch's tensors as text and as JSON.
+
+use std::io::{self, Write};
+
+use journal::format::Frame;
+use serde_json::{Value, json};
+
+use super::format::{count, duration, printable, size, strong};
+use super::table::table;
+use crate::analysis::tensors::{DeviceTensors, Holder, Moment, Tensors};
+
+fn place(frame: Option<&Frame>) -> String {
+    match frame {
+        Some(frame) => printable(&format!("{}:{} {}", frame.file, frame.line, frame.function), 200),
+        None => "no Python stack (such as a thread of autograd)".to_owned(),
+    }
+}
+
+/// Writes the lines that held tensors at the peak of each device, `top` of them.
+pub fn page(out: &mut impl Write, tensors: &Tensors, top: usize, bold: bool) -> io::Result<()> {
+    for device in &tensors.devices {
+        let peak = &device.peak;
+        let title = format!("PyTorch's tensors on device {} at their peak", device.device);
+        writeln!(out, "\n{}", strong(&title, bold))?;
+        writeln!(
+            out,
+            "  {} in {} tensors at {}, in segments of {}; other code had {}",
+            size(peak.bytes),
+            count(peak.tensors),
+            duration(peak.time_ns),
+            size(peak.segments),
+            size(peak.others),
+        )?;
+        let row = |holder: &Holder| vec![size(holder.bytes), count(holder.tensors), place(holder.place.as_ref())];
+        let rows: Vec<_> = peak.holders.iter().take(top).map(row).collect();
+        table(out, &["bytes", "tensors", "allocated at"], &[0, 1], rows)?;
+        if peak.holders.len() > top {
+            writeln!(out, "  {} more lines", count((peak.holders.len() - top) as u64))?;
+        }
+    }
+    let damaged = match tensors.damaged {
+        0 => String::new(),
+        lines => format!(", {} damaged lines", count(lines)),
+    };
+    writeln!(
+        out,
+        "  recorded from PyTorch {} until {}: {} allocations, {} lost{damaged}",
+        printable(&tensors.torch, 40),
+        duration(tensors.until_ns),
+        count(tensors.recorded),
+        count(tensors.lost),
+    )
+}
+
+fn frame(frame: &Frame) -> Value {
+    json!({ "file": frame.file, "line": frame.line, "function": frame.function })
+}
+
+fn moment(moment: &Moment) -> Value {
+    let holders = moment.holders.iter().map(|holder| {
+        json!({
+            "bytes": holder.bytes,
+            "tensors": holder.tensors,
+            "line": holder.place.as_ref().map(frame),
+            "stack": holder.stack.iter().map(frame).collect::<Value>(),
+        })
+    });
+    json!({
+        "time_ns": moment.time_ns,
+        "bytes": moment.bytes,
+        "tensors": moment.tensors,
+        "segments": moment.segments,
+        "others": moment.others,
+        "holders": holders.collect::<Value>(),
+    })
+}
+
+pub fn as_json(tensors: &Tensors) -> Value {
+    let device = |one: &DeviceTensors| {
+        json!({
+            "device": one.device,
+            "peak": moment(&one.peak),
+            "end": moment(&one.end),
+            "out_of_memory": one.out_of_memory,
+        })
+    };
+    json!({
+        "torch": tensors.torch,
+        "recorded": tensors.recorded,
+        "lost": tensors.lost,
+        "damaged": tensors.damaged,
+        "until_ns": tensors.until_ns,
+        "devices": tensors.devices.iter().map(device).collect::<Value>(),
+    })
+}
