@@ -172,7 +172,7 @@ fn mixed(form: Form, habits: Habits, strategy: Strategy, seed: &str) -> (String,
 }
 
 /// Each request needs one piece of the device's memory, and the job asks for many small and some large blocks. The
-/// job never holds more than six tenths of the memory.
+/// job never holds more than 55% of the memory.
 #[test]
 fn mixed_sizes_over_memory_in_one_piece_need_a_policy() {
     for (form, seed) in over_both(&["1", "2", "3"]) {

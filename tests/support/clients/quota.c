@@ -4,7 +4,7 @@
  *   quota book SEED STEPS   allocates and frees every class of device memory at random
  *   quota limit             fills the memory with one class after the other: allocates until out of memory, frees all
  *                           blocks, then allocates half as many
- *   quota mixed SEED STEPS  many small and some large requests, never more than 60% of the memory; prints the result
+ *   quota mixed SEED STEPS  many small and some large requests, never more than 55% of the memory; prints the result
  *   quota next              looks up "malloc" twice with RTLD_NEXT, and prints whether it was found */
 #include "client.h"
 #include "random.h"
@@ -219,7 +219,7 @@ static void mixed(int steps)
         if (block->held) {
             held -= block->held;
             release(block);
-        } else if (held + size <= total / 10 * 6) {
+        } else if (held + size <= total / 20 * 11) {
             CUresult result = ask(block, LINEAR, size);
             if (result != CUDA_SUCCESS) {
                 block->held = 0;
