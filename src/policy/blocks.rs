@@ -8,13 +8,10 @@ use std::cell::Cell;
 
 use hashbrown::HashTable;
 
+pub use crate::id::{Id, NONE};
 use crate::pages::{Pages, page_of};
 use crate::policy::Block;
 use crate::request::UNIT;
-
-/// The index of a block; not an address.
-pub type Id = u32;
-pub const NONE: Id = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -12,7 +12,7 @@
 //! - `naive_best_fit`, `auto_growth`: the policies in the list; `slabs`: the policy of a subpool
 //! - `arena_policy`: turns rules over an arena into a `Policy`
 //! - `arena`: segments cut into blocks, best fit, and when a freed block may be used again
-//! - `free_index`, `blocks`, `pages`: the data structures of the arena
+//! - `free_index`, `blocks`, `pages`, `id`: the data structures of the arena
 //! - `serve`: the steps of a request or free, with calls of the driver between them; `under_way`: memory that is on its
 //!   way back to the next layer
 //! - `policy`, `request`, `work`, `device_memory`: the types and traits that all of them share
@@ -23,6 +23,7 @@ mod auto_growth;
 mod blocks;
 pub mod device_memory;
 mod free_index;
+mod id;
 mod naive_best_fit;
 mod pages;
 mod policy;

@@ -2,7 +2,7 @@
 //!
 //! A block can be longer than thousands of pages, in which then none begins. A bitmap leads past them.
 
-use crate::blocks::{Id, NONE};
+use crate::id::{Id, NONE};
 use crate::request::UNIT;
 
 /// Size of a page, in units: 2 MiB. Smaller pages would make larger tables; larger pages would make the walk to a block

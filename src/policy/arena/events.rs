@@ -90,7 +90,11 @@ impl Arena {
                 self.clean(BatchId::new(looked.batch), &mut then);
             }
         }
-        self.requests_until_look = if any_done || self.is_prompt { 0 } else { REQUESTS_BETWEEN_LOOKS };
+        self.requests_until_look = if any_done || self.is_prompt {
+            0
+        } else {
+            REQUESTS_BETWEEN_LOOKS
+        };
     }
 
     // ---- recording
