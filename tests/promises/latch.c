@@ -113,7 +113,8 @@ static void hold(void *(*held)(void *), bool only_ask)
         pthread_create(&warm, NULL, warms, NULL);
         join(warm);
     }
-    CUdeviceptr idle = allocate(64 * MIB);
+    /* More than a policy sets aside for each of the threads. */
+    CUdeviceptr idle = allocate(256 * MIB);
     release(idle);
     close_latch();
     pthread_create(&thread, NULL, held, NULL);

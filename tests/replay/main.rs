@@ -110,14 +110,15 @@ fn a_stream_gets_what_another_freed_without_a_wait() {
         let text = format!(
             "Thread,Time,Action,Pointer,Size,Stream\n\
              0,0,allocate,0x1,{size},7\n\
+             0,0,allocate,0x2,{size},8\n\
              0,0,free,0x1,{size},7\n\
-             0,0,allocate,0x2,{size},{second}\n",
+             0,0,allocate,0x3,{size},{second}\n",
             size = 2 * MIB
         );
         let (page, _) = peaks(&text, &["--strategy", "auto_growth"]);
         let row = &page["strategies"][0];
         assert_eq!(row["synchronisations"], 0, "{page}");
-        assert_eq!(row["peak_reserved"], 2 * MIB, "{page}");
+        assert_eq!(row["peak_reserved"], 4 * MIB, "{page}");
     }
 }
 
