@@ -147,8 +147,9 @@ const MEASURED: u8 = 11;
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
 const DIRECT: u8 = 1;
 const CONTEXT_GONE: u8 = 2;
-const AGAIN: u8 = 16;
 const OVER_LIMIT: u8 = 8;
+// 4 was used for memory that a policy moved.
+const AGAIN: u8 = 16;
 
 /// `bit` if `condition` holds, else no bit.
 #[inline(always)]

@@ -358,10 +358,10 @@ export! {
         below()
     };
     cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.refresh_graphs(below())
+        call.graph_launched(below)
     };
     cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.refresh_graphs(below())
+        call.graph_launched(below)
     };
     cuGraphExecDestroy(graph: CUgraphExec) enter_running(cuGraphExecDestroy) |call, below| {
         call.refresh_graphs(below())

@@ -89,6 +89,19 @@ impl Call {
         result
     }
 
+    /// A launch obtains the memory of the graph's allocation nodes. If there is none, it is tried once more after idle
+    /// memory of the pools was given back.
+    pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
+        let mut result = launch();
+        if result == Err(DriverError::OUT_OF_MEMORY)
+            && let Some(location) = Location::current()
+            && self.engine.pools.make_room(location.device)
+        {
+            result = launch();
+        }
+        self.refresh_graphs(result)
+    }
+
     pub fn refresh_graphs_of(&self, device: i32, result: CudaResult) -> CudaResult {
         self.engine.refresh_graphs(device as i16, self.api());
         result
