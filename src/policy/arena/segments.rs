@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
-use super::batches::{Batch, BatchId, Users};
+use super::batches::{Batch, BatchId, Streams, Users};
 use super::region::Region;
-use super::streams::Streams;
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;

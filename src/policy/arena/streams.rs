@@ -4,19 +4,11 @@
 //! clean depends on how far the GPU is, so it must not decide where a block lies: a job that repeats itself shall get
 //! the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
 
-use super::batches::BatchId;
+use super::batches::{BatchId, Streams};
 use super::segments::Arena;
 use crate::policy::UsedBy;
 use crate::request::Request;
 use crate::work::Record;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Streams {
-    /// No request has come yet.
-    None,
-    One(u64),
-    Several,
-}
 
 impl Arena {
     /// From now on it is watched whether one stream alone uses the memory. None was used yet. If there are several, free

@@ -7,9 +7,16 @@ use std::ops::Range;
 
 use base::cuda::DriverError;
 
-use super::stitches::Part;
 use crate::arena::Claim;
 use crate::device_memory::DeviceMemory;
+
+/// A handle in a stitch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its first address at home.
+    pub home: u64,
+    pub bytes: u64,
+}
 
 /// What reserved address space is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
