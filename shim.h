@@ -13,8 +13,7 @@
  *   the job         the program that the library is loaded into
  *   the next layer  what answers the library's calls: the NVIDIA driver, or a virtualisation layer in front of it
  *   segment         memory that a policy obtained from the next layer in one piece
- *   granule         one physical handle that the policy auto_growth maps into an address range
- *   block           a part of a segment or of granules: live (the job has it) or free
+ *   block           a part of a segment or of mapped memory: live (the job has it) or free
  *   policy          what cuts segments into blocks: naive_best_fit or auto_growth (see docs/strategies.md)
  *   account         a file with the bytes that processes which share a limit use (see docs/limits.md)
  */
@@ -39,7 +38,7 @@ struct vramshim_stats {
     uint64_t reserved, reserved_peak;
     uint64_t free_inside;        /* free bytes inside segments; 0 in the totals of a single class */
     uint64_t largest_free_block; /* the largest contiguous part of free_inside; 0 in the totals of a single class.
-                                    auto_growth can serve larger requests: it maps free granules side by side */
+                                    auto_growth can serve larger requests: it maps free memory side by side */
     uint64_t live;               /* number of live allocations */
     uint64_t failures;           /* number of requests that failed */
 };
@@ -82,7 +81,7 @@ size_t vramshim_account(char *buffer, size_t capacity);
  * empty if the process keeps no journal. */
 size_t vramshim_journal_path(char *buffer, size_t capacity);
 
-/* Gives segments and granules of a device that have no live block back to the next layer. Returns the bytes given
+/* Gives segments and mapped memory of a device that have no live block back to the next layer. Returns the bytes given
  * back. */
 uint64_t vramshim_trim(int device);
 

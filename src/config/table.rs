@@ -220,8 +220,9 @@ variables! {
         name: "FLAGS_auto_growth_chunk_size_in_mb",
         default: "0",
         accepted: || MEBIBYTES,
-        meaning: "`auto_growth`: size of a granule, rounded up to a power of two, at most 1/16 of the device's memory; `0` \
-                  is the driver's smallest granule. If there is no virtual memory management, this is the smallest chunk.",
+        meaning: "`auto_growth`: memory is mapped in multiples of this, rounded up to a power of two, at most 1/16 of the \
+                  device's memory; `0` is the driver's granule. If there is no virtual memory management, this is the \
+                  smallest chunk.",
         part: Part::Policy(|text, settings| {
             settings.chunk_bytes = mebibytes(text)?;
             Some(())

@@ -58,7 +58,7 @@ pub struct Settings {
     pub initial_bytes: u64,
     /// Later reservations of naive_best_fit; 0 if they are a share of the available memory.
     pub reallocate_bytes: u64,
-    /// Size of a granule of auto_growth, or the least size of a chunk.
+    /// auto_growth maps memory in multiples of this, or it is the least size of a chunk.
     pub chunk_bytes: u64,
     /// Whether auto_growth gives a chunk back as soon as no block in it is live.
     pub free_idle_chunk: bool,
@@ -104,7 +104,7 @@ struct Row {
     description: &'static str,
     /// Whether the strategy reserves memory at first use. Its peak then says nothing about what the job needs.
     reserves_up_front: bool,
-    /// Whether the strategy grows by granules if there is virtual memory management.
+    /// Whether the strategy maps memory itself if there is virtual memory management.
     maps_granules: bool,
     /// The variables that size the requests of the strategy to the next layer.
     sizes: &'static [SizeVariable],
@@ -183,7 +183,7 @@ strategies! {
         name: "auto_growth",
         alias: Some("autogrow"),
         log_name: "Auto Growth",
-        description: "grow with demand, and map free granules side by side for large requests",
+        description: "grow with demand, and map free memory side by side for large requests",
         reserves_up_front: false,
         maps_granules: true,
         sizes: &[SizeVariable {

@@ -188,7 +188,7 @@ fn granules_that_can_be_mapped_only_once_are_reported() {
         let job = doctor(&["--strategy", strategy]).env("SIMGPU_FAULTS", "cuMemMap:2=801");
         Report::run(job)
             .has("vmm", "ok", "a granule of 2.00 MiB")
-            .has("vmm", status, "device 0 maps no granule twice");
+            .has("vmm", status, "device 0 maps no memory twice");
     }
 }
 

@@ -52,6 +52,15 @@ pub enum Users {
     Streams(Box<[u64]>),
 }
 
+/// The streams that use the memory of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streams {
+    /// No request has come yet.
+    None,
+    One(u64),
+    Several,
+}
+
 #[derive(Debug)]
 pub struct Batch {
     pub users: Users,

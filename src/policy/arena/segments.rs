@@ -5,21 +5,13 @@ use std::collections::BTreeSet;
 
 use base::cuda::DriverError;
 
-use super::batches::{Batch, BatchId, Users};
+use super::batches::{Batch, BatchId, Streams, Users};
 use super::region::Region;
 use crate::blocks::{Blocks, Id, Kind, NONE};
 use crate::device_memory::EventId;
 use crate::free_index::FreeIndex;
 use crate::request::UNIT;
 use crate::work::{Obtain, Piece};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Streams {
-    /// No request has come yet.
-    None,
-    One(u64),
-    Several,
-}
 
 pub struct Arena {
     pub blocks: Blocks,

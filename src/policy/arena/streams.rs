@@ -4,8 +4,8 @@
 //! clean depends on how far the GPU is, so it must not decide where a block lies: a job that repeats itself shall get
 //! the same places again. As long as there is one stream, no events are needed, and clean memory is joined with dirty.
 
-use super::batches::BatchId;
-use super::segments::{Arena, Streams};
+use super::batches::{BatchId, Streams};
+use super::segments::Arena;
 use crate::policy::UsedBy;
 use crate::request::Request;
 use crate::work::Record;

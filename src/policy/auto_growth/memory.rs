@@ -1,52 +1,20 @@
-//! The memory that `auto_growth` maps itself: how it grows, and how it is given back.
+//! The memory that `auto_growth` maps itself.
 
 use std::collections::BTreeMap;
 
-use base::cuda::DriverError;
-
-use super::handles::{Handle, Handles, Left};
-use super::mapping::{For, Grow, Leaving, Map, NewHandle, NewStitch, Part, Released, Reserve, Stage, Task, Unmap};
-use super::pieces::{self, Piece};
+use super::handles::Handles;
 use super::space::Space;
-use super::stitches::{MOST_REMEMBERED, Stitch, Stitches};
+use super::stitches::Stitches;
 use crate::Mapping;
-use crate::arena::{Arena, Claim, Cut, Region};
-use crate::blocks::{Id, Kind};
+use crate::arena::{Arena, Cut, Region};
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
-use crate::request::{Request, UNIT};
-use crate::work::Work;
+use crate::request::Request;
 
-// How the shares below were chosen: see `auto_growth`.
-
-/// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
-const LEAST_SHARE: u64 = 256;
-/// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
-const GROWING_SHARE: u64 = 64;
-const LITTLE_MEMORY: u64 = 1 << 30;
-/// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
-/// where a handle ends, so free memory within a handle that is too large serves no stitch.
-const MOST_SHARE: u64 = 44;
-/// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
-const MOST_SPARING_HANDLES: u64 = 256;
-/// No stitch is made to save less than this part of the reserved memory.
-const SPARED_SHARE: u64 = 128;
-
-/// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
-/// much. Addresses cost nothing. What is given back leaves holes, which are filled again.
-const RANGE_PER_DEVICE_MEMORY: u64 = 2;
-const STITCHES_PER_HOME: u64 = 8;
-/// The device's memory if it could not be asked, in bytes.
-const UNKNOWN_MEMORY: u64 = 80 << 30;
 /// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
-const LARGEST_RANGE: u64 = 1 << 40;
-/// Ranges begin at multiples of this, as large blocks may want it.
-const LARGEST_ALIGNMENT: u64 = 2 << 20;
+pub(super) const LARGEST_RANGE: u64 = 1 << 40;
 /// Handles are multiples of at most this part of the device's memory, whatever size was set: a rest that is less cannot
 /// be used.
 const LEAST_GRANULES_PER_DEVICE: u64 = 16;
-
-/// After so many failures without a success, the next layer is taken to map no handle twice.
-const FAILURES_UNTIL_REFUSED: u32 = 3;
 
 /// What is kept mapped.
 #[derive(Default)]
@@ -59,26 +27,26 @@ struct Pin {
 
 pub struct Memory {
     /// Handles are multiples of so many bytes.
-    granule: u64,
+    pub(super) granule: u64,
     /// The device's memory; 0 if it is not known.
-    total: u64,
+    pub(super) total: u64,
     pub handles: Handles,
     pub stitches: Stitches,
     /// Reserved addresses for homes: first address and bytes.
-    homes: Vec<(u64, u64)>,
-    space: Space,
+    pub(super) homes: Vec<(u64, u64)>,
+    pub(super) space: Space,
     /// Whether the device had less memory than was asked for. Until it has some again, nothing is asked for that is not
     /// needed.
-    is_scarce: bool,
+    pub(super) is_scarce: bool,
     /// Whether the next layer is known to map a handle twice as it should.
-    may_stitch: bool,
+    pub(super) may_stitch: bool,
     /// How many stitches could not be made, one after the other; counted until the first is made.
-    stitch_failures: u32,
-    has_stitched: bool,
+    pub(super) stitch_failures: u32,
+    pub(super) has_stitched: bool,
     /// By the first address of a block that was pinned when it was live.
     pins: BTreeMap<u64, Pin>,
     /// Whether the next growth must do without a stitch, because one has just failed.
-    skips_stitch: bool,
+    pub(super) skips_stitch: bool,
 }
 
 impl Memory {
@@ -100,442 +68,6 @@ impl Memory {
             skips_stitch: false,
         }
     }
-
-    /// A block for a request that no free block serves.
-    pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
-        // With one stream, usable neighbours are joined.
-        if !arena.has_one_stream() && request.stream.is_some() {
-            let runs = pieces::runs(arena, &self.handles, request);
-            let mut long = runs.iter().filter(|run| run.start + request.rounded() <= run.end);
-            if let Some(run) = long.next() {
-                return arena.carve_run(run.start, request);
-            }
-        }
-        self.stitches.serve(arena, request)
-    }
-
-    // ---- growing
-
-    /// Work that makes room for a request that nothing serves.
-    pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
-        let bytes = request.rounded();
-        if self.total > 0 && bytes > self.total {
-            return Err(DriverError::OUT_OF_MEMORY);
-        }
-        let is_sparing = self.is_scarce;
-        let Some((hole, before)) = self.hole_for(arena, request) else {
-            return Ok(self.reserve(For::Home, bytes));
-        };
-        let skips_stitch = std::mem::take(&mut self.skips_stitch) || self.stitch_failures >= FAILURES_UNTIL_REFUSED;
-        let may_stitch = self.may_stitch && !skips_stitch;
-        let spared = arena.free_bytes().saturating_sub(before);
-        let mut pieces = Vec::new();
-        if may_stitch && (is_sparing || spared > arena.reserved() / SPARED_SHARE) {
-            if self.stitches.remembered.len() >= MOST_REMEMBERED
-                && !request.capturing
-                && let Some(evict) = self.evict(arena)
-            {
-                return Ok(evict);
-            }
-            let runs = pieces::runs(arena, &self.handles, request);
-            pieces = pieces::choose(&runs, &self.handles, bytes);
-        }
-        let is_extension = |pieces: &[Piece]| matches!(pieces, [piece] if piece.end() == arena.blocks.address(hole));
-        let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
-        let has_room = self.stitches.remembered.len() < MOST_REMEMBERED;
-        if found <= before || is_extension(&pieces) || !has_room {
-            let new = self.new_handles(arena, hole, bytes - before, is_sparing);
-            return Ok(self.work(arena, Some(hole), new, None, is_sparing));
-        }
-        let mut new = Vec::new();
-        let mut new_hole = None;
-        if found < bytes {
-            let Some(hole) = self.hole_of(arena, bytes - found) else {
-                return Ok(self.reserve(For::Home, bytes));
-            };
-            new = self.new_handles(arena, hole, bytes - found, is_sparing);
-            new_hole = Some(hole);
-            self.add_new(&mut pieces, &new, bytes - found, u64::from(request.alignment) * UNIT);
-        }
-        let parts = self.parts_of(&pieces, &new);
-        let room: u64 = parts.iter().map(|(part, _)| part.bytes).sum();
-        let Some(address) = self.space.take(room) else {
-            return Ok(self.reserve(For::Stitches, room));
-        };
-        let stitch = NewStitch {
-            address,
-            room,
-            parts,
-            mapped: 0,
-            is_usable: false,
-        };
-        Ok(self.work(arena, new_hole, new, Some(stitch), is_sparing))
-    }
-
-    /// The holes that a handle fits into, in the order of addresses.
-    fn holes(&self, arena: &Arena) -> impl Iterator<Item = Id> {
-        let mut holes: Vec<Id> = arena.holes(Region::Main, (self.granule / UNIT) as u32).collect();
-        holes.sort_unstable_by_key(|&id| arena.blocks.address(id));
-        holes.into_iter()
-    }
-
-    /// Whether so many bytes of new memory fit into a hole.
-    fn fit(&self, arena: &Arena, hole: Id, bytes: u64) -> bool {
-        bytes.next_multiple_of(self.granule) <= u64::from(arena.blocks.units(hole)) * UNIT
-    }
-
-    fn hole_of(&self, arena: &Arena, bytes: u64) -> Option<Id> {
-        self.holes(arena).find(|&hole| self.fit(arena, hole, bytes))
-    }
-
-    /// The first hole in which new memory makes room for the request, and how many of its bytes the usable memory before
-    /// the hole serves.
-    fn hole_for(&self, arena: &Arena, request: &Request) -> Option<(Id, u64)> {
-        let (bytes, alignment) = (request.rounded(), u64::from(request.alignment) * UNIT);
-        self.holes(arena).find_map(|hole| {
-            let address = arena.blocks.address(hole);
-            let usable = arena.usable_around(address, request).start.next_multiple_of(alignment);
-            let before = address.saturating_sub(usable).min(bytes - UNIT);
-            self.fit(arena, hole, bytes - before).then_some((hole, before))
-        })
-    }
-
-    /// The new handles for `lacking` bytes, at the beginning of a hole.
-    fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
-        let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
-        let least = lacking.next_multiple_of(self.granule);
-        // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
-        let only_grows = arena.freed() <= arena.reserved() / 8 && arena.reserved() + least > LITTLE_MEMORY;
-        let share = if only_grows { GROWING_SHARE } else { LEAST_SHARE };
-        let share = arena.reserved() / share / self.granule * self.granule;
-        let bytes = if is_sparing { least } else { least.max(share).min(room) };
-        let most = match bytes {
-            // The device may have the memory in small pieces only.
-            _ if is_sparing => bytes / MOST_SPARING_HANDLES,
-            _ if only_grows => bytes,
-            _ => (arena.reserved() + bytes) / MOST_SHARE,
-        };
-        let most = (most / self.granule * self.granule).max(self.granule);
-        let mut home = arena.blocks.address(hole);
-        let end = home + bytes;
-        let mut new = Vec::new();
-        while home < end {
-            let one = most.min(end - home);
-            // Only a handle that is larger than what is lacking can be smaller.
-            let is_only = one == bytes;
-            new.push(NewHandle {
-                home,
-                bytes: one,
-                least: if is_only { least } else { one },
-                name: 0,
-                stage: Stage::Absent,
-            });
-            home += one;
-        }
-        new
-    }
-
-    /// Adds new memory to pieces that lack so many bytes. It must be beside ends of handles.
-    fn add_new(&self, pieces: &mut Vec<Piece>, new: &[NewHandle], lacking: u64, alignment: u64) {
-        let (Some(first), Some(last)) = (new.first(), new.last()) else {
-            return;
-        };
-        let (start, end) = (first.home, last.home + last.bytes);
-        let Some(at_end) = pieces.pop() else { return };
-        let ends_handle = |at: u64| {
-            let mut handle = self.handles.in_range(at - UNIT..at);
-            handle.any(|(home, handle)| home + handle.bytes == at)
-        };
-        if ends_handle(at_end.end()) {
-            pieces.push(at_end);
-            pieces.push(Piece {
-                address: start,
-                bytes: lacking,
-            });
-            return;
-        }
-        // The last piece does not end a handle, so the new memory comes before it.
-        let needed = lacking + at_end.bytes;
-        let bytes = match pieces.is_empty() {
-            true => lacking.next_multiple_of(alignment),
-            false => (end - start).min(needed),
-        };
-        pieces.push(Piece {
-            address: end - bytes,
-            bytes,
-        });
-        if bytes < needed {
-            pieces.push(Piece {
-                address: at_end.address,
-                bytes: needed - bytes,
-            });
-        }
-    }
-
-    /// The handles behind pieces, in this order.
-    fn parts_of(&self, pieces: &[Piece], new: &[NewHandle]) -> Vec<(Part, Option<u64>)> {
-        let mut parts = Vec::new();
-        for piece in pieces {
-            let known = self.handles.in_range(piece.address..piece.end());
-            parts.extend(known.map(|(home, handle)| {
-                let bytes = handle.bytes;
-                (Part { home, bytes }, Some(handle.name))
-            }));
-            let new = new
-                .iter()
-                .filter(|handle| handle.home < piece.end() && piece.address < handle.home + handle.bytes);
-            parts.extend(new.map(|handle| {
-                let (home, bytes) = (handle.home, handle.bytes);
-                (Part { home, bytes }, None)
-            }));
-        }
-        parts
-    }
-
-    fn work(
-        &mut self,
-        arena: &mut Arena,
-        hole: Option<Id>,
-        new: Vec<NewHandle>,
-        stitch: Option<NewStitch>,
-        is_sparing: bool,
-    ) -> Work {
-        let claim = hole.zip(new.first()).map(|(hole, first)| {
-            let bytes: u64 = new.iter().map(|handle| handle.bytes).sum();
-            arena.claim(hole, first.home, (bytes / UNIT) as u32)
-        });
-        let parts = stitch.iter().flat_map(|stitch| &stitch.parts);
-        parts.for_each(|(part, _)| self.handles.hold(part.home));
-        Work::Map(Box::new(Map(Task::Grow(Grow {
-            new,
-            hole: claim,
-            stitch,
-            problem: None,
-            stitch_problem: None,
-            is_sparing,
-        }))))
-    }
-
-    fn reserve(&self, purpose: For, bytes: u64) -> Work {
-        let times = match purpose {
-            For::Home => RANGE_PER_DEVICE_MEMORY,
-            For::Stitches => RANGE_PER_DEVICE_MEMORY * STITCHES_PER_HOME,
-        };
-        let total = if self.total > 0 { self.total } else { UNKNOWN_MEMORY };
-        let range = total.saturating_mul(times).min(LARGEST_RANGE).max(2 * bytes);
-        let alignment = self.granule.max(LARGEST_ALIGNMENT);
-        Work::Map(Box::new(Map(Task::Reserve(Reserve {
-            purpose,
-            bytes: range.next_multiple_of(alignment),
-            alignment,
-            address: Err(DriverError::OUT_OF_MEMORY),
-        }))))
-    }
-
-    pub fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> Result<(), DriverError> {
-        let address = reserve.address?;
-        match reserve.purpose {
-            For::Home => {
-                self.homes.push((address, reserve.bytes));
-                arena.add_segment(address, reserve.bytes, Kind::Hole, Region::Main);
-            }
-            For::Stitches => self.space.add(address, reserve.bytes),
-        }
-        Ok(())
-    }
-
-    /// What growing has achieved. An error that is not out of memory is for the caller to judge.
-    pub fn grown(&mut self, arena: &mut Arena, grow: Grow) -> Result<(), DriverError> {
-        if let Some(hole) = grow.hole {
-            self.settle_new(arena, hole, &grow.new);
-        }
-        if let Some(stitch) = grow.stitch {
-            let is_old = |part: &Part| !grow.new.iter().any(|handle| handle.home == part.home);
-            let old = stitch.parts.iter().filter(|(part, _)| is_old(part));
-            old.for_each(|(part, _)| self.handles.let_go(part.home));
-            self.stitched(stitch, grow.stitch_problem);
-        }
-        match grow.problem {
-            None => {
-                self.is_scarce &= grow.new.is_empty();
-                Ok(())
-            }
-            // Another attempt uses what is free, and asks for no more than is lacking.
-            Some(DriverError::OUT_OF_MEMORY) if !grow.is_sparing => {
-                self.is_scarce = true;
-                Ok(())
-            }
-            Some(problem) => Err(problem),
-        }
-    }
-
-    fn settle_new(&mut self, arena: &mut Arena, hole: Claim, new: &[NewHandle]) {
-        arena.settle(hole, Kind::Hole);
-        for handle in new.iter().filter(|handle| handle.stage > Stage::Absent) {
-            let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
-            let Some(id) = arena.blocks.containing(home) else {
-                continue;
-            };
-            let claim = arena.claim(id, home, (bytes / UNIT) as u32);
-            if handle.stage == Stage::Usable {
-                arena.settle(claim, Kind::Free);
-                self.handles.by_home.insert(home, Handle { bytes, name, holds: 0 });
-                continue;
-            }
-            self.handles.left.push(Left {
-                home,
-                bytes,
-                name,
-                is_mapped: handle.stage == Stage::Mapped,
-                claim,
-            });
-        }
-    }
-
-    fn stitched(&mut self, made: NewStitch, problem: Option<DriverError>) {
-        let address = made.address;
-        if problem.is_some() {
-            self.skips_stitch = true;
-            self.stitch_failures += u32::from(!self.has_stitched);
-        }
-        if made.is_usable {
-            self.has_stitched = true;
-            self.stitch_failures = 0;
-        }
-        if made.mapped == 0 {
-            self.space.give(address, made.room);
-            return;
-        }
-        let parts: Vec<Part> = made.parts.into_iter().map(|(part, _)| part).collect();
-        // A new handle may have become smaller than was planned.
-        let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
-        if bytes < made.room {
-            self.space.give(address + bytes, made.room - bytes);
-        }
-        self.stitches
-            .add(Stitch::new(address, parts, made.mapped, made.is_usable));
-    }
-
-    // ---- giving back
-
-    /// Unmaps the stitches that were not used for longest.
-    fn evict(&mut self, arena: &Arena) -> Option<Work> {
-        let numbers = self.stitches.least_used(arena, MOST_REMEMBERED / 8);
-        let stitches = self.take_stitches(&numbers);
-        let handles = Vec::new();
-        (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
-    }
-
-    fn take_stitches(&mut self, numbers: &[u64]) -> Vec<Leaving> {
-        let mut leaving = Vec::new();
-        for &number in numbers {
-            let Some(stitch) = self.stitches.remembered.get_mut(&number) else {
-                continue;
-            };
-            stitch.leaves = true;
-            leaving.push(Leaving {
-                number,
-                address: stitch.address,
-                bytes: stitch.mapped_bytes(),
-                was_usable: stitch.is_usable,
-                homes: stitch.parts.iter().map(|part| part.home).collect(),
-                is_gone: false,
-            });
-        }
-        leaving
-    }
-
-    /// Takes the handles out that hold no live block, with the stitches that they are in, to be given back.
-    pub fn release_idle(&mut self, arena: &mut Arena) -> Option<Work> {
-        let mut stitches = self.stitches.broken(arena);
-        let mut handles = self.take_left();
-        let all = self.handles.by_home.iter();
-        let idle =
-            all.filter(|(home, handle)| handle.holds == 0 && arena.is_range_clean(&(**home..**home + handle.bytes)));
-        let idle: Vec<u64> = idle.map(|(&home, _)| home).collect();
-        for home in idle {
-            let with: Vec<u64> = self.stitches.with_part(home).collect();
-            let can_leave = |number: &u64| stitches.contains(number) || self.stitches.can_leave(arena, *number);
-            if !with.iter().all(can_leave) {
-                continue;
-            }
-            stitches.extend(with);
-            let (bytes, name) = match self.handles.by_home.get(&home) {
-                Some(handle) => (handle.bytes, handle.name),
-                None => continue,
-            };
-            let Some(id) = arena.blocks.containing(home) else {
-                continue;
-            };
-            handles.push(Released {
-                home,
-                base: arena.segment_base(id),
-                bytes,
-                name,
-                claim: arena.claim(id, home, (bytes / UNIT) as u32),
-                was_usable: true,
-                stage: Stage::Usable,
-            });
-        }
-        handles.sort_unstable_by_key(|handle| handle.home);
-        let numbers: Vec<u64> = stitches.into_iter().collect();
-        let stitches = self.take_stitches(&numbers);
-        let is_empty = stitches.is_empty() && handles.is_empty();
-        (!is_empty).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
-    }
-
-    fn take_left(&mut self) -> Vec<Released> {
-        let left = std::mem::take(&mut self.handles.left).into_iter();
-        left.map(|left| Released {
-            home: left.home,
-            // No neighbour is unmapped in the same call.
-            base: left.home,
-            bytes: left.bytes,
-            name: left.name,
-            claim: left.claim,
-            was_usable: false,
-            stage: if left.is_mapped { Stage::Mapped } else { Stage::Created },
-        })
-        .collect()
-    }
-
-    pub fn unmapped(&mut self, arena: &mut Arena, unmap: Unmap) {
-        for leaving in unmap.stitches {
-            if !leaving.is_gone {
-                if let Some(stitch) = self.stitches.remembered.get_mut(&leaving.number) {
-                    stitch.leaves = false;
-                }
-                continue;
-            }
-            if let Some(stitch) = self.stitches.remove(leaving.number) {
-                self.space.give(stitch.address, stitch.bytes());
-            }
-        }
-        for handle in unmap.handles {
-            let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
-            if handle.stage == Stage::Usable {
-                arena.settle(handle.claim, Kind::Free);
-                continue;
-            }
-            if handle.was_usable {
-                self.handles.by_home.remove(&home);
-            }
-            let hole = arena.settle(handle.claim, Kind::Hole);
-            if handle.stage == Stage::Absent {
-                self.is_scarce = false;
-                continue;
-            }
-            self.handles.left.push(Left {
-                home,
-                bytes,
-                name,
-                is_mapped: handle.stage == Stage::Mapped,
-                claim: arena.claim(hole, home, (bytes / UNIT) as u32),
-            });
-        }
-    }
-
-    // ---- questions
 
     /// Whether reserved addresses for homes begin here.
     pub fn is_home(&self, address: u64) -> bool {

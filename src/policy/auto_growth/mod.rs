@@ -9,15 +9,18 @@
 //!
 //! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
 //!
-//! - `memory`: growing and giving back; `pieces`: which free memory a stitch is made of
+//! - `memory`: what there is; `growing`, `release`: how it becomes more and less
+//! - `pieces`: which free memory a stitch is made of
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
 mod chunks;
+mod growing;
 mod handles;
 pub(crate) mod mapping;
 mod memory;
 mod pieces;
+mod release;
 mod space;
 mod stitches;
 

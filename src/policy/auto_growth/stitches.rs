@@ -20,9 +20,6 @@ use crate::request::{Request, UNIT};
 /// A job that repeats itself has 10 to 200.
 pub const MOST_REMEMBERED: usize = 1024;
 
-/// A handle in a stitch, and the addresses at home that a block in the stitch covers of it.
-pub type CoveredPart = (Part, Range<u64>);
-
 #[derive(Debug)]
 pub struct Stitch {
     pub address: u64,
@@ -68,7 +65,7 @@ impl Stitch {
     }
 
     /// The memory behind a range of the stitch: handles, with addresses at home.
-    fn behind(&self, range: Range<u64>) -> impl Iterator<Item = (Part, Range<u64>)> + '_ {
+    fn behind(&self, range: Range<u64>) -> impl Iterator<Item = Covered> + '_ {
         let mut at = self.address;
         let places = self.parts.iter().map(move |&part| {
             let place = at;
@@ -110,6 +107,9 @@ impl Stitch {
         None
     }
 }
+
+/// A handle in a stitch, and the addresses at home that a block covers in it.
+type Covered = (Part, Range<u64>);
 
 /// A live block in a stitch.
 #[derive(Clone, Copy, Debug)]
@@ -224,7 +224,7 @@ impl Stitches {
     }
 
     /// The stitch of a live block, and the handles behind it with the addresses at home that they cover.
-    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<CoveredPart>)> {
+    pub fn behind(&self, block: &Block) -> Option<(u64, Vec<Covered>)> {
         let (_, in_stitch) = self.containing(block.address)?;
         let stitch = self.remembered.get(&in_stitch.stitch)?;
         let parts = stitch.behind(block.address..block.address + block.allocated);

@@ -1,6 +1,6 @@
 //! The free ranges ("gaps") inside the segments that a policy holds, and the largest of them.
 //!
-//! A policy that maps granules may give back any range: a part of a segment, or several segments at once. Its blocks
+//! A policy that maps memory may give back any range: a part of a segment, or several segments at once. Its blocks
 //! and gaps may cross from one segment into the next, so segments that touch are treated as one range. Chunks are
 //! treated in the same way, because a journal does not distinguish them from mapped segments. A gap across two chunks
 //! that happen to touch is therefore shown too large, because no policy joins chunks.

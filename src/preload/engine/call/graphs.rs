@@ -9,7 +9,7 @@ use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check};
 use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`

@@ -385,8 +385,8 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
         findings.add("vmm", severity, found, advice);
     }
     if device.granularity.is_some() && !device.mapped_twice {
-        let found = format!("device {ordinal} maps no granule twice");
-        let advice = "The free part of a granule in use can then serve small requests only, so auto_growth wastes a little more memory.";
+        let found = format!("device {ordinal} maps no memory twice");
+        let advice = "Free memory in several places then serves no large request, so auto_growth needs more memory.";
         findings.add("vmm", severity, found, advice);
     }
     if device.vmm && !device.descriptors {

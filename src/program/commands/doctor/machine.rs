@@ -30,7 +30,7 @@ pub fn check(findings: &mut Findings, journal_max: u64) {
             .note(
                 CHECK,
                 format!("{limit} files may be open at once"),
-                "Sharing memory between processes takes a descriptor for each granule. `ulimit -n 4096` raises the limit.",
+                "Sharing memory between processes takes a descriptor for each handle of physical memory. `ulimit -n 4096` raises the limit.",
             )
             .at("ulimit -n");
     }

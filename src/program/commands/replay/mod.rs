@@ -53,8 +53,8 @@ pub struct Replay {
     #[arg(long, value_name = "NUMBER")]
     device: Option<i16>,
 
-    /// Granule of auto_growth, rounded up to a power of two, at most 1/16 of the device's memory; smallest chunk of
-    /// paddle_auto_growth [default: the setting of the journal's job, else 0]
+    /// auto_growth maps memory in multiples of this, rounded up to a power of two, at most 1/16 of the device's memory;
+    /// smallest chunk of paddle_auto_growth [default: the setting of the journal's job, else 0]
     #[arg(long, value_name = "SIZE")]
     chunk: Option<String>,
 

@@ -1,0 +1,129 @@
+//! How mapped memory is given back: handles without a live block, and stitches.
+
+use super::handles::Left;
+use super::mapping::{Leaving, Released, Stage, Unmap};
+use super::memory::Memory;
+use super::stitches::MOST_REMEMBERED;
+use crate::arena::Arena;
+use crate::blocks::Kind;
+use crate::request::UNIT;
+use crate::work::Work;
+
+impl Memory {
+    /// Unmaps the stitches that were not used for longest.
+    pub(super) fn evict(&mut self, arena: &Arena) -> Option<Work> {
+        let numbers = self.stitches.least_used(arena, MOST_REMEMBERED / 8);
+        let stitches = self.take_stitches(&numbers);
+        let handles = Vec::new();
+        (!stitches.is_empty()).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
+    }
+
+    fn take_stitches(&mut self, numbers: &[u64]) -> Vec<Leaving> {
+        let mut leaving = Vec::new();
+        for &number in numbers {
+            let Some(stitch) = self.stitches.remembered.get_mut(&number) else {
+                continue;
+            };
+            stitch.leaves = true;
+            leaving.push(Leaving {
+                number,
+                address: stitch.address,
+                bytes: stitch.mapped_bytes(),
+                was_usable: stitch.is_usable,
+                homes: stitch.parts.iter().map(|part| part.home).collect(),
+                is_gone: false,
+            });
+        }
+        leaving
+    }
+
+    /// Takes the handles out that hold no live block, with the stitches that they are in, to be given back.
+    pub fn release_idle(&mut self, arena: &mut Arena) -> Option<Work> {
+        let mut stitches = self.stitches.broken(arena);
+        let mut handles = self.take_left();
+        let all = self.handles.by_home.iter();
+        let idle =
+            all.filter(|(home, handle)| handle.holds == 0 && arena.is_range_clean(&(**home..**home + handle.bytes)));
+        let idle: Vec<u64> = idle.map(|(&home, _)| home).collect();
+        for home in idle {
+            let with: Vec<u64> = self.stitches.with_part(home).collect();
+            let can_leave = |number: &u64| stitches.contains(number) || self.stitches.can_leave(arena, *number);
+            if !with.iter().all(can_leave) {
+                continue;
+            }
+            stitches.extend(with);
+            let (bytes, name) = match self.handles.by_home.get(&home) {
+                Some(handle) => (handle.bytes, handle.name),
+                None => continue,
+            };
+            let Some(id) = arena.blocks.containing(home) else {
+                continue;
+            };
+            handles.push(Released {
+                home,
+                base: arena.segment_base(id),
+                bytes,
+                name,
+                claim: arena.claim(id, home, (bytes / UNIT) as u32),
+                was_usable: true,
+                stage: Stage::Usable,
+            });
+        }
+        handles.sort_unstable_by_key(|handle| handle.home);
+        let numbers: Vec<u64> = stitches.into_iter().collect();
+        let stitches = self.take_stitches(&numbers);
+        let is_empty = stitches.is_empty() && handles.is_empty();
+        (!is_empty).then(|| Work::Unmap(Box::new(Unmap { stitches, handles })))
+    }
+
+    fn take_left(&mut self) -> Vec<Released> {
+        let left = std::mem::take(&mut self.handles.left).into_iter();
+        left.map(|left| Released {
+            home: left.home,
+            // No neighbour is unmapped in the same call.
+            base: left.home,
+            bytes: left.bytes,
+            name: left.name,
+            claim: left.claim,
+            was_usable: false,
+            stage: if left.is_mapped { Stage::Mapped } else { Stage::Created },
+        })
+        .collect()
+    }
+
+    pub fn unmapped(&mut self, arena: &mut Arena, unmap: Unmap) {
+        for leaving in unmap.stitches {
+            if !leaving.is_gone {
+                if let Some(stitch) = self.stitches.remembered.get_mut(&leaving.number) {
+                    stitch.leaves = false;
+                }
+                continue;
+            }
+            if let Some(stitch) = self.stitches.remove(leaving.number) {
+                self.space.give(stitch.address, stitch.bytes());
+            }
+        }
+        for handle in unmap.handles {
+            let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
+            if handle.stage == Stage::Usable {
+                arena.settle(handle.claim, Kind::Free);
+                continue;
+            }
+            if handle.was_usable {
+                self.handles.by_home.remove(&home);
+            }
+            let hole = arena.settle(handle.claim, Kind::Hole);
+            if handle.stage == Stage::Absent {
+                self.is_scarce = false;
+                continue;
+            }
+            self.handles.left.push(Left {
+                home,
+                bytes,
+                name,
+                is_mapped: handle.stage == Stage::Mapped,
+                claim: arena.claim(hole, home, (bytes / UNIT) as u32),
+            });
+        }
+    }
+}
