@@ -13,7 +13,7 @@ use crate::policy::Block;
 use crate::request::{Request, UNIT};
 use crate::work::Work;
 
-// How the shares below were chosen: see `auto_growth`.
+// How the shares below were chosen: see docs/strategies.md.
 
 /// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
 const LEAST_SHARE: u64 = 256;
@@ -22,11 +22,11 @@ const GROWING_SHARE: u64 = 64;
 const LITTLE_MEMORY: u64 = 1 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
-const MOST_SHARE: u64 = 44;
+const MOST_SHARE: u64 = 24;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
-const SPARED_SHARE: u64 = 128;
+const SPARED_SHARE: u64 = 48;
 
 /// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
 /// much. Addresses cost nothing. What is given back leaves holes, which are filled again.

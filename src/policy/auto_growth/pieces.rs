@@ -125,29 +125,69 @@ fn two_of(runs: &[Run], handles: &Handles, bytes: u64) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
+/// How many runs are compared for the first piece, and for the last.
+const ENDS_COMPARED: usize = 3;
+
+/// The run of the first piece and that of the last which are worth most together.
+fn ends(runs: &[Run], handles: &Handles, worth: [&dyn Fn(&Run) -> u64; 2]) -> [Option<usize>; 2] {
+    let best = worth.map(|worth| {
+        let mut best: Vec<(u64, usize)> = runs
+            .iter()
+            .map(|run| worth(run))
+            .zip(0..)
+            .filter(|&(worth, _)| worth > 0)
+            .collect();
+        best.sort_unstable_by_key(|&(worth, index)| (Reverse(worth), index));
+        best.truncate(ENDS_COMPARED);
+        best
+    });
+    let [first, last] = best.map(|best| best.into_iter().map(Some).chain([None]).collect::<Vec<_>>());
+    let pairs = first
+        .iter()
+        .flat_map(|&first| last.iter().map(move |&last| [first, last]));
+    let fit = pairs.filter(|&[first, last]| match (first, last) {
+        (Some((_, first)), Some((_, last))) => first != last && !share_handle(handles, &runs[first], &runs[last]),
+        _ => true,
+    });
+    let sum = |pair: &[Option<(u64, usize)>; 2]| pair.iter().flatten().map(|&(worth, _)| worth).sum::<u64>();
+    // The reversed order returns the first of several that are worth the same.
+    let pair = fit.collect::<Vec<_>>().into_iter().rev().max_by_key(sum);
+    pair.unwrap_or_default().map(|end| end.map(|(_, index)| index))
+}
+
 fn many_of(runs: &[Run], handles: &Handles, bytes: u64) -> Vec<Piece> {
-    let Some(first) = (0..runs.len()).max_by_key(|&index| runs[index].as_first()) else {
-        return Vec::new();
-    };
-    let begins = runs[first].as_first() > 0;
-    let others = (0..runs.len()).filter(|&index| index != first || !begins);
-    let ends = others
-        .clone()
-        .filter(|&index| !begins || !share_handle(handles, &runs[first], &runs[index]));
-    let last = ends.max_by_key(|&index| runs[index].as_last());
+    // Few large pieces, if they are enough.
+    let largest = with_ends(runs, ends(runs, handles, [&Run::as_first, &Run::as_last]), bytes);
+    if total(&largest) == bytes {
+        return largest;
+    }
+    // All that there is, otherwise. What a run adds at an end is what it has besides whole handles.
+    let before = |run: &Run| run.as_first().saturating_sub(run.as_middle());
+    let after = |run: &Run| run.as_last() - run.as_middle();
+    let worth: [&dyn Fn(&Run) -> u64; 2] = [&before, &after];
+    let most = with_ends(runs, ends(runs, handles, worth), bytes);
+    if total(&most) > total(&largest) { most } else { largest }
+}
+
+fn total(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.bytes).sum()
+}
+
+/// The first piece of one run, the last of another, and of the others as much as is needed between.
+fn with_ends(runs: &[Run], [first, last]: [Option<usize>; 2], bytes: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut taken = 0;
-    if begins {
-        let first = &runs[first];
-        taken = first.as_first();
+    if let Some(first) = first.map(|index| &runs[index]) {
+        taken = first.as_first().min(bytes);
         pieces.push(Piece {
-            address: first.start,
+            address: first.last - taken,
             bytes: taken,
         });
     }
     let at_end = last.map_or(0, |last| runs[last].as_last());
-    let middles = others.filter(|&index| Some(index) != last).map(|index| &runs[index]);
-    let mut middles: Vec<&Run> = middles.filter(|run| run.as_middle() > 0).collect();
+    let others = (0..runs.len()).filter(|&index| Some(index) != first && Some(index) != last);
+    let mut middles: Vec<&Run> = others.map(|index| &runs[index]).collect();
+    middles.retain(|run| run.as_middle() > 0);
     middles.sort_by_key(|run| Reverse((run.as_middle(), run.start)));
     let mut next = 0;
     while taken + at_end < bytes && next < middles.len() {
@@ -155,11 +195,12 @@ fn many_of(runs: &[Run], handles: &Handles, bytes: u64) -> Vec<Piece> {
         // The smallest that is enough, otherwise the largest that is left.
         let enough = middles[next..].partition_point(|run| run.as_middle() >= lacking);
         let run = middles[next + enough.saturating_sub(1)];
+        let here = run.as_middle().min(bytes - taken);
         pieces.push(Piece {
             address: run.first,
-            bytes: run.as_middle(),
+            bytes: here,
         });
-        taken += run.as_middle();
+        taken += here;
         next += 1;
         if enough > 0 {
             break;
@@ -173,6 +214,5 @@ fn many_of(runs: &[Run], handles: &Handles, bytes: u64) -> Vec<Piece> {
             bytes: at_end.min(bytes - taken),
         });
     }
-    pieces.retain(|piece| piece.bytes > 0);
     pieces
 }
