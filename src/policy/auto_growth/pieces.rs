@@ -133,7 +133,7 @@ fn ends(runs: &[Run], handles: &Handles, worth: [&dyn Fn(&Run) -> u64; 2]) -> [O
     let best = worth.map(|worth| {
         let mut best: Vec<(u64, usize)> = runs
             .iter()
-            .map(|run| worth(run))
+            .map(worth)
             .zip(0..)
             .filter(|&(worth, _)| worth > 0)
             .collect();
