@@ -115,7 +115,7 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
 #[test]
 fn the_pytorch_example_runs() {
     for strategy in STRATEGIES {
-        run("../../examples/pytorch_allocator.py", strategy, "4GiB", 0);
+        run("example.py", strategy, "4GiB", 0);
     }
 }
 
