@@ -69,6 +69,20 @@ fn pytorchs_functions_report_what_they_do_under_pytorchs_own_allocator() {
     }
 }
 
+/// `memory_snapshot` has every byte once, also those of a tensor in a stitch.
+#[test]
+fn a_snapshot_has_each_byte_once() {
+    let script = path("scattered.py");
+    under("off", "passthrough", "8GiB", &[&script]).run().ok();
+    for strategy in STRATEGIES {
+        let finished = under("allocator", strategy, "8GiB", &[&script]).run().ok();
+        let told = &finished.json()[0];
+        if *strategy == "auto_growth" {
+            assert_eq!(told["after"], told["before"], "no stitch was made");
+        }
+    }
+}
+
 #[test]
 fn out_of_memory_is_raised_at_the_allocation() {
     for strategy in STRATEGIES {

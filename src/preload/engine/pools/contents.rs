@@ -1,5 +1,7 @@
 //! What the pools of a device hold: their memory and the live blocks in it.
 
+use std::ptr;
+
 use super::Pools;
 use base::sync::lock;
 use policy::Block;
@@ -12,30 +14,59 @@ pub struct Range {
 }
 
 impl Pools {
-    /// The memory of a device's pools, segments side by side as one range. A stitch has no memory of its own: each live
-    /// block in one is a range, and its bytes at home are in another range without a block.
+    /// The memory of a device's pools, each byte once. Segments side by side are one range. The memory of a block in a
+    /// stitch is where the block is, so it is left out of the range at its home.
     pub fn contents(&self, device: i16) -> Vec<Range> {
         let mut ranges = Vec::new();
         for root in self.of_device(device) {
             // All locks at the same time, as in `free_inside`, so that no slab changes hands meanwhile.
             let family: Vec<_> = root.family().map(|pool| (pool, lock(pool.policy.policy()))).collect();
+            let (stitches, homes): (Vec<_>, Vec<_>) = self
+                .registry
+                .segments_of(root)
+                .into_iter()
+                .partition(|&(.., is_stitch)| is_stitch);
+            let homes = homes.into_iter().map(|(address, size, _)| (address, size));
+            let is_in_stitch = |block: &Block| {
+                let mut stitches = stitches.iter();
+                stitches.any(|&(address, size, _)| block.address.wrapping_sub(address) < size)
+            };
+            let mut memory: Vec<(u64, u64)> = Vec::new();
             let mut blocks: Vec<Block> = Vec::new();
             for (pool, policy) in &family {
-                let live = policy.as_deref().map(|policy| policy.live()).unwrap_or_default();
+                let Some(policy) = policy.as_deref() else { continue };
+                let live = policy.live();
+                if ptr::eq(*pool, root) {
+                    memory.extend(without(homes.clone().collect(), policy.stitched()));
+                    let in_stitches = live.iter().filter(|block| is_in_stitch(block));
+                    memory.extend(in_stitches.map(|block| (block.address, block.allocated)));
+                }
                 blocks.extend(live.into_iter().filter(|block| !pool.has_lent(block.address)));
             }
             blocks.sort_by_key(|block| block.address);
-            let segments = self.registry.segments_of(root);
-            let mut segments: Vec<_> = segments
-                .into_iter()
-                .filter(|&(.., is_stitch)| !is_stitch)
-                .map(|(address, size, _)| (address, size))
-                .collect();
-            segments.sort_unstable();
-            ranges.extend(joined(&segments, blocks));
+            memory.sort_unstable();
+            ranges.extend(joined(&memory, blocks));
         }
         ranges
     }
+}
+
+/// What is left of these ranges without the `cuts`, each of which lies in one range.
+fn without(mut ranges: Vec<(u64, u64)>, mut cuts: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    cuts.sort_unstable();
+    let mut cuts = cuts.into_iter().peekable();
+    let mut left = Vec::new();
+    for (address, size) in ranges {
+        let (mut at, end) = (address, address + size);
+        while let Some((cut, bytes)) = cuts.next_if(|&(cut, _)| cut < end) {
+            left.push((at, cut.saturating_sub(at)));
+            at = at.max(cut + bytes);
+        }
+        left.push((at, end.saturating_sub(at)));
+    }
+    left.retain(|&(_, size)| size > 0);
+    left
 }
 
 /// Joins segments that lie side by side, and gives each its blocks. Both come in the order of addresses. A block in no
@@ -72,6 +103,15 @@ fn joined(segments: &[(u64, u64)], blocks: Vec<Block>) -> Vec<Range> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_in_stitches_is_left_out_of_its_home() {
+        let ranges = vec![(0x8000, 0x1000), (0x1000, 0x1000), (0x2000, 0x1000)];
+        let cuts = vec![(0x2800, 0x800), (0x1000, 0x200), (0x1400, 0x200), (0x8000, 0x1000)];
+        let left = [(0x1200, 0x200), (0x1600, 0xa00), (0x2000, 0x800)];
+        assert_eq!(without(ranges.clone(), cuts), left);
+        assert_eq!(without(ranges, Vec::new()).len(), 3);
+    }
 
     #[test]
     fn segments_side_by_side_are_one_range() {
