@@ -402,6 +402,19 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
     }
 }
 
+/// `scripts/live-torch` does the same for all jobs.
+#[test]
+fn live_jobs_reserve_what_replay_foretold() {
+    for name in ["sharded", "beam_search"] {
+        let job = Job::new(python()).alone().without("LD_LIBRARY_PATH");
+        let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
+        let job = job.args([script("traces/live.py").as_os_str(), "--program".as_ref()]);
+        let job = job.args([program()]).args(["--python".into(), python()]).args([name]);
+        let finished = job.run().ok();
+        assert!(finished.stdout.contains("1 of 1 jobs"), "{}", finished.stdout);
+    }
+}
+
 #[test]
 fn the_model_of_pytorchs_allocator_reserves_what_pytorch_did() {
     for (setting, model) in [
