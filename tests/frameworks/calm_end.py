@@ -33,8 +33,8 @@ def _others_sleep():
 def _wait():
     end = time.monotonic() + MOST_SECONDS
     in_a_row = 0
-    # At the first look, a thread may wait for the interpreter, which this thread has. It gets the interpreter during the
-    # pause, so at the second look it runs, or has done its work.
+    # At the first look, a thread may wait for the interpreter, which this thread has. It gets the interpreter during
+    # the pause, so at the second look it runs, or has done its work.
     while in_a_row < 2 and time.monotonic() < end:
         in_a_row = in_a_row + 1 if _others_sleep() else 0
         time.sleep(0.005)
