@@ -157,6 +157,13 @@ fn a_record_without_tensors_is_told() {
         let page = String::from_utf8_lossy(&page.stdout);
         assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
     }
+    // The line of the start says it already.
+    let old = "import torch; del torch._C._cuda_record_memory_history; torch.__version__ = '1.13'; \
+               from vramshim import record, startup; startup.when_torch_is_imported('record'); torch.cuda.mem_get_info()";
+    let finished = under("off", "auto_growth", "1GiB", &["-c", old]).run().ok();
+    let lines = said(&finished);
+    let words = "PyTorch 1.13 keeps no such memory history";
+    assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
     // A process that has not used CUDA has no journal, and says nothing.
     let finished = under("record", "auto_growth", "1GiB", &["-c", "import torch"])
         .run()

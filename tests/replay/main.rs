@@ -251,7 +251,10 @@ fn requests_that_no_strategy_serves_are_named() {
     let page = String::from_utf8(output.stdout).unwrap();
     for class in ["vmm", "async"] {
         let words = format!(" requests for memory of class {class} (such as PyTorch's");
-        assert!(page.contains(&words) && page.contains("run --torch allocator"), "{page}");
+        assert!(
+            page.contains(&words) && page.contains("run --torch allocator"),
+            "{page}"
+        );
     }
 }
 

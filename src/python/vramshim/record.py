@@ -39,12 +39,14 @@ _job_reads = False
 
 def start():
     """Records from the moment on at which the job first uses CUDA."""
+    global _why_nothing
     library = _library.preloaded()
     if library is None:
         raise RuntimeError("libvramshim.so is not preloaded: start the job with vramshim run")
     if not hasattr(torch._C, "_cuda_init"):
         return
     if _record_history is None:
+        _why_nothing = None
         raise RuntimeError(f"PyTorch {torch.__version__} keeps no such memory history; 2.1 and newer do")
     _give_memory_back_with_the_cache(library)
     for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
