@@ -242,6 +242,22 @@ fn the_journal_of_a_job_can_be_played() {
     assert!(setting.starts_with("FLAGS_allocator_strategy="), "{advice}");
 }
 
+/// Memory that the job maps itself, such as PyTorch's expandable segments, is not played, and a note says so.
+#[test]
+fn requests_that_no_strategy_serves_are_named() {
+    let path = support::client("support/clients/exercise.c", "linked", &["libcuda.so.1"]);
+    let finished = support::Job::new(path).args(["1", "300", "1"]).run().ok();
+    let output = replay(&finished.journals()[0], &["--strategy", "auto_growth"]);
+    let page = String::from_utf8(output.stdout).unwrap();
+    for class in ["vmm", "async"] {
+        let words = format!(" requests for memory of class {class} (such as PyTorch's");
+        assert!(
+            page.contains(&words) && page.contains("run --torch allocator"),
+            "{page}"
+        );
+    }
+}
+
 #[test]
 fn the_table_ends_with_the_recommendation_and_json_has_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -366,7 +382,7 @@ fn only_what_helps_is_recommended() {
             "1GiB",
             Some("FLAGS_allocator_strategy=passthrough"),
             18,
-            "PYTORCH_NO_CUDA",
+            "vramshim run --torch allocator",
         ),
         (busy, "passthrough", "1GiB", None, 0, "nothing to gain"),
         // On the smaller device naive_best_fit reserves least, although it reserves nearly everything at the start.

@@ -60,9 +60,11 @@ pub struct JobOptions {
 
 fn strategy_help() -> String {
     format!(
-        "The strategy that divides device memory: {} [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, {}]",
+        "The strategy that divides device memory: {} [default: $VRAMSHIM_STRATEGY, $FLAGS_allocator_strategy, {}; with \
+         --torch allocator {}]",
         Strategy::accepted(),
-        Strategy::Passthrough.name()
+        Strategy::Passthrough.name(),
+        Strategy::AutoGrowth.name()
     )
 }
 
@@ -78,6 +80,23 @@ impl JobOptions {
             "{option} {:?} is not accepted; accepted: {}",
             error.value, error.accepted
         )
+    }
+
+    /// The strategy that `--torch allocator` implies if none is chosen. As PyTorch's allocator, `passthrough` would make
+    /// each tensor a call of the driver.
+    fn implied_strategy(&self) -> Option<Strategy> {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let chosen = self.strategy.is_some() || is_set(STRATEGY) || is_set(table::PADDLES_STRATEGY.name);
+        (self.torch == Some(Torch::Allocator) && !chosen).then_some(Strategy::AutoGrowth)
+    }
+
+    /// What `run` says about a choice that the user did not make.
+    pub fn remark(&self) -> Option<String> {
+        let strategy = self.implied_strategy().filter(|_| !self.quiet)?;
+        Some(format!(
+            "--torch allocator without a strategy: {} serves the tensors; --strategy chooses another",
+            strategy.name()
+        ))
     }
 
     /// All variables that `run` sets for the job, including `LD_PRELOAD`.
@@ -99,7 +118,7 @@ impl JobOptions {
         self.torch.map_or(Ok(Vec::new()), |torch| torch.variables(library))
     }
 
-    /// The variables for the options, without `--library`, `--torch` and `--sim`.
+    /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
     pub fn variables(&self) -> Result<Variables, Failure> {
         let mut environment = Vec::new();
         if let Some(strategy) = &self.strategy {
@@ -110,6 +129,9 @@ impl JobOptions {
                 ));
             }
             environment.push((STRATEGY, strategy.clone()));
+        }
+        if let Some(strategy) = self.implied_strategy() {
+            environment.push((STRATEGY, strategy.name().into()));
         }
         if let Some(folder) = &self.dir {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));

@@ -73,9 +73,11 @@ impl Trace {
         };
         let duration_ns = gathering.end();
         if gathering.requests.is_empty() {
-            return Err(fail(
-                "holds no request for linear device memory: give the trace of a job that allocated some".to_owned(),
-            ));
+            let why = "holds no request for linear device memory".to_owned();
+            return Err(fail(match gathering.notes.pop() {
+                Some(note) => format!("{why}; {note}"),
+                None => format!("{why}: give the trace of a job that allocated some"),
+            }));
         }
         let Gathering {
             requests,
@@ -106,6 +108,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     })?;
     let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
     let mut memory = BTreeMap::new();
+    // By class, how often the job asked for memory that no strategy serves.
+    let mut others: BTreeMap<u8, u64> = BTreeMap::new();
     for record in journal.records() {
         let record = record.map_err(|problem| problem.to_string())?;
         let linear = match record.event {
@@ -113,6 +117,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             Event::AllocFailed { class, .. } => class == Class::Linear.into(),
             _ => false,
         };
+        if let Event::Alloc(allocation) = record.event
+            && !linear
+        {
+            *others.entry(allocation.class.number()).or_default() += 1;
+        }
         if linear {
             devices.entry(record.device).or_default().push(record);
         } else if let Event::Measured {
@@ -120,6 +129,18 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         } = record.event
         {
             memory.insert(record.device, told.total);
+        }
+    }
+    for (class, whose) in [
+        (Class::Vmm, "such as PyTorch's expandable_segments"),
+        (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
+    ] {
+        if let Some(&requests) = others.get(&class.number()) {
+            gathering.notes.push(format!(
+                "{requests} requests for memory of class {} ({whose}) are not played, because no strategy serves them; for \
+                 PyTorch, give a journal of vramshim run --torch allocator or a memory snapshot",
+                class.name(),
+            ));
         }
     }
     let asked = |records: &Vec<Record>| -> u128 {
