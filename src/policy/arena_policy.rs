@@ -198,10 +198,6 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         self.arena.blocks.each_live().chain(elsewhere).collect()
     }
 
-    fn stitched(&self) -> Vec<(u64, u64)> {
-        self.arena.blocks.each_part().collect()
-    }
-
     fn split_live(&mut self, address: u64) {
         self.arena.split_live(address);
         self.policy.split_elsewhere(&mut self.arena, address);

@@ -426,10 +426,4 @@ impl Blocks {
     pub fn each_live(&self) -> impl Iterator<Item = Block> + '_ {
         self.live.iter().map(|&id| self.describe(id))
     }
-
-    /// First address and bytes of each part of a block in a stitch, in no order.
-    pub fn each_part(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let parts = (0..self.nodes.len() as Id).filter(|&id| self.kind(id) == Kind::Part);
-        parts.map(|id| (self.address(id), u64::from(self.units(id)) * UNIT))
-    }
 }

@@ -153,9 +153,6 @@ pub trait Policy: Send {
     /// Every live block.
     fn live(&self) -> Vec<Block>;
 
-    /// The memory that blocks in stitches have at its home: first address and size of each piece.
-    fn stitched(&self) -> Vec<(u64, u64)>;
-
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     fn split_live(&mut self, address: u64);
 

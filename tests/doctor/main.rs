@@ -308,13 +308,6 @@ fn settings_that_conflict_with_the_strategy_are_reported() {
             .has("settings", "note", words);
     }
     with("auto_growth", "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False").nothing_worse_than_notes();
-    // PyTorch's own allocator does not act under `--torch allocator`, which implies a policy.
-    let allocator = doctor(&["--torch", "allocator"]).env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
-    Report::run(allocator).nothing_worse_than_notes().has(
-        "settings",
-        "note",
-        "has no effect, because the library is PyTorch's allocator",
-    );
     with("auto_growth", "FLAGS_allocator_strategy", "naive_best_fit").has("settings", "warning", "on top of it");
     with("auto_growth", "XLA_PYTHON_CLIENT_MEM_FRACTION", ".9").has("settings", "warning", "JAX takes .9");
     with("auto_growth", "CUDA_DEVICE_MEMORY_LIMIT", "1g").has("settings", "note", "CUDA_DEVICE_MEMORY_LIMIT=1g");

@@ -5,7 +5,6 @@ Two loops: one catches torch.OutOfMemoryError, the other reads the message, as a
 
 import gc
 
-import calm_end  # noqa: F401
 import torch
 from torch import nn
 

@@ -5,8 +5,8 @@ usage: graphs.py graphs|pools|compile
 
 import gc
 import sys
+import time
 
-import calm_end  # noqa: F401
 import torch
 
 
@@ -69,3 +69,5 @@ def compile():
 
 
 {"graphs": graphs, "pools": pools, "compile": compile}[sys.argv[1]]()
+sys.stdout.flush()
+time.sleep(0.3)

@@ -115,7 +115,7 @@ fn under_every_strategy(job: &str, memory: &str, least_agreements: usize) -> Vec
 #[test]
 fn the_pytorch_example_runs() {
     for strategy in STRATEGIES {
-        run("example.py", strategy, "4GiB", 0);
+        run("../../examples/pytorch_allocator.py", strategy, "4GiB", 0);
     }
 }
 
@@ -399,19 +399,6 @@ fn the_model_reserves_for_recorded_requests_what_pytorch_did() {
         assert_eq!(page["peak_live"], number_after(line, "peak live "), "{name}");
         let reserved = number_after(line, "peak reserved ");
         assert_eq!(page["strategies"][0]["peak_reserved"], reserved, "{name}");
-    }
-}
-
-/// `scripts/live-torch` does the same for all jobs.
-#[test]
-fn live_jobs_reserve_what_replay_foretold() {
-    for name in ["sharded", "beam_search"] {
-        let job = Job::new(python()).alone().without("LD_LIBRARY_PATH");
-        let job = job.env("VRAMSHIM_SIMGPU", simulated("libcuda.so.1").parent().unwrap());
-        let job = job.args([script("traces/live.py").as_os_str(), "--program".as_ref()]);
-        let job = job.args([program()]).args(["--python".into(), python()]).args([name]);
-        let finished = job.run().ok();
-        assert!(finished.stdout.contains("1 of 1 jobs"), "{}", finished.stdout);
     }
 }
 

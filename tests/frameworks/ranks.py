@@ -4,8 +4,8 @@ usage: python -m torch.distributed.run --nproc-per-node 2 ranks.py
 """
 
 import os
+import time
 
-import calm_end  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -43,6 +43,8 @@ def main():
     dist.barrier()
     dist.destroy_process_group()
     print(f"rank {rank} held {held}", flush=True)
+    # See train.py: the autograd thread may still be freeing the last graph.
+    time.sleep(0.3)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 //! `vramshim run --torch`: jobs that are not changed, with the library as PyTorch's allocator or beside it.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 use support::{Finished, Job, program, simulated};
 
@@ -9,10 +7,6 @@ use super::{STRATEGIES, python, script};
 
 /// A job that `vramshim run --sim --torch MODE` starts.
 pub fn under(mode: &str, strategy: &str, memory: &str, arguments: &[&str]) -> Job {
-    with_options(&["--torch", mode, "--strategy", strategy], memory, arguments)
-}
-
-fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
     let simulator = simulated("libcuda.so.1");
     Job::new(program())
         .alone()
@@ -20,8 +14,7 @@ fn with_options(options: &[&str], memory: &str, arguments: &[&str]) -> Job {
         .without("SIMGPU_MEMORY")
         .without("SIMGPU_DEVICES")
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
-        .args(["run"])
-        .args(options)
+        .args(["run", "--torch", mode, "--strategy", strategy])
         .args(["--sim", memory, "--sim-devices", "2", "--"])
         .args([python()])
         .args(arguments)
@@ -74,101 +67,6 @@ fn pytorchs_functions_report_what_they_do_under_pytorchs_own_allocator() {
         }
         assert!(said(&finished).is_empty(), "{strategy}: {}", finished.stderr);
     }
-}
-
-/// `memory_snapshot` has every byte once, also those of a tensor in a stitch.
-#[test]
-fn a_snapshot_has_each_byte_once() {
-    let script = path("scattered.py");
-    under("off", "passthrough", "8GiB", &[&script]).run().ok();
-    for strategy in STRATEGIES {
-        let finished = under("allocator", strategy, "8GiB", &[&script]).run().ok();
-        let told = &finished.json()[0];
-        if *strategy == "auto_growth" {
-            assert_eq!(told["after"], told["before"], "no stitch was made");
-        }
-    }
-}
-
-/// What NVML shows falls when the job empties PyTorch's cache, also if a policy keeps what PyTorch's cache freed.
-#[test]
-fn emptying_the_cache_gives_memory_back_to_the_device() {
-    for (mode, strategies) in [
-        ("off", &["passthrough"][..]),
-        ("record", STRATEGIES),
-        ("allocator", STRATEGIES),
-    ] {
-        for strategy in strategies {
-            // naive_best_fit keeps its first reservation only if there is a block in it.
-            let finished = under(mode, strategy, "8GiB", &[&path("returned.py")]).run().ok();
-            let told = &finished.json()[0];
-            let used = |moment: &str| told[moment].as_u64().unwrap();
-            assert!(
-                used("emptied") + (400 << 20) < used("full"),
-                "{mode} {strategy}: {told}"
-            );
-        }
-    }
-}
-
-/// `--torch allocator` without a strategy is auto_growth, and one line says so. A chosen strategy stays.
-#[test]
-fn the_allocator_implies_a_policy() {
-    let code = "import torch; torch.ones(10, device='cuda')";
-    let run = |job: Job| {
-        let finished = job.run().ok();
-        let remarks = said(&finished)
-            .into_iter()
-            .filter(|line| line.contains("without a strategy"));
-        (finished.inspect()["strategy"].clone(), remarks.count())
-    };
-    let chosen = ["--torch", "allocator", "--strategy", "passthrough"];
-    let job = |options: &[&str]| {
-        let job = with_options(options, "1GiB", &["-c", code]).without("FLAGS_allocator_strategy");
-        job.without("VRAMSHIM_STRATEGY")
-    };
-    assert_eq!(run(job(&chosen[..2])), ("auto_growth".into(), 1));
-    assert_eq!(run(job(&chosen)), ("passthrough".into(), 0));
-    let by_flag = job(&chosen[..2]).env("FLAGS_allocator_strategy", "naive_best_fit");
-    assert_eq!(run(by_flag), ("naive_best_fit".into(), 0));
-    assert_eq!(run(job(&["--torch", "record"])), ("passthrough".into(), 0));
-}
-
-/// A job that used CUDA, but of which no tensor was recorded, says why at its end, and `inspect` says it too.
-#[test]
-fn a_record_without_tensors_is_told() {
-    let without_torch = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); \
-                         context = ctypes.c_void_p(); cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0); \
-                         cuda.cuCtxSetCurrent(context); at = ctypes.c_uint64(); \
-                         assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(4096)) == 0";
-    let no_tensor = "import torch; torch.cuda.init(); torch.cuda.mem_get_info()";
-    for (code, words) in [
-        (without_torch, "has not imported PyTorch"),
-        (no_tensor, "has made no tensor"),
-    ] {
-        let finished = under("record", "auto_growth", "1GiB", &["-c", code]).run().ok();
-        let lines = said(&finished);
-        assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-        let page = Command::new(program())
-            .arg("inspect")
-            .args(finished.journals())
-            .output()
-            .unwrap();
-        let page = String::from_utf8_lossy(&page.stdout);
-        assert!(page.contains("No tensor of PyTorch was recorded"), "{page}");
-    }
-    // The line of the start says it already.
-    let old = "import torch; del torch._C._cuda_record_memory_history; torch.__version__ = '1.13'; \
-               from vramshim import record, startup; startup.when_torch_is_imported('record'); torch.cuda.mem_get_info()";
-    let finished = under("off", "auto_growth", "1GiB", &["-c", old]).run().ok();
-    let lines = said(&finished);
-    let words = "PyTorch 1.13 keeps no such memory history";
-    assert!(lines.len() == 1 && lines[0].contains(words), "{}", finished.stderr);
-    // A process that has not used CUDA has no journal, and says nothing.
-    let finished = under("record", "auto_growth", "1GiB", &["-c", "import torch"])
-        .run()
-        .ok();
-    assert!(said(&finished).is_empty(), "{}", finished.stderr);
 }
 
 #[test]

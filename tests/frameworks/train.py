@@ -6,7 +6,6 @@ usage: train.py [STEPS]
 import sys
 import time
 
-import calm_end  # noqa: F401
 import torch
 from torch import nn
 
@@ -44,3 +43,6 @@ if started is not None:
 del loss, batch, optimiser, model
 torch.cuda.empty_cache()
 torch_checkpoint("after empty_cache")
+# PyTorch's autograd thread may still be freeing the last graph, which needs the interpreter. If the interpreter ends
+# first, CPython 3.11 ends the thread inside C++ code and the process aborts, with or without the library.
+time.sleep(0.3)

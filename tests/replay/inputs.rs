@@ -38,7 +38,7 @@ fn a_snapshot_says_whether_segments_were_expandable() {
         let page: Value = serde_json::from_slice(&output.stdout).unwrap();
         let advice = &page["recommendation"];
         assert_eq!(advice["compared_with"], now);
-        let setting = "vramshim run --torch allocator --strategy auto_growth";
+        let setting = "FLAGS_allocator_strategy=auto_growth PYTORCH_NO_CUDA_MEMORY_CACHING=1";
         assert_eq!(
             (&advice["setting"], &advice["saves"]),
             (&setting.into(), &(18 * MIB).into())

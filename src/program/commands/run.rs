@@ -19,7 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   vramshim run -- python train.py
   vramshim run --strategy auto_growth --dir /data/journals -- torchrun --nproc-per-node 8 train.py
-  vramshim run --torch allocator -- python train.py               # PyTorch's tensors, served by auto_growth
+  vramshim run --strategy auto_growth --torch allocator -- python train.py
   vramshim run --limit 8GiB --accounts /dev/shm/team -- python train.py
   vramshim run --sim 80GiB --sim-devices 2 -- python train.py     # no GPU needed
 
@@ -57,9 +57,6 @@ impl Run {
             let lines: Vec<String> = errors.iter().map(|error| self.options.as_given(error)).collect();
             Failure::refused(lines.join("\n"))
         })?;
-        if let Some(remark) = self.options.remark() {
-            eprintln!("vramshim: {remark}");
-        }
         for (name, value) in &environment {
             // SAFETY: the program has only this thread, so no other reads the environment meanwhile.
             unsafe { std::env::set_var(name, value) };

@@ -52,15 +52,6 @@ pub fn page(out: &mut impl Write, tensors: &Tensors, top: usize, bold: bool) -> 
     )
 }
 
-/// Says of a job under `--torch record` that it has no tensors.
-pub fn none(out: &mut impl Write) -> io::Result<()> {
-    writeln!(
-        out,
-        "\nNo tensor of PyTorch was recorded. The job has not imported PyTorch or made no tensor on a GPU, its PyTorch\n\
-         is too old, or the job itself took the memory history; its stderr says which."
-    )
-}
-
 fn frame(frame: &Frame) -> Value {
     json!({ "file": frame.file, "line": frame.line, "function": frame.function })
 }

@@ -56,7 +56,7 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         return asked_of_torch.then(|| "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned());
     }
     let sizes = Strategy::parse(name)?.sizes().iter();
-    let mut flags = String::new();
+    let mut text = format!("FLAGS_allocator_strategy={name}");
     for (flag, bytes) in sizes
         .map(|size| (size.name, (size.bytes)(settings)))
         .filter(|&(_, bytes)| bytes > 0)
@@ -65,22 +65,14 @@ pub fn setting(name: &str, source: &Source, settings: &Settings) -> Option<Strin
         if !bytes.is_multiple_of(1 << 20) {
             return None;
         }
-        flags += &format!(" {flag}={}", bytes >> 20);
+        text += &format!(" {flag}={}", bytes >> 20);
     }
-    Some(match source {
+    if matches!(source, Source::Snapshot { .. }) {
         // With PyTorch's cache, the library would see requests for the cache's segments instead of the requests in the
         // snapshot.
-        Source::Snapshot { .. } => format!("vramshim run --torch allocator --strategy {name}{}", with(&flags)),
-        _ => format!("FLAGS_allocator_strategy={name}{flags}"),
-    })
-}
-
-/// The words that add flags to a command.
-fn with(flags: &str) -> String {
-    match flags {
-        "" => String::new(),
-        flags => format!(" (with{flags})"),
+        text += " PYTORCH_NO_CUDA_MEMORY_CACHING=1";
     }
+    Some(text)
 }
 
 /// Chooses the advice. `torch_calls` is the number of driver calls of PyTorch's allocator; `None` if it is not known.
@@ -280,11 +272,7 @@ mod tests {
         assert_eq!(setting("auto_growth", &journal, &sizes(1000)), None);
         assert_eq!(
             setting("auto_growth", &snapshot, &sizes(0)).as_deref(),
-            Some("vramshim run --torch allocator --strategy auto_growth")
-        );
-        assert_eq!(
-            setting("auto_growth", &snapshot, &sizes(32 << 20)).as_deref(),
-            Some("vramshim run --torch allocator --strategy auto_growth (with FLAGS_auto_growth_chunk_size_in_mb=32)")
+            Some("FLAGS_allocator_strategy=auto_growth PYTORCH_NO_CUDA_MEMORY_CACHING=1")
         );
         assert_eq!(
             setting("torch_expandable", &Source::Log, &sizes(0)).as_deref(),

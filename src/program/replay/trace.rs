@@ -7,11 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use base::units::size;
 use flate2::read::MultiGzDecoder;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
-use super::gathering::{Gathering, LastUse, Request, Source, Way, choose_device};
+use super::gathering::{Action, Gathering, LastUse, Request, Source, Way, choose_device};
 use super::{rmm_log, snapshot};
 
 #[derive(Debug)]
@@ -73,11 +74,14 @@ impl Trace {
         };
         let duration_ns = gathering.end();
         if gathering.requests.is_empty() {
-            let why = "holds no request for linear device memory".to_owned();
-            return Err(fail(match gathering.notes.pop() {
-                Some(note) => format!("{why}; {note}"),
-                None => format!("{why}: give the trace of a job that allocated some"),
-            }));
+            let notes = gathering
+                .notes
+                .iter()
+                .map(|note| format!(" ({note})"))
+                .collect::<String>();
+            return Err(fail(format!(
+                "holds no request for linear device memory: give the trace of a job that allocated some{notes}"
+            )));
         }
         let Gathering {
             requests,
@@ -108,8 +112,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     })?;
     let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
     let mut memory = BTreeMap::new();
-    // By class, how often the job asked for memory that no strategy serves.
-    let mut others: BTreeMap<u8, u64> = BTreeMap::new();
+    let (mut mapped, mut mapped_peak) = (0u128, 0u128);
     for record in journal.records() {
         let record = record.map_err(|problem| problem.to_string())?;
         let linear = match record.event {
@@ -117,30 +120,25 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             Event::AllocFailed { class, .. } => class == Class::Linear.into(),
             _ => false,
         };
-        if let Event::Alloc(allocation) = record.event
-            && !linear
-        {
-            *others.entry(allocation.class.number()).or_default() += 1;
-        }
         if linear {
             devices.entry(record.device).or_default().push(record);
-        } else if let Event::Measured {
+            continue;
+        }
+        match record.event {
+            Event::Alloc(block) if block.class == Class::Vmm.into() => {
+                mapped += u128::from(block.requested);
+                mapped_peak = mapped_peak.max(mapped);
+            }
+            Event::Free { allocation: block, .. } if block.class == Class::Vmm.into() => {
+                mapped = mapped.saturating_sub(u128::from(block.requested));
+            }
+            _ => {}
+        }
+        if let Event::Measured {
             mem_info: Some(told), ..
         } = record.event
         {
             memory.insert(record.device, told.total);
-        }
-    }
-    for (class, whose) in [
-        (Class::Vmm, "such as PyTorch's expandable_segments"),
-        (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
-    ] {
-        if let Some(&requests) = others.get(&class.number()) {
-            gathering.notes.push(format!(
-                "{requests} requests for memory of class {} ({whose}) are not played, because no strategy serves them; for \
-                 PyTorch, give a journal of vramshim run --torch allocator or a memory snapshot",
-                class.name(),
-            ));
         }
     }
     let asked = |records: &Vec<Record>| -> u128 {
@@ -154,7 +152,20 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut records = Vec::new();
     if !devices.is_empty() {
         let chosen = choose_device("journal", &devices, device, asked, gathering)?;
-        device_memory = memory.remove(&chosen);
+        let known = journal
+            .header()
+            .devices
+            .iter()
+            .find(|device| device.ordinal == i32::from(chosen));
+        let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
+        let limit = known.and_then(|device| device.limit);
+        device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();
+        if limit.is_some() && device_memory == limit {
+            gathering.notes.push(format!(
+                "the device is as large as the job's limit, {}",
+                size(limit.unwrap_or(0))
+            ));
+        }
         records = devices.remove(&chosen).unwrap_or_default();
     }
     if journal.lost() > 0 {
@@ -179,6 +190,23 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
             _ => {}
         }
+    }
+    let of_drivers = gathering
+        .requests
+        .iter()
+        .any(|request| matches!(request.action, Action::Allocate { way: Way::Driver, .. }));
+    if of_drivers && journal.header().uses("PyTorch") {
+        gathering.notes.push(
+            "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
+             strategy can save it here; run the job with --torch allocator, or replay a memory snapshot of PyTorch"
+                .to_owned(),
+        );
+    }
+    if !of_drivers && mapped_peak > 0 {
+        gathering.notes.push(format!(
+            "up to {} of the job's memory were mapped (class vmm), as by PyTorch's expandable segments, and are not played",
+            size(u64::try_from(mapped_peak).unwrap_or(u64::MAX))
+        ));
     }
     let source = Source::Journal {
         strategy: journal.header().strategy.clone(),

@@ -31,24 +31,17 @@ FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
 MOST_BYTES = 4 << 30
 
 _recorder = None
-# Why nothing is recorded. None if a line said so, or if tensors are recorded.
-_why_nothing = "PyTorch has not used CUDA"
 # The job has called PyTorch's functions for the history, which has one reader only.
 _job_reads = False
 
 
 def start():
     """Records from the moment on at which the job first uses CUDA."""
-    global _why_nothing
     library = _library.preloaded()
     if library is None:
         raise RuntimeError("libvramshim.so is not preloaded: start the job with vramshim run")
     if not hasattr(torch._C, "_cuda_init"):
         return
-    if _record_history is None:
-        _why_nothing = None
-        raise RuntimeError(f"PyTorch {torch.__version__} keeps no such memory history; 2.1 and newer do")
-    _give_memory_back_with_the_cache(library)
     for name in ("_cuda_record_memory_history", "_cuda_record_memory_history_legacy"):
         if hasattr(torch._C, name):
             setattr(torch._C, name, _leaving_the_history(getattr(torch._C, name)))
@@ -65,22 +58,6 @@ def start():
     torch._C._cuda_init = initialise
 
 
-def why_nothing():
-    """Why no tensor was recorded, unless tensors were recorded or a line has said why."""
-    return _why_nothing
-
-
-def _give_memory_back_with_the_cache(library):
-    """After `empty_cache`, a policy gives back what it keeps of the cache. The driver would have it back by then."""
-    original = torch._C._cuda_emptyCache
-
-    def empty_cache(*arguments):
-        original(*arguments)
-        library.vramshim_torch_empty_cache()
-
-    torch._C._cuda_emptyCache = empty_cache
-
-
 def drain():
     """Writes what PyTorch has recorded until now. Tests and jobs that end by os._exit may call it."""
     if _recorder is not None:
@@ -88,14 +65,12 @@ def drain():
 
 
 def _begin(library):
-    global _recorder, _why_nothing
+    global _recorder
     if _recorder is not None or _job_reads:
         return
     try:
         _recorder = _Recorder(library)
-        _why_nothing = "PyTorch has made no tensor on a GPU"
     except Exception as problem:  # such as RuntimeError, if the job uses another allocator
-        _why_nothing = None
         _library.say(f"PyTorch's tensors are not recorded: {problem}")
 
 
@@ -103,9 +78,9 @@ def _leaving_the_history(original):
     """A function of PyTorch's for the job. Before its first call ends, our recording ends."""
 
     def function(*arguments, **named):
-        global _job_reads, _why_nothing
+        global _job_reads
         if not _job_reads:
-            _job_reads, _why_nothing = True, None
+            _job_reads = True
             if _recorder is not None:
                 _recorder.end()
             _library.say("the job records PyTorch's memory history itself; tensors are not recorded from now on")
@@ -206,8 +181,6 @@ class _Recorder:
         try:
             self._drain()
         except Exception as problem:
-            global _why_nothing
-            _why_nothing = None
             self.stop.set()
             _library.say(f"PyTorch's tensors are not recorded from now on: {problem}")
         finally:
@@ -256,8 +229,6 @@ class _Recorder:
             self._write("".join(lines))
 
     def _open(self):
-        global _why_nothing
-        _why_nothing = None
         path = _library.text(self.library.vramshim_journal_path)
         if not path:
             raise RuntimeError("the process keeps no journal")

@@ -1,6 +1,5 @@
 """Acts right after a job has imported PyTorch."""
 
-import atexit
 import importlib.util
 import sys
 
@@ -64,19 +63,3 @@ def when_torch_is_imported(mode):
             library.say(f"--torch {mode} does not act: {problem}")
 
     after_import("torch", act)
-    if mode == "record":
-        # What is registered first runs last: the recorder has ended by then.
-        atexit.register(_say_if_nothing_was_recorded)
-
-
-def _say_if_nothing_was_recorded():
-    from . import library
-
-    preloaded = library.preloaded()
-    # A process that has not used CUDA, such as a worker that loads data, has no journal.
-    if preloaded is None or not library.text(preloaded.vramshim_journal_path):
-        return
-    record = sys.modules.get("vramshim.record")
-    reason = record.why_nothing() if record else None if "torch" in sys.modules else "it has not imported PyTorch"
-    if reason:
-        library.say(f"no tensor of this process was recorded, because {reason}")

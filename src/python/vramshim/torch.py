@@ -25,8 +25,6 @@ _installed = None
 def install():
     """Makes the library PyTorch's allocator in this process. Does nothing for a PyTorch without CUDA."""
     global _installed
-    if torch.version.cuda and not hasattr(torch._C, "_cuda_customAllocator"):
-        raise RuntimeError(f"PyTorch {torch.__version__} takes no other allocator; 2.0 and newer do")
     if _installed is None and hasattr(torch._C, "_cuda_customAllocator"):
         library = _library.preloaded()
         if library is None:
@@ -34,8 +32,6 @@ def install():
         if torch.cuda.is_initialized():
             raise RuntimeError("PyTorch has used CUDA already; install the allocator before that")
         _installed = _Installed(library)
-        if not any(os.environ.get(name) for name in ("VRAMSHIM_STRATEGY", "FLAGS_allocator_strategy")):
-            _library.say("no strategy is chosen, so each tensor is a call of the driver; see --strategy")
 
 
 def is_in_force():

@@ -10,7 +10,6 @@ number of events, the peak of live bytes, and PyTorch's own counts, with which a
 import argparse
 import gzip
 import importlib
-import json
 import os
 import random
 import subprocess
@@ -24,27 +23,13 @@ for family in ("training", "inference", "images", "others", "large"):
     importlib.import_module(family)
 
 
-def prepare(name, seed):
+def record(name, seed, path):
     random.seed(name + seed)
     torch.manual_seed(0)
     # The simulated GPU has no cuDNN.
     torch.backends.cudnn.enabled = False
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.cuda.init()
-
-
-def live(name, seed):
-    """Runs a job without recording it, whichever allocator serves it, and prints what that allocator reserved."""
-    prepare(name, seed)
-    JOBS[name]()
-    torch.cuda.synchronize()
-    stats = torch.cuda.memory_stats()
-    told = {"live": stats["requested_bytes.all.peak"], "reserved": stats["reserved_bytes.all.peak"]}
-    print(json.dumps({"name": name, "backend": torch.cuda.get_allocator_backend(), **told}), flush=True)
-
-
-def record(name, seed, path):
-    prepare(name, seed)
     torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", max_entries=4_000_000)
     JOBS[name]()
     torch.cuda.synchronize()
@@ -87,30 +72,17 @@ def record(name, seed, path):
 
 def main():
     parser = argparse.ArgumentParser(prog="traces", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--list", action="store_true", help="print the names of all jobs")
-    parser.add_argument("folder", metavar="OUTDIR", nargs="?", help="for -, what one job reserves is printed")
+    parser.add_argument("folder", metavar="OUTDIR")
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"these jobs alone, of {', '.join(JOBS)}")
     parser.add_argument("--seed", default="", help="draw other lengths, sizes and batches")
     options = parser.parse_args()
-    if options.list:
-        print(*JOBS, sep="\n")
-        return
-    if options.folder is None:
-        parser.error("name a folder for the traces")
     unknown = set(options.names) - set(JOBS)
     if unknown:
         parser.error(f"no such job: {', '.join(sorted(unknown))} (there are {', '.join(JOBS)})")
+    os.makedirs(options.folder, exist_ok=True)
     names = options.names or list(JOBS)
-    is_live = options.folder == "-"
-    if is_live and len(names) != 1:
-        parser.error("without OUTDIR, name one job")
-    if not is_live:
-        os.makedirs(options.folder, exist_ok=True)
     if len(names) == 1:
-        if is_live:
-            live(names[0], options.seed)
-        else:
-            record(names[0], options.seed, os.path.join(options.folder, f"real_{names[0]}.csv.gz"))
+        record(names[0], options.seed, os.path.join(options.folder, f"real_{names[0]}.csv.gz"))
         # PyTorch's autograd thread may still be at work, so the interpreter must not shut down in the usual way.
         sys.stdout.flush()
         os._exit(0)

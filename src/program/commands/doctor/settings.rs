@@ -108,18 +108,7 @@ impl Job<'_> {
                 )
                 .at("PYTORCH_ALLOC_CONF");
         }
-        let is_allocator = self.environment.text(table::TORCH.name).as_deref() == Some("allocator");
         for (variable, value) in VARIABLES.into_iter().zip([old, new]) {
-            if is_allocator && let Some(value) = &value {
-                findings
-                    .note(
-                        CHECK,
-                        format!("{variable}={value} has no effect, because the library is PyTorch's allocator"),
-                        "It has, if PyTorch's own allocator takes over, as for memory pools.",
-                    )
-                    .at(variable);
-                continue;
-            }
             for setting in value.unwrap_or_default().split(',').map(str::trim) {
                 let (name, value) = setting.split_once(':').unwrap_or((setting, ""));
                 match (name.trim(), value.trim()) {

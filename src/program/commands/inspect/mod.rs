@@ -114,16 +114,9 @@ impl Inspect {
         page.job(out, job)?;
         match recorded(job) {
             Some(tensors) => tensors_page::page(out, &tensors, self.top, page.bold),
-            None if asked_for_tensors(job) => tensors_page::none(out),
             None => Ok(()),
         }
     }
-}
-
-/// Whether the job was started with `--torch record`.
-fn asked_for_tensors(job: &Job) -> bool {
-    let mut environment = job.header.environment.iter();
-    environment.any(|(name, value)| name == config::table::TORCH.name && value == "record")
 }
 
 /// The tensors that were recorded beside the job's journal. A file that cannot be read is named on stderr.

@@ -164,12 +164,14 @@ fn caveat(name: &str, source: &Source) -> &'static str {
     match (name, source) {
         ("torch_expandable", _) | (_, Source::Journal { .. }) => "",
         (_, Source::Log) => {
-            ". If the log is of PyTorch's tensors, start the job with vramshim run --torch allocator, because PyTorch's \
-             own cache would stand between the tensors and the library"
+            ". If the log is of PyTorch's tensors, its own cache would stand between them and the library: make the library \
+             PyTorch's allocator (README, PyTorch without its cache), or set PYTORCH_NO_CUDA_MEMORY_CACHING=1, which waits \
+             more often"
         }
         (_, Source::Snapshot { .. }) => {
-            ". Without --torch allocator, PyTorch's own cache would stand between the tensors and the library; \
-             PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns the cache off too, but the job then waits more often"
+            ". PYTORCH_NO_CUDA_MEMORY_CACHING=1 turns PyTorch's own cache off, which would stand between its tensors \
+             and the library; a job that makes the library PyTorch's allocator instead (README, PyTorch without its \
+             cache) waits less often"
         }
     }
 }
