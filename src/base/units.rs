@@ -50,6 +50,13 @@ pub fn parse_size(text: &str) -> Option<u64> {
     (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
+/// Whether `text` is a bare number that was most likely meant with a unit: more than 0 and below 1 MiB, which no memory
+/// of a GPU is.
+pub fn lacks_unit(text: &str) -> bool {
+    let number: Option<u64> = text.trim().parse().ok();
+    number.is_some_and(|bytes| (1..1 << 20).contains(&bytes))
+}
+
 /// Reads a time: a number with a unit from `ns` to `s`, or 0. Returns nanoseconds; `None` for any other text, and for
 /// values that are negative or too large.
 pub fn parse_time(text: &str) -> Option<u64> {
@@ -84,6 +91,14 @@ mod tests {
         for bad in ["", "-1", "1.5", "GiB", "5 parsecs", "1e30GiB", "99999999999TiB", "nan"] {
             assert_eq!(parse_size(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_small_bare_number_lacks_a_unit() {
+        let lacking = ["24", " 8 ", "1048575"];
+        assert!(lacking.iter().all(|text| lacks_unit(text)));
+        let fine = ["0", "1048576", "8GiB", "24 B", "5k", "", "x"];
+        assert!(!fine.iter().any(|text| lacks_unit(text)));
     }
 
     #[test]

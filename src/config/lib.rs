@@ -13,7 +13,7 @@ pub mod table;
 pub use folder::{DefaultFolder, default_folder};
 pub use parse::parse_duration;
 pub use settings::{Config, ConfigError, LogLevel};
-pub use table::{VARIABLES, Variable, explaining_variables};
+pub use table::{VARIABLES, Variable, explaining_variables, is_allocator_setting};
 
 #[cfg(test)]
 mod tests;

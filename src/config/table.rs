@@ -333,6 +333,30 @@ const FRAMEWORK_VARIABLES: &[&str] = &[
     "PYTORCH_CUDA_ALLOC_CONF",
 ];
 
+/// Beginnings and ends of the names of settings of frameworks' allocators, which a journal's header keeps, too.
+/// Beginnings such as `TF_` alone are not here: other programs keep secrets in variables that begin so.
+const ALLOCATOR_SETTINGS: &[(&str, &str)] = &[
+    ("PYTORCH_", "ALLOC_CONF"),
+    ("FLAGS_", ""),
+    ("TF_GPU_", ""),
+    ("TF_FORCE_GPU_", ""),
+    ("TF_CUDNN_", ""),
+    ("TF_XLA_", ""),
+    ("XLA_FLAGS", ""),
+    ("XLA_PYTHON_CLIENT_", ""),
+];
+
+/// Parts of names whose values a journal never keeps.
+const SECRETS: &[&str] = &["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "KEY"];
+
+/// Whether the variable of this name sets how a framework allocates.
+pub fn is_allocator_setting(name: &str) -> bool {
+    let upper = name.to_uppercase();
+    let is_secret = SECRETS.iter().any(|part| upper.contains(part));
+    let mut settings = ALLOCATOR_SETTINGS.iter();
+    !is_secret && settings.any(|(begin, end)| name.starts_with(begin) && name.ends_with(end))
+}
+
 /// The names of all variables that a journal's header keeps.
 pub fn explaining_variables() -> Vec<&'static str> {
     let own = VARIABLES.iter().filter(|variable| variable.in_journal);

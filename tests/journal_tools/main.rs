@@ -200,6 +200,7 @@ fn inspect_for_people_is_one_screen_without_escapes() {
         "naive_best_fit",
         "exit 0",
         "75.0 %",
+        "segments 1 now, obtained once, nothing given back; free inside 3.00 MiB",
         "2.00 MiB",
         "CUDA_ERROR_OUT_OF_MEMORY",
     ] {
@@ -227,9 +228,13 @@ fn a_folder_of_journals_is_a_table_and_all_shows_each() {
         .find(|line| line.contains("GPU-abababab"))
         .expect("a row for the device");
     assert!(
-        row.contains("12.0 MiB") && row.contains("16.0 MiB"),
-        "two peaks of 6 and of 8 MiB: {row}"
+        row.contains("6.00 MiB") && row.contains("8.00 MiB") && row.contains(" 0 B "),
+        "two jobs that ended are not added up, and hold nothing now: {row}"
     );
+    let year = page
+        .lines()
+        .filter(|line| line.contains("Z ") && line.contains("naive_best_fit"));
+    assert_eq!(year.count(), 2, "each row has a date\n{page}");
     let page = stdout(&inspect(&["--all"], folder.path()));
     assert_eq!(page.matches("Live at the end").count(), 2);
 }
@@ -457,5 +462,165 @@ fn version_and_help() {
         let output = vramshim().args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0));
         assert!(stdout(&output).len() > 200);
+    }
+}
+
+/// Whether `new` has every value of `old`. Objects may have more fields than before.
+fn has_all_of(new: &Value, old: &Value, path: &str) {
+    match (new, old) {
+        (Value::Object(new), Value::Object(old)) => {
+            for (name, value) in old {
+                has_all_of(&new[name], value, &format!("{path}.{name}"));
+            }
+        }
+        (Value::Array(new), Value::Array(old)) => {
+            assert_eq!(new.len(), old.len(), "{path}");
+            for (place, (new, old)) in new.iter().zip(old).enumerate() {
+                has_all_of(new, old, &format!("{path}[{place}]"));
+            }
+        }
+        _ => assert_eq!(new, old, "{path}"),
+    }
+}
+
+#[test]
+fn a_journal_of_format_2_says_what_it_always_said() {
+    // The writer of format 2 wrote the journal, and the program of that time the page.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("journal_tools/old");
+    let output = inspect(&["--json"], &folder.join("version-2.vraj"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let mut now: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = std::fs::read_to_string(folder.join("version-2.json")).unwrap();
+    let mut then: Value = serde_json::from_str(&text).unwrap();
+    for page in [&mut now, &mut then] {
+        page["jobs"][0]["path"] = Value::Null;
+    }
+    has_all_of(&now, &then, "");
+    assert_eq!(
+        (&now["jobs"][0]["damaged"], &now["jobs"][0]["damaged_header"]),
+        (&0.into(), &serde_json::json!([]))
+    );
+}
+
+#[test]
+fn damage_is_told_and_the_rest_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write_journal(folder.path(), "llm");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[16384 + 2 * 64 + 24] ^= 1; // the size in the third record
+    bytes[160] ^= 1; // the host's name
+    std::fs::write(&path, bytes).unwrap();
+    let page = stdout(&inspect(&[], &path));
+    assert!(page.contains("1 damaged"), "{page}");
+    assert!(
+        page.contains("the file is damaged, so figures below may be wrong: process, records"),
+        "{page}"
+    );
+    let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();
+    let job = &page["jobs"][0];
+    assert_eq!((&job["damaged"], &job["events"]), (&1.into(), &6.into()));
+    assert_eq!(job["damaged_header"], serde_json::json!(["process"]));
+}
+
+/// The page about a job that made these calls on a device of 24 GiB.
+fn page_of(calls: &[Event], software: &[u8]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = create(folder.path(), "llm");
+    journal.device(0, 24 << 30, [0xab; 16], "Simulated GPU", None);
+    journal.software(software);
+    for event in calls {
+        journal.write(event.encode(Api::cudaMalloc, 0));
+    }
+    stdout(&inspect(&[], journal.path()))
+}
+
+fn failed(bytes: u64) -> Event {
+    Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: bytes,
+        result: 2,
+        over_limit: false,
+    }
+}
+
+fn direct(address: u64, size: u64) -> Event {
+    Event::Alloc(Allocation {
+        reserved: Some(size),
+        ..block(address, size)
+    })
+}
+
+#[test]
+fn inspect_begins_with_the_verdict() {
+    let held = direct(0x1000_0000, 6 << 30);
+    let first = |calls: &[Event]| page_of(calls, b"").lines().next().unwrap().to_owned();
+    let line = first(&[held, free(0x1000_0000, 6 << 30)]);
+    assert!(
+        line.contains("at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory"),
+        "{line}"
+    );
+    // PyTorch asks again after a failure; that is one failure.
+    let line = first(&[held, failed(40 << 30), failed(40 << 30)]);
+    assert!(
+        line.starts_with("Out of memory: cudaMalloc of 40.0 GiB on device 0 (asked twice, counted once)"),
+        "{line}"
+    );
+    assert!(line.contains("no allocation since"), "{line}");
+    let line = first(&[
+        held,
+        failed(40 << 30),
+        direct(0x9_0000_0000, 4096),
+        failed(1 << 40),
+        direct(0xa_0000_0000, 1),
+    ]);
+    assert!(
+        line.starts_with("Out of memory twice, and the job went on: the last was cudaMalloc of 1.00 TiB"),
+        "{line}"
+    );
+    assert!(line.contains("then 1 allocation followed"), "{line}");
+}
+
+#[test]
+fn software_is_shown_and_utilisation_says_whose_blocks_it_counts() {
+    let calls = [direct(0x1000_0000, 6 << 30)];
+    let page = page_of(&calls, b"framework=PyTorch 2.12.0\0runtime=13.0\0driver=13.1");
+    assert!(
+        page.contains("Software  PyTorch 2.12.0, CUDA runtime 13.0, driver for CUDA 13.1"),
+        "{page}"
+    );
+    assert!(
+        page.contains("utilisation 100.0 %, counting PyTorch's segments as used"),
+        "{page}"
+    );
+    let page = page_of(&calls, b"");
+    assert!(
+        !page.contains("Software") && page.contains("utilisation 100.0 %\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_small_number_without_a_unit_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, wanted) in [
+        (&["--sim", "24"][..], "--sim 24 is 24 bytes; type 24GiB for GiB, or 24B"),
+        (&["--limit", "8"][..], "--limit 8 is 8 bytes; type 8GiB"),
+        (&["--limit", "0=5,1=1GiB"][..], "--limit 0=... 5 is 5 bytes; type 5GiB"),
+        (
+            &["--sim", "1GiB", "--limit", "3=1GiB"][..],
+            "--limit 3=1GiB: there is no device 3, only device 0",
+        ),
+    ] {
+        let output = run(folder.path(), arguments, &["echo", "started"]);
+        assert_eq!(
+            (output.status.code(), stdout(&output).as_str()),
+            (Some(2), ""),
+            "{arguments:?}"
+        );
+        assert!(stderr(&output).contains(wanted), "{}", stderr(&output));
+    }
+    for arguments in [&["--limit", "0"][..], &["--limit", "8B"], &["--limit", "2000000"]] {
+        let output = run(folder.path(), arguments, &["echo", "started"]);
+        assert_eq!(stdout(&output), "started\n", "{arguments:?}: {}", stderr(&output));
     }
 }

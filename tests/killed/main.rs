@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use journal::format::Event;
 use journal::reader::Journal;
@@ -117,7 +118,7 @@ fn kill_at(moment: u64) -> usize {
 
     let jobs = inspect(&journals[0]);
     let job = &jobs[0];
-    assert_eq!(job["ended"], "signal", "{context}");
+    assert_eq!(job["ended"], "without_exit", "{context}");
     assert_eq!(job["events_lost"], 0, "{context}: {job}");
     assert_eq!(
         job["anomaly_kinds"]["same_address"], given_out_again,
@@ -157,4 +158,46 @@ fn every_event_before_a_kill_is_there() {
 #[test]
 fn every_event_before_a_kill_is_there_with_more_threads() {
     kill_at_all((0..MOMENTS).filter(|moment| moment % 8 >= 4));
+}
+
+#[test]
+fn an_idle_job_lives_until_it_is_killed_and_not_until_its_last_call() {
+    let (mut child, folder) = Job::new(client("killed/idle.c", "idle", &["libcuda.so.1"])).start();
+    let mut said = [0; 5];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut said)
+        .expect("the job allocated");
+    let journals = journals_in(&folder.path().join("journals"));
+    let alive_ns = || Journal::open(&journals[0]).expect("a journal").alive_ns();
+    // The job makes no call meanwhile, so only a sign of life can raise this.
+    let wanted_ns = alive_ns() + 1_000_000_000;
+    let patience = Instant::now() + Duration::from_secs(60);
+    while alive_ns() < wanted_ns {
+        assert!(Instant::now() < patience, "no sign of life");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let before_ns = alive_ns();
+    child.kill().expect("a kill");
+    child.wait().expect("a child");
+
+    let jobs = inspect(&journals[0]);
+    let job = &jobs[0];
+    assert_eq!(job["ended"], "without_exit");
+    assert!(job["duration_ns"].as_u64().unwrap() >= before_ns, "{job}");
+    let journal = Journal::open(&journals[0]).unwrap();
+    let last_ns = journal.records().map(|record| record.unwrap().time_ns).max();
+    assert!(
+        last_ns.unwrap() < before_ns - 500_000_000,
+        "the last call was long before"
+    );
+    let page = Command::new(support::program())
+        .arg("inspect")
+        .arg(&journals[0])
+        .output()
+        .unwrap();
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    assert!(page.contains("without exit, signal not known"), "{page}");
 }

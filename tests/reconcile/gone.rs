@@ -201,3 +201,32 @@ fn inspect_reconciles_if_there_are_measurements() {
         "{text}"
     );
 }
+
+#[test]
+fn what_was_obtained_after_the_last_measurement_is_not_within_the_bound() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = [measured(300, 300, 0), alloc(1024, 2000)];
+    let path = gone(folder.path(), &records, true);
+    let (page, code) = look(&[path.to_str().unwrap()]);
+    assert_eq!((code, &page["within_bound"]), (1, &false.into()));
+    assert_eq!(page["devices"][0]["newer_than_measurement"], 2000 * MIB);
+    let output = reconcile(&[&path]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        text.contains("Not known: 1.95 GiB were obtained after the last measurement"),
+        "{text}"
+    );
+}
+
+#[test]
+fn one_bad_file_does_not_end_the_comparison() {
+    let folder = tempfile::tempdir().unwrap();
+    gone(folder.path(), &[measured(300, 300, 0)], true);
+    std::fs::write(folder.path().join("bad.vraj"), "nothing of the kind").unwrap();
+    let output = reconcile(&[folder.path()]).arg("--json").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("bad.vraj: not a vramshim journal"), "{told}");
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["devices"].as_array().unwrap().len(), 1, "{page}");
+}

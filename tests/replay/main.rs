@@ -4,9 +4,12 @@ mod inputs;
 mod prices;
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use base::api::{Api, Class};
+use journal::format::{Allocation, Event};
+use journal::writer::{Journal, Options};
 use serde_json::Value;
 use support::program;
 
@@ -238,7 +241,10 @@ fn the_journal_of_a_job_can_be_played() {
     };
     assert_eq!(row("naive_best_fit")["peak_reserved"], 4096 * MIB);
     // A journal does not say what PyTorch would have requested, so no setting of PyTorch is recommended.
-    let setting = advice["setting"].as_str().expect("a setting");
+    // On a busy machine the trace lasts so long that calls of this price are too slow; the setting is named all the
+    // same.
+    let why = advice["why"].as_str().expect("a reason");
+    let setting = why.strip_prefix("none: ").unwrap_or(why);
     assert!(setting.starts_with("FLAGS_allocator_strategy="), "{advice}");
 }
 
@@ -421,4 +427,113 @@ fn only_what_helps_is_recommended() {
         assert_eq!(advice["saves"], saves * MIB, "{strategies}: {advice}");
         assert!(advice["why"].as_str().unwrap().contains(words), "{advice}");
     }
+}
+
+/// The journal of a job on a device of 24 GiB that made these calls.
+fn journal(folder: &Path, limit: Option<u64>, software: &[u8], calls: &[Event]) -> PathBuf {
+    let journal = Journal::create(&Options {
+        directory: folder.into(),
+        strategy: "passthrough".into(),
+        job: "train".into(),
+        max_bytes: 1 << 20,
+        command_line: b"python\0train.py".to_vec(),
+        environment: Vec::new(),
+    })
+    .unwrap();
+    journal.device(0, 24 << 30, [7; 16], "GPU", limit);
+    journal.software(software);
+    for event in calls {
+        journal.write(event.encode(Api::cudaMalloc, 0));
+    }
+    journal.path().to_owned()
+}
+
+fn got(class: Class, address: u64, size: u64) -> Event {
+    Event::Alloc(Allocation {
+        class: class.into(),
+        address,
+        requested: size,
+        allocated: size,
+        reserved: Some(size),
+        stream: 0,
+    })
+}
+
+const GIB: u64 = 1 << 30;
+
+#[test]
+fn a_job_that_died_asking_for_more_than_its_device_does_not_fit_it() {
+    let failed = Event::AllocFailed {
+        class: Class::Linear.into(),
+        requested: 40 * GIB,
+        result: 2,
+        over_limit: false,
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = journal(
+        folder.path(),
+        None,
+        b"",
+        &[got(Class::Linear, 1 << 32, GIB), failed, failed],
+    );
+    let output = replay(&path, &["--json", "--strategy", "passthrough,auto_growth"]);
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["device_memory"], 24 * GIB, "from the journal's header");
+    for row in page["strategies"].as_array().unwrap() {
+        assert_eq!(row["fits"], false, "{row}");
+        assert!(row["smallest_device"].as_u64().unwrap() >= 41 * GIB, "{row}");
+    }
+}
+
+#[test]
+fn the_device_of_a_replay_is_as_large_as_the_jobs_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = journal(folder.path(), Some(8 * GIB), b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let page: Value = serde_json::from_slice(&replay(&path, &["--json"]).stdout).unwrap();
+    assert_eq!(page["device_memory"], 8 * GIB);
+    assert!(
+        page["notes"]
+            .to_string()
+            .contains("as large as the job's limit, 8.00 GiB"),
+        "{page}"
+    );
+}
+
+#[test]
+fn requests_of_pytorchs_cache_are_called_its_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let torch = b"framework=PyTorch 2.12.0";
+    let path = journal(folder.path(), None, torch, &[got(Class::Linear, 1 << 32, GIB)]);
+    let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
+    assert!(
+        text.contains("these requests are PyTorch's segments, not its tensors"),
+        "{text}"
+    );
+    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let text = String::from_utf8(replay(&path, &[]).stdout).unwrap();
+    assert!(!text.contains("PyTorch's segments"), "{text}");
+    // Under expandable segments PyTorch maps memory, and no request is left to play.
+    let path = journal(folder.path(), None, torch, &[got(Class::Vmm, 7, 20 * GIB)]);
+    let output = replay(&path, &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        told.contains("1 requests for memory of class vmm (such as PyTorch's"),
+        "{told}"
+    );
+}
+
+#[test]
+fn settings_that_no_device_can_have_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
+    let text = String::from_utf8(replay(&path, &["--chunk", "999GiB"]).stdout).unwrap();
+    assert!(
+        text.contains("--chunk 999.0 GiB is more than the memory of the device, 24.0 GiB"),
+        "{text}"
+    );
+    let output = replay(&path, &["--device-memory", "24"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("--device-memory 24 is 24 bytes; type 24GiB"), "{told}");
 }

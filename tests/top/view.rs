@@ -131,7 +131,7 @@ fn it_pauses_and_goes_on() {
     };
     assert_eq!(figures(&before), figures(&after));
     terminal.press("p");
-    terminal.until("its end", |text| text.contains("killed") && !text.contains("GPU-"));
+    terminal.until("its end", |text| text.contains("no exit") && !text.contains("GPU-"));
     terminal.until("nothing left", |text| text.contains("0 processes"));
     terminal.press("q");
     terminal.ended();

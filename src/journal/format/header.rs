@@ -1,6 +1,13 @@
 //! The header of a journal file: the process, its devices, and counters that change while the job runs. The writer
 //! stores the fields through a shared mapping. The reader takes the fields' offsets from these structs.
+//!
+//! Each field that a figure depends on has a checksum: the fixed fields one together, and each field that changes one
+//! of its own. A *packed* word has a value in its lower 40 bits and the value's checksum above, so one store changes
+//! both.
 
+use std::mem::offset_of;
+
+use super::check;
 use base::cuda::MAX_DEVICES;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
@@ -88,7 +95,8 @@ pub struct Header {
     pub ended_ns: AtomicU64,
     /// Slots that threads have taken so far, including slots that they hold in reserve.
     pub claimed: AtomicU64,
-    /// Events that could not be written because the file could not grow, as on a full disk or at the size limit.
+    /// Events whose records are not in the file because the file could not grow, as on a full disk or at the size
+    /// limit. A packed word.
     pub lost: AtomicU64,
     /// When the first lost event happened, in nanoseconds since `mono_start_ns`.
     pub lost_first_ns: AtomicU64,
@@ -110,6 +118,51 @@ pub struct Header {
     pub limits: [AtomicU64; MAX_DEVICES],
     /// How the job looked up functions of the library, in the order of `Route`.
     pub routes: [RouteEntry; MAX_ROUTES],
-    /// Successful frees of addresses that the library did not know, because they were allocated without it.
+    /// Successful frees of addresses that the library did not know, because they were allocated without it. A packed
+    /// word.
     pub unknown_frees: AtomicU64,
+    // From here on: 0 in formats 1 and 2.
+    /// The checksum of the fields that never change (`fixed_check`), never 0.
+    pub fixed_check: u64,
+    /// The checksum of each complete entry of `devices` and of its limit (`device_check`), never 0; stored before
+    /// `present`.
+    pub device_checks: [AtomicU64; MAX_DEVICES],
+    /// The checksum of `exit_status` and `ended_ns` (`pair_check`), stored before `ended`.
+    pub end_check: AtomicU64,
+    /// The checksum of `lost_errno` and `lost_first_ns` (`pair_check`), stored after them.
+    pub loss_check: AtomicU64,
+    /// When the process was last known to be alive, in milliseconds since `mono_start_ns`. A packed word.
+    pub alive_ms: AtomicU64,
+    /// The slots that the file has, as of its last growth. A packed word.
+    pub slots: AtomicU64,
+    /// The first slot of the ring; 0 if there is no ring yet. A packed word.
+    pub ring_first: AtomicU64,
+    /// The slots of the ring. A packed word, stored before `ring_first`.
+    pub ring_slots: AtomicU64,
+    /// How often a place in the ring was taken. No figure depends on it.
+    pub ring_taken: AtomicU64,
+    /// The checksum of `software`, never 0; stored last.
+    pub software_check: AtomicU64,
+    /// `name=value` of the frameworks, the runtime and the driver, NUL-separated.
+    pub software: [u8; 1024],
+}
+
+/// The checksum of the fields that are complete when `ready` is set. `head` has the bytes of the header.
+pub(crate) fn fixed_check(head: &[u8]) -> u64 {
+    check::of_bytes([
+        &head[..offset_of!(Header, ready)],
+        &head[offset_of!(Header, pid)..offset_of!(Header, ended)],
+        &head[offset_of!(Header, host)..offset_of!(Header, devices)],
+        &head[offset_of!(Header, command_line)..offset_of!(Header, limits)],
+    ])
+}
+
+/// The checksum of an entry of `devices`, without its `present`, and of the device's limit.
+pub(crate) fn device_check(entry: &[u8], limit: u64) -> u64 {
+    check::of_bytes([&entry[offset_of!(DeviceEntry, ordinal)..], &limit.to_le_bytes()])
+}
+
+/// The checksum of a number and a time.
+pub(crate) fn pair_check(number: i32, time_ns: u64) -> u64 {
+    check::of_bytes([&number.to_le_bytes()[..], &time_ns.to_le_bytes()])
 }

@@ -12,11 +12,17 @@
 //! ```text
 //! 0                    no event has used the slot; a thread may hold the slot in reserve
 //! 6 | UNDER_WAY        an event has begun; the record is not written yet
-//! 6                    the record is complete: the slot's number plus one, stored last, with Release
+//! 6 | checksum         the record is complete: the slot's number plus one and the record's checksum, stored last, with
+//!                      Release
 //! ```
 //!
-//! A reader takes a record only if the commit word is the slot's number plus one. If a slot has the bit `UNDER_WAY`
-//! after the process ended, the slot's event was interrupted, and the other bytes of the slot mean nothing.
+//! A reader takes a record only if the commit word has the slot's number plus one and the checksum of the record. If a
+//! slot has the bit `UNDER_WAY` after the process ended, the slot's event was interrupted, and the other bytes of the
+//! slot mean nothing. Any other word means that the slot is damaged.
+//!
+//! The last sixteenth of the slots is kept free while the file can still grow. If it cannot, these slots become the
+//! *ring*: each further record takes the place of the oldest record there, except that failures keep an eighth of the
+//! ring. So a full journal has the first records, some failures, and the last records, and counts what it lost.
 //!
 //! Threads that write at the same time take several slots at once. The slots of one thread are in the order of time,
 //! the slots of several threads only nearly. The times in the records give the order of all.
@@ -24,6 +30,7 @@
 //! The constants and structs of this folder fix all sizes and offsets, and the compiler checks the sizes below. A
 //! reader takes sizes and offsets from here, never from the file. If the meaning of a field changes, `VERSION` changes.
 
+pub(crate) mod check;
 pub mod header;
 pub mod record;
 pub mod tensors;
@@ -32,12 +39,18 @@ pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
 pub use record::{Allocation, Event, MemInfo, RawRecord, Record};
 pub use tensors::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
 
+use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
+use crate::bytes;
+
 pub const MAGIC: [u8; 8] = *b"VRAJ\r\n\x1a\n";
-/// The format that the library writes. Format 1 has no `UNDER_WAY`: threads took one slot at a time. If a slot before a
-/// committed one has the commit word 0 in format 1, the slot's event was interrupted.
-pub const VERSION: u32 = 2;
+/// The format that the library writes. Formats 1 and 2 have no checksums, no ring and no stack ids, and a result at the
+/// place of the stack id. Format 1 has no `UNDER_WAY`: threads took one slot at a time. If a slot before a committed
+/// one has the commit word 0 in format 1, the slot's event was interrupted.
+pub const VERSION: u32 = 3;
+/// The first format with checksums.
+pub const FIRST_CHECKED_VERSION: u32 = 3;
 /// The oldest format that the reader reads.
 pub const OLDEST_VERSION: u32 = 1;
 /// The extension of the names of journal files.
@@ -51,11 +64,67 @@ pub const SLOT_SIZE: usize = 64;
 /// The bit of the commit word that is set from the beginning of an event until its record is complete.
 pub const UNDER_WAY: u64 = 1 << 63;
 
+/// The bit of the commit word that is set if the record is complete. Formats 1 and 2 do not have it.
+const COMPLETE: u64 = 1 << 62;
+/// The place of the checksum in the commit word. The bits below it hold the slot's number plus one.
+const CHECK_SHIFT: u32 = 40;
+
+/// The commit word of a slot whose record is complete.
+#[inline(always)]
+pub(crate) fn commit_word(index: u64, record: &RawRecord) -> u64 {
+    (index + 1) | record.check() << CHECK_SHIFT | COMPLETE
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// No event has used the slot; a thread may hold it in reserve.
+    Unused,
+    /// An event has begun, and its record is not complete.
+    UnderWay,
+    Committed(RawRecord),
+    /// The bytes are not those that the library wrote.
+    Damaged,
+}
+
+impl SlotState {
+    /// What slot `index` of a file of format `version` holds. `slot` has the slot's bytes.
+    pub(crate) fn of(version: u32, index: u64, slot: &[u8]) -> SlotState {
+        let word = bytes::u64_at(slot, offset_of!(Slot, commit));
+        let record = || RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]);
+        match word {
+            0 => SlotState::Unused,
+            word if word == (index + 1) | UNDER_WAY => SlotState::UnderWay,
+            word if version < FIRST_CHECKED_VERSION => match word == index + 1 {
+                true => SlotState::Committed(record().of_old_format()),
+                false => SlotState::Damaged,
+            },
+            word => match record() {
+                record if word == commit_word(index, &record) => SlotState::Committed(record),
+                _ => SlotState::Damaged,
+            },
+        }
+    }
+}
+
+/// The largest number of slots of a ring.
+pub(crate) const LARGEST_RING: u64 = 1 << 16;
+
+/// How many of `slots` slots are kept free for the ring, while the file has so many.
+pub(crate) fn ring_slots(slots: u64) -> u64 {
+    (slots / 16).min(LARGEST_RING)
+}
+
+/// How many records of failures a ring keeps, whatever comes after them.
+pub(crate) fn kept_failures(ring_slots: u64) -> u64 {
+    ring_slots / 8
+}
+
 /// A slot of the file.
 #[repr(C)]
 pub struct Slot {
-    /// The commit word: the slot's number plus one if the record is complete; the same with `UNDER_WAY` while the event
-    /// is under way; 0 before.
+    /// The commit word: the slot's number plus one with the record's checksum if the record is complete; the same
+    /// number with `UNDER_WAY` while the event is under way; 0 before.
     pub commit: AtomicU64,
     pub record: RawRecord,
 }

@@ -5,11 +5,12 @@
 //!
 //! To add a field to an event, add it to the variant, store it in `encode`, and load it in `decode`. Use a field of
 //! `RawRecord` or a bit of `flags` that `encode` leaves at 0 for this event. Older journals have 0 there, so `decode`
-//! should read 0 as "not known" (`None`). Records of allocations have only `result` and some bits of `flags` left. If
-//! no field is left, the record needs a new format `VERSION`.
+//! should read 0 as "not known" (`None`). Records of allocations have only some bits of `flags` left. If no field is
+//! left, the record needs a new format `VERSION`.
 
 use std::mem::offset_of;
 
+use super::check;
 use crate::bytes::{bytes_at, u32_at, u64_at};
 use base::api::{Api, ApiCode, Class, ClassCode};
 
@@ -26,6 +27,8 @@ pub struct Record {
     pub api: ApiCode,
     /// The device's ordinal as the job sees it, or `HOST_DEVICE`.
     pub device: i16,
+    /// The number of the stack of the call; 0 if it was not recorded.
+    pub stack: u32,
     pub event: Event,
 }
 
@@ -121,7 +124,8 @@ pub struct RawRecord {
     allocated: u64,
     detail: u64,
     pub(crate) tid: u32,
-    result: i32,
+    /// The number of the stack; 0 stands for none. Formats 1 and 2 have a result here.
+    pub(crate) stack: u32,
     api: u16,
     device: i16,
     kind: u8,
@@ -150,6 +154,8 @@ const CONTEXT_GONE: u8 = 2;
 const OVER_LIMIT: u8 = 8;
 // 4 was used for memory that a policy moved.
 const AGAIN: u8 = 16;
+/// In the record of a failure: the ring puts no other record in its place.
+const KEPT: u8 = 32;
 
 /// `bit` if `condition` holds, else no bit.
 #[inline(always)]
@@ -171,7 +177,7 @@ impl Event {
             allocated: 0,
             detail: 0,
             tid: 0,
-            result: 0,
+            stack: 0,
             api: api.number(),
             device,
             kind: 0,
@@ -204,7 +210,7 @@ impl Event {
                 kind: ALLOC_FAILED,
                 class: class.number(),
                 size: requested,
-                result,
+                detail: result_bits(result),
                 flags: flag(over_limit, OVER_LIMIT),
                 ..blank
             },
@@ -219,7 +225,7 @@ impl Event {
                 };
                 RawRecord {
                     kind: FREE_FAILED,
-                    result,
+                    detail: result_bits(result),
                     ..record
                 }
             }
@@ -309,6 +315,12 @@ impl Allocation {
     }
 }
 
+/// A result as `RawRecord::detail` holds it.
+#[inline(always)]
+fn result_bits(result: i32) -> u64 {
+    u64::from(result as u32)
+}
+
 /// `blank` with the fields of a segment: the class is linear, and all three sizes are the segment's size.
 #[inline(always)]
 fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
@@ -332,13 +344,65 @@ impl RawRecord {
             allocated: u64_at(bytes, offset_of!(RawRecord, allocated)),
             detail: u64_at(bytes, offset_of!(RawRecord, detail)),
             tid: u32_at(bytes, offset_of!(RawRecord, tid)),
-            result: u32_at(bytes, offset_of!(RawRecord, result)) as i32,
+            stack: u32_at(bytes, offset_of!(RawRecord, stack)),
             api: u16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, api))),
             device: i16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, device))),
             kind: bytes[offset_of!(RawRecord, kind)],
             class: bytes[offset_of!(RawRecord, class)],
             flags: bytes[offset_of!(RawRecord, flags)],
             stream: bytes[offset_of!(RawRecord, stream)],
+        }
+    }
+
+    /// The checksum of all fields: 22 bits. The words are put together from the fields and not read back from memory,
+    /// because a wide load would wait for the narrow stores before it.
+    #[inline(always)]
+    pub(crate) fn check(&self) -> u64 {
+        let ids = u64::from(self.tid) | u64::from(self.stack) << 32;
+        let kinds = u64::from(self.api)
+            | u64::from(self.device as u16) << 16
+            | u64::from(self.kind) << 32
+            | u64::from(self.class) << 40
+            | u64::from(self.flags) << 48
+            | u64::from(self.stream) << 56;
+        check::of_words([
+            self.time_ns,
+            self.address,
+            self.size,
+            self.allocated,
+            self.detail,
+            ids,
+            kinds,
+        ])
+    }
+
+    /// The record with the number of a stack.
+    pub fn with_stack(self, stack: u32) -> RawRecord {
+        RawRecord { stack, ..self }
+    }
+
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self.kind, ALLOC_FAILED | FREE_FAILED)
+    }
+
+    pub(crate) fn is_kept(&self) -> bool {
+        self.is_failure() && self.flags & KEPT != 0
+    }
+
+    pub(crate) fn keep(&mut self) {
+        self.flags |= KEPT;
+    }
+
+    /// A record of format 1 or 2, which has its result at the place of the stack, as one of this format.
+    pub(crate) fn of_old_format(self) -> RawRecord {
+        let detail = match self.is_failure() {
+            true => u64::from(self.stack),
+            false => self.detail,
+        };
+        RawRecord {
+            detail,
+            stack: 0,
+            ..self
         }
     }
 
@@ -356,14 +420,14 @@ impl RawRecord {
             ALLOC_FAILED => Event::AllocFailed {
                 class,
                 requested: self.size,
-                result: self.result,
+                result: self.detail as i32,
                 over_limit: has(OVER_LIMIT),
             },
             FREE_FAILED => Event::FreeFailed {
                 address: self.address,
                 // Among failed frees, only the record of a segment has a class.
                 segment: (self.class != 0).then_some(self.size),
-                result: self.result,
+                result: self.detail as i32,
             },
             SEGMENT_ALLOC => Event::SegmentAlloc {
                 address: self.address,
@@ -407,6 +471,7 @@ impl RawRecord {
             tid: self.tid,
             api: ApiCode::from(self.api),
             device: self.device,
+            stack: self.stack,
             event,
         }
     }

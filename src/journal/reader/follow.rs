@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{OpenError, Problem};
 use super::journal::Journal;
-use super::records::{commit_word, key, record_in};
-use crate::format::{HEADER_SIZE, Record, SLOT_SIZE};
+use super::records::key;
+use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, SlotState};
 
 /// The largest number of slots that are read at once.
 const PORTION: u64 = 1 << 16;
@@ -53,6 +53,9 @@ pub struct Follower {
     waiting: VecDeque<Record>,
     /// The latest time of a record that was read.
     latest: u64,
+    /// The records that each slot of the ring had at the last look, and how often a slot had been taken.
+    ring: Vec<Option<RawRecord>>,
+    ring_taken: u64,
     /// The least time that a record can have in a slot that was not marked at the last look.
     unmarked_from: u64,
     /// Records up to this time may be handed out.
@@ -98,6 +101,8 @@ impl Follower {
             found: Vec::new(),
             waiting: VecDeque::new(),
             latest: 0,
+            ring: Vec::new(),
+            ring_taken: 0,
             unmarked_from: 0,
             frontier: 0,
             handed_out: (0, 0),
@@ -117,6 +122,8 @@ impl Follower {
         self.found.clear();
         self.waiting.clear();
         self.latest = 0;
+        self.ring.clear();
+        self.ring_taken = 0;
         self.unmarked_from = 0;
         self.frontier = 0;
         self.handed_out = (0, 0);
@@ -221,6 +228,7 @@ impl Follower {
         self.look_at_marked()?;
         self.look_at_reserved()?;
         self.look_at_new()?;
+        self.look_at_ring()?;
         self.looked(known);
         Ok(())
     }
@@ -233,13 +241,53 @@ impl Follower {
         }
     }
 
+    fn find(&mut self, event: Record) {
+        self.latest = self.latest.max(event.time_ns);
+        self.found.push(event);
+    }
+
+    /// Reads the ring again, if a full journal has one, and takes the records that are new in it. Records that came and
+    /// went between two looks are lost, and the journal's header counts them.
+    fn look_at_ring(&mut self) -> Result<(), OpenError> {
+        let Some((first, count, taken)) = self.journal.ring() else {
+            return Ok(());
+        };
+        if taken == self.ring_taken {
+            return Ok(());
+        }
+        self.ring.resize(count as usize, None);
+        let got = self.read(first, count)?;
+        let mut under_way = false;
+        for place in 0..got {
+            let slot = &self.buffer[place as usize * SLOT_SIZE..][..SLOT_SIZE];
+            match self.journal.slot(first + place, slot) {
+                SlotState::Committed(record) if self.ring[place as usize] != Some(record) => {
+                    self.ring[place as usize] = Some(record);
+                    self.find(record.decode(first + place));
+                }
+                SlotState::Committed(_) | SlotState::Unused => {}
+                SlotState::UnderWay | SlotState::Damaged => under_way = true,
+            }
+        }
+        // A slot that is being written is read again at the next look.
+        if !under_way {
+            self.ring_taken = taken;
+        }
+        Ok(())
+    }
+
     /// Reads the next portion of slots that were never read.
     fn look_at_new(&mut self) -> Result<(), OpenError> {
         let first = self.next;
         let count = self.end().saturating_sub(first).min(self.portion);
         let got = self.read(first, count)?;
+        let ring = self
+            .journal
+            .ring()
+            .map_or(0..0, |(first, count, _)| first..first + count);
         for index in first..first + got {
-            if !self.take(index, first) {
+            // `look_at_ring` reads the slots of the ring.
+            if !ring.contains(&index) && !self.take(index, first) {
                 self.reserved.push(index);
             }
         }
@@ -297,13 +345,9 @@ impl Follower {
     /// slot to `marked`. Returns false if the slot is unused.
     fn take(&mut self, index: u64, first: u64) -> bool {
         let slot = &self.buffer[(index - first) as usize * SLOT_SIZE..][..SLOT_SIZE];
-        match commit_word(slot) {
-            word if word == index + 1 => {
-                let event = record_in(index, slot);
-                self.latest = self.latest.max(event.time_ns);
-                self.found.push(event);
-            }
-            0 if self.journal.marks_under_way() => return false,
+        match self.journal.slot(index, slot) {
+            SlotState::Committed(record) => self.find(record.decode(index)),
+            SlotState::Unused if self.journal.marks_under_way() => return false,
             // The event is under way. In format 1 an unused slot looks the same.
             _ => self.marked.push(Marked {
                 slot: index,

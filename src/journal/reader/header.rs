@@ -4,8 +4,10 @@ use std::mem::offset_of;
 
 use super::error::Problem;
 use crate::bytes::{bytes_at, u32_at, u64_at};
+use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::{
-    self, DeviceEntry, Ended, HEADER_SIZE, MAGIC, OLDEST_VERSION, Route, RouteEntry, SLOT_SIZE, VERSION,
+    self, DeviceEntry, Ended, FIRST_CHECKED_VERSION, HEADER_SIZE, MAGIC, OLDEST_VERSION, Route, RouteEntry, SLOT_SIZE,
+    VERSION, check,
 };
 use base::api::FIRST_RUNTIME_API;
 use base::cuda::MAX_DEVICES;
@@ -34,11 +36,22 @@ pub struct Header {
     pub unknown_frees: u64,
     pub lost_first_ns: u64,
     pub lost_errno: i32,
+    /// `(name, value)` of the frameworks, the runtime and the driver that the job used.
+    pub software: Vec<(String, String)>,
+    /// Parts of the header whose checksum does not match; their fields may be wrong.
+    pub damaged: Vec<&'static str>,
+    /// When the process was last known to be alive, in nanoseconds after the start; 0 in formats 1 and 2.
+    pub alive_ns: u64,
     pub(super) ended: bool,
     pub(super) exit_status: i32,
     pub(super) ended_ns: u64,
     pub(super) claimed: u64,
     pub(super) lost: u64,
+    /// The slots that the file had when the process wrote it; 0 in formats 1 and 2.
+    pub(super) slots: u64,
+    /// The slots of the ring, if the file became full.
+    pub(super) ring: Option<(u64, u64)>,
+    pub(super) ring_taken: u64,
 }
 
 /// One device as the job sees it.
@@ -73,6 +86,14 @@ impl HandedOut {
     }
 }
 
+impl Header {
+    /// Whether the job used this framework.
+    pub fn uses(&self, framework: &str) -> bool {
+        let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);
+        self.software.iter().any(is_it)
+    }
+}
+
 /// Reads the format's version and the header from the first `HEADER_SIZE` bytes of a file.
 pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     use format::Header as H;
@@ -100,20 +121,63 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
     if sizes != (HEADER_SIZE as u32, SLOT_SIZE as u32) {
         return Err(Problem::OtherLayout);
     }
-    let devices = (0..MAX_DEVICES)
-        .map(|place| {
-            let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
-            (entry, u64_of(offset_of!(H, limits) + place * size_of::<u64>()))
-        })
-        .filter(|(entry, _)| u32_at(entry, offset_of!(DeviceEntry, present)) == 1)
-        .map(|(entry, limit)| Device {
-            ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
-            total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
-            limit: (limit > 0).then_some(limit),
-            uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
-            name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
-        })
-        .collect();
+    let checked = version >= FIRST_CHECKED_VERSION;
+    let fixed = u64_of(offset_of!(H, fixed_check));
+    // In the formats without checksums the field is 0. If it is not, the version is what was damaged.
+    if !checked && fixed != 0 {
+        return Err(Problem::OtherLayout);
+    }
+    let mut damage = Damage::default();
+    damage.note(checked && fixed != fixed_check(head), "process");
+    let devices = devices(head, checked, &mut damage);
+    let mut packed = |offset, name| match check::unpack(u64_of(offset)) {
+        _ if !checked => u64_of(offset),
+        Ok(value) => value,
+        Err(value) => {
+            damage.note(true, name);
+            value
+        }
+    };
+    let unknown_frees = packed(offset_of!(H, unknown_frees), "unknown frees");
+    let lost = packed(offset_of!(H, lost), "lost events");
+    let alive_ms = packed(offset_of!(H, alive_ms), "last sign of life");
+    let slots = packed(offset_of!(H, slots), "slots");
+    let ring_first = packed(offset_of!(H, ring_first), "ring");
+    let ring_slots = packed(offset_of!(H, ring_slots), "ring");
+    let (exit_status, ended_ns) = (
+        u32_of(offset_of!(H, exit_status)) as i32,
+        u64_of(offset_of!(H, ended_ns)),
+    );
+    let ended = match u64_of(offset_of!(H, end_check)) {
+        _ if !checked => u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
+        // The process had not ended yet. A process that is killed as it ends can leave some of these fields.
+        0 => {
+            damage.note(u32_of(offset_of!(H, ended)) != 0, "end");
+            false
+        }
+        check => {
+            damage.note(check != pair_check(exit_status, ended_ns), "end");
+            true
+        }
+    };
+    let (lost_errno, lost_first_ns) = (
+        u32_of(offset_of!(H, lost_errno)) as i32,
+        u64_of(offset_of!(H, lost_first_ns)),
+    );
+    let loss_check = u64_of(offset_of!(H, loss_check));
+    let loss_is_right = match loss_check {
+        0 => (lost_errno, lost_first_ns) == (0, 0),
+        check => check == pair_check(lost_errno, lost_first_ns),
+    };
+    damage.note(checked && !loss_is_right, "lost events");
+    let software_check = u64_of(offset_of!(H, software_check));
+    let software = bytes_at::<1024>(head, offset_of!(H, software));
+    let software_is_right = match software_check {
+        // It is not written yet.
+        0 => software == [0; 1024],
+        check => check == check::of_bytes([&software[..]]),
+    };
+    damage.note(checked && !software_is_right, "software");
     let routes = Route::ALL.map(|route| {
         let entry = offset_of!(H, routes) + route as usize * size_of::<RouteEntry>();
         HandedOut {
@@ -133,23 +197,76 @@ pub(super) fn parse_header(head: &[u8]) -> Result<(u32, Header), Problem> {
         host: text(&bytes_at::<64>(head, offset_of!(H, host))),
         job: text(&bytes_at::<128>(head, offset_of!(H, job))),
         command_line: texts(&bytes_at::<4096>(head, offset_of!(H, command_line))),
-        environment: texts(&bytes_at::<4096>(head, offset_of!(H, environment)))
-            .iter()
-            .filter_map(|pair| pair.split_once('='))
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect(),
+        environment: pairs(&bytes_at::<4096>(head, offset_of!(H, environment))),
         devices,
         routes: routes.to_vec(),
-        unknown_frees: u64_of(offset_of!(H, unknown_frees)),
-        lost_first_ns: u64_of(offset_of!(H, lost_first_ns)),
-        lost_errno: u32_of(offset_of!(H, lost_errno)) as i32,
-        ended: u32_of(offset_of!(H, ended)) == Ended::Exit as u32,
-        exit_status: u32_of(offset_of!(H, exit_status)) as i32,
-        ended_ns: u64_of(offset_of!(H, ended_ns)),
+        unknown_frees,
+        lost_first_ns,
+        lost_errno,
+        software: pairs(&software),
+        damaged: damage.parts,
+        alive_ns: alive_ms.saturating_mul(1_000_000),
+        ended,
+        exit_status,
+        ended_ns,
         claimed: u64_of(offset_of!(H, claimed)),
-        lost: u64_of(offset_of!(H, lost)),
+        lost,
+        slots,
+        ring: (ring_first > 0 && ring_slots > 0).then_some((ring_first, ring_slots)),
+        ring_taken: u64_of(offset_of!(H, ring_taken)),
     };
     Ok((version, header))
+}
+
+/// The parts of a header whose checksum does not match.
+#[derive(Default)]
+struct Damage {
+    parts: Vec<&'static str>,
+}
+
+impl Damage {
+    fn note(&mut self, is_damaged: bool, part: &'static str) {
+        if is_damaged && !self.parts.contains(&part) {
+            self.parts.push(part);
+        }
+    }
+}
+
+/// The devices of a header. `checked`: the header has checksums.
+fn devices(head: &[u8], checked: bool, damage: &mut Damage) -> Vec<Device> {
+    use format::Header as H;
+    let mut devices = Vec::new();
+    for place in 0..MAX_DEVICES {
+        let entry = &head[offset_of!(H, devices) + place * size_of::<DeviceEntry>()..][..size_of::<DeviceEntry>()];
+        let limit = u64_at(head, offset_of!(H, limits) + place * size_of::<u64>());
+        let check = u64_at(head, offset_of!(H, device_checks) + place * size_of::<u64>());
+        let present = u32_at(entry, offset_of!(DeviceEntry, present)) == 1;
+        if checked {
+            let is_right = match check {
+                // The entry is not complete yet.
+                0 => !present,
+                check => check == device_check(entry, limit),
+            };
+            damage.note(!is_right, "devices");
+        }
+        if present || checked && check != 0 {
+            devices.push(Device {
+                ordinal: u32_at(entry, offset_of!(DeviceEntry, ordinal)) as i32,
+                total_memory: u64_at(entry, offset_of!(DeviceEntry, total_memory)),
+                limit: (limit > 0).then_some(limit),
+                uuid: bytes_at(entry, offset_of!(DeviceEntry, uuid)),
+                name: text(&bytes_at::<64>(entry, offset_of!(DeviceEntry, name))),
+            });
+        }
+    }
+    devices
+}
+
+/// The `NAME=value` texts in a field.
+fn pairs(field: &[u8]) -> Vec<(String, String)> {
+    let texts = texts(field);
+    let pairs = texts.iter().filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// The text in a field, without the padding.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{OpenError, Problem};
 use super::header::{Header, parse_header};
-use crate::format::{HEADER_SIZE, SLOT_SIZE};
+use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
 use base::identity;
 
 /// Whether the process of a journal runs, and if not, how it ended.
@@ -100,19 +100,30 @@ impl Journal {
         self.size
     }
 
+    /// When the process was last known to be alive, in nanoseconds after the creation of the journal.
+    pub fn alive_ns(&self) -> u64 {
+        self.header.alive_ns
+    }
+
     /// Nanoseconds from the creation of the journal to the exit, if the process noted its exit.
     pub fn ended_ns(&self) -> Option<u64> {
         self.header.ended.then_some(self.header.ended_ns)
     }
 
-    /// Events that happened but are not in the file: events that the writer counted as lost, and taken slots beyond the
+    /// Events that happened but are not in the file: events that the writer counted as lost, and used slots beyond the
     /// end of the file. Slots beyond the end are not counted while the process runs, because the file may still grow.
     /// If the file was cut short, the number is an upper bound: threads may have held some of
     /// the slots in reserve.
     pub fn lost(&self) -> u64 {
+        let used = match (self.header.slots, self.header.ring) {
+            // Formats 1 and 2 have neither number.
+            (0, _) => self.header.claimed,
+            (all, Some(_)) => all,
+            (all, None) => self.header.claimed.min(all),
+        };
         let missing = match self.state {
             State::Running => 0,
-            _ => self.header.claimed.saturating_sub(self.slots()),
+            _ => used.saturating_sub(self.slots()),
         };
         self.header.lost.saturating_add(missing)
     }
@@ -120,6 +131,33 @@ impl Journal {
     /// The number of slots that threads took, but at most the number of slots in the file.
     pub(super) fn claimed(&self) -> u64 {
         self.header.claimed.min(self.slots())
+    }
+
+    /// The slots of the ring that are in the file, as first slot and count, and how often a place there was taken.
+    pub(super) fn ring(&self) -> Option<(u64, u64, u64)> {
+        let (first, count) = self.header.ring?;
+        let count = count.min(self.slots().saturating_sub(first)).min(LARGEST_RING);
+        Some((first, count, self.header.ring_taken))
+    }
+
+    /// What slot `index` holds, whose bytes are `slot`.
+    pub(super) fn slot(&self, index: u64, slot: &[u8]) -> SlotState {
+        SlotState::of(self.version, index, slot)
+    }
+
+    /// The record of a slot that looked damaged. While the process runs, it may have written another record there
+    /// during the first look, as it does in the ring.
+    pub(super) fn slot_again(&self, index: u64) -> Option<RawRecord> {
+        let mut slot = [0; SLOT_SIZE];
+        let start = HEADER_SIZE as u64 + index * SLOT_SIZE as u64;
+        let running = self.state == State::Running;
+        match running && self.read(&mut slot, start).is_ok_and(|got| got == SLOT_SIZE) {
+            true => match self.slot(index, &slot) {
+                SlotState::Committed(record) => Some(record),
+                _ => None,
+            },
+            false => None,
+        }
     }
 
     /// Whether a commit word in this file shows that an event is under way. In format 1 such a slot looks unused.

@@ -11,11 +11,9 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::io;
-use std::mem::offset_of;
 
 use super::journal::Journal;
-use crate::bytes::u64_at;
-use crate::format::{HEADER_SIZE, RawRecord, Record, SLOT_SIZE, Slot};
+use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
 
 /// Bytes that are read at once.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -43,7 +41,8 @@ pub struct Records<'a> {
     /// Records up to this time may be handed out.
     frontier: u64,
     unfinished: u64,
-    /// In format 1: the number of uncommitted slots since the last committed slot.
+    damaged: u64,
+    /// In format 1: the number of unused slots since the last committed slot.
     gap: u64,
     failed: Option<io::Error>,
     done: bool,
@@ -101,6 +100,7 @@ impl<'a> Records<'a> {
             waiting: BinaryHeap::new(),
             frontier: 0,
             unfinished: 0,
+            damaged: 0,
             gap: 0,
             failed: None,
             done: false,
@@ -114,9 +114,14 @@ impl<'a> Records<'a> {
     }
 
     /// The number of slots read so far whose event has begun and is not finished. In format 1, which does not mark such
-    /// slots, uncommitted slots before a committed slot count.
+    /// slots, unused slots before a committed slot count.
     pub fn unfinished(&self) -> u64 {
         self.unfinished
+    }
+
+    /// The number of slots read so far whose bytes are not those that the library wrote. They are left out.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// Reads the block that begins at `start` into the buffer; false at the end of the file.
@@ -139,8 +144,10 @@ impl<'a> Records<'a> {
                 let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
                 let earliest = (first..)
                     .zip(self.buffer.chunks_exact(SLOT_SIZE))
-                    .filter(|(index, slot)| commit_word(slot) == index + 1)
-                    .map(|(_, slot)| u64_at(slot, TIME))
+                    .filter_map(|(index, slot)| match self.journal.slot(index, slot) {
+                        SlotState::Committed(record) => Some(record.time_ns),
+                        _ => None,
+                    })
                     .min();
                 self.behind.push(earliest.unwrap_or(NEVER));
                 start += self.buffer.len() as u64;
@@ -179,16 +186,18 @@ impl<'a> Records<'a> {
         let first = (self.read_to - HEADER_SIZE as u64) / SLOT_SIZE as u64;
         let knows_under_way = self.journal.marks_under_way();
         for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
-            match commit_word(slot) {
-                word if word == index + 1 => {
+            match self.journal.slot(index, slot) {
+                SlotState::Committed(record) => {
                     self.unfinished += std::mem::take(&mut self.gap);
-                    self.ready.push(record_in(index, slot));
+                    self.ready.push(record.decode(index));
                 }
-                // A thread holds the slot in reserve, or no thread has taken it.
-                0 if knows_under_way => {}
-                // The event is under way, or the slot is damaged.
-                _ if knows_under_way => self.unfinished += 1,
-                _ => self.gap += 1,
+                SlotState::UnderWay => self.unfinished += 1,
+                SlotState::Unused if !knows_under_way => self.gap += 1,
+                SlotState::Unused => {}
+                SlotState::Damaged => match self.journal.slot_again(index) {
+                    Some(record) => self.ready.push(record.decode(index)),
+                    None => self.damaged += 1,
+                },
             }
         }
         self.read_to += self.buffer.len() as u64;
@@ -198,18 +207,6 @@ impl<'a> Records<'a> {
         self.ready.sort_by_key(key);
         self.ready.reverse();
     }
-}
-
-/// The offset of the record's time in a slot.
-const TIME: usize = offset_of!(Slot, record) + offset_of!(RawRecord, time_ns);
-
-pub(super) fn commit_word(slot: &[u8]) -> u64 {
-    u64_at(slot, offset_of!(Slot, commit))
-}
-
-/// The record in the bytes of slot `number`.
-pub(super) fn record_in(number: u64, slot: &[u8]) -> Record {
-    RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]).decode(number)
 }
 
 impl Iterator for Records<'_> {

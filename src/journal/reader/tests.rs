@@ -1,4 +1,5 @@
 use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::*;
@@ -9,26 +10,48 @@ use base::cuda::HOST_DEVICE;
 use proptest::prelude::*;
 
 const EVENTS: u64 = 100;
+/// The events of `ended_sample`.
+const ENDED_EVENTS: u64 = 6;
 
 /// The bytes of a real journal with a hundred events, cut off after the last one.
 fn sample() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
-    let journal = writer::Journal::create(&writer::Options {
-        directory: folder.path().into(),
-        strategy: "passthrough".into(),
-        job: "sample".into(),
-        max_bytes: 1 << 20,
-        command_line: b"python\0train.py\0\0--fast".to_vec(),
-        environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
-    })
-    .unwrap();
-    journal.device(0, 80 << 30, [7; 16], "Simulated GPU", Some(8 << 30));
+    let journal = create(folder.path(), 1 << 20);
     for address in 1..=EVENTS {
         assert_eq!(journal.write(record(address)), writer::Outcome::Written);
     }
     let mut bytes = std::fs::read(journal.path()).unwrap();
     bytes.truncate(HEADER_SIZE + EVENTS as usize * SLOT_SIZE);
     bytes
+}
+
+/// A small journal of a process that exited, with lost events, unknown frees, and software.
+fn ended_sample() -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    // The smallest file, so that all of it can be damaged bit by bit.
+    let journal = create(folder.path(), 0);
+    journal.software(b"runtime=13.0\0framework=PyTorch 2.12.0");
+    journal.unknown_free();
+    journal.alive();
+    for address in 1..=ENDED_EVENTS {
+        journal.write(record(address));
+    }
+    journal.ended(3);
+    std::fs::read(journal.path()).unwrap()
+}
+
+fn create(folder: &Path, max_bytes: u64) -> writer::Journal {
+    let journal = writer::Journal::create(&writer::Options {
+        directory: folder.into(),
+        strategy: "passthrough".into(),
+        job: "sample".into(),
+        max_bytes,
+        command_line: b"python\0train.py\0\0--fast".to_vec(),
+        environment: b"RANK=3\0WORLD_SIZE=8".to_vec(),
+    })
+    .unwrap();
+    journal.device(0, 80 << 30, [7; 16], "Simulated GPU", Some(8 << 30));
+    journal
 }
 
 fn event(address: u64) -> Event {
@@ -81,6 +104,7 @@ fn reads_what_was_written() {
                 tid,
                 api: Api::cudaMalloc.into(),
                 device: HOST_DEVICE,
+                stack: 0,
                 event: event(slot + 1),
             };
             assert_eq!(*found, expected);
@@ -88,21 +112,24 @@ fn reads_what_was_written() {
     });
 }
 
-/// The sample as a file of the given format version, with other commit words in some slots (`(slot, word)`).
+/// The sample as a file of the given old format version, with other commit words in some slots (`(slot, word)`).
 fn with_words(version: u8, words: &[(u64, u64)]) -> Vec<u8> {
     let mut bytes = sample();
     bytes[offset_of!(format::Header, version)] = version;
-    for &(index, word) in words {
+    bytes[offset_of!(format::Header, fixed_check)..HEADER_SIZE].fill(0);
+    let plain = (0..EVENTS).map(|index| (index, index + 1));
+    for (index, word) in plain.chain(words.iter().copied()) {
         bytes[HEADER_SIZE + index as usize * SLOT_SIZE..][..8].copy_from_slice(&word.to_le_bytes());
     }
     bytes
 }
 
-fn found_and_unfinished(bytes: &[u8]) -> (u64, u64) {
+/// How many records the file has, how many are unfinished, and how many damaged.
+fn counts(bytes: &[u8]) -> (u64, u64, u64) {
     with_file(bytes, |path| {
         let journal = Journal::open(path).unwrap();
         let mut events = journal.records();
-        (events.by_ref().count() as u64, events.unfinished())
+        (events.by_ref().count() as u64, events.unfinished(), events.damaged())
     })
 }
 
@@ -110,14 +137,90 @@ fn found_and_unfinished(bytes: &[u8]) -> (u64, u64) {
 fn unfinished_slots_are_counted_and_kept_ones_are_not() {
     let under_way = |index: u64| (index, (index + 1) | format::UNDER_WAY);
     let words = [under_way(10), (11, 0), (12, 4711), (98, 0), under_way(99)];
-    assert_eq!(found_and_unfinished(&with_words(2, &words)), (EVENTS - 5, 3));
+    assert_eq!(counts(&with_words(2, &words)), (EVENTS - 5, 2, 1));
 }
 
 #[test]
 fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
     let words = [(10, 0), (11, 4711), (99, 0)];
-    assert_eq!(found_and_unfinished(&with_words(1, &words)), (EVENTS - 3, 2));
-    assert_eq!(found_and_unfinished(&with_words(1, &[])), (EVENTS, 0));
+    assert_eq!(counts(&with_words(1, &words)), (EVENTS - 3, 1, 1));
+    assert_eq!(counts(&with_words(1, &[])), (EVENTS, 0, 0));
+}
+
+/// All that a reader says of a journal: what it could not read, or every field of the header but those that no figure
+/// depends on, every record, and the counts of slots that have none. `told`: whether the reader says that something is
+/// damaged.
+fn says(path: &Path) -> (String, bool) {
+    let journal = match Journal::open(path) {
+        Ok(journal) => journal,
+        Err(error) => return (format!("{:?}", error.problem), true),
+    };
+    let mut records = journal.records();
+    let found: Vec<Record> = records.by_ref().map(Result::unwrap).collect();
+    let mut header = journal.header().clone();
+    let damaged = !std::mem::take(&mut header.damaged).is_empty() || records.damaged() > 0;
+    (header.routes, header.ring_taken, header.claimed) = (Vec::new(), 0, 0);
+    let counts = (journal.lost(), journal.state(), records.unfinished());
+    (format!("{header:?} {counts:?} {found:?}"), damaged)
+}
+
+#[test]
+fn no_flipped_bit_changes_a_figure_silently() {
+    let bytes = ended_sample();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let store = |place: usize, byte: u8| file.as_file().write_all_at(&[byte], place as u64).unwrap();
+    file.as_file().write_all_at(&bytes, 0).unwrap();
+    let before = says(file.path());
+    assert!(!before.1, "the sample is whole");
+    let texts = [
+        offset_of!(format::Header, host)..offset_of!(format::Header, limits),
+        offset_of!(format::Header, software)..HEADER_SIZE,
+        HEADER_SIZE + ENDED_EVENTS as usize * SLOT_SIZE..bytes.len(),
+    ];
+    for bit in 0..8 * bytes.len() {
+        let place = bit / 8;
+        // In long texts and in unused slots one bit of each byte.
+        if texts.iter().any(|text| text.contains(&place)) && bit % 8 != place % 8 {
+            continue;
+        }
+        store(place, bytes[place] ^ 1 << (bit % 8));
+        let (text, told) = says(file.path());
+        assert!(
+            told || text == before.0,
+            "bit {} of byte {place} changed\n{}\nto\n{text}",
+            bit % 8,
+            before.0
+        );
+        store(place, bytes[place]);
+    }
+}
+
+#[test]
+fn damaged_records_are_counted_and_the_rest_is_shown() {
+    let mut bytes = sample();
+    for (slot, place) in [(3, 0), (7, 20), (8, 63)] {
+        bytes[HEADER_SIZE + slot * SLOT_SIZE + place] ^= 4;
+    }
+    assert_eq!(counts(&bytes), (EVENTS - 3, 0, 3));
+}
+
+#[test]
+fn every_truncation_is_told() {
+    let bytes = ended_sample();
+    let bytes = &bytes[..HEADER_SIZE + ENDED_EVENTS as usize * SLOT_SIZE];
+    let slots = ENDED_EVENTS as usize;
+    for length in (0..HEADER_SIZE).step_by(97).chain(HEADER_SIZE..bytes.len()) {
+        with_file(&bytes[..length], |path| match Journal::open(path) {
+            Err(error) => assert!(length < HEADER_SIZE, "{length}: {error}"),
+            Ok(journal) => {
+                let whole = (length - HEADER_SIZE) / SLOT_SIZE;
+                assert_eq!(
+                    (journal.records().count(), journal.lost()),
+                    (whole, (slots - whole) as u64)
+                );
+            }
+        });
+    }
 }
 
 /// The slots in the order in which `Records` hands out their records. The file is read in blocks of `slots` slots.
@@ -140,10 +243,18 @@ fn order(bytes: &[u8], slots: usize) -> Vec<u64> {
     })
 }
 
+/// Gives a slot the commit word of its record.
+pub(super) fn commit(index: u64, slot: &mut [u8]) {
+    let word = format::commit_word(index, &RawRecord::from_bytes(&slot[8..]));
+    slot[..8].copy_from_slice(&word.to_le_bytes());
+}
+
 fn with_times(times: impl IntoIterator<Item = (usize, u64)>) -> Vec<u8> {
     let mut bytes = sample();
     for (index, time) in times {
-        bytes[HEADER_SIZE + index * SLOT_SIZE + 8..][..8].copy_from_slice(&time.to_le_bytes());
+        let slot = &mut bytes[HEADER_SIZE + index * SLOT_SIZE..][..SLOT_SIZE];
+        slot[8..16].copy_from_slice(&time.to_le_bytes());
+        commit(index as u64, slot);
     }
     bytes
 }
@@ -214,7 +325,7 @@ fn read_all(bytes: &[u8]) {
             let slots = bytes.len().saturating_sub(HEADER_SIZE) / SLOT_SIZE;
             let mut events = Records::in_blocks(&journal, 16 * SLOT_SIZE);
             let found = events.by_ref().inspect(|event| assert!(event.is_ok())).count();
-            assert!(found as u64 + events.unfinished() <= slots as u64);
+            assert!(found as u64 + events.unfinished() + events.damaged() <= slots as u64);
             let _ = (journal.lost(), journal.ended_ns(), journal.state());
         }
     });

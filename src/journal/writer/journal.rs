@@ -6,9 +6,14 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use super::mapping::{Mapping, clock_ns};
+use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::file::{CreateError, create_file};
-use crate::format::{Ended, HEADER_SIZE, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, UNDER_WAY, VERSION};
+use crate::format::header::{device_check, fixed_check, pair_check};
+use crate::format::{
+    DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, UNDER_WAY, VERSION, check,
+    commit_word,
+};
 use base::cuda::MAX_DEVICES;
 use base::identity;
 
@@ -31,8 +36,8 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Written,
-    /// The record was not written but counted as lost. `first` is true for the first lost record of a journal, so that
-    /// the caller can report the loss once.
+    /// A record was counted as lost: an older one, whose place this record took, or this one. `first` is true for the
+    /// first lost record of a journal, so that the caller can report the loss once.
     Lost {
         first: bool,
     },
@@ -52,6 +57,8 @@ pub struct Journal {
     mapping: Mapping,
     /// Whether a record was lost already.
     told: AtomicBool,
+    /// The number of failures that the ring was given.
+    kept: AtomicU64,
     /// A number that no other journal of this process or of its ancestors has.
     id: u32,
 }
@@ -64,6 +71,8 @@ struct Counters<'a> {
     ended: &'a AtomicU32,
     ended_ns: &'a AtomicU64,
     exit_status: &'a AtomicI32,
+    end_check: &'a AtomicU64,
+    loss_check: &'a AtomicU64,
 }
 
 impl Journal {
@@ -95,6 +104,7 @@ impl Journal {
         let journal = Journal {
             mapping: Mapping::create(path, fd, options.max_bytes)?,
             told: AtomicBool::new(false),
+            kept: AtomicU64::new(0),
             id: JOURNALS.fetch_add(1, Relaxed),
         };
         journal.write_header(options, host, start_ticks);
@@ -120,6 +130,9 @@ impl Journal {
             fill_text(&mut (*header).job, &options.job);
             fill(&mut (*header).command_line, &options.command_line);
             fill(&mut (*header).environment, &options.environment);
+            let bytes = std::slice::from_raw_parts(header.cast::<u8>(), HEADER_SIZE);
+            let check = fixed_check(bytes);
+            (*header).fixed_check = check;
             (*header).ready.store(1, Release);
         }
     }
@@ -160,18 +173,28 @@ impl Journal {
         }
         // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
         // journals.
-        if index >= self.mapping.mapped() {
-            return self.lose(time_ns);
-        }
         record.time_ns = time_ns;
         record.tid = tid;
+        if index >= self.mapping.mapped() {
+            return self.put_in_ring(record);
+        }
         // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it.
         unsafe {
             let slot = self.mapping.slot(index);
             ptr::write(&raw mut (*slot).record, record);
-            (*slot).commit.store(index + 1, Release);
+            (*slot).commit.store(commit_word(index, &record), Release);
         }
         Outcome::Written
+    }
+
+    /// Writes a record for which there is no slot in place of an older one.
+    #[cold]
+    fn put_in_ring(&self, record: RawRecord) -> Outcome {
+        match ring::put(&self.mapping, &self.kept, record) {
+            Some(Before::Nothing) => Outcome::Written,
+            Some(Before::Lost(time_ns)) => self.lose(time_ns),
+            None => self.lose(record.time_ns),
+        }
     }
 
     /// The commit word of a slot that was taken.
@@ -202,6 +225,9 @@ impl Journal {
                     (*entry).uuid = uuid;
                     (*header).limits[place].store(limit.unwrap_or(0), Relaxed);
                     fill_text(&mut (*entry).name, name);
+                    let bytes = std::slice::from_raw_parts(entry.cast::<u8>(), size_of::<DeviceEntry>());
+                    let check = device_check(bytes, limit.unwrap_or(0));
+                    (*header).device_checks[place].store(check, Release);
                     (*entry).present.store(1, Release);
                     (*header).device_count.fetch_add(1, Release);
                 }
@@ -227,20 +253,47 @@ impl Journal {
     pub fn unknown_free(&self) {
         let header = self.mapping.header();
         // SAFETY: the header is mapped as long as the process lives, and this field is only used as an atomic.
-        unsafe { (*header).unknown_frees.fetch_add(1, Relaxed) };
+        count(unsafe { &(*header).unknown_frees });
+    }
+
+    /// Notes that the process is alive now. A killed process lived at least until the last such note.
+    pub fn alive(&self) {
+        let header = self.mapping.header();
+        let now = check::pack(self.mapping.now() / 1_000_000);
+        // SAFETY: the header is mapped as long as the process lives, and this field is only used as an atomic.
+        unsafe { (*header).alive_ms.store(now, Relaxed) };
+    }
+
+    /// Writes `name=value` of the software that the job uses, NUL-separated, into the header. Only the first call does
+    /// so.
+    pub fn software(&self, text: &[u8]) {
+        self.mapping.exclusively(|| {
+            let header = self.mapping.header();
+            // SAFETY: the header is mapped, and this thread is the only writer of these fields. Readers compare the
+            // checksum, which is stored last.
+            unsafe {
+                if (*header).software_check.load(Acquire) == 0 {
+                    let software = &mut (*header).software;
+                    fill(software, text);
+                    let check = check::of_bytes([&software[..]]);
+                    (*header).software_check.store(check, Release);
+                }
+            }
+        });
     }
 
     /// Notes in the header that the process exits with `status`.
     pub fn ended(&self, status: i32) {
-        let counters = self.counters();
+        let (counters, now) = (self.counters(), self.mapping.now());
         counters.exit_status.store(status, Relaxed);
-        counters.ended_ns.store(self.mapping.now(), Relaxed);
+        counters.ended_ns.store(now, Relaxed);
+        counters.end_check.store(pair_check(status, now), Release);
         counters.ended.store(Ended::Exit as u32, Release);
     }
 
     /// The number of events that could not be written so far.
     pub fn lost(&self) -> u64 {
-        self.counters().lost.load(Relaxed)
+        check::unpack(self.counters().lost.load(Relaxed)).unwrap_or_default()
     }
 
     pub fn path(&self) -> &Path {
@@ -279,6 +332,8 @@ impl Journal {
                 ended: &(*header).ended,
                 ended_ns: &(*header).ended_ns,
                 exit_status: &(*header).exit_status,
+                end_check: &(*header).end_check,
+                loss_check: &(*header).loss_check,
             }
         }
     }
@@ -287,14 +342,22 @@ impl Journal {
     #[cold]
     fn lose(&self, time_ns: u64) -> Outcome {
         let counters = self.counters();
-        counters.lost.fetch_add(1, Relaxed);
+        count(counters.lost);
         let first = !self.told.swap(true, Relaxed);
         if first {
-            counters.lost_errno.store(self.mapping.reason(), Relaxed);
+            let errno = self.mapping.reason();
+            counters.lost_errno.store(errno, Relaxed);
             counters.lost_first_ns.store(time_ns, Relaxed);
+            counters.loss_check.store(pair_check(errno, time_ns), Release);
         }
         Outcome::Lost { first }
     }
+}
+
+/// Adds one to the value of a packed word.
+fn count(word: &AtomicU64) {
+    let more = |word| Some(check::pack(check::unpack(word).unwrap_or_else(|value| value) + 1));
+    let _ = word.fetch_update(Relaxed, Relaxed, more);
 }
 
 /// Copies as many of `bytes` as the field has room for. All other bytes of the field stay 0.

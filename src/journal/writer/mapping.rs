@@ -4,11 +4,11 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, OnceLock};
 
 use crate::file::{lock_file, reserve};
-use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot};
+use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot, check, ring_slots};
 use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
 
 /// The first step by which the file grows. Later steps double the file, but are at most `LARGEST_STEP_BYTES`.
@@ -24,9 +24,12 @@ pub(super) struct Mapping {
     base: *mut u8,
     /// Bytes of reserved address space. The file never grows beyond this size.
     reserved: usize,
-    /// Slots below this have blocks on disk and are mapped.
+    /// Slots below this have blocks on disk, are mapped, and do not belong to the ring, except those of a ring that is
+    /// in use.
     mapped: AtomicU64,
     growth: Mutex<Growth>,
+    /// The ring, once the file could not grow; set by the thread that holds `growth`.
+    ring: OnceLock<Ring>,
     /// No thread tries to grow the file before this time.
     retry_at_ns: AtomicU64,
     /// Why the last growth failed: an errno, or 0 if the size limit was reached.
@@ -38,6 +41,13 @@ pub(super) struct Mapping {
     file: FileId,
     /// CLOCK_MONOTONIC when the journal was created.
     mono_start_ns: u64,
+}
+
+/// The part of the file that takes new records while the file cannot grow.
+#[derive(Clone, Copy)]
+pub(super) struct Ring {
+    pub(super) first: u64,
+    pub(super) slots: u64,
 }
 
 struct Growth {
@@ -73,6 +83,7 @@ impl Mapping {
                 bytes: 0,
                 limit: reserved,
             }),
+            ring: OnceLock::new(),
             retry_at_ns: AtomicU64::new(0),
             reason: AtomicI32::new(0),
             fd: AtomicI32::new(fd),
@@ -224,9 +235,46 @@ impl Mapping {
             return Err(errno());
         }
         growth.bytes = old + step;
-        self.mapped
-            .store(((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64, Release);
+        let slots = ((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64;
+        let header = self.header();
+        // SAFETY: the header is mapped as long as the process lives, and these fields are only ever used as atomics.
+        let (in_file, claimed) = unsafe { (&(*header).slots, &(*header).claimed) };
+        in_file.store(check::pack(slots), Relaxed);
+        let usable = match self.ring.get() {
+            // The ring keeps its place, and the slots behind it are used next. All slots before it are taken.
+            Some(ring) => {
+                claimed.fetch_max(ring.first + ring.slots, Relaxed);
+                slots
+            }
+            None => slots - ring_slots(slots),
+        };
+        self.mapped.store(usable, Release);
         Ok(())
+    }
+
+    /// The ring, which begins with the first call: the slots behind those that threads may claim. `None` if the file is
+    /// too small for a ring.
+    pub(super) fn ring(&self) -> Option<Ring> {
+        self.ring.get().copied().or_else(|| self.begin_ring())
+    }
+
+    #[cold]
+    fn begin_ring(&self) -> Option<Ring> {
+        let growth = self.growth.lock().ok()?;
+        let first = self.mapped();
+        let slots = ((growth.bytes - HEADER_SIZE) / SLOT_SIZE) as u64;
+        if self.ring.get().is_none() && first < slots {
+            let slots = slots - first;
+            let header = self.header();
+            // SAFETY: the header is mapped as long as the process lives, and these fields are only ever used as
+            // atomics.
+            unsafe {
+                (*header).ring_slots.store(check::pack(slots), Relaxed);
+                (*header).ring_first.store(check::pack(first), Release);
+            }
+            let _ = self.ring.set(Ring { first, slots });
+        }
+        self.ring.get().copied()
     }
 
     /// The descriptor of the journal's file. If the job has closed the descriptor, or another file has the number now,

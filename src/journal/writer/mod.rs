@@ -8,11 +8,13 @@
 //! slots never move. Growth allocates blocks on disk: on a full disk, a store into a sparse file would kill the job
 //! with SIGBUS.
 //!
-//! Nothing here panics or stops the job. While the file cannot grow, events are counted as lost. At most once a second
-//! a thread tries again to grow the file.
+//! Nothing here panics or stops the job. While the file cannot grow, new records take the place of older ones in the
+//! last part of the file (`ring`), and the records that are lost are counted. At most once a second a thread tries
+//! again to grow the file.
 
 mod journal;
 mod mapping;
+mod ring;
 mod slots;
 
 pub use crate::file::CreateError;

@@ -9,6 +9,7 @@
 //! - `control`: what the library answers about itself (`shim.h`)
 //! - `call`: one file for each family of CUDA functions
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
+//! - `life`: notes in the journal that the process is alive
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
 //! - `scope`: the call that a thread is in; `thread`: how threads of the library begin
@@ -18,6 +19,7 @@
 mod call;
 mod control;
 mod enter;
+mod life;
 mod pools;
 mod process;
 mod routes;
@@ -26,7 +28,7 @@ mod start;
 mod state;
 mod thread;
 
-use std::sync::Mutex;
+use std::sync::{Mutex, Once};
 
 use tracing::{debug, info};
 
@@ -66,6 +68,8 @@ pub struct Engine {
     physical: Mutex<Physical>,
     sharing: Sharing,
     torch: TorchAllocator,
+    /// Whether it is noted in the journal that the process is alive.
+    life: Once,
 }
 
 /// One call of the job on its way through the library.

@@ -14,7 +14,7 @@ use super::state::records::Recorder;
 use super::{Engine, process, routes, scope};
 use base::filesystem;
 use base::process as this_process;
-use config::{Config, DefaultFolder, default_folder, explaining_variables};
+use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting};
 use journal::writer::{Journal, Options};
 
 use crate::log;
@@ -63,6 +63,7 @@ pub fn start() -> Option<Box<Engine>> {
         physical: Default::default(),
         sharing: Default::default(),
         torch: Default::default(),
+        life: Once::new(),
     };
     routes::show(&state.records);
     Some(Box::new(engine))
@@ -79,7 +80,7 @@ fn journal(config: &Config) -> Option<Journal> {
         job,
         max_bytes: config.journal_max,
         command_line: this_process::command_line(),
-        environment: this_process::environment(&explaining_variables()),
+        environment: this_process::environment(&explaining_variables(), is_allocator_setting),
     };
     match Journal::create(&options) {
         Ok(journal) => {

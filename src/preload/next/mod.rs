@@ -2,9 +2,9 @@
 //!
 //! `signatures` lists the driver functions and `nvml` those of NVML. `symbols` finds a function by name, in the loaded
 //! objects that `elf` reads. `contexts` has calls that are made in a given context, and `abilities` what the layer is and
-//! has. `c10` makes exceptions of PyTorch. A function that the next layer does not have answers `CUDA_ERROR_NOT_FOUND`
-//! here. The hook of such a function is never handed out, because `dlsym` and `cuGetProcAddress` ask the next layer
-//! first.
+//! has. `c10` makes exceptions of PyTorch. `software` names frameworks, runtime and driver. A function that the next
+//! layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because
+//! `dlsym` and `cuGetProcAddress` ask the next layer first.
 
 mod abilities;
 pub mod c10;
@@ -13,6 +13,7 @@ pub mod elf;
 pub mod nvml;
 mod signatures;
 mod slot;
+pub mod software;
 pub mod symbols;
 
 pub use abilities::*;

@@ -83,6 +83,8 @@ pub struct DeviceLedger {
     pub slack: Slack,
     /// What the next layer and NVML reported about the device.
     pub measurements: Measurements,
+    /// The most bytes that were reserved since the last measurement.
+    pub since_measured: u64,
     /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
     pub at_peak: Free,
     pub segments_obtained: u64,
@@ -184,6 +186,7 @@ impl DeviceLedger {
     /// Updates `at_peak` after an event of this device. `peak_before` is the peak of reserved before the event.
     pub(super) fn note_peak(&mut self, peak_before: u64) {
         let reserved = self.all.reserved;
+        self.since_measured = self.since_measured.max(reserved.current);
         let free = self.free();
         let higher = reserved.peak > peak_before;
         if higher || (reserved.current == reserved.peak && free.bytes < self.at_peak.bytes) {

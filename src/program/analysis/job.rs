@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::identity;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
@@ -16,10 +17,12 @@ pub struct Job {
     pub path: PathBuf,
     pub header: Header,
     pub state: State,
-    /// The time from start to exit; to now if the process runs on this machine; otherwise to the last event.
+    /// The time from start to exit; to now if the process runs on this machine; otherwise to the last sign of life.
     pub duration_ns: u64,
     pub lost: u64,
     pub unfinished: u64,
+    /// Slots that are damaged; their records are left out.
+    pub damaged: u64,
     pub ledger: Ledger,
 }
 
@@ -85,8 +88,9 @@ impl Job {
                 progress(position, journal.size());
             }
         }
-        let unfinished = records.unfinished();
-        Ok(Job::of(&journal, ledger, unfinished))
+        let mut job = Job::of(&journal, ledger, records.unfinished());
+        job.damaged = records.damaged();
+        Ok(job)
     }
 
     /// A job with the header of `journal`, as last read, and a ledger that the caller has built.
@@ -98,6 +102,7 @@ impl Job {
             duration_ns: 0,
             lost: 0,
             unfinished,
+            damaged: 0,
             ledger,
         };
         job.refresh(journal);
@@ -113,7 +118,8 @@ impl Job {
             State::Running if self.header.boot_id == identity::boot_id() => {
                 now_ns().saturating_sub(self.header.wall_start_ns)
             }
-            _ => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
+            State::Exited(_) => journal.ended_ns().unwrap_or(0).max(self.ledger.last_ns),
+            _ => journal.alive_ns().max(self.ledger.last_ns),
         };
     }
 
@@ -138,6 +144,12 @@ impl Job {
             .into_iter()
             .map(|ordinal| (ordinal, known(ordinal), self.ledger.devices.get(&ordinal)))
             .collect()
+    }
+
+    /// The framework whose own cache stands between its tensors and the library. Its requests are for segments.
+    pub fn caches(&self) -> Option<&'static str> {
+        let asks_for_tensors = self.ledger.apis.contains_key(&Api::vramshim_torch_alloc.number());
+        (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
     }
 
     pub fn host_memory(&self) -> Option<&DeviceLedger> {

@@ -12,6 +12,7 @@ use base::cuda::HOST_DEVICE;
 use journal::format::{Allocation, Event, Record};
 
 use super::device_ledger::{DeviceLedger, Live, NameSpace};
+use super::out_of_memory::OutOfMemories;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -78,6 +79,7 @@ pub struct Ledger {
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
+    pub out_of_memory: OutOfMemories,
     live: BTreeMap<(NameSpace, u64), Live>,
 }
 
@@ -86,6 +88,7 @@ impl Ledger {
         // A measurement is no call of the job, so it does not count as an event.
         self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
         self.last_ns = self.last_ns.max(record.time_ns);
+        self.out_of_memory.apply(record);
         let device = device_of(record);
         let peak_before = self.devices.entry(device).or_default().all.reserved.peak;
         match record.event {
@@ -109,6 +112,7 @@ impl Ledger {
                 let ledger = self.device(device);
                 let balance = ledger.balance();
                 ledger.measurements.add(record, balance);
+                ledger.since_measured = 0;
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
             Event::Map { .. } | Event::Unmap { .. } => {}

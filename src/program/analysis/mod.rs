@@ -2,7 +2,8 @@
 //!
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
-//! layer reported. `names` has the names of numbers in records. `running` finds the processes that write journals now,
+//! layer reported. `out_of_memory` counts failures for lack of
+//! memory. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
 //! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device
@@ -17,6 +18,7 @@ pub mod ledger;
 pub mod measurements;
 pub mod names;
 pub mod nvml;
+pub mod out_of_memory;
 pub mod reconciliation;
 pub mod running;
 pub mod side_by_side;

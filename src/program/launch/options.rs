@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use base::units::parse_size;
+use base::units::{lacks_unit, parse_size};
 use clap::Args;
 use config::{ConfigError, table};
 use policy::Strategy;
@@ -137,6 +137,7 @@ impl JobOptions {
             environment.push((table::DIRECTORY.name, absolute_folder("--dir", folder)?.into()));
         }
         if let Some(limit) = &self.limit {
+            self.check_limit(&limit.to_string_lossy())?;
             environment.push((LIMIT, limit.clone()));
         }
         if let Some(folder) = &self.accounts {
@@ -148,9 +149,44 @@ impl JobOptions {
         Ok(environment)
     }
 
+    /// Refuses a limit that was most likely meant otherwise: a small number without a unit, or a device that is not
+    /// there. Whether the text is a limit at all is not checked here.
+    fn check_limit(&self, limit: &str) -> Result<(), Failure> {
+        for part in limit.split(',') {
+            let (device, amount) = part
+                .split_once('=')
+                .map_or((None, part), |(device, amount)| (Some(device), amount));
+            let option = device.map_or("--limit".to_owned(), |device| format!("--limit {}=...", device.trim()));
+            with_unit(&option, amount)?;
+            let number: Option<u32> = device.and_then(|device| device.trim().parse().ok());
+            if let (Some(number), Some(count)) = (number, self.device_count())
+                && number >= count
+            {
+                return Err(Failure::refused(match count {
+                    1 => format!("--limit {part}: there is no device {number}, only device 0"),
+                    _ => format!(
+                        "--limit {part}: there is no device {number}, only devices 0 to {}",
+                        count - 1
+                    ),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many devices a job can see at most; `None` if that is not known here.
+    fn device_count(&self) -> Option<u32> {
+        if self.sim.is_some() {
+            return Some(self.sim_devices);
+        }
+        let devices = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?.count();
+        u32::try_from(devices).ok().filter(|&count| count > 0)
+    }
+
     /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.
     pub fn simulator(&self) -> Result<Option<(Simulator, Variables)>, Failure> {
         let Some(size) = &self.sim else { return Ok(None) };
+        with_unit("--sim", size)?;
         let bytes = parse_size(size).filter(|&bytes| bytes > 0).ok_or_else(|| {
             Failure::refused(format!(
                 "--sim {size:?} is no size; give bytes or a unit, such as 512MiB or 80GiB"
@@ -160,6 +196,17 @@ impl JobOptions {
         let variables = simulator.environment(bytes, self.sim_devices)?;
         Ok(Some((simulator, variables)))
     }
+}
+
+/// Refuses a small number without a unit as the value of `option`.
+pub fn with_unit(option: &str, size: &str) -> Result<(), Failure> {
+    if !lacks_unit(size) {
+        return Ok(());
+    }
+    let number = size.trim();
+    Err(Failure::refused(format!(
+        "{option} {number} is {number} bytes; type {number}GiB for GiB, or {number}B if you mean bytes"
+    )))
 }
 
 fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {

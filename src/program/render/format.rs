@@ -27,7 +27,15 @@ pub fn ended(state: State) -> String {
     match state {
         State::Running => "running".into(),
         State::Exited(status) => format!("exit {status}"),
-        State::Killed => "killed".into(),
+        State::Killed => "no exit".into(),
+    }
+}
+
+/// How a process ended, for a sentence.
+pub fn ended_in_words(state: State) -> String {
+    match state {
+        State::Killed => "without exit, signal not known,".into(),
+        other => ended(other),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use journal::reader::State;
+use journal::reader::{Header, State};
 
 use crate::analysis::device_ledger::{DeviceLedger, Totals};
 use crate::analysis::job::Job;
@@ -12,9 +12,10 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
-use crate::render::format::{self, count, duration, ended, percent, printable, size, strong};
+use crate::render::format::{self, count, duration, ended_in_words, percent, printable, size, strong, times};
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
+use crate::render::verdict::verdict;
 
 /// Environment variables that show which process of a job wrote the journal.
 const RANKS: &[&str] = &[
@@ -37,6 +38,9 @@ pub struct JobPage {
 
 impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
+        if let Some(verdict) = verdict(job) {
+            writeln!(out, "{}\n", strong(&verdict, self.bold))?;
+        }
         self.head(out, job)?;
         let empty = DeviceLedger::default();
         let devices = job.devices();
@@ -51,7 +55,7 @@ impl JobPage {
                 format!("  {}, {}{limit}", printable(&entry.name, 64), size(entry.total_memory))
             });
             self.heading(out, &format!("Device {ordinal}{about}"))?;
-            device(out, ledger.unwrap_or(&empty))?;
+            device(out, job, ledger.unwrap_or(&empty))?;
             self.reconciliation(out, job, ledger.unwrap_or(&empty))?;
         }
         if let Some(host) = job.host_memory().filter(|host| !host.classes.is_empty()) {
@@ -85,22 +89,41 @@ impl JobPage {
             "Ended",
             format!(
                 "{} after {} (started {started})",
-                ended(job.state),
+                ended_in_words(job.state),
                 duration(job.duration_ns)
             ),
         )?;
+        if let Some(software) = software(header) {
+            line("Software", software)?;
+        }
         let ledger = &job.ledger;
+        let damaged = match job.damaged {
+            0 => String::new(),
+            damaged => format!("{} damaged, ", count(damaged)),
+        };
         line(
             "Journal",
             format!(
-                "{} events, {} lost, {} unfinished, {} anomalies; {}",
+                "{} events, {} lost, {} unfinished, {}{} anomalies; {}",
                 count(ledger.events),
                 count(job.lost),
                 count(job.unfinished),
+                damaged,
                 count(ledger.anomalies.total()),
                 printable(&job.path.to_string_lossy(), 4096)
             ),
         )?;
+        if job.damaged > 0 || !header.damaged.is_empty() {
+            let mut parts: Vec<&str> = header.damaged.clone();
+            if job.damaged > 0 {
+                parts.push("records, which are left out");
+            }
+            let parts = parts.join(", ");
+            line(
+                "",
+                format!("the file is damaged, so figures below may be wrong: {parts}"),
+            )?;
+        }
         if job.lost > 0 {
             let why = match header.lost_errno {
                 0 => "the journal's size limit or a file cut short".to_owned(),
@@ -296,17 +319,49 @@ impl JobPage {
     }
 }
 
-fn device(out: &mut impl Write, ledger: &DeviceLedger) -> io::Result<()> {
+/// Frameworks, runtime, driver, and the settings of the frameworks' allocators, if any is known.
+fn software(header: &Header) -> Option<String> {
+    let known = header.software.iter().map(|(name, value)| {
+        let value = printable(value, 64);
+        match name.as_str() {
+            "framework" => value,
+            "runtime" => format!("CUDA runtime {value}"),
+            "driver" => format!("driver for CUDA {value}"),
+            "kernel_driver" => format!("kernel driver {value}"),
+            _ => format!("{} {value}", printable(name, 32)),
+        }
+    });
+    let set = header
+        .environment
+        .iter()
+        .filter(|(name, _)| config::is_allocator_setting(name));
+    let settings = set.map(|(name, value)| format!("{}={}", printable(name, 64), printable(value, 80)));
+    let parts: Vec<String> = known.chain(settings).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
     classes(out, ledger)?;
     let (free, at_peak) = (ledger.free(), ledger.at_peak);
-    writeln!(out, "  utilisation {}", percent(ledger.all.utilisation()))?;
+    let of = match job.caches() {
+        Some(framework) => {
+            format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")
+        }
+        None => String::new(),
+    };
+    writeln!(out, "  utilisation {}{of}", percent(ledger.all.utilisation()))?;
     if ledger.segments_obtained > 0 {
+        let given_back = match ledger.segments_returned {
+            0 => "nothing given back".to_owned(),
+            1 => "given back in 1 part".to_owned(),
+            parts => format!("given back in {} parts", count(parts)),
+        };
         writeln!(
             out,
-            "  segments {} ({} obtained, {} returned); free inside {}, largest block {}, fragmentation {}",
+            "  segments {} now, obtained {}, {}; free inside {}, largest block {}, fragmentation {}",
             ledger.space.segments(),
-            count(ledger.segments_obtained),
-            count(ledger.segments_returned),
+            times(ledger.segments_obtained),
+            given_back,
             size(free.bytes),
             size(free.largest),
             percent(Some(free.fragmentation()))

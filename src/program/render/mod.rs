@@ -7,3 +7,4 @@ pub mod reconciliation;
 pub mod table;
 pub mod tensors;
 pub mod variables;
+pub mod verdict;

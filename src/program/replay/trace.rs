@@ -7,11 +7,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use base::units::size;
 use flate2::read::MultiGzDecoder;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
-use super::gathering::{Gathering, LastUse, Request, Source, Way, choose_device};
+use super::gathering::{Action, Gathering, LastUse, Request, Source, Way, choose_device};
 use super::{rmm_log, snapshot};
 
 #[derive(Debug)]
@@ -74,9 +75,9 @@ impl Trace {
         let duration_ns = gathering.end();
         if gathering.requests.is_empty() {
             let why = "holds no request for linear device memory".to_owned();
-            return Err(fail(match gathering.notes.pop() {
-                Some(note) => format!("{why}; {note}"),
-                None => format!("{why}: give the trace of a job that allocated some"),
+            return Err(fail(match gathering.notes.is_empty() {
+                true => format!("{why}: give the trace of a job that allocated some"),
+                false => format!("{why}; {}", gathering.notes.join("; ")),
             }));
         }
         let Gathering {
@@ -124,7 +125,9 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         }
         if linear {
             devices.entry(record.device).or_default().push(record);
-        } else if let Event::Measured {
+            continue;
+        }
+        if let Event::Measured {
             mem_info: Some(told), ..
         } = record.event
         {
@@ -154,7 +157,20 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     let mut records = Vec::new();
     if !devices.is_empty() {
         let chosen = choose_device("journal", &devices, device, asked, gathering)?;
-        device_memory = memory.remove(&chosen);
+        let known = journal
+            .header()
+            .devices
+            .iter()
+            .find(|device| device.ordinal == i32::from(chosen));
+        let total = known.map(|device| device.total_memory).filter(|&total| total > 0);
+        let limit = known.and_then(|device| device.limit);
+        device_memory = total.or(memory.remove(&chosen)).into_iter().chain(limit).min();
+        if limit.is_some() && device_memory == limit {
+            gathering.notes.push(format!(
+                "the device is as large as the job's limit, {}",
+                size(limit.unwrap_or(0))
+            ));
+        }
         records = devices.remove(&chosen).unwrap_or_default();
     }
     if journal.lost() > 0 {
@@ -179,6 +195,17 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
             _ => {}
         }
+    }
+    let of_drivers = gathering
+        .requests
+        .iter()
+        .any(|request| matches!(request.action, Action::Allocate { way: Way::Driver, .. }));
+    if of_drivers && journal.header().uses("PyTorch") {
+        gathering.notes.push(
+            "these requests are PyTorch's segments, not its tensors: what its cache wastes is inside them, so no \
+             strategy can save it here; run the job with --torch allocator, or replay a memory snapshot of PyTorch"
+                .to_owned(),
+        );
     }
     let source = Source::Journal {
         strategy: journal.header().strategy.clone(),

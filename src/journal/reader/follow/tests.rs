@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use super::*;
-use crate::format::{Header, RawRecord, Slot, UNDER_WAY};
+use crate::format::{Header, UNDER_WAY};
+use crate::reader::tests::commit;
 use crate::writer;
 
 const THREADS: usize = 4;
@@ -75,11 +76,13 @@ impl Stage {
     fn step(&mut self, number: usize, batch: bool) {
         let mut thread = self.threads[number];
         if let Some((index, time)) = thread.under_way.take() {
-            self.put(
-                Self::slot(index) + offset_of!(Slot, record) + offset_of!(RawRecord, time_ns),
-                time,
-            );
-            self.put(Self::slot(index), index + 1);
+            let mut slot = [0; SLOT_SIZE];
+            slot[8..16].copy_from_slice(&time.to_le_bytes());
+            commit(index, &mut slot);
+            self.file
+                .write_all_at(&slot[8..], Self::slot(index) as u64 + 8)
+                .unwrap();
+            self.file.write_all_at(&slot[..8], Self::slot(index) as u64).unwrap();
             self.committed.insert(index, time);
         } else {
             if thread.next == thread.end {

@@ -37,6 +37,8 @@ impl Engine {
                     let name = next::device_name(described.ordinal);
                     Some((described, name, state.limits.of(device).and_then(|quota| quota.limit)))
                 });
+                state.records.software(next::software::in_use);
+                self.show_life();
                 self.measure(device);
             }
             Some(Due::Growth) => self.measure(device),

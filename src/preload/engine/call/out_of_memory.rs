@@ -17,6 +17,8 @@ impl Engine {
         if !count.is_power_of_two() {
             return;
         }
+        // What the device held at the failure is then in the journal.
+        self.measure(device);
         let text = self.out_of_memory_report(device, requested);
         match count {
             1 => warn!("{text}"),

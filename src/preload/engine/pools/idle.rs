@@ -19,6 +19,11 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pools {
+    /// Whether a thread watches the pools once there is one.
+    pub fn watches_idle(&self) -> bool {
+        self.idle_release.is_some()
+    }
+
     /// Starts the thread, once there is a pool to watch.
     pub fn watch_idle_pools(&'static self) {
         let Some(idle_time) = self.idle_release else { return };
@@ -37,6 +42,7 @@ impl Pools {
         // memory was released after that.
         let mut seen: HashMap<i16, (u64, Instant, bool)> = HashMap::new();
         loop {
+            self.state.records.alive();
             std::thread::sleep((idle_time / 4).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
             for (device, activity) in self.activity() {
                 let now = Instant::now();

@@ -166,6 +166,21 @@ impl Recorder {
         }
     }
 
+    /// Writes the software that the job uses into the journal's header. `text` finds it out; without a journal it is
+    /// not called.
+    pub fn software(&self, text: impl FnOnce() -> Vec<u8>) {
+        if let Some(journal) = &self.journal {
+            journal.software(&text());
+        }
+    }
+
+    /// The process is alive.
+    pub fn alive(&self) {
+        if let Some(journal) = &self.journal {
+            journal.alive();
+        }
+    }
+
     /// The process exits with this status.
     pub fn process_ends(&self, status: i32) {
         if let Some(journal) = &self.journal {
@@ -182,6 +197,9 @@ impl Recorder {
 fn report_loss(journal: &Journal, outcome: Outcome) {
     if let Outcome::Lost { first: true } = outcome {
         let (path, why) = (journal.path().display(), journal.loss_reason());
-        warn!("journal {path} cannot grow: {why}; the job goes on, events are counted as lost until there is room");
+        warn!(
+            "journal {path} cannot grow: {why}; the job goes on, and the newest events take the place of older ones, \
+             which are counted as lost"
+        );
     }
 }

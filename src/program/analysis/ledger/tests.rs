@@ -81,6 +81,7 @@ fn replay(events: &[Event]) -> Ledger {
             tid: 1,
             api: Api::cudaMalloc.into(),
             device: 0,
+            stack: 0,
             event,
         });
     }

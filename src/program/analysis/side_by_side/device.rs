@@ -18,6 +18,8 @@ pub struct Device {
     pub other_processes: Option<u64>,
     /// Bytes that nothing explains, including the unknown bytes of `processes`.
     pub unknown: i64,
+    /// Bytes that a process obtained after the measurement that it is compared with.
+    pub newer: u64,
     /// Whether NVML or the driver gave a figure to compare the ledger with.
     pub compared: bool,
     pub notes: Vec<String>,

@@ -92,6 +92,7 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         other_processes: reading.processes.is_ok().then_some(other_processes),
         nvml: Some(reading),
         unknown,
+        newer: 0,
         compared: true,
         notes,
     }

@@ -214,6 +214,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             processes: Vec::new(),
             other_processes: None,
             unknown: 0,
+            newer: 0,
             compared: false,
             notes: why
                 .map(str::to_owned)
@@ -227,6 +228,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                 device.at = Some(job.header.wall_start_ns.saturating_add(as_of.measured.time_ns));
                 device.other_processes = as_of.other_processes;
                 device.unknown = as_of.differences.unknown;
+                device.newer = ledger.since_measured.saturating_sub(as_of.measured.reserved);
                 if as_of.measured.nvml.is_none() {
                     let why =
                         "NVML did not report this process's bytes: those of other processes are part of the unknown";

@@ -61,11 +61,18 @@ pub fn check(findings: &mut Findings, config: &Config, driver: &Driver) {
 
 fn describe(findings: &mut Findings, strategy: Strategy, subject: &Subject, verdict: &Verdict) {
     let asked = format::time(verdict.asked_s.saturating_mul(1_000_000_000));
-    let holding = verdict
-        .outcomes
-        .iter()
-        .filter(|(_, outcome)| *outcome == Outcome::Holds)
-        .count();
+    let number = |wanted: Outcome| {
+        verdict
+            .outcomes
+            .iter()
+            .filter(|(_, outcome)| *outcome == wanted)
+            .count()
+    };
+    let (holding, broken) = (
+        number(Outcome::Holds),
+        number(Outcome::Differs) + number(Outcome::Hangs),
+    );
+    let unasked = number(Outcome::NotAsked);
     match FallBack::of(strategy, verdict) {
         Some(fall_back) => {
             findings.warning(
@@ -85,9 +92,9 @@ fn describe(findings: &mut Findings, strategy: Strategy, subject: &Subject, verd
             findings.ok(
                 CHECK,
                 format!(
-                    "{device}: all that {} needs holds; {holding} of {} assumptions hold, asked {asked}",
-                    strategy.name(),
-                    verdict.outcomes.len()
+                    "{device}: all that {} needs holds; assumptions that hold: {holding}, that do not: {broken}, not \
+                     asked: {unasked}; the answers are of {asked}",
+                    strategy.name()
                 ),
             );
         }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use base::cuda::HOST_DEVICE;
-use journal::reader::State;
+use journal::reader::{Header, State};
 use serde_json::{Value, json};
 
 use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Totals};
@@ -37,7 +37,7 @@ fn describe(job: &Job) -> Value {
     let ended = match job.state {
         State::Running => "running",
         State::Exited(_) => "exit",
-        State::Killed => "signal",
+        State::Killed => "without_exit",
     };
     let environment: serde_json::Map<String, Value> = header
         .environment
@@ -61,6 +61,9 @@ fn describe(job: &Job) -> Value {
         "events": ledger.events,
         "events_lost": job.lost,
         "unfinished": job.unfinished,
+        "damaged": job.damaged,
+        "damaged_header": header.damaged,
+        "software": software(header),
         "failures": ledger.failed_calls(),
         "anomalies": ledger.anomalies.total(),
         "anomaly_kinds": {
@@ -76,6 +79,8 @@ fn describe(job: &Job) -> Value {
         "apis": apis(ledger),
         "sizes": sizes(ledger),
         "failed": failed(ledger),
+        "out_of_memory": out_of_memory(ledger),
+        "requests_are_segments_of": job.caches(),
         "live": ledger.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
     });
     if let State::Exited(status) = job.state {
@@ -86,6 +91,19 @@ fn describe(job: &Job) -> Value {
         description["lost_errno"] = json!(header.lost_errno);
     }
     description
+}
+
+fn software(header: &Header) -> Value {
+    let named = |wanted: &str| {
+        let named = header.software.iter().filter(move |(name, _)| name == wanted);
+        named.map(|(_, value)| value.as_str()).collect::<Vec<_>>()
+    };
+    json!({
+        "frameworks": named("framework"),
+        "runtime": named("runtime").first(),
+        "driver": named("driver").first(),
+        "kernel_driver": named("kernel_driver").first(),
+    })
 }
 
 fn devices(job: &Job) -> Value {
@@ -222,6 +240,23 @@ fn failed(ledger: &Ledger) -> Value {
             })
         })
         .collect()
+}
+
+/// The failures for lack of memory, each repeated request counted once, and the last of them.
+fn out_of_memory(ledger: &Ledger) -> Value {
+    let last = ledger.out_of_memory.last().map(|last| {
+        json!({
+            "api": api_name(last.api),
+            "device": last.device,
+            "requested": last.requested,
+            "refused_by_limit": last.by_limit,
+            "thread": last.tid,
+            "time_ns": last.time_ns,
+            "tries": last.tries,
+            "allocations_after": last.went_on,
+        })
+    });
+    json!({ "count": ledger.out_of_memory.count, "last": last })
 }
 
 fn describe_live(live: &Live, end_ns: u64) -> Value {

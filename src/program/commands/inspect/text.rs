@@ -1,18 +1,30 @@
-//! The overview of several jobs: a line for each process, then the sums for each device.
+//! The overview of several jobs: a line for each process, then a line for each device. Processes that ended at
+//! different times never held a device's memory together, so their bytes are not added.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use journal::reader::State;
+
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
-use crate::render::format::{count, duration, ended, printable, size, strong};
+use crate::render::format::{self, count, duration, ended, printable, size, strong};
 use crate::render::table::table;
 
-/// Writes a line for each process, then the sums of all processes for each device.
+/// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
+/// process.
+#[derive(Default)]
+struct Place {
+    running: u64,
+    now: [u64; 2],
+    peaks: [u64; 2],
+}
+
+/// Writes a line for each process, then a line for each device.
 pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()> {
     let mut rows = Vec::new();
-    let mut together: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
+    let mut devices: BTreeMap<(String, String), Place> = BTreeMap::new();
     for job in jobs {
         let mut sum = [Level::default(); 2];
         for (ordinal, entry, ledger) in job.devices() {
@@ -21,12 +33,16 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             let place = entry
                 .and_then(|entry| device_uuid(&entry.uuid))
                 .unwrap_or_else(|| format!("{ordinal}"));
-            let entry = together
+            let device = devices
                 .entry((printable(&job.header.host, 40), format!("{place}  {name}")))
                 .or_default();
+            let runs = job.state == State::Running;
+            device.running += u64::from(runs);
             for (place, level) in [ledger.all.allocated, ledger.all.reserved].into_iter().enumerate() {
-                entry[2 * place] = entry[2 * place].saturating_add(level.current);
-                entry[2 * place + 1] = entry[2 * place + 1].saturating_add(level.peak);
+                if runs {
+                    device.now[place] = device.now[place].saturating_add(level.current);
+                }
+                device.peaks[place] = device.peaks[place].max(level.peak);
                 sum[place].current = sum[place].current.saturating_add(level.current);
                 sum[place].peak = sum[place].peak.saturating_add(level.peak);
             }
@@ -38,6 +54,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             printable(&job.title(), 40),
             printable(&job.header.strategy, 32),
             ended(job.state),
+            format::time(job.header.wall_start_ns),
             duration(job.duration_ns),
             size(allocated.peak),
             size(reserved.peak),
@@ -53,6 +70,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "job",
         "strategy",
         "ended",
+        "started",
         "duration",
         "peak alloc.",
         "peak res.",
@@ -60,32 +78,39 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "failures",
         "lost",
     ];
-    table(out, &titles, &[5, 6, 7, 8, 9, 10], rows)?;
-    if together.is_empty() {
+    table(out, &titles, &[6, 7, 8, 9, 10, 11], rows)?;
+    if devices.is_empty() {
         return Ok(());
     }
-    let rows = together.into_iter().map(
-        |((host, device), [allocated, allocated_peak, reserved, reserved_peak])| {
-            vec![
-                host,
-                device,
-                size(allocated),
-                size(allocated_peak),
-                size(reserved),
-                size(reserved_peak),
-            ]
-        },
-    );
+    let rows = devices.into_iter().map(|((host, device), place)| {
+        vec![
+            host,
+            device,
+            count(place.running),
+            size(place.now[0]),
+            size(place.now[1]),
+            size(place.peaks[0]),
+            size(place.peaks[1]),
+        ]
+    });
     writeln!(
         out,
         "\n{}",
         strong(
-            "Devices, all processes together (peaks are sums of each process's own)",
+            "Devices (now: of the processes that run; peak: the largest of one process)",
             bold
         )
     )?;
-    let titles = ["host", "device", "allocated now", "peak", "reserved now", "peak"];
-    table(out, &titles, &[2, 3, 4, 5], rows.collect())
+    let titles = [
+        "host",
+        "device",
+        "running",
+        "allocated now",
+        "reserved now",
+        "peak alloc.",
+        "peak res.",
+    ];
+    table(out, &titles, &[2, 3, 4, 5, 6], rows.collect())
 }
 
 /// The process's rank in its job, if a launcher gave it one.

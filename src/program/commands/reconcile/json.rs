@@ -34,6 +34,7 @@ fn device(device: &Device) -> Value {
         "processes": device.processes.iter().map(process).collect::<Value>(),
         "other_processes": device.other_processes,
         "unknown": device.unknown,
+        "newer_than_measurement": device.newer,
         "compared": device.compared,
         "notes": device.notes,
     })

@@ -45,8 +45,9 @@ this order. Each name gets at most the bytes that there is evidence for:
 A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
 compared with the last measurement in its journal. Devices are identified by UUID.
 
-Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, or if there was nothing \
-to compare with; 2 if an argument names nothing. With --watch it is the code of the last round; the command ends when no \
+Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, if there was nothing \
+to compare with, if a process obtained more than the bound after its last measurement, or if a journal cannot be read (the \
+others are compared); 2 if an argument names nothing. With --watch it is the code of the last round; the command ends when no \
 process runs any more.";
 
 #[derive(Args)]
@@ -94,7 +95,7 @@ impl Reconcile {
         let processes = self.processes()?;
         loop {
             let targets = self.targets(&processes)?;
-            let (devices, running) = look(&targets)?;
+            let (devices, running, unread) = look(&targets)?;
             let round = Round { devices, bound };
             self.print(&round).map_err(Failure::unwritten)?;
             let again = match (&interruptions, interval) {
@@ -102,7 +103,7 @@ impl Reconcile {
                 _ => false,
             };
             if !again {
-                return if round.within_bound() {
+                return if round.within_bound() && !unread {
                     Ok(())
                 } else {
                     Err(Failure::answer(1))
@@ -162,19 +163,20 @@ fn id(what: &std::path::Path) -> Option<u32> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Compares all targets once. Returns the sorted devices, and whether any process still runs.
-fn look(targets: &[Target]) -> Result<(Vec<Device>, bool), Failure> {
+/// Compares all targets once. Returns the sorted devices, whether any process still runs, and whether a journal could
+/// not be read. Such a journal is named; if there is no other, the comparison fails.
+fn look(targets: &[Target]) -> Result<(Vec<Device>, bool, bool), Failure> {
     let (mut devices, running, problems) = side_by_side::look(targets, &load);
     devices.sort_by(|one, other| (&one.uuid, one.at).cmp(&(&other.uuid, other.at)));
     let (early, problems): (Vec<_>, Vec<_>) = problems.into_iter().partition(|problem| problem.is_too_early());
-    if !problems.is_empty() {
+    if !problems.is_empty() && problems.len() + early.len() == targets.len() {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Err(Failure::refused(lines.join("\n")));
     }
-    for note in early {
+    for note in early.iter().chain(&problems) {
         eprintln!("vramshim: {note}");
     }
-    Ok((devices, running))
+    Ok((devices, running, !problems.is_empty()))
 }
 
 /// The hidden subcommand that a child process runs; see `analysis::nvml`.

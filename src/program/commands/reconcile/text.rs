@@ -48,9 +48,17 @@ fn heading(device: &Device) -> String {
 
 fn verdict(round: &Round) -> String {
     let worst = round.devices.iter().map(Device::worst).max().unwrap_or(0);
+    let newer = round.devices.iter().map(|device| device.newer).max().unwrap_or(0);
     let bound = size(round.bound);
     if !round.devices.iter().any(|device| device.compared) {
         "Nothing to compare with: NVML cannot be asked, and the journals have no measurement".into()
+    } else if worst <= round.bound && newer > round.bound {
+        format!(
+            "Not known: {} were obtained after the last measurement, more than the bound of {bound}; until then at most \
+             {} were unknown",
+            size(newer),
+            size(worst)
+        )
     } else if round.within_bound() {
         format!("Unknown: at most {}, within the bound of {bound}", size(worst))
     } else {

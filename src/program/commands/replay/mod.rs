@@ -19,6 +19,8 @@ use policy::{Settings, Strategy};
 use prices::Prices;
 
 use crate::failure::Failure;
+use crate::launch::options::with_unit;
+use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
 use advice::Recommendation;
 use progress::Progress;
@@ -44,7 +46,8 @@ pub struct Replay {
     #[arg(long, default_value = "all", value_name = "NAMES", value_delimiter = ',', help = strategies())]
     strategy: Vec<String>,
 
-    /// Memory of the model device, such as 24GiB [default: the memory of the journal's device, else 80GiB]
+    /// Memory of the model device, such as 24GiB [default: the memory of the journal's device, or the job's limit if
+    /// that is less; else 80GiB]
     #[arg(long, value_name = "SIZE")]
     device_memory: Option<String>,
 
@@ -149,6 +152,7 @@ impl Replay {
                     "{name} {text:?} is no size; give bytes or a unit, such as 24GiB"
                 ))
             };
+            with_unit(name, text)?;
             parse_size(text).ok_or_else(problem)
         };
         let device_memory = self.device_memory.as_deref().map(|text| size("--device-memory", text));
@@ -166,15 +170,25 @@ impl Replay {
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
         let reading = progress::reading(&self.trace);
-        let trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
+        let mut trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
         settings.initial_bytes = initial.unwrap_or(settings.initial_bytes);
         settings.reallocate_bytes = reallocate.unwrap_or(settings.reallocate_bytes);
+        let device_memory = device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY);
+        for (name, given) in [("--chunk", chunk), ("--initial", initial), ("--reallocate", reallocate)] {
+            if let Some(bytes) = given.filter(|&bytes| bytes > device_memory) {
+                trace.notes.push(format!(
+                    "{name} {} is more than the memory of the device, {}",
+                    format::size(bytes),
+                    format::size(device_memory)
+                ));
+            }
+        }
         let setup = Setup {
             settings,
-            device_memory: device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY),
+            device_memory,
             prices,
             lag_ns,
             repetitions: self.repeat,

@@ -1,0 +1,166 @@
+//! The software that the job uses, for the journal's header: frameworks, CUDA runtime and driver, with their versions.
+//!
+//! A framework is known by a library of its own that is loaded. Its version is read from a Python file of its package,
+//! which lies at a known place beside the library; no code of the framework is run.
+
+use std::ffi::{CStr, OsStr, c_void};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::{c_name, cuDriverGetVersion, elf, symbols};
+
+/// How a framework is known.
+struct Framework {
+    name: &'static str,
+    /// How the name of its library's file begins.
+    library: &'static str,
+    /// The file with its version, from the library's folder on; empty if none is known.
+    file: &'static str,
+    /// The variable in that file.
+    variable: &'static str,
+}
+
+// Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6, jax-cuda12-plugin 0.5 and onnxruntime-gpu 1.20.
+const FRAMEWORKS: &[Framework] = &[
+    Framework {
+        name: "PyTorch",
+        library: "libtorch_cuda.so",
+        file: "../version.py",
+        variable: "__version__",
+    },
+    Framework {
+        name: "PaddlePaddle",
+        library: "libpaddle.so",
+        file: "../version/__init__.py",
+        variable: "full_version",
+    },
+    Framework {
+        name: "JAX",
+        library: "xla_cuda_plugin.so",
+        file: "version.py",
+        variable: "__version__",
+    },
+    Framework {
+        name: "ONNX Runtime",
+        library: "libonnxruntime_providers_cuda.so",
+        file: "build_and_package_info.py",
+        variable: "__version__",
+    },
+    Framework {
+        name: "TensorFlow",
+        library: "libtensorflow_cc.so",
+        file: "",
+        variable: "",
+    },
+];
+
+/// A file with a version is shorter than this.
+const LONGEST_FILE: u64 = 64 << 10;
+
+/// `name=value` of the software, NUL-separated.
+pub fn in_use() -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut add = |name: &str, value: &str| {
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend(value.bytes().filter(|byte| !byte.is_ascii_control()));
+        text.push(0);
+    };
+    // In a forked child the lock of the loader's list may be held for ever.
+    if !symbols::in_forked_child() {
+        for framework in FRAMEWORKS {
+            if let Some(library) = path_of(framework.library) {
+                let version = version(framework, &library).unwrap_or_default();
+                add("framework", format!("{} {version}", framework.name).trim_end());
+            }
+        }
+        if let Some(version) = runtime_version() {
+            add("runtime", &dotted(version));
+        }
+    }
+    let mut driver = 0;
+    // SAFETY: the pointer is to a variable of this frame.
+    if unsafe { cuDriverGetVersion(&mut driver) } == 0 && driver > 0 {
+        add("driver", &dotted(driver));
+    }
+    if let Some(kernel) = begin_of(Path::new("/sys/module/nvidia/version")) {
+        add("kernel_driver", kernel.trim());
+    }
+    text
+}
+
+/// A version as CUDA writes it into a number: 13.2 is 13020.
+fn dotted(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// The path of the first loaded object whose file's name begins like this.
+fn path_of(begin: &str) -> Option<PathBuf> {
+    let mut path = [0u8; libc::PATH_MAX as usize];
+    // The path is copied, because nothing may be allocated while the loader's list is locked.
+    let length = elf::find(|object| {
+        let bytes = object.path().to_bytes();
+        let fits = object.file_name().starts_with(begin.as_bytes()) && bytes.len() <= path.len();
+        fits.then(|| path[..bytes.len()].copy_from_slice(bytes))?;
+        Some(bytes.len())
+    })?;
+    Some(PathBuf::from(OsStr::from_bytes(&path[..length])))
+}
+
+/// What the first loaded runtime says of its version. A runtime that is linked into another library is not found.
+fn runtime_version() -> Option<i32> {
+    const NAME: &CStr = c_name!(cudaRuntimeGetVersion);
+    let function = elf::find(|object| {
+        let is_runtime = !object.is_ours() && object.is_called(b"libcudart.so");
+        is_runtime.then(|| object.function(NAME)).flatten()
+    })?;
+    let mut version = 0;
+    // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the pointer
+    // is to a variable of this frame.
+    let result = unsafe {
+        let function = std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut i32) -> i32>(function);
+        function(&mut version)
+    };
+    (result == 0 && version > 0).then_some(version)
+}
+
+fn version(framework: &Framework, library: &Path) -> Option<String> {
+    if framework.file.is_empty() {
+        return None;
+    }
+    let text = begin_of(&library.parent()?.join(framework.file))?;
+    text.lines().find_map(|line| version_in(line, framework.variable))
+}
+
+/// The text that a line of Python assigns to `variable`.
+fn version_in(line: &str, variable: &str) -> Option<String> {
+    let value = line.strip_prefix(variable)?.trim_start().strip_prefix('=')?.trim();
+    let value = value.strip_prefix(['\'', '"'])?;
+    let end = value.find(['\'', '"'])?;
+    Some(value[..end.min(64)].to_owned())
+}
+
+fn begin_of(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(LONGEST_FILE).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_from_an_assignment() {
+        let found = |line| version_in(line, "__version__");
+        assert_eq!(found("__version__ = '2.12.0+cu130'").as_deref(), Some("2.12.0+cu130"));
+        assert_eq!(found("__version__=\"0.5.3\"  # built").as_deref(), Some("0.5.3"));
+        assert_eq!(found("__version__ = other"), None);
+        assert_eq!(found("__all__ = ['__version__']"), None);
+        assert_eq!(found("__version__ = 'torn"), None);
+        assert_eq!((dotted(13020), dotted(12080)), ("13.2".to_owned(), "12.8".to_owned()));
+    }
+}
