@@ -1,0 +1,43 @@
+"""Tests that behave differently under each strategy, so that the comparison has something to find."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+STRATEGY = os.environ.get("VRAMSHIM_STRATEGY")
+
+
+def test_equal():
+    pass
+
+
+def test_equally_wrong():
+    raise AssertionError
+
+
+def test_fails_under_passthrough():
+    assert STRATEGY != "passthrough"
+
+
+def test_crashes_under_naive_best_fit():
+    if STRATEGY == "naive_best_fit":
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_hangs_under_auto_growth():
+    while STRATEGY == "auto_growth":
+        time.sleep(1)
+
+
+def test_flaky():
+    """Every second run without the library fails."""
+    mark = Path(os.environ["SUITE_RECORD"]).parents[2] / "seen"
+    seen = mark.exists()
+    if STRATEGY is None:
+        mark.touch()
+    assert STRATEGY or not seen
+
+
+def test_after_the_others():
+    pass
