@@ -1,4 +1,4 @@
-"""Runs the tests of other projects without the library and under each strategy, and compares what became of each test.
+"""Runs other projects' tests without the library and under each strategy, and compares what became of each test.
 
 The simulated GPU's kernels do nothing, so many of the tests fail. They must fail without the library too. A test whose
 outcome differs between two runs without the library is named and left out. scripts/compare-suites starts this program.
@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from run import Place, Run
@@ -21,23 +22,27 @@ ABSENT = "absent"
 
 def arguments():
     parser = argparse.ArgumentParser(prog="compare-suites", description=__doc__.split("\n\n")[0])
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help="only these suites; --list names them")
+    suites_help = "only these suites (--list names them); TESTS, with commas, are what pytest is told to run"
+    parser.add_argument("suites", nargs="*", metavar="SUITE[:TESTS]", help=suites_help)
     parser.add_argument("--quick", action="store_true", help="a sample that takes about two minutes")
     parser.add_argument("--strategy", action="append", choices=STRATEGIES, help="only this strategy (may be repeated)")
     parser.add_argument("--json", action="store_true", help="print JSON, with the outcome of each test")
     parser.add_argument("--list", action="store_true", help="name the suites and their environments")
     parser.add_argument("--self-test", action="store_true", help="run tests that must give differences")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the output of pytest here")
-    parser.add_argument("--test-seconds", type=float, default=180, metavar="SECONDS", help="longest time of one test [180]")
+    seconds_help = "longest time of one test [180]"
+    parser.add_argument("--test-seconds", type=float, default=180, metavar="SECONDS", help=seconds_help)
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time [2]")
     for name in ("library", "simulator", "environments"):
         parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
     named = {suite.name: suite for suite in SUITES}
-    for name in given.suites:
+    chosen = []
+    for word in given.suites or named:
+        name, _, tests = word.partition(":")
         if name not in named:
             parser.error(f"no suite {name}; suites: {', '.join(named)}")
-    chosen = [named[name] for name in given.suites] or SUITES
+        chosen.append(replace(named[name], tests=tests.split(",")) if tests else named[name])
     if given.quick:
         chosen = [suite for suite in chosen if suite.quick]
     given.suites = [SELF_TEST] if given.self_test else chosen
@@ -84,7 +89,8 @@ class Comparison:
     def row(self):
         passed, skipped = self.counts["passed"], self.counts["skipped"]
         others = self.tests - passed - skipped
-        return [self.suite.name, self.tests, self.equal, passed, skipped, others, len(self.flaky), len(self.differences)]
+        flaky, differences = len(self.flaky), len(self.differences)
+        return [self.suite.name, self.tests, self.equal, passed, skipped, others, flaky, differences]
 
 
 def compare(given, place, pool):
@@ -94,11 +100,11 @@ def compare(given, place, pool):
     def start(suite, strategy, again=0):
         return pool.submit(Run(place, suite, strategy, given.quick, again).outcomes)
 
-    started = [
-        (suite, [start(suite, None), start(suite, None, 1)], {strategy: start(suite, strategy) for strategy in strategies})
-        for suite in given.suites
-    ]
-    for suite, bare, under in started:
+    def start_all(suite):
+        bare = [start(suite, None), start(suite, None, 1)]
+        return suite, bare, {strategy: start(suite, strategy) for strategy in strategies}
+
+    for suite, bare, under in [start_all(suite) for suite in given.suites]:
         bare = [run.result() for run in bare]
         under = {strategy: run.result() for strategy, run in under.items()}
         comparison = Comparison(suite, bare, under)
@@ -114,7 +120,8 @@ def print_table(comparisons):
     rows = [head] + [[str(cell) for cell in one.row()] for one in comparisons]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     for row in rows:
-        print("  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths))))
+        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+        print("  ".join([row[0].ljust(widths[0])] + cells[1:]))
     for one in comparisons:
         for test in one.flaky:
             print(f"{one.suite.name}: left out, differs between runs without the library: {test}")

@@ -1,4 +1,4 @@
-"""A plugin for pytest that writes what becomes of each test to a file, at once, so that a crash of pytest loses nothing.
+"""A plugin for pytest that writes what becomes of each test to a file, at once, so a crash of pytest loses nothing.
 
 SUITE_RECORD names the file. It has a line of JSON for each event: {"test": ID, "outcome": OUTCOME}. The outcome "began"
 is written before a test runs. Tests that the file names already are left out, so a suite goes on after a crash.

@@ -55,7 +55,8 @@ class Run:
         if self.strategy:
             preloads.insert(0, place.library)
             kept |= {"VRAMSHIM_STRATEGY": self.strategy, "VRAMSHIM_DIR": str(self.folder / "journals")}
-        folders = [place.simulator] + [self.packages / folder for folder in suite.libraries]
+        folders = [place.simulator] + [place.simulator / "libraries"] * suite.stand_ins
+        folders += [self.packages / folder for folder in suite.libraries]
         return kept | {
             "LD_PRELOAD": ":".join(map(str, preloads)),
             "LD_LIBRARY_PATH": ":".join(map(str, folders)),
@@ -76,8 +77,8 @@ class Run:
         if suite.root:
             tests = [str(suite.root / test) for test in tests]
         # pytest names a test by its path below the root folder.
-        options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", suite.root or self.packages, "--tb=short"]
-        options += ["--import-mode=importlib", "--continue-on-collection-errors", "--pyargs"]
+        options = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", suite.root or self.packages]
+        options += ["--tb=short", "--import-mode=importlib", "--continue-on-collection-errors", "--pyargs"]
         return [self.home / "bin/python", "-m", "pytest", *plugins, *options, *suite.options, *tests]
 
     def outcomes(self):

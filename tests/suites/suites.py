@@ -20,6 +20,8 @@ class Suite:
     options: list[str] = field(default_factory=list)
     # Folders of the environment's site-packages that the loader searches.
     libraries: list[str] = field(default_factory=list)
+    # Stand-ins of the simulated GPU that only this suite uses.
+    stand_ins: bool = False
     variables: dict[str, str] = field(default_factory=dict)
     memory: str = "8GiB"
     uses_cuda: bool = True
@@ -42,7 +44,22 @@ SUITES = [
         quick=["numba.cuda.tests.cudadrv"],
         plugins=["numba_fixture"],
     ),
+    Suite(
+        "onnxruntime",
+        "onnxruntime",
+        ["scripted/test_onnxruntime.py"],
+        root=HERE,
+        stand_ins=True,
+        memory="1GiB",
+    ),
+    Suite(
+        "jax",
+        "jax",
+        ["scripted/test_jax.py"],
+        root=HERE,
+        memory="1GiB",
+    ),
 ]
 
 # Tests that must give differences: they show that the comparison sees one.
-SELF_TEST = Suite("selftest", "numba-cuda", ["selftest"], root=HERE, uses_cuda=False)
+SELF_TEST = Suite("selftest", "numba-cuda", ["scripted/test_selftest.py"], root=HERE, uses_cuda=False)

@@ -31,12 +31,9 @@ def test_hangs_under_auto_growth():
 
 
 def test_flaky():
-    """Every second run without the library fails."""
-    mark = Path(os.environ["SUITE_RECORD"]).parents[2] / "seen"
-    seen = mark.exists()
+    """Passes in the first run without the library only. Two such runs go on at the same time."""
     if STRATEGY is None:
-        mark.touch()
-    assert STRATEGY or not seen
+        (Path(os.environ["SUITE_RECORD"]).parents[2] / "seen").mkdir()
 
 
 def test_after_the_others():
