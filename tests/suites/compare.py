@@ -125,6 +125,8 @@ def print_table(comparisons):
     for one in comparisons:
         for test in one.flaky:
             print(f"{one.suite.name}: left out, differs between runs without the library: {test}")
+        if not one.counts["passed"]:
+            print(f"{one.suite.name}: no test passes without the library, so nothing was compared")
         for difference in one.differences:
             print(
                 f"{one.suite.name}: {difference['test']}: {difference['without']} without the library, "
@@ -143,14 +145,15 @@ def main():
             parser.error(f"{suite.name} is not set up; run scripts/setup-frameworks --suites {suite.environment}")
     with tempfile.TemporaryDirectory(prefix="vramshim-suites.") as scratch:
         work = given.keep or Path(scratch)
-        place = Place(given.library, given.simulator, given.environments, work.resolve(), given.test_seconds)
+        given_paths = [path.resolve() for path in (given.library, given.simulator, given.environments, work)]
+        place = Place(*given_paths, given.test_seconds)
         with ThreadPoolExecutor(given.jobs) as pool:
             comparisons = list(compare(given, place, pool))
     if given.json:
         print(json.dumps([one.as_json() for one in comparisons], indent=1, sort_keys=True))
     else:
         print_table(comparisons)
-    return 1 if any(one.differences for one in comparisons) else 0
+    return 1 if any(one.differences or not one.counts["passed"] for one in comparisons) else 0
 
 
 if __name__ == "__main__":
