@@ -59,6 +59,8 @@ SUITES = [
         root=HERE,
         memory="1GiB",
     ),
+    # Paddle allocates nothing on the simulated GPU.
+    Suite("paddle", "paddle", ["scripted/test_paddle.py"], root=HERE, uses_cuda=False),
 ]
 
 # Tests that must give differences: they show that the comparison sees one.
