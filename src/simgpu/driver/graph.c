@@ -1,7 +1,7 @@
 /* CUDA graphs. Captured copies, fills and host functions are work of the stream in which the graph is launched, one after
- * the other. Nodes that are added by hand have no work,
- * except copies and those of memory. An allocation node has its address from the start. It takes memory
- * when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
+ * the other. Nodes that are added by hand have no work, except copies, fills and those of memory. An allocation node
+ * has its address from the start. It takes memory when the graph is launched, from the device's graph memory, which is
+ * kept until it is trimmed. */
 #include "sim.h"
 
 struct Node {
@@ -159,7 +159,6 @@ PLAIN_NODE(cuGraphAddHostNode, CU_GRAPH_NODE_TYPE_HOST, __attribute__((unused)) 
 PLAIN_NODE(cuGraphAddChildGraphNode, CU_GRAPH_NODE_TYPE_GRAPH, __attribute__((unused)) CUgraph g)
 PLAIN_NODE(cuGraphAddEventRecordNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, __attribute__((unused)) CUevent e)
 PLAIN_NODE(cuGraphAddEventWaitNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, __attribute__((unused)) CUevent e)
-PLAIN_NODE(cuGraphAddMemsetNode, CU_GRAPH_NODE_TYPE_MEMSET, __attribute__((unused)) const void *p, __attribute__((unused)) CUcontext c)
 
 static CUresult add_copy(CUgraphNode *out, CUgraph graph, const CUDA_MEMCPY3D *copy, CUcontext context)
 {
@@ -177,6 +176,26 @@ API CUresult cuGraphAddMemcpyNode(NODES, const CUDA_MEMCPY3D *copy, CUcontext co
     ENTER("cuGraphAddMemcpyNode");
     REQUIRE(graph);
     return add_copy(out, graph, copy, context);
+}
+
+static CUresult add_fill(CUgraphNode *out, CUgraph graph, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+{
+    REQUIRE(p && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
+    if (context && context_device(context) < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_MEMSET);
+    node->work = (struct Work){.kind = WORK_FILL, .to = {.base = (char *)p->dst, .pitch = p->pitch}, .element = p->elementSize,
+                               .width = p->width * p->elementSize, .height = p->height, .depth = 1};
+    memcpy(node->work.value, &p->value, p->elementSize);
+    node->context = context;
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddMemsetNode(NODES, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
+{
+    (void)dependencies, (void)count;
+    ENTER("cuGraphAddMemsetNode");
+    REQUIRE(graph);
+    return add_fill(out, graph, p, context);
 }
 
 API CUresult cuGraphAddMemAllocNode(NODES, CUDA_MEM_ALLOC_NODE_PARAMS *p)
@@ -202,6 +221,7 @@ static CUresult add_any(CUgraphNode *out, CUgraph graph, CUgraphNodeParams *p)
         return add_alloc(out, graph, p->u.alloc.poolProps.location.id, p->u.alloc.bytesize, &p->u.alloc.dptr);
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return add_free(out, graph, p->u.free);
     if (p->type == CU_GRAPH_NODE_TYPE_MEMCPY) return add_copy(out, graph, &p->u.copy.params, p->u.copy.context);
+    if (p->type == CU_GRAPH_NODE_TYPE_MEMSET) return add_fill(out, graph, &p->u.fill, p->u.fill.ctx);
     struct Node *node = graph_add(graph, p->type);
     if (out) *out = node;
     return CUDA_SUCCESS;

@@ -1,24 +1,33 @@
 /* Modules and kernels. Every image is accepted, every kernel is found, and a launch does nothing, with one exception: a
- * kernel named "wild" writes to an address that is not mapped. Later calls of its context tell of that. */
+ * kernel named "wild" writes to an address that is not mapped. Later calls of its context tell of that. If the image is
+ * no ELF file, every variable is found too. */
 #include "sim.h"
 
 #define U __attribute__((unused))
 
 struct Kernel { char name[64]; struct Module *module; };
-struct Module { char globals[4096]; struct Kernel kernel; };
+struct Module { char globals[4096]; bool listed; struct Variable *variables; };
 
-static CUresult load(struct Module **out)
+static CUresult load(struct Module **out, const void *image)
 {
     ENTER("cuModuleLoad");
     REQUIRE(out);
     *out = calloc(1, sizeof **out);
+    (*out)->listed = image_variables(image, &(*out)->variables);
     return CUDA_SUCCESS;
 }
-API CUresult cuModuleLoad(struct Module **out, U const char *path) { return load(out); }
-API CUresult cuModuleLoadData(struct Module **out, U const void *image) { return load(out); }
-API CUresult cuModuleLoadDataEx(struct Module **out, U const void *image, U unsigned n, U int *options, U void **values) { return load(out); }
-API CUresult cuModuleLoadFatBinary(struct Module **out, U const void *image) { return load(out); }
-API CUresult cuModuleUnload(struct Module *module) { ENTER("cuModuleUnload"); REQUIRE(module); free(module); return CUDA_SUCCESS; }
+static CUresult unload(struct Module *module)
+{
+    REQUIRE(module);
+    image_forget(module->variables);
+    free(module);
+    return CUDA_SUCCESS;
+}
+API CUresult cuModuleLoad(struct Module **out, U const char *path) { return load(out, NULL); }
+API CUresult cuModuleLoadData(struct Module **out, const void *image) { return load(out, image); }
+API CUresult cuModuleLoadDataEx(struct Module **out, const void *image, U unsigned n, U int *options, U void **values) { return load(out, image); }
+API CUresult cuModuleLoadFatBinary(struct Module **out, const void *image) { return load(out, image); }
+API CUresult cuModuleUnload(struct Module *module) { ENTER("cuModuleUnload"); return unload(module); }
 static CUresult kernel(struct Kernel **out, struct Module *module, const char *name)
 {
     ENTER("cuModuleGetFunction");
@@ -30,25 +39,27 @@ static CUresult kernel(struct Kernel **out, struct Module *module, const char *n
     return CUDA_SUCCESS;
 }
 API CUresult cuModuleGetFunction(struct Kernel **out, struct Module *module, const char *name) { return kernel(out, module, name); }
-static CUresult global(CUdeviceptr *out, size_t *size, struct Module *module)
+static CUresult global(CUdeviceptr *out, size_t *size, struct Module *module, const char *name)
 {
     ENTER("cuModuleGetGlobal");
-    REQUIRE(module);
+    REQUIRE(module && name);
+    /* cuda.h 13.5, cuModuleGetGlobal: a name that is not there is CUDA_ERROR_NOT_FOUND. */
+    if (module->listed) return image_variable(module->variables, name, out, size) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
     if (out) *out = (CUdeviceptr)module->globals;
     if (size) *size = sizeof module->globals;
     return CUDA_SUCCESS;
 }
-API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *size, struct Module *m, U const char *name) { return global(out, size, m); }
+API CUresult cuModuleGetGlobal_v2(CUdeviceptr *out, size_t *size, struct Module *m, const char *name) { return global(out, size, m, name); }
 API CUresult cuModuleGetLoadingMode(int *mode) { REQUIRE(mode); *mode = 2; return CUDA_SUCCESS; }
 API CUresult cuModuleGetFunctionCount(unsigned *count, U struct Module *m) { REQUIRE(count); *count = 0; return CUDA_SUCCESS; }
 
-API CUresult cuLibraryLoadData(struct Module **out, U const void *code, U void *a, U void **b, U unsigned c, U void *d, U void **e, U unsigned f) { return load(out); }
-API CUresult cuLibraryLoadFromFile(struct Module **out, U const char *path, U void *a, U void **b, U unsigned c, U void *d, U void **e, U unsigned f) { return load(out); }
-API CUresult cuLibraryUnload(struct Module *library) { REQUIRE(library); free(library); return CUDA_SUCCESS; }
+API CUresult cuLibraryLoadData(struct Module **out, const void *code, U void *a, U void **b, U unsigned c, U void *d, U void **e, U unsigned f) { return load(out, code); }
+API CUresult cuLibraryLoadFromFile(struct Module **out, U const char *path, U void *a, U void **b, U unsigned c, U void *d, U void **e, U unsigned f) { return load(out, NULL); }
+API CUresult cuLibraryUnload(struct Module *library) { return unload(library); }
 API CUresult cuLibraryGetKernel(struct Kernel **out, struct Module *library, const char *name) { return kernel(out, library, name); }
 API CUresult cuLibraryGetModule(struct Module **out, struct Module *library) { REQUIRE(out && library); *out = library; return CUDA_SUCCESS; }
-API CUresult cuLibraryGetGlobal(CUdeviceptr *out, size_t *size, struct Module *library, U const char *name) { return global(out, size, library); }
-API CUresult cuLibraryGetManaged(CUdeviceptr *out, size_t *size, struct Module *library, U const char *name) { return global(out, size, library); }
+API CUresult cuLibraryGetGlobal(CUdeviceptr *out, size_t *size, struct Module *library, const char *name) { return global(out, size, library, name); }
+API CUresult cuLibraryGetManaged(CUdeviceptr *out, size_t *size, struct Module *library, const char *name) { return global(out, size, library, name); }
 API CUresult cuLibraryGetKernelCount(unsigned *count, U struct Module *library) { REQUIRE(count); *count = 0; return CUDA_SUCCESS; }
 API CUresult cuLibraryEnumerateKernels(U struct Kernel **kernels, U unsigned count, U struct Module *library) { return CUDA_SUCCESS; }
 API CUresult cuKernelGetFunction(void **out, struct Kernel *k) { REQUIRE(out && k); *out = k; return CUDA_SUCCESS; }

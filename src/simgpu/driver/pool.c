@@ -187,7 +187,7 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value
     ENTER("cuMemPoolSetAttribute");
     REQUIRE(pool && value && pool_valid(pool));
     switch (attribute) {
-    case 1: case 2: case 3: return CUDA_SUCCESS;
+    case 1: case 2: case 3: pool->not_reusing[attribute] = !*(int *)value; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: pool->reserved_high = pool->reserved; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_HIGH: pool->used_high = pool->used; return CUDA_SUCCESS;
@@ -200,7 +200,7 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
     ENTER("cuMemPoolGetAttribute");
     REQUIRE(pool && value && pool_valid(pool));
     switch (attribute) {
-    case 1: case 2: case 3: *(int *)value = 1; return CUDA_SUCCESS;
+    case 1: case 2: case 3: *(int *)value = !pool->not_reusing[attribute]; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;

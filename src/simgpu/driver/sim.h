@@ -245,6 +245,7 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
 struct Pool {
     int device; /* -1: host */
     bool is_default, imported;
+    int not_reusing[4]; /* by attribute, CU_MEMPOOL_ATTR_REUSE_...: stored only; 0 is the driver's default, reuse */
     uint64_t threshold, reserved, reserved_high, used, used_high;
     struct extent *extents;
     struct Pool *next;
@@ -254,6 +255,12 @@ uint64_t pools_release_unused(int device);
 uint64_t pools_reserved(int device);
 void pools_reset(int device);
 bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools give up unused memory if the device has too little */
+
+/* ---- image.c */
+struct Variable;
+bool image_variables(const void *image, struct Variable **out); /* false if the image does not tell its variables */
+bool image_variable(const struct Variable *list, const char *name, CUdeviceptr *address, size_t *size);
+void image_forget(struct Variable *list);
 
 /* ---- graph.c */
 struct Graph *graph_new(void);

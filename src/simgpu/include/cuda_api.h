@@ -140,8 +140,10 @@ typedef struct {
     void *reserved1; size_t dstPitch, dstHeight;
     size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
+/* As in CUDA_MEMSET_NODE_PARAMS_v2; version 1 ends before the context. */
+typedef struct { CUdeviceptr dst; size_t pitch; unsigned value, elementSize; size_t width, height; CUcontext ctx; } CUDA_MEMSET_NODE_PARAMS;
 /* CUgraphNodeParams: 256 bytes, the type first, the parameters of that type from offset 16. */
-typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; } u; long long reserved2; } CUgraphNodeParams;
+typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; CUDA_MEMSET_NODE_PARAMS fill; } u; long long reserved2; } CUgraphNodeParams;
 
 #define API __attribute__((visibility("default")))
 

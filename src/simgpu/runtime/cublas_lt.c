@@ -78,6 +78,9 @@ API int cublasLtMatmulAlgoCheck(void *handle, void *operation, void *a, void *b,
     return OK;
 }
 
+/* cublasLt.h 12.9 and 13.1. The attribute is not stored, because nothing here reads it. ONNX Runtime sets some. */
+API int cublasLtMatmulAlgoConfigSetAttribute(void) { return OK; }
+
 API size_t cublasLtGetVersion(void) { return VERSION; }
 API size_t cublasLtGetCudartVersion(void) { return CUBLAS_MAJOR * 1000; }
 

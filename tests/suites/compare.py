@@ -1,0 +1,160 @@
+"""Runs other projects' tests without the library and under each strategy, and compares what became of each test.
+
+The simulated GPU's kernels do nothing, so many of the tests fail. They must fail without the library too. A test whose
+outcome differs between two runs without the library is named and left out. scripts/compare-suites starts this program.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from run import Place, Run
+from suites import SELF_TEST, SUITES
+
+STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
+ABSENT = "absent"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="compare-suites", description=__doc__.split("\n\n")[0])
+    suites_help = "only these suites (--list names them); TESTS, with commas, are what pytest is told to run"
+    parser.add_argument("suites", nargs="*", metavar="SUITE[:TESTS]", help=suites_help)
+    parser.add_argument("--quick", action="store_true", help="a sample that takes about two minutes")
+    parser.add_argument("--strategy", action="append", choices=STRATEGIES, help="only this strategy (may be repeated)")
+    parser.add_argument("--json", action="store_true", help="print JSON, with the outcome of each test")
+    parser.add_argument("--list", action="store_true", help="name the suites and their environments")
+    parser.add_argument("--self-test", action="store_true", help="run tests that must give differences")
+    parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the output of pytest here")
+    seconds_help = "longest time of one test [180]"
+    parser.add_argument("--test-seconds", type=float, default=180, metavar="SECONDS", help=seconds_help)
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time [2]")
+    for name in ("library", "simulator", "environments"):
+        parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    named = {suite.name: suite for suite in SUITES}
+    chosen = []
+    for word in given.suites or named:
+        name, _, tests = word.partition(":")
+        if name not in named:
+            parser.error(f"no suite {name}; suites: {', '.join(named)}")
+        chosen.append(replace(named[name], tests=tests.split(",")) if tests else named[name])
+    if given.quick:
+        chosen = [suite for suite in chosen if suite.quick]
+    given.suites = [SELF_TEST] if given.self_test else chosen
+    if not given.suites:
+        parser.error("none of these suites has a quick form")
+    return given, parser
+
+
+def disagreeing(runs):
+    """The tests that have not the same outcome in all runs."""
+    tests = set().union(*runs)
+    return {test for test in tests if len({run.get(test, ABSENT) for run in runs}) > 1}
+
+
+class Comparison:
+    """One suite: the runs without the library, the run under each strategy, and what follows from them."""
+
+    def __init__(self, suite, bare, under):
+        self.suite, self.bare, self.under = suite, bare, under
+        self.flaky = sorted(disagreeing(bare))
+        reference = bare[0]
+        tests = set(reference).union(*under.values()) - set(self.flaky)
+        self.tests = len(tests)
+        self.differences = [
+            {"test": test, "strategy": strategy, "without": reference.get(test, ABSENT), "with": run.get(test, ABSENT)}
+            for strategy, run in under.items()
+            for test in sorted(tests)
+            if reference.get(test, ABSENT) != run.get(test, ABSENT)
+        ]
+        self.equal = self.tests - len({difference["test"] for difference in self.differences})
+        self.counts = Counter(reference[test] for test in tests if test in reference)
+
+    def as_json(self):
+        return {
+            "suite": self.suite.name,
+            "tests": self.tests,
+            "equal": self.equal,
+            "outcomes_without": dict(self.counts),
+            "flaky": self.flaky,
+            "differences": self.differences,
+            "runs": {"without": self.bare[0], **self.under},
+        }
+
+    def row(self):
+        passed, skipped = self.counts["passed"], self.counts["skipped"]
+        others = self.tests - passed - skipped
+        flaky, differences = len(self.flaky), len(self.differences)
+        return [self.suite.name, self.tests, self.equal, passed, skipped, others, flaky, differences]
+
+
+def compare(given, place, pool):
+    """Runs all suites. The runs of one suite wait for nothing but a free job."""
+    strategies = given.strategy or STRATEGIES
+
+    def start(suite, strategy, again=0):
+        return pool.submit(Run(place, suite, strategy, given.quick, again).outcomes)
+
+    def start_all(suite):
+        bare = [start(suite, None), start(suite, None, 1)]
+        return suite, bare, {strategy: start(suite, strategy) for strategy in strategies}
+
+    for suite, bare, under in [start_all(suite) for suite in given.suites]:
+        bare = [run.result() for run in bare]
+        under = {strategy: run.result() for strategy, run in under.items()}
+        comparison = Comparison(suite, bare, under)
+        if comparison.differences and not given.self_test:
+            # A test may be flaky and yet have been equal in two runs.
+            bare += [start(suite, None, again).result() for again in (2, 3)]
+            comparison = Comparison(suite, bare, under)
+        yield comparison
+
+
+def print_table(comparisons):
+    head = ["suite", "tests", "equal", "passed", "skipped", "failed", "flaky", "differences"]
+    rows = [head] + [[str(cell) for cell in one.row()] for one in comparisons]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+        print("  ".join([row[0].ljust(widths[0])] + cells[1:]))
+    for one in comparisons:
+        for test in one.flaky:
+            print(f"{one.suite.name}: left out, differs between runs without the library: {test}")
+        if not one.counts["passed"]:
+            print(f"{one.suite.name}: no test passes without the library, so nothing was compared")
+        for difference in one.differences:
+            print(
+                f"{one.suite.name}: {difference['test']}: {difference['without']} without the library, "
+                f"{difference['with']} under {difference['strategy']}"
+            )
+
+
+def main():
+    given, parser = arguments()
+    if given.list:
+        for suite in SUITES:
+            print(f"{suite.name:16}{suite.environment:16}{'quick' if suite.quick else ''}".rstrip())
+        return 0
+    for suite in given.suites:
+        if not (given.environments / suite.environment / ".vramshim-complete").exists():
+            parser.error(f"{suite.name} is not set up; run scripts/setup-frameworks --suites {suite.environment}")
+    with tempfile.TemporaryDirectory(prefix="vramshim-suites.") as scratch:
+        work = given.keep or Path(scratch)
+        given_paths = [path.resolve() for path in (given.library, given.simulator, given.environments, work)]
+        place = Place(*given_paths, given.test_seconds)
+        with ThreadPoolExecutor(given.jobs) as pool:
+            comparisons = list(compare(given, place, pool))
+    if given.json:
+        print(json.dumps([one.as_json() for one in comparisons], indent=1, sort_keys=True))
+    else:
+        print_table(comparisons)
+    return 1 if any(one.differences or not one.counts["passed"] for one in comparisons) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+//! Runs tests of other projects without the library and under each strategy, and checks that no outcome differs.
+//! Needs the environments of `scripts/setup-frameworks --suites cuda-python numba-cuda`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn compare(arguments: &[&str]) -> (Output, Value) {
+    let artifacts = support::library();
+    let simulator = support::simulated("libcuda.so.1");
+    let output = Command::new(support::root().join("scripts/compare-suites"))
+        .env("VRAMSHIM_ARTIFACTS", artifacts.parent().unwrap_or(Path::new(".")))
+        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap_or(Path::new(".")))
+        .arg("--json")
+        .args(arguments)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let value = serde_json::from_str(&said).unwrap_or_else(|error| {
+        panic!("{error}: {said}\n{}", String::from_utf8_lossy(&output.stderr));
+    });
+    (output, value)
+}
+
+#[test]
+fn no_outcome_differs_under_the_library() {
+    let (output, told) = compare(&["--quick", "--test-seconds", "300"]);
+    let suites = told.as_array().unwrap();
+    let differences: Vec<_> = suites.iter().map(|suite| &suite["differences"]).collect();
+    assert_eq!(output.status.code(), Some(0), "{differences:?}");
+    // Tests that fail without the library show little, so enough of them must pass.
+    for (suite, least) in suites.iter().zip([("cuda-python", 55), ("numba-cuda", 180)]) {
+        assert_eq!(suite["suite"], least.0);
+        let passed = suite["outcomes_without"]["passed"].as_u64().unwrap();
+        assert!(passed >= least.1, "{passed} tests of {} passed", least.0);
+    }
+}
+
+#[test]
+fn the_comparison_sees_differences() {
+    let (output, told) = compare(&["--self-test", "--test-seconds", "20"]);
+    assert_eq!(output.status.code(), Some(1));
+    let suite = &told[0];
+    let found: Vec<_> = suite["differences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            let name = one["test"].as_str().unwrap().rsplit("::").next().unwrap();
+            (one["strategy"].as_str().unwrap(), name, one["with"].as_str().unwrap())
+        })
+        .collect();
+    let expected = [
+        ("passthrough", "test_fails_under_passthrough", "failed"),
+        ("naive_best_fit", "test_crashes_under_naive_best_fit", "crashed"),
+        ("auto_growth", "test_hangs_under_auto_growth", "timed out"),
+    ];
+    assert_eq!(found, expected);
+    let flaky = suite["flaky"].as_array().unwrap();
+    assert!(
+        flaky.len() == 1 && flaky[0].as_str().unwrap().ends_with("::test_flaky"),
+        "{flaky:?}"
+    );
+    for run in ["without", "passthrough", "naive_best_fit", "auto_growth"] {
+        let tests = suite["runs"][run].as_object().unwrap();
+        assert_eq!(tests.len(), 7, "{run} goes on after a crash: {tests:?}");
+    }
+}
