@@ -22,7 +22,7 @@ struct Framework {
     variable: &'static str,
 }
 
-// Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6, jax-cuda12-plugin 0.5 and onnxruntime-gpu 1.20.
+// Seen in the wheels of torch 2.12, paddlepaddle-gpu 2.6.2, jax-cuda12-plugin 0.10.2 and onnxruntime-gpu 1.23.2.
 const FRAMEWORKS: &[Framework] = &[
     Framework {
         name: "PyTorch",
@@ -40,7 +40,7 @@ const FRAMEWORKS: &[Framework] = &[
         name: "JAX",
         library: "xla_cuda_plugin.so",
         file: "version.py",
-        variable: "__version__",
+        variable: "_version",
     },
     Framework {
         name: "ONNX Runtime",
