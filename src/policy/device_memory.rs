@@ -82,6 +82,9 @@ pub trait DeviceMemory {
     /// counts nothing.
     fn mapped(&self, address: u64, size: u64, again: bool);
 
+    /// The policy reports where else the memory of a part of the last range is mapped that was mapped again.
+    fn is_part(&self, _address: u64, _size: u64, _home: u64) {}
+
     /// The policy reports that a range is no longer mapped. If not `again`, its memory was given back.
     fn unmapped(&self, address: u64, size: u64, again: bool);
 

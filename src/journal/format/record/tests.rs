@@ -116,6 +116,15 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
         stored(
             Api::Policy,
             2,
+            Event::StitchPart {
+                address: ADDRESS,
+                size: 4096,
+                home: 1 << 32,
+            },
+        ),
+        stored(
+            Api::Policy,
+            2,
             Event::SegmentFree {
                 address: ADDRESS,
                 size: 4096,
@@ -222,6 +231,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             size,
             again
         }),
+        (number(), number(), number()).prop_map(|(address, size, home)| Event::StitchPart { address, size, home }),
         (number(), number(), any::<bool>(), any::<bool>()).prop_map(|(address, size, again, context_gone)| {
             Event::SegmentFree {
                 address,

@@ -449,6 +449,11 @@ impl DeviceMemory for Growth {
         self.gained(address, size, again);
     }
 
+    fn is_part(&self, address: u64, size: u64, home: u64) {
+        let record = records::stitch_part(self.pool.location.device, address, size, home);
+        self.pool.state.records.write(record);
+    }
+
     fn unmapped(&self, address: u64, size: u64, again: bool) {
         self.lost(address, size, again, false);
     }
