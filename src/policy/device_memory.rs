@@ -40,6 +40,11 @@ pub trait DeviceMemory {
     /// invalidate the capture; and the order of a stream promises nothing, because captured work runs later.
     fn is_capturing(&self) -> bool;
 
+    /// Whether there is no work that `free` would wait for. Waits for nothing.
+    fn has_no_work(&self) -> bool {
+        true
+    }
+
     /// Records an event on the stream with this identity. The event is done when all work is done that was submitted to
     /// the stream until now. It stays recorded until `forget_event`.
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent>;
