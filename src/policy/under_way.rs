@@ -49,12 +49,12 @@ impl UnderWay {
     pub fn wait_at_most(&self, longest: Duration) -> bool {
         let start = Instant::now();
         let mut numbers = lock(&self.numbers);
-        let awaited = numbers.given_up + 1..=numbers.begun;
-        let is_open = |numbers: &Numbers| numbers.open.range(awaited.clone()).next().is_some();
+        let (given_up, last) = (numbers.given_up, numbers.begun);
+        let is_open = |numbers: &Numbers| numbers.open.iter().any(|&number| given_up < number && number <= last);
         let waits = is_open(&numbers);
         while is_open(&numbers) {
             let Some(left) = longest.checked_sub(start.elapsed()) else {
-                numbers.given_up = numbers.given_up.max(*awaited.end());
+                numbers.given_up = numbers.given_up.max(last);
                 return false;
             };
             let waited = self.one_ended.wait_timeout(numbers, left);

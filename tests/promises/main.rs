@@ -150,6 +150,11 @@ fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
 }
 
 #[test]
+fn captures_that_the_library_does_not_see_survive_but_for_the_first() {
+    plays(&ALL, "captures", &["missed"]);
+}
+
+#[test]
 fn memory_is_reused_correctly_beside_graphs_in_flight() {
     plays(&ALL, "captures", &["flight"]);
 }

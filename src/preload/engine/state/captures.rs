@@ -46,6 +46,8 @@ pub struct Captures {
     before_captures: UnderWay,
     /// Whether the job has begun a capture at any time.
     ever_used: AtomicBool,
+    /// Whether a capture was open at any time that the library had not seen begin.
+    misses_some: AtomicBool,
     /// Whether the job has created a stream at any time.
     streams_created: AtomicBool,
 }
@@ -113,6 +115,23 @@ impl Captures {
     /// Whether the job has begun a capture at any time, so that another may begin at any moment.
     pub fn ever_used(&self) -> bool {
         self.ever_used.load(Ordering::SeqCst)
+    }
+
+    /// A capture is open that the library has not seen begin: through a pointer that never passed the library, or by a
+    /// function that it does not know. The event of a context has just broken it (cuda.h 13.0:7013). So none is recorded any
+    /// more: a wait allocates and frees a few bytes, which breaks no capture.
+    pub fn note_missed(&self) {
+        self.mark_used();
+        if !self.misses_some.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                "a stream capture was open that the library had not seen begin, and a free has broken it; from now on frees \
+                 wait without events, so that later captures survive"
+            );
+        }
+    }
+
+    pub fn misses_some(&self) -> bool {
+        self.misses_some.load(Ordering::Relaxed)
     }
 
     /// Notes a capture of this thread, which begins next. Returns false if the stream was capturing already.
