@@ -4,6 +4,7 @@
  *   latch grow DRIVER_CALL    the held thread allocates more than the policy holds
  *   latch trim DRIVER_CALL    the held thread gives idle memory back to the driver
  *   latch ask DRIVER_CALL     the held thread allocates; the others only ask and free
+ *   latch export DRIVER_CALL  the held thread shares a block with other processes; one was shared before
  *   latch free DRIVER_CALL    several threads are held in frees at the same time; others only ask
  *
  * Prints "held" if the thread was held in the call. Without a latch or without the library no thread is held, and the
@@ -67,6 +68,24 @@ static void *frees(void *block)
     return NULL;
 }
 
+static CUdeviceptr shared_by_held;
+
+static void share(CUdeviceptr block)
+{
+    CUipcMemHandle handle;
+    const char *before = enter(HERE("cuIpcGetMemHandle"));
+    cuIpcGetMemHandle(&handle, block);
+    enter(before);
+}
+
+static void *shares(void *unused)
+{
+    DO(cuCtxSetCurrent(context));
+    share(shared_by_held);
+    held_thread_is_done = true;
+    return unused;
+}
+
 static void questions(CUdeviceptr address, size_t size)
 {
     CUdeviceptr base;
@@ -125,6 +144,8 @@ static void hold(void *(*held)(void *), bool only_ask)
     /* More than a policy sets aside for each of the threads. */
     CUdeviceptr idle = allocate(256 * MIB);
     release(idle);
+    shared_by_held = workers[0].block;
+    if (held == shares) share(workers[1].block);
     close_latch();
     pthread_create(&thread, NULL, held, NULL);
     while (access(file("waiting"), F_OK) && !held_thread_is_done) usleep(1000);
@@ -170,6 +191,7 @@ int main(int argc, char **argv)
     open_latch();
     open_devices(1);
     if (!strcmp(argv[1], "free")) hold_frees();
+    else if (!strcmp(argv[1], "export")) hold(shares, false);
     else hold(strcmp(argv[1], "trim") ? grows : trims, !strcmp(argv[1], "ask"));
     return 0;
 }

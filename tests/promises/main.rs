@@ -278,6 +278,8 @@ fn no_call_of_the_driver_holds_up_hits_frees_and_questions_of_other_threads() {
         (AUTO_GROWTH, "trim", "cuMemRelease"),
         (CHUNKS, "grow", "cuMemAlloc"),
         (CHUNKS, "trim", "cuMemFree"),
+        (NAIVE_BEST_FIT, "export", "cuIpcGetMemHandle"),
+        (AUTO_GROWTH, "export", "cuMemExportToShareableHandle"),
         (NAIVE_BEST_FIT, "free", "cuCtxRecordEvent"),
         (AUTO_GROWTH, "free", "cuCtxRecordEvent"),
     ];
