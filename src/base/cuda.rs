@@ -43,6 +43,7 @@ impl DriverError {
     /// `CUDA_ERROR_NOT_FOUND`
     pub const NOT_FOUND: Self = Self(500);
     /// `CUDA_ERROR_NOT_PERMITTED`
+    pub const NOT_READY: Self = Self(600);
     pub const NOT_PERMITTED: Self = Self(800);
     /// `CUDA_ERROR_NOT_SUPPORTED`
     pub const NOT_SUPPORTED: Self = Self(801);

@@ -37,6 +37,11 @@ pub trait ArenaPolicy: Send {
     /// Called after a freed block has become clean and was joined with its clean neighbours to `free_block`.
     fn after_clean(&mut self, _arena: &mut Arena, _free_block: Id) {}
 
+    /// Whether `release_idle` may find memory.
+    fn has_idle(&self, arena: &Arena) -> bool {
+        arena.has_idle_of(|_| true)
+    }
+
     fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
         arena.release_idle().map(Work::Return).into_iter().collect()
     }
@@ -70,10 +75,6 @@ pub trait ArenaPolicy: Send {
     fn handles_behind(&self, _block: &Block) -> Option<Backing> {
         None
     }
-
-    fn pin(&mut self, _block: &Block) {}
-
-    fn unpin(&mut self, _address: u64) {}
 
     fn virtual_memory(&self) -> VirtualMemory {
         VirtualMemory::default()
@@ -207,13 +208,8 @@ impl<P: ArenaPolicy> Policy for OverArena<P> {
         self.policy.split_elsewhere(&mut self.arena, address);
     }
 
-    fn pin(&mut self, address: u64) -> bool {
-        let block = self.find(address);
-        block.inspect(|block| self.policy.pin(block)).is_some()
-    }
-
-    fn unpin(&mut self, address: u64) {
-        self.policy.unpin(address);
+    fn has_idle(&self) -> bool {
+        self.policy.has_idle(&self.arena)
     }
 
     fn release_idle(&mut self) -> Vec<Work> {

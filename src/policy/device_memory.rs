@@ -40,6 +40,11 @@ pub trait DeviceMemory {
     /// invalidate the capture; and the order of a stream promises nothing, because captured work runs later.
     fn is_capturing(&self) -> bool;
 
+    /// Whether there is no work that `free` would wait for. Waits for nothing.
+    fn has_no_work(&self) -> bool {
+        true
+    }
+
     /// Records an event on the stream with this identity. The event is done when all work is done that was submitted to
     /// the stream until now. It stays recorded until `forget_event`.
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent>;
@@ -81,6 +86,9 @@ pub trait DeviceMemory {
     /// The policy reports that a range is mapped and accessible. If `again`, its memory is mapped elsewhere too, so it
     /// counts nothing.
     fn mapped(&self, address: u64, size: u64, again: bool);
+
+    /// The policy reports where else the memory of a part of the last range is mapped that was mapped again.
+    fn is_part(&self, _address: u64, _size: u64, _home: u64) {}
 
     /// The policy reports that a range is no longer mapped. If not `again`, its memory was given back.
     fn unmapped(&self, address: u64, size: u64, again: bool);

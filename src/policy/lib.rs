@@ -45,7 +45,7 @@ pub use policy::{Backing, Block, Decision, Policy, Statistics, UsedBy, VirtualMe
 pub use request::Request;
 pub use serve::{Due, Growing, Holder, Shared, free, release_idle, serve, work_off};
 pub use slabs::subpool;
-pub use under_way::UnderWay;
+pub use under_way::{Ticket as UnderWayTicket, UnderWay};
 pub use work::Work;
 
 /// Values of the variables that size what a policy asks the next layer for: Paddle's flags, with Paddle's defaults
@@ -73,7 +73,7 @@ pub struct Settings {
 pub enum Mapping {
     Free,
     /// No handle is mapped twice, so there are no stitches.
-    InPlace,
+    Once,
     /// It is not used.
     None,
 }

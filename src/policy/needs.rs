@@ -11,8 +11,8 @@ use crate::{Mapping, Settings, Strategy};
 /// What a strategy does instead, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Instead {
-    /// Physical memory is mapped once and stays where it is.
-    MapInPlace,
+    /// Physical memory is mapped once: there are no stitches.
+    MapOnce,
     /// Memory grows in chunks.
     Chunks,
     /// Every request goes to the next layer.
@@ -23,7 +23,7 @@ impl Instead {
     /// What a strategy does, in words that follow its name.
     pub const fn words(self) -> &'static str {
         match self {
-            Instead::MapInPlace => "maps memory once and never moves it",
+            Instead::MapOnce => "maps memory once, without stitches",
             Instead::Chunks => "grows in chunks, which can be left fragmented",
             Instead::Passthrough => "passes every request through",
         }
@@ -36,7 +36,7 @@ impl Instead {
             ..settings.clone()
         };
         match self {
-            Instead::MapInPlace => (strategy, with(Mapping::InPlace)),
+            Instead::MapOnce => (strategy, with(Mapping::Once)),
             Instead::Chunks => (strategy, with(Mapping::None)),
             Instead::Passthrough => (Strategy::Passthrough, settings.clone()),
         }
@@ -132,16 +132,12 @@ pub const NEEDS: &[Need] = &[
     ),
     mapped("create_map_access_beside_blocked_work", Instead::Chunks, WAITS),
     mapped("vmm_in_capture", Instead::Chunks, "growth would break a stream capture"),
-    mapped("one_handle_at_two_addresses", Instead::MapInPlace, LOST),
-    mapped("stitch_of_handles", Instead::MapInPlace, LOST),
-    mapped("alias_between_kernels", Instead::MapInPlace, LOST),
-    mapped("alias_survives_unmap_of_other", Instead::MapInPlace, LOST),
-    mapped("alias_beside_blocked_work", Instead::MapInPlace, WAITS),
-    mapped(
-        "peer_access_to_alias",
-        Instead::MapInPlace,
-        "a peer could not use a block",
-    ),
+    mapped("one_handle_at_two_addresses", Instead::MapOnce, LOST),
+    mapped("stitch_of_handles", Instead::MapOnce, LOST),
+    mapped("alias_between_kernels", Instead::MapOnce, LOST),
+    mapped("alias_survives_unmap_of_other", Instead::MapOnce, LOST),
+    mapped("alias_beside_blocked_work", Instead::MapOnce, WAITS),
+    mapped("peer_access_to_alias", Instead::MapOnce, "a peer could not use a block"),
 ];
 
 /// What a strategy has to do without, and the rows that say so.
@@ -198,7 +194,7 @@ mod tests {
     #[test]
     fn the_strongest_row_decides() {
         let aliases = ["stitch_of_handles", "alias_beside_blocked_work"];
-        assert_eq!(without(Strategy::AutoGrowth, &aliases, &[]), Some(Instead::MapInPlace));
+        assert_eq!(without(Strategy::AutoGrowth, &aliases, &[]), Some(Instead::MapOnce));
         let more = ["stitch_of_handles", "vmm_in_capture"];
         assert_eq!(without(Strategy::AutoGrowth, &more, &[]), Some(Instead::Chunks));
         let most = ["stitch_of_handles", "vmm_in_capture", "event_query_beside_blocked_work"];

@@ -159,11 +159,8 @@ pub trait Policy: Send {
     /// Splits the live block that contains `address` in two; the second begins at `address`.
     fn split_live(&mut self, address: u64);
 
-    /// Keeps the physical memory behind the live block that contains `address` mapped, also after the block is freed, until
-    /// `unpin` was called as often with the first address of the block. `false` if there is no such block.
-    fn pin(&mut self, address: u64) -> bool;
-
-    fn unpin(&mut self, address: u64);
+    /// Whether there is memory without a live block that could be given back.
+    fn has_idle(&self) -> bool;
 
     /// Takes clean memory without a live block out of the lists; the work gives it back to the next layer.
     fn release_idle(&mut self) -> Vec<Work>;

@@ -24,6 +24,8 @@ pub struct Request {
     pub(crate) alignment: u32,
     /// The stream that will use the block, if the request names it.
     pub(crate) stream: Option<u64>,
+    /// Whether the caller waits for its own work as long as it takes, before it takes the answer out of memory.
+    pub(crate) is_patient: bool,
     /// Whether a stream capture is open. Captured work runs later, so the order of a stream promises nothing.
     pub(crate) capturing: bool,
     /// Whether the caller alone makes the policy grow now; see `Decision::Grow`.
@@ -46,6 +48,7 @@ impl Request {
                 units,
                 alignment: 1,
                 stream: None,
+                is_patient: false,
                 capturing: false,
                 may_grow: false,
                 has_looked: false,
@@ -73,6 +76,18 @@ impl Request {
             PAGE_BYTES.. => self.aligned(PAGE_BYTES),
             _ => self,
         }
+    }
+
+    /// The caller expects that an allocation waits for work before it fails, as PyTorch's own allocator does.
+    pub fn patient(self) -> Self {
+        Request {
+            is_patient: true,
+            ..self
+        }
+    }
+
+    pub fn is_patient(&self) -> bool {
+        self.is_patient
     }
 
     /// `is_open`: whether a stream capture is open.

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use base::cuda::DriverError;
 use base::sync::lock;
@@ -79,9 +80,10 @@ impl Shared {
         }
     }
 
-    /// Waits until the memory is there that is on its way back to the next layer. Returns whether there was any.
-    pub fn wait_for_returns(&self) -> bool {
-        self.returns.wait()
+    /// Waits until the memory is there that is on its way back to the next layer, but not longer than this. Returns
+    /// whether there was any, and all of it is there.
+    pub fn wait_for_returns(&self, longest: Duration) -> bool {
+        self.returns.wait_at_most(longest)
     }
 
     /// Takes the policy out, when no work is under way that its books do not know of yet. `None` if it was taken already.
@@ -147,7 +149,7 @@ enum Step<'a> {
 
 /// A block for the request. `got` is called with it before anybody else can use the policy.
 ///
-/// Waits for nothing. If the answer is out of memory, the caller waits, gives idle memory back, and tries once more.
+/// Waits for nothing. If the answer is out of memory, the caller may wait, give idle memory back, and try once more.
 pub fn serve(
     holder: &impl Holder,
     memory: &dyn DeviceMemory,

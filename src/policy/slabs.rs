@@ -84,7 +84,7 @@ impl ArenaPolicy for Subpool {
         }
         match pieces.is_empty() {
             true => Vec::new(),
-            false => vec![Work::Return(Return { pieces })],
+            false => vec![Work::Return(Return::of(pieces))],
         }
     }
 }

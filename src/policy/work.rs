@@ -203,6 +203,8 @@ impl Obtain {
 #[derive(Debug)]
 pub struct Return {
     pub(crate) pieces: Vec<Piece>,
+    /// Whether they are kept if the next layer would have to wait.
+    pub(crate) waits_for_nothing: bool,
 }
 
 #[derive(Debug)]
@@ -215,7 +217,26 @@ pub(crate) struct Piece {
 }
 
 impl Return {
+    pub(crate) fn of(pieces: Vec<Piece>) -> Self {
+        Return {
+            pieces,
+            waits_for_nothing: false,
+        }
+    }
+
+    /// For a request that the next layer may still have memory for: the work that it would wait for may wait for the
+    /// caller.
+    pub(crate) fn without_wait(self) -> Self {
+        Return {
+            waits_for_nothing: true,
+            ..self
+        }
+    }
+
     fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        if self.waits_for_nothing && !memory.has_no_work() {
+            return;
+        }
         for piece in &mut self.pieces {
             // Giving memory back waits for the device, which an open stream capture does not allow.
             piece.is_gone = !memory.is_capturing() && memory.free(piece.address, piece.size).is_ok();

@@ -90,7 +90,7 @@ fn a_driver_that_maps_no_handle_twice_gets_no_aliases() {
         &[("SIMGPU_ALIASES", "0")],
         "stitch_of_handles",
         &[AUTO_GROWTH],
-        "never moves it",
+        "without stitches",
     );
 }
 

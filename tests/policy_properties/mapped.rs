@@ -133,29 +133,6 @@ fn a_job_that_repeats_itself_settles() {
 }
 
 #[test]
-fn what_is_pinned_stays_mapped_after_its_block_is_freed() {
-    let mut run = growing();
-    for step in two_halves().into_iter().chain([Step::AllocateOn(2 << 20, 0)]) {
-        run.take(step);
-    }
-    let stitched = run.live.last().expect("a block in a stitch").address;
-    assert!(run.policy.pin(stitched + 5000));
-    assert!(run.policy.pin(stitched));
-    while !run.live.is_empty() {
-        run.take(Step::Free(0));
-    }
-    run.wait();
-    run.release_idle();
-    assert_eq!(run.model.physical.borrow().len(), 2, "the handles behind the block");
-    assert_eq!(run.model.mappings.borrow().len(), 4, "at home and in the stitch");
-    run.policy.unpin(stitched);
-    run.release_idle();
-    assert_eq!(run.model.physical.borrow().len(), 2, "pinned twice");
-    run.policy.unpin(stitched);
-    run.end();
-}
-
-#[test]
 fn a_stitch_that_is_neither_accessible_nor_unmapped_stays_accounted_for() {
     for fault_after in 1..6 {
         let mut run = growing();

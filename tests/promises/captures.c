@@ -5,6 +5,7 @@
  *   captures often    the same with many short captures, each of which begins at any point of a free
  *   captures own      the thread that captures in relaxed mode allocates and frees by itself
  *   captures again    a capture into a graph that exists, and into the nodes of one, while other threads free
+ *   captures missed   captures that begin and end by functions which passed no other library; a policy breaks at most one
  *   captures cig      a capture into a command list of a graphics client
  *   captures flight   blocks are freed and allocated while CUDA graphs are in flight */
 #include "promises.h"
@@ -259,10 +260,35 @@ static void flight(void)
     THAT(simgpu_hazards() == 0);
 }
 
+/* ---- missed */
+
+static void missed(void)
+{
+    CUresult (*begin)(CUstream, int) = (CUresult (*)(CUstream, int))simgpu_function("cuStreamBeginCapture", 10010);
+    CUresult (*end)(CUstream, CUgraph *) = (CUresult (*)(CUstream, CUgraph *))simgpu_function("cuStreamEndCapture", 10000);
+    CUstream captured = new_stream(NON_BLOCKING), worker = new_stream(NON_BLOCKING);
+    THAT(begin && end);
+    int broken = 0;
+    for (int round = 0; round < 10; round++) {
+        CUdeviceptr block = allocate(SIZE);
+        CUgraph graph;
+        DO(cuMemsetD8Async(block, 1, SIZE, worker));
+        DO(begin(captured, CU_STREAM_CAPTURE_MODE_RELAXED));
+        release(block);
+        release(allocate(SIZE / 2));
+        CUresult result = ANSWER(end(captured, &graph));
+        THAT(!result || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        broken += result != CUDA_SUCCESS;
+        DO(cuStreamSynchronize(worker));
+    }
+    THAT(broken <= has_policy());
+    THAT(simgpu_hazards() == 0);
+}
+
 int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"begin", begin_capture}, {"beside", beside}, {"often", often}, {"own", by_itself},
-                                          {"again", again},         {"cig", cig},       {"flight", flight}};
+                                          {"again", again},         {"cig", cig},       {"flight", flight}, {"missed", missed}};
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

@@ -4,6 +4,8 @@
  *   latch grow DRIVER_CALL    the held thread allocates more than the policy holds
  *   latch trim DRIVER_CALL    the held thread gives idle memory back to the driver
  *   latch ask DRIVER_CALL     the held thread allocates; the others only ask and free
+ *   latch export DRIVER_CALL  the held thread shares a block with other processes; one was shared before
+ *   latch free DRIVER_CALL    several threads are held in frees at the same time; others only ask
  *
  * Prints "held" if the thread was held in the call. Without a latch or without the library no thread is held, and the
  * scene ends all the same. */
@@ -58,6 +60,32 @@ static void *trims(void *unused)
     return unused;
 }
 
+static void *frees(void *block)
+{
+    DO(cuCtxSetCurrent(context));
+    release((CUdeviceptr)(uintptr_t)block);
+    held_thread_is_done = true;
+    return NULL;
+}
+
+static CUdeviceptr shared_by_held;
+
+static void share(CUdeviceptr block)
+{
+    CUipcMemHandle handle;
+    const char *before = enter(HERE("cuIpcGetMemHandle"));
+    cuIpcGetMemHandle(&handle, block);
+    enter(before);
+}
+
+static void *shares(void *unused)
+{
+    DO(cuCtxSetCurrent(context));
+    share(shared_by_held);
+    held_thread_is_done = true;
+    return unused;
+}
+
 static void questions(CUdeviceptr address, size_t size)
 {
     CUdeviceptr base;
@@ -90,7 +118,7 @@ static void *hits(void *data)
         if (!worker->only_asks) release(allocate(64 * KIB * (size_t)(1 + i % 4)));
         if (i % 100 == 0) questions(worker->block, MIB);
     }
-    release(worker->idle);
+    if (worker->idle) release(worker->idle);
     return NULL;
 }
 
@@ -116,6 +144,8 @@ static void hold(void *(*held)(void *), bool only_ask)
     /* More than a policy sets aside for each of the threads. */
     CUdeviceptr idle = allocate(256 * MIB);
     release(idle);
+    shared_by_held = workers[0].block;
+    if (held == shares) share(workers[1].block);
     close_latch();
     pthread_create(&thread, NULL, held, NULL);
     while (access(file("waiting"), F_OK) && !held_thread_is_done) usleep(1000);
@@ -130,6 +160,28 @@ static void hold(void *(*held)(void *), bool only_ask)
     for (int i = 0; i < THREADS; i++) release(workers[i].block);
 }
 
+/* All frees reach the driver although none of its calls has returned. */
+static void hold_frees(void)
+{
+    pthread_t threads[THREADS], asks;
+    uintptr_t blocks[THREADS];
+    open_latch();
+    struct worker worker = {.only_asks = true, .block = allocate(MIB), .idle = 0};
+    for (int i = 0; i < THREADS; i++) blocks[i] = allocate(MIB);
+    close_latch();
+    uint64_t before = simgpu_calls(driver_call);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, frees, (void *)blocks[i]);
+    while (!held_thread_is_done && simgpu_calls(driver_call) < before + THREADS) usleep(1000);
+    bool was_held = !held_thread_is_done;
+    pthread_create(&asks, NULL, hits, &worker);
+    join(asks);
+    THAT(!was_held || !held_thread_is_done);
+    open_latch();
+    for (int i = 0; i < THREADS; i++) join(threads[i]);
+    puts(was_held ? "held" : "not held");
+    release(worker.block);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) return fprintf(stderr, "usage: %s SCENE DRIVER_CALL\n", argv[0]), 2;
@@ -138,6 +190,8 @@ int main(int argc, char **argv)
     start_watchdog();
     open_latch();
     open_devices(1);
-    hold(strcmp(argv[1], "trim") ? grows : trims, !strcmp(argv[1], "ask"));
+    if (!strcmp(argv[1], "free")) hold_frees();
+    else if (!strcmp(argv[1], "export")) hold(shares, false);
+    else hold(strcmp(argv[1], "trim") ? grows : trims, !strcmp(argv[1], "ask"));
     return 0;
 }

@@ -5,7 +5,7 @@
 //! locks in another place. Every scene is first run without the library. A scene that does not end there proves nothing,
 //! and is an error of the scene or of the simulator.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, glog};
 
@@ -150,6 +150,11 @@ fn a_capture_survives_the_allocations_and_frees_of_any_thread() {
 }
 
 #[test]
+fn captures_that_the_library_does_not_see_survive_but_for_the_first() {
+    plays(&ALL, "captures", &["missed"]);
+}
+
+#[test]
 fn memory_is_reused_correctly_beside_graphs_in_flight() {
     plays(&ALL, "captures", &["flight"]);
 }
@@ -162,6 +167,25 @@ fn narrow(name: &str) -> Job {
 #[test]
 fn memory_that_may_still_be_in_use_is_waited_for_before_memory_runs_out() {
     play(&ALL, &["exhausted", "helped", "crossed"], narrow);
+}
+
+/// Segments and chunks are given back by a free, which waits; mapped memory by an unmapping, which may wait.
+fn short(name: &str) -> Job {
+    scene("short", name).sim("1GiB", 1).env("SIMGPU_UNMAP_WAITS", "1")
+}
+
+#[test]
+fn memory_may_run_out_while_the_caller_holds_a_lock_that_the_work_wants() {
+    play(&ALL, &["idle", "async", "graph", "queued", "tensors", "lasting"], short);
+}
+
+#[test]
+fn chunks_that_go_back_by_themselves_are_not_waited_for_under_a_lock() {
+    for flag in ["FLAGS_free_idle_chunk", "FLAGS_free_when_no_cache_hit"] {
+        play(&[CHUNKS], &["idle", "async", "queued"], |name| {
+            short(name).env(flag, "true")
+        });
+    }
 }
 
 #[test]
@@ -254,6 +278,10 @@ fn no_call_of_the_driver_holds_up_hits_frees_and_questions_of_other_threads() {
         (AUTO_GROWTH, "trim", "cuMemRelease"),
         (CHUNKS, "grow", "cuMemAlloc"),
         (CHUNKS, "trim", "cuMemFree"),
+        (NAIVE_BEST_FIT, "export", "cuIpcGetMemHandle"),
+        (AUTO_GROWTH, "export", "cuMemExportToShareableHandle"),
+        (NAIVE_BEST_FIT, "free", "cuCtxRecordEvent"),
+        (AUTO_GROWTH, "free", "cuCtxRecordEvent"),
     ];
     let failures = side_by_side(&cases, |(strategy, name, call)| holds(strategy, name, call));
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -278,6 +306,8 @@ fn random_programs_end_and_keep_their_bytes() {
     println!("VRAMSHIM_TEST_SEED={seed}; the programs are {programs:?}");
     play(&ALL, &programs.each_ref().map(String::as_str), |arguments| {
         let arguments: Vec<&str> = arguments.split(' ').collect();
-        program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2)
+        let job = program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2);
+        // A program that hangs ends by itself. The limit is for what nobody thought of.
+        job.limit(Duration::from_secs(120) * (operations / 4000).max(1) as u32)
     });
 }

@@ -7,6 +7,7 @@
  *   copies enabled    the same after peer access is enabled, and after it is disabled
  *   copies captured   copies in a capture
  *   copies nodes      copies that are nodes of a graph
+ *   copies apart      the same, and batches, between devices that cannot be peers: done, or refused without harm
  *   copies enable     prints how often cuMemSetAccess was called, as peers get access to 20 GiB */
 #include "delayed.h"
 
@@ -306,6 +307,44 @@ static void nodes(void)
         }
 }
 
+/* A copy that cannot be made is refused by the call that asks for it, before any work fails. */
+static void done_or_refused(CUresult result)
+{
+    if (result) EXPECT(result, 801);
+}
+
+static void apart(void)
+{
+    open_devices(2);
+    CUdeviceptr to = allocate_on(0, SIZE), from = allocate_on(1, SIZE), second = to;
+    size_t size = SIZE;
+    for (int here = 0; here < 2; here++) {
+        CUgraph graph;
+        CUgraphNode node;
+        CUgraphExec exec;
+        CUDA_MEMCPY3D box = slices(to, from, DEVICE);
+        fill(1, from, (unsigned char)(20 + here));
+        use(here);
+        done_or_refused(cuMemcpyBatchAsync_v2(&second, &from, &size, 1, NULL, NULL, 0, streams[here]));
+        CHECK(cuGraphCreate(&graph, 0));
+        done_or_refused(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &box, contexts[here]));
+        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        CHECK(cuGraphLaunch(exec, streams[here]));
+        finish();
+        use(here);
+        CHECK(cuStreamBeginCapture_v2(streams[here], CU_STREAM_CAPTURE_MODE_RELAXED));
+        done_or_refused(cuMemcpyAsync(to, from, SIZE, streams[here]));
+        CHECK(cuStreamEndCapture(streams[here], &graph));
+        CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        CHECK(cuGraphLaunch(exec, streams[here]));
+        finish();
+        use(here);
+        CHECK(cuMemcpyAsync(to, from, SIZE, streams[here]));
+        finish();
+        holds("copy after refusals", to, (unsigned char)(20 + here), SIZE);
+    }
+}
+
 /* ---- enable */
 
 static void enable(void)
@@ -343,6 +382,6 @@ static void enable(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"enable", enable}};
+    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart}, {"enable", enable}};
     return PLAY(scenes, argc, argv);
 }

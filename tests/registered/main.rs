@@ -65,6 +65,7 @@ fn copies_between_devices_need_no_peer_access() {
 fn copies_between_devices_that_cannot_be_peers() {
     play(|| program("copies", "all").env("SIMGPU_PEERS", "0"));
     play(|| program("copies", "others").env("SIMGPU_PEERS", "0"));
+    play(|| program("copies", "apart").env("SIMGPU_PEERS", "0"));
 }
 
 #[test]

@@ -222,6 +222,12 @@ impl Job {
         self
     }
 
+    /// The longest time that `run` waits for the end.
+    pub fn limit(mut self, limit: Duration) -> Job {
+        self.limit = limit;
+        self
+    }
+
     pub fn input(mut self, text: &str) -> Job {
         self.input = Some(text.to_owned());
         self

@@ -57,6 +57,8 @@ pub enum Event {
     /// A policy obtained a segment of `size` bytes from the next layer. If `again`, it is a stitch: memory of segments
     /// that is mapped here again, so that it counts nothing.
     SegmentAlloc { address: u64, size: u64, again: bool },
+    /// The bytes of a stitch at `address` are those at `home`, which lie in a segment.
+    StitchPart { address: u64, size: u64, home: u64 },
     /// A policy gave `size` bytes back to the next layer: a whole segment, or any part of the memory that the policy
     /// had mapped. If `again`, it unmapped a stitch. If `context_gone`, the memory was freed because its context was
     /// destroyed.
@@ -146,6 +148,7 @@ const CONTEXT_DESTROYED: u8 = 8;
 const MAP: u8 = 9;
 const UNMAP: u8 = 10;
 const MEASURED: u8 = 11;
+const STITCH_PART: u8 = 12;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -232,6 +235,11 @@ impl Event {
             Event::SegmentAlloc { address, size, again } => RawRecord {
                 kind: SEGMENT_ALLOC,
                 flags: flag(again, AGAIN),
+                ..segment_record(blank, address, size)
+            },
+            Event::StitchPart { address, size, home } => RawRecord {
+                kind: STITCH_PART,
+                detail: home,
                 ..segment_record(blank, address, size)
             },
             Event::SegmentFree {
@@ -433,6 +441,11 @@ impl RawRecord {
                 address: self.address,
                 size: self.size,
                 again: has(AGAIN),
+            },
+            STITCH_PART => Event::StitchPart {
+                address: self.address,
+                size: self.size,
+                home: self.detail,
             },
             SEGMENT_FREE => Event::SegmentFree {
                 address: self.address,

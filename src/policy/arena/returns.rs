@@ -48,6 +48,12 @@ impl Arena {
         self.due.push(piece);
     }
 
+    /// Whether one of the segments with these first addresses is idle.
+    pub fn has_idle_of(&self, is_one: impl Fn(u64) -> bool) -> bool {
+        let mut firsts = self.blocks.first_blocks();
+        firsts.any(|first| is_one(self.blocks.address(first)) && self.is_idle_segment(first))
+    }
+
     /// Takes every idle segment out, to be given back.
     pub fn release_idle(&mut self) -> Option<Return> {
         self.release_idle_of(|_| true)
@@ -59,7 +65,7 @@ impl Arena {
         let firsts: Vec<Id> = firsts.filter(|&first| is_one(self.blocks.address(first))).collect();
         let pieces = firsts.into_iter().filter_map(|first| self.take_segment_out(first));
         let pieces: Vec<Piece> = pieces.collect();
-        (!pieces.is_empty()).then_some(Return { pieces })
+        (!pieces.is_empty()).then(|| Return::of(pieces))
     }
 
     pub(super) fn due_return(&mut self, with_wait: bool) -> Option<Return> {
@@ -68,7 +74,7 @@ impl Arena {
             false => &mut self.due,
         };
         let pieces = std::mem::take(due);
-        (!pieces.is_empty()).then_some(Return { pieces })
+        (!pieces.is_empty()).then(|| Return::of(pieces))
     }
 
     /// The next layer took the memory, or did not.

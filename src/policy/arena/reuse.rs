@@ -145,7 +145,7 @@ impl Arena {
         best.map(|(_, id)| id)
     }
 
-    /// Whether this is a free block that may be used, unmapped or moved now.
+    /// Whether this is a free block that may be used or unmapped now.
     pub fn is_clean(&self, id: Id) -> bool {
         self.is_free(id, BatchId::CLEAN)
     }

@@ -46,7 +46,7 @@ impl ArenaPolicy for Chunks {
         if self.rules.release_before_growth && !request.capturing && !request.has_given_back {
             request.has_given_back = true;
             if let Some(idle) = arena.release_idle() {
-                return Ok(Work::Return(idle));
+                return Ok(Work::Return(idle.without_wait()));
             }
         }
         let size = request.rounded();

@@ -187,6 +187,11 @@ impl NewStitch {
         memory.allow_access(self.address, at - self.address)?;
         self.is_usable = true;
         memory.mapped(self.address, at - self.address, true);
+        let mut at = self.address;
+        for (part, _) in &self.parts {
+            memory.is_part(at, part.bytes, part.home);
+            at += part.bytes;
+        }
         Ok(())
     }
 

@@ -1,7 +1,5 @@
 //! The memory that `auto_growth` maps itself.
 
-use std::collections::BTreeMap;
-
 use super::handles::Handles;
 use super::space::Space;
 use super::stitches::Stitches;
@@ -15,15 +13,6 @@ pub(super) const LARGEST_RANGE: u64 = 1 << 40;
 /// Handles are multiples of at most this part of the device's memory, whatever size was set: a rest that is less cannot
 /// be used.
 const LEAST_GRANULES_PER_DEVICE: u64 = 16;
-
-/// What is kept mapped.
-#[derive(Default)]
-struct Pin {
-    times: u32,
-    /// First addresses of the handles at home.
-    homes: Vec<u64>,
-    stitch: Option<u64>,
-}
 
 pub struct Memory {
     /// Handles are multiples of so many bytes.
@@ -43,8 +32,6 @@ pub struct Memory {
     /// How many stitches could not be made, one after the other; counted until the first is made.
     pub(super) stitch_failures: u32,
     pub(super) has_stitched: bool,
-    /// By the first address of a block that was pinned when it was live.
-    pins: BTreeMap<u64, Pin>,
     /// Whether the next growth must do without a stitch, because one has just failed.
     pub(super) skips_stitch: bool,
 }
@@ -64,7 +51,6 @@ impl Memory {
             may_stitch: mapping == Mapping::Free,
             stitch_failures: 0,
             has_stitched: false,
-            pins: BTreeMap::new(),
             skips_stitch: false,
         }
     }
@@ -74,58 +60,27 @@ impl Memory {
         self.homes.iter().any(|&(start, _)| start == address)
     }
 
-    /// The handles behind a live block, with the addresses at home that it covers, and its stitch.
-    fn behind(&self, block: &Block) -> (Option<u64>, Vec<(u64, u64)>) {
-        if let Some((stitch, parts)) = self.stitches.behind(block) {
-            let parts = parts.into_iter().map(|(part, range)| (part.home, range.start));
-            return (Some(stitch), parts.collect());
+    /// The handles behind a live block, with the addresses at home that it covers.
+    fn behind(&self, block: &Block) -> Vec<(u64, u64)> {
+        if let Some((_, parts)) = self.stitches.behind(block) {
+            return parts
+                .into_iter()
+                .map(|(part, range)| (part.home, range.start))
+                .collect();
         }
         let range = block.address..block.address + block.allocated;
         let handles = self.handles.in_range(range.clone());
-        let parts = handles.map(|(home, _)| (home, home.max(range.start)));
-        (None, parts.collect())
+        handles.map(|(home, _)| (home, home.max(range.start))).collect()
     }
 
     pub fn backing(&self, block: &Block) -> Option<Backing> {
-        let (_, parts) = self.behind(block);
+        let parts = self.behind(block);
         let &(first, start) = parts.first()?;
         let handles = parts.iter().filter_map(|(home, _)| self.handles.by_home.get(home));
         Some(Backing::Handles {
             offset: start - first,
             handles: handles.map(|handle| (handle.name, handle.bytes)).collect(),
         })
-    }
-
-    // ---- pins
-
-    /// Keeps what is behind a live block mapped, also after it is freed.
-    pub fn pin(&mut self, block: &Block) {
-        let pin = self.pins.entry(block.address).or_default();
-        pin.times += 1;
-        if pin.times > 1 {
-            return;
-        }
-        let (stitch, parts) = self.behind(block);
-        let homes: Vec<u64> = parts.into_iter().map(|(home, _)| home).collect();
-        homes.iter().for_each(|&home| self.handles.hold(home));
-        if let Some(stitch) = stitch.and_then(|number| self.stitches.remembered.get_mut(&number)) {
-            stitch.holds += 1;
-        }
-        let times = 1;
-        self.pins.insert(block.address, Pin { times, homes, stitch });
-    }
-
-    pub fn unpin(&mut self, address: u64) {
-        let Some(pin) = self.pins.get_mut(&address) else { return };
-        pin.times -= 1;
-        if pin.times > 0 {
-            return;
-        }
-        let Some(pin) = self.pins.remove(&address) else { return };
-        pin.homes.iter().for_each(|&home| self.handles.let_go(home));
-        if let Some(stitch) = pin.stitch.and_then(|number| self.stitches.remembered.get_mut(&number)) {
-            stitch.holds -= 1;
-        }
     }
 
     pub fn virtual_memory(&self) -> VirtualMemory {

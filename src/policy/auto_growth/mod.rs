@@ -158,6 +158,12 @@ impl ArenaPolicy for AutoGrowth {
         self.memory.is_none() && self.chunks.is_given_back(segment)
     }
 
+    fn has_idle(&self, arena: &Arena) -> bool {
+        let memory = self.memory.as_ref();
+        let is_home = |address: u64| memory.is_some_and(|memory| memory.is_home(address));
+        arena.has_idle_of(|address| !is_home(address)) || memory.is_some_and(|memory| memory.has_idle(arena))
+    }
+
     fn release_idle(&mut self, arena: &mut Arena) -> Vec<Work> {
         let is_home = |address: u64| self.memory.as_ref().is_some_and(|memory| memory.is_home(address));
         let chunks = arena.release_idle_of(|address| !is_home(address)).map(Work::Return);
@@ -196,18 +202,6 @@ impl ArenaPolicy for AutoGrowth {
 
     fn handles_behind(&self, block: &Block) -> Option<Backing> {
         self.memory.as_ref()?.backing(block)
-    }
-
-    fn pin(&mut self, block: &Block) {
-        if let Some(memory) = &mut self.memory {
-            memory.pin(block);
-        }
-    }
-
-    fn unpin(&mut self, address: u64) {
-        if let Some(memory) = &mut self.memory {
-            memory.unpin(address);
-        }
     }
 
     fn virtual_memory(&self) -> VirtualMemory {

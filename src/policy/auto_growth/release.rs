@@ -37,6 +37,13 @@ impl Memory {
         leaving
     }
 
+    /// Whether a handle holds no live block.
+    pub fn has_idle(&self, arena: &Arena) -> bool {
+        let mut handles = self.handles.by_home.iter();
+        !self.handles.left.is_empty()
+            || handles.any(|(&home, handle)| handle.holds == 0 && arena.is_range_clean(&(home..home + handle.bytes)))
+    }
+
     /// Takes the handles out that hold no live block, with the stitches that they are in, to be given back.
     pub fn release_idle(&mut self, arena: &mut Arena) -> Option<Work> {
         let mut stitches = self.stitches.broken(arena);

@@ -28,7 +28,7 @@ pub struct Stitch {
     mapped: usize,
     /// Whether it serves requests: making it may have failed, and not have been undone.
     pub is_usable: bool,
-    /// How many live blocks, works under way and pins need it.
+    /// How many live blocks and works under way need it.
     pub holds: u32,
     /// Whether it is being unmapped, so that it serves nobody.
     pub leaves: bool,

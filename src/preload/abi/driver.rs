@@ -309,19 +309,22 @@ const MEM_ALLOC_NODE: u32 = 10;
 ///
 /// # Safety
 /// `parameters` is null or readable.
-unsafe fn node_is_added(call: &Call, parameters: *const c_void) {
+unsafe fn node_is_added(call: &Call, parameters: *const c_void) -> CudaResult {
     if parameters.is_null() {
-        return;
+        return Ok(());
     }
     // SAFETY: readable by contract. The type is the first field, and the parameters of that type begin at byte 16.
     unsafe {
         match parameters.cast::<u32>().read() {
-            MEM_ALLOC_NODE => call.graph_allocates(),
+            MEM_ALLOC_NODE => {
+                call.graph_allocates();
+                Ok(())
+            }
             MEMCPY_NODE if copies::are_watched() => {
                 let node: &MemcpyNode = &*parameters.byte_add(16).cast();
-                call.copy_node(Some(&node.copy), node.context);
+                call.copy_node(Some(&node.copy), node.context)
             }
-            _ => {}
+            _ => Ok(()),
         }
     }
 }
@@ -338,24 +341,21 @@ export! {
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void
     ) enter(cuGraphAddMemAllocNode) |call, below| {
         // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) };
-        below()
+        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
     cuGraphAddNode_v2(
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
         parameters: *mut c_void
     ) enter(cuGraphAddMemAllocNode) |call, below| {
         // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) };
-        below()
+        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
     cuGraphAddNode_v3(
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
         parameters: *mut c_void
     ) enter(cuGraphAddMemAllocNode) |call, below| {
         // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) };
-        below()
+        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
     };
     cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
         call.graph_launched(below)

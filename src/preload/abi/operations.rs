@@ -102,20 +102,20 @@ operations! {
         call.end_synchronous(&[to], true, below())
     };
     cuMemcpyDtoA_v2(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], LEGACY);
-        call.end_synchronous(&[from], false, below())
+        let copied = call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], LEGACY).and_then(|()| below());
+        call.end_synchronous(&[from], false, copied)
     };
     cuMemcpyDtoA_v2_ptds(to: CUarray, offset: usize, from: CUdeviceptr, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], OF_THREAD);
-        call.end_synchronous(&[from], true, below())
+        let copied = call.copy_without_peer_form([Place::Array(to as u64), Place::Address(from)], OF_THREAD).and_then(|()| below());
+        call.end_synchronous(&[from], true, copied)
     };
     cuMemcpyAtoD_v2(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], LEGACY);
-        call.end_synchronous(&[to], false, below())
+        let copied = call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], LEGACY).and_then(|()| below());
+        call.end_synchronous(&[to], false, copied)
     };
     cuMemcpyAtoD_v2_ptds(to: CUdeviceptr, from: CUarray, offset: usize, size: usize) |call, below| {
-        call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], OF_THREAD);
-        call.end_synchronous(&[to], true, below())
+        let copied = call.copy_without_peer_form([Place::Address(to), Place::Array(from as u64)], OF_THREAD).and_then(|()| below());
+        call.end_synchronous(&[to], true, copied)
     };
     cuMemcpyPeer(to: CUdeviceptr, context: CUcontext, from: CUdeviceptr, other: CUcontext, size: usize)
     |call, below| call.end_synchronous(&[to, from], false, below());
@@ -169,15 +169,20 @@ operations! {
 // ---- batches and graphs ---------------------------------------------------------------------------------------------
 
 /// The ends of each copy of a batch.
-fn each_of(to: *const CUdeviceptr, from: *const CUdeviceptr, count: usize, visit: impl Fn([Place; 2])) {
+fn each_of(
+    to: *const CUdeviceptr,
+    from: *const CUdeviceptr,
+    count: usize,
+    visit: impl Fn([Place; 2]) -> CudaResult,
+) -> CudaResult {
     if to.is_null() || from.is_null() {
-        return;
+        return Ok(());
     }
-    for index in 0..count {
+    (0..count).try_for_each(|index| {
         // SAFETY: both arrays have `count` elements by the contract of the functions that this is called from.
         let (to, from) = unsafe { (*to.add(index), *from.add(index)) };
-        visit([Place::Address(to), Place::Address(from)]);
-    }
+        visit([Place::Address(to), Place::Address(from)])
+    })
 }
 
 operations! {
@@ -185,48 +190,41 @@ operations! {
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false)));
-        below()
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below())
     };
     cuMemcpyBatchAsync_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, failed: *mut usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true)));
-        below()
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below())
     };
     cuMemcpyBatchAsync_v2(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false)));
-        below()
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below())
     };
     cuMemcpyBatchAsync_v2_ptsz(
         to: *mut CUdeviceptr, from: *mut CUdeviceptr, sizes: *mut usize, count: usize, attributes: *mut c_void,
         indices: *mut usize, attribute_count: usize, stream: CUstream
     ) |call, below| {
-        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true)));
-        below()
+        each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below())
     };
     cuGraphAddMemcpyNode(
         out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, copy: *const Copy3d,
         context: CUcontext
     ) |call, below| {
         // SAFETY: null or readable by the function's contract.
-        call.copy_node(unsafe { copy.as_ref() }, context);
-        below()
+        call.copy_node(unsafe { copy.as_ref() }, context).and_then(|()| below())
     };
     cuGraphMemcpyNodeSetParams(node: CUgraphNode, copy: *const Copy3d) |call, below| {
         // SAFETY: as above.
-        call.copy_node(unsafe { copy.as_ref() }, std::ptr::null_mut());
-        below()
+        call.copy_node(unsafe { copy.as_ref() }, std::ptr::null_mut()).and_then(|()| below())
     };
     cuGraphExecMemcpyNodeSetParams(graph: CUgraphExec, node: CUgraphNode, copy: *const Copy3d, context: CUcontext)
     |call, below| {
         // SAFETY: as above.
-        call.copy_node(unsafe { copy.as_ref() }, context);
-        below()
+        call.copy_node(unsafe { copy.as_ref() }, context).and_then(|()| below())
     };
 }
 

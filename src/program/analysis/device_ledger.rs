@@ -9,7 +9,7 @@ use base::cuda::HOST_DEVICE;
 
 use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
-use super::space::Space;
+use super::space::{Contradiction, Space};
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +94,10 @@ pub struct DeviceLedger {
     pub stitched: u64,
     /// The free ranges of stitches. Their memory is that of segments.
     pub stitch_space: Space,
+    /// The bytes of each part of a stitch, and where they lie in a segment, by the part's address.
+    parts: BTreeMap<u64, (u64, u64)>,
+    /// Bytes of blocks in stitches whose parts are not known, because the journal is older than these records.
+    unplaced: u64,
     pub failures: u64,
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
@@ -132,23 +136,78 @@ impl DeviceLedger {
         }
     }
 
-    /// Which bytes of the segments a block in a stitch takes is not known, only how many. So the largest free range can be
-    /// too large while such blocks are live.
+    /// In older journals it is not known which bytes of the segments a block in a stitch takes, only how many. The largest
+    /// free range can then be too large.
     pub fn free(&self) -> Free {
-        let in_stitches = self.stitched.saturating_sub(self.stitch_space.free());
-        let bytes = self.space.free().saturating_sub(in_stitches);
+        let bytes = self.space.free().saturating_sub(self.unplaced);
         Free {
             bytes,
             largest: self.space.largest().min(bytes),
         }
     }
 
-    /// The space that has this address, if any does.
-    pub(super) fn space_of(&mut self, address: u64) -> &mut Space {
-        match self.stitch_space.holds(address) {
-            true => &mut self.stitch_space,
-            false => &mut self.space,
+    /// Whether the address lies in a policy's memory.
+    pub(super) fn holds(&self, address: u64) -> bool {
+        self.space.holds(address) || self.stitch_space.holds(address)
+    }
+
+    /// Takes a block out of the free memory that it lies in.
+    pub(super) fn occupy(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
+        if !self.stitch_space.holds(address) {
+            return self.space.occupy(address, length);
         }
+        self.stitch_space.occupy(address, length)?;
+        match self.homes(address, length) {
+            Some(homes) => homes
+                .into_iter()
+                .try_for_each(|(home, bytes)| self.space.occupy(home, bytes)),
+            None => {
+                self.unplaced = self.unplaced.saturating_add(length);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes an occupied block free.
+    pub(super) fn release(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
+        if !self.stitch_space.holds(address) {
+            return self.space.release(address, length);
+        }
+        self.stitch_space.release(address, length)?;
+        match self.homes(address, length) {
+            Some(homes) => homes
+                .into_iter()
+                .try_for_each(|(home, bytes)| self.space.release(home, bytes)),
+            None => {
+                self.unplaced = self.unplaced.saturating_sub(length);
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the bytes of a range in a stitch lie in segments: addresses and lengths. `None` if that is not known.
+    fn homes(&self, address: u64, length: u64) -> Option<Vec<(u64, u64)>> {
+        let (mut at, end) = (address, address.checked_add(length)?);
+        let mut homes = Vec::new();
+        while at < end {
+            let (&part, &(bytes, home)) = self.parts.range(..=at).next_back()?;
+            let skip = at - part;
+            let here = bytes.checked_sub(skip).filter(|&left| left > 0)?.min(end - at);
+            homes.push((home.checked_add(skip)?, here));
+            at += here;
+        }
+        Some(homes)
+    }
+
+    pub(super) fn add_part(&mut self, address: u64, size: u64, home: u64) {
+        self.parts.insert(address, (size, home));
+    }
+
+    /// Removes the stitches in this range. Returns how many of its bytes lay in stitches.
+    pub(super) fn remove_stitch(&mut self, address: u64, size: u64) -> u64 {
+        let end = address.saturating_add(size);
+        self.parts.retain(|part, _| !(address..end).contains(part));
+        self.stitch_space.remove_segment(address, size)
     }
 
     /// Updates `slack` when memory for one allocation was obtained from the next layer (`comes` is true) or given back.

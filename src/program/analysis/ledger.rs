@@ -104,6 +104,7 @@ impl Ledger {
                 self.failed(device, record, segment.unwrap_or(0), result, false);
             }
             Event::SegmentAlloc { address, size, again } => self.segment_obtained(device, address, size, again),
+            Event::StitchPart { address, size, home } => self.device(device).add_part(address, size, home),
             Event::SegmentFree {
                 address, size, again, ..
             } => self.segment_returned(device, address, size, again),
@@ -167,11 +168,10 @@ impl Ledger {
             tid: record.tid,
             stream: allocation.stream,
             time_ns: record.time_ns,
-            in_segment: may_lie_in_segment && self.device(device).space_of(address).holds(address),
+            in_segment: may_lie_in_segment && self.device(device).holds(address),
         };
         let overlaps = if live.in_segment {
-            let space = self.device(device).space_of(address);
-            space.occupy(address, live.allocated).is_err()
+            self.device(device).occupy(address, live.allocated).is_err()
         } else {
             key.0 == NameSpace::Address && self.overlaps_another(&live)
         };
@@ -210,7 +210,7 @@ impl Ledger {
         if live.in_segment {
             // `release` fails only if the segment was returned before the block, which happens if a context is
             // destroyed.
-            let _ = device.space_of(live.address).release(live.address, live.allocated);
+            let _ = device.release(live.address, live.allocated);
         }
         if let Some(sizes) = self.size_class(live) {
             sizes.live = sizes.live.saturating_sub(1);
@@ -267,7 +267,7 @@ impl Ledger {
     fn segment_returned(&mut self, device: i16, address: u64, size: u64, again: bool) {
         let ledger = self.device(device);
         if again {
-            let removed = ledger.stitch_space.remove_segment(address, size);
+            let removed = ledger.remove_stitch(address, size);
             ledger.stitched = ledger.stitched.saturating_sub(removed);
             self.anomalies.segment += u64::from(removed != size);
             return;

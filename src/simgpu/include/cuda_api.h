@@ -286,6 +286,8 @@ int simgpu_write_truth(const char *path);
 /* The bytes of a device that all processes of the simulated host have taken. The number counts all devices, also those
  * that are not visible. */
 uint64_t simgpu_used(int physical);
+/* The function that cuGetProcAddress finds, by a way that no other library sees. */
+void *simgpu_function(const char *name, int version);
 /* Only with SIMGPU_DELAYED=1. simgpu_hazard: number of pending operations that touch any byte of a range.
  * simgpu_unordered: the same without those that the stream's next operation comes after.
  * simgpu_hazards: number of frees and unmaps of memory that pending work, not ordered before them, still touched.

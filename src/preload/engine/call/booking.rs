@@ -1,5 +1,6 @@
 //! Enters allocations and frees into ledger, account and journal, whichever family of functions they come from.
 
+use crate::engine::pools::patience::Patience;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
@@ -34,7 +35,7 @@ impl Engine {
         }
         limits
             .grant(device, bytes)
-            .or_else(|refusal| match self.pools.make_room(device) {
+            .or_else(|refusal| match self.pools.make_room(device, Patience::Bounded) {
                 true => limits.grant(device, bytes),
                 false => Err(refusal),
             })
@@ -85,7 +86,7 @@ impl Call {
         };
         let mut result = ask();
         if result == Err(DriverError::OUT_OF_MEMORY)
-            && location.is_some_and(|location| self.engine.pools.make_room(location.device))
+            && location.is_some_and(|location| self.engine.pools.make_room(location.device, Patience::Bounded))
         {
             result = ask();
         }

@@ -20,7 +20,7 @@ use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::location::Location;
 use crate::engine::state::operations;
 use crate::next::{self, CUcontext, CUstream, Copy3d, Side};
-use base::cuda::{CudaResult, STREAM_PER_THREAD, check};
+use base::cuda::{CudaResult, DriverError, STREAM_PER_THREAD, check};
 
 /// Whether the hooks of copies and fills must enter the engine.
 pub fn are_watched() -> bool {
@@ -94,10 +94,9 @@ impl Call {
         peer: impl FnOnce(CUcontext, CUcontext) -> CudaResult,
     ) -> CudaResult {
         let result = match self.crossing([Place::Address(to), Place::Address(from)], order) {
-            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
-                peer(ends[0].context(), ends[1].context())
-            }
-            _ => below(),
+            Some((device, ends)) if order.is_captured() => self.give_access(device, ends).and_then(|()| below()),
+            Some((_, ends)) => peer(ends[0].context(), ends[1].context()),
+            None => below(),
         };
         self.end_copy(&[to, from], order, result)
     }
@@ -112,12 +111,13 @@ impl Call {
     ) -> CudaResult {
         let Some(mut copy) = copy else { return below() };
         let result = match places_of(&copy).and_then(|places| self.crossing(places, order)) {
-            Some((device, ends)) if !self.is_made_possible_in_graph(order, device, ends) => {
+            Some((device, ends)) if order.is_captured() => self.give_access(device, ends).and_then(|()| below()),
+            Some((_, ends)) => {
                 copy.to.between_contexts(ends[0].context());
                 copy.from.between_contexts(ends[1].context());
                 peer(&copy)
             }
-            _ => below(),
+            None => below(),
         };
         self.end_copy(&[copy.to.address(), copy.from.address()], order, result)
     }
@@ -130,21 +130,23 @@ impl Call {
     }
 
     /// A copy between an address and an array, or one copy of a batch, for which there is no form between contexts.
-    pub fn copy_without_peer_form(&self, places: [Place; 2], order: Order) {
-        if let Some((device, ends)) = self.crossing(places, order) {
-            self.give_access(device, ends);
+    pub fn copy_without_peer_form(&self, places: [Place; 2], order: Order) -> CudaResult {
+        match self.crossing(places, order) {
+            Some((device, ends)) => self.give_access(device, ends),
+            None => Ok(()),
         }
     }
 
     /// A copy that becomes a node of a graph, and will run in `context`; null if the call does not tell.
-    pub fn copy_node(&self, copy: Option<&Copy3d>, context: CUcontext) {
+    pub fn copy_node(&self, copy: Option<&Copy3d>, context: CUcontext) -> CudaResult {
         let context = || match context.is_null() {
             true => next::current_context().ok().map(|context| context as u64),
             false => Some(context as u64),
         };
         let ends = copy.and_then(places_of).and_then(|places| self.ends(places, context));
-        if let Some((here, ends)) = ends {
-            self.give_access(here.device, ends);
+        match ends {
+            Some((here, ends)) => self.give_access(here.device, ends),
+            None => Ok(()),
         }
     }
 
@@ -209,29 +211,22 @@ impl Call {
         })
     }
 
-    /// Whether the copy becomes a node of a graph. Then `device`, which will copy, is given access to both ends.
-    fn is_made_possible_in_graph(&self, order: Order, device: i16, ends: [End; 2]) -> bool {
-        let captured = order.is_captured();
-        if captured {
-            self.give_access(device, ends);
-        }
-        captured
-    }
-
-    /// Gives a device access to the mapped memory of the ends.
-    fn give_access(&self, user: i16, ends: [End; 2]) {
+    /// Gives a device access to the mapped memory of the ends. An error if the two cannot be peers: the copy would fail
+    /// while it runs, and break the context.
+    fn give_access(&self, user: i16, ends: [End; 2]) -> CudaResult {
         for end in ends {
             let owner = end.location.device;
             if !end.mapped || owner == user {
                 continue;
             }
-            if next::can_access_peer(i32::from(user), i32::from(owner)) {
-                self.engine.state.peers.note_copies(user, owner);
-                relaxed(|| self.engine.allow_peers(owner));
-            } else {
+            if !next::can_access_peer(i32::from(user), i32::from(owner)) {
                 warn_of_copies(user, owner);
+                return Err(DriverError::NOT_SUPPORTED);
             }
+            self.engine.state.peers.note_copies(user, owner);
+            relaxed(|| self.engine.allow_peers(owner));
         }
+        Ok(())
     }
 }
 
@@ -287,7 +282,7 @@ fn warn_of_copies(user: i16, owner: i16) {
     ONCE.call_once(|| {
         tracing::warn!(
             "a CUDA graph or a batch copies between devices {owner} and {user}, which cannot be peers: memory that \
-             auto_growth maps cannot be copied so; run the job with FLAGS_allocator_strategy=naive_best_fit"
+             auto_growth maps cannot be copied so, and the call answers CUDA error 801; run the job with FLAGS_allocator_strategy=naive_best_fit"
         );
     });
 }

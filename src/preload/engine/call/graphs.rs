@@ -4,6 +4,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::engine::pools::patience::Patience;
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
@@ -95,7 +96,7 @@ impl Call {
         let mut result = launch();
         if result == Err(DriverError::OUT_OF_MEMORY)
             && let Some(location) = Location::current()
-            && self.engine.pools.make_room(location.device)
+            && self.engine.pools.make_room(location.device, Patience::Bounded)
         {
             result = launch();
         }

@@ -3,6 +3,7 @@
 use tracing::warn;
 
 use crate::engine::Engine;
+use crate::engine::pools::patience::LONGEST_WAIT;
 use crate::next;
 use base::cuda::check;
 use base::units::size as in_units;
@@ -51,6 +52,13 @@ impl Engine {
                 ", {} of it free, the largest piece {}",
                 in_units(inside),
                 in_units(largest)
+            );
+        }
+        if inside > 0 && self.pools.has_stuck_work(device) {
+            let longest = LONGEST_WAIT.as_secs();
+            text += &format!(
+                "; the {} cannot be given back or used, because work of the GPU has not ended within {longest} seconds",
+                in_units(inside)
             );
         }
         if self.state.captures.any_open() {

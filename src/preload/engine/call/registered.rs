@@ -1,6 +1,6 @@
 //! Memory that other devices and processes come to know: exports to a file descriptor, SYNC_MEMOPS.
 //!
-//! A block that was registered is pinned until it is freed, so the physical memory behind it stays the same.
+//! The physical memory behind a block stays the same until it is freed, because no policy moves memory.
 //!
 //! SYNC_MEMOPS makes synchronous copies and fills end before they return, so that a network card never sends old bytes
 //! (cuda.h 13.0:14811, ucx#4188). The driver keeps it for a whole allocation, and refuses it for mapped memory

@@ -74,7 +74,7 @@ impl Growth {
 
     /// Records events of all work that may use memory of the pool's context: its own, and that of the contexts that were
     /// ever granted access. `None` while a stream capture is open.
-    fn record_contexts(&self) -> CudaResult<Option<Vec<EventId>>> {
+    pub(super) fn record_contexts(&self) -> CudaResult<Option<Vec<EventId>>> {
         let own = self.pool.location.context;
         let mut events = Vec::new();
         for context in std::iter::once(own).chain(self.pool.state.peers.users_of(own)) {
@@ -149,6 +149,13 @@ impl Growth {
     fn own_event(&self) -> CudaResult<EventId> {
         let kept = self.pool.take_event();
         kept.map_or_else(|| self.in_context(new_event), Ok).map(EventId)
+    }
+
+    /// Whether the work of an event has not ended. An event of a context that is gone, or has an error, is over.
+    pub(super) fn is_pending(&self, event: EventId) -> bool {
+        // SAFETY: the event is live, because events are kept as long as their context.
+        let asked = relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+        asked == Err(DriverError::NOT_READY)
     }
 
     /// Waits for all work that may use memory of the pool's context. No lock may be held. Returns whether all of the work
@@ -332,6 +339,15 @@ impl DeviceMemory for Growth {
         self.pool.state.captures.any_open()
     }
 
+    fn has_no_work(&self) -> bool {
+        let Ok(Some(events)) = self.record_contexts() else {
+            return false;
+        };
+        let is_over = !events.iter().any(|&event| self.is_pending(event));
+        events.into_iter().for_each(|event| self.forget_event(event));
+        is_over
+    }
+
     fn record_event(&self, stream: u64) -> Result<EventId, NoEvent> {
         let record = |place| match place {
             Place::Stream { handle, context } => self.record_stream(handle, context),
@@ -447,6 +463,11 @@ impl DeviceMemory for Growth {
             operations::memory_is_mapped();
         }
         self.gained(address, size, again);
+    }
+
+    fn is_part(&self, address: u64, size: u64, home: u64) {
+        let record = records::stitch_part(self.pool.location.device, address, size, home);
+        self.pool.state.records.write(record);
     }
 
     fn unmapped(&self, address: u64, size: u64, again: bool) {

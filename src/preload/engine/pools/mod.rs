@@ -4,6 +4,7 @@
 //!
 //! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `idle`: the release of
 //!   memory that lies idle
+//! - `patience`: how long a request waits for the GPU before it fails
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
@@ -17,6 +18,7 @@ pub mod contents;
 mod growth;
 mod idle;
 mod pages;
+pub mod patience;
 pub mod pool;
 pub mod registry;
 pub mod requests;

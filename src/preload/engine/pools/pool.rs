@@ -10,6 +10,7 @@ use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::totals::Usage;
 use base::cuda::{CudaResult, DriverError};
 use base::sync::lock;
+use policy::device_memory::EventId;
 use policy::{Policy, Shared};
 
 /// The most subpools of one pool. More threads than that share them.
@@ -30,6 +31,8 @@ pub struct Pool {
     threads_served: AtomicUsize,
     /// Events of the context that are not in use.
     events: Mutex<Vec<u64>>,
+    /// Events of work that was waited for in vain before a request failed.
+    stuck: Mutex<Vec<EventId>>,
     /// Whether the pool has ever mapped memory.
     maps_memory: AtomicBool,
     /// The other devices that have access to all memory that the pool has mapped.
@@ -67,6 +70,7 @@ impl Pool {
             has_subpools: AtomicBool::new(false),
             threads_served: AtomicUsize::new(0),
             events: Mutex::default(),
+            stuck: Mutex::default(),
             maps_memory: AtomicBool::new(false),
             granted: AtomicU32::new(0),
             fault: AtomicI32::new(0),
@@ -142,6 +146,21 @@ impl Pool {
     /// Keeps an event that is not in use any more.
     pub fn keep_event(&self, event: u64) {
         lock(&self.events).push(event);
+    }
+
+    /// The work of these events was waited for in vain.
+    pub(super) fn waited_in_vain(&self, events: Vec<EventId>) {
+        lock(&self.stuck).extend(events);
+    }
+
+    /// Takes the events out whose work was waited for in vain.
+    pub(super) fn take_stuck(&self) -> Vec<EventId> {
+        std::mem::take(&mut lock(&self.stuck))
+    }
+
+    /// Whether work was waited for in vain, and had not ended when that was last looked at.
+    pub fn has_stuck_work(&self) -> bool {
+        !lock(&self.stuck).is_empty()
     }
 
     /// Whether the policy may have mapped memory of this pool. The driver treats that otherwise than what it allocated.

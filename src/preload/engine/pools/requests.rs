@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::Pools;
 use super::growth::Growth;
+use super::patience::{self, Ended, Patience};
 use super::pool::Pool;
 use crate::engine::state::location::Location;
 use base::cuda::{CudaResult, DriverError};
@@ -118,6 +119,11 @@ impl Pool {
         self.change(|policy| policy.end_wait(ticket));
     }
 
+    /// Whether the policy may have memory to give back.
+    fn has_idle(&'static self) -> bool {
+        self.with_policy(|policy| Ok(policy.has_idle())).unwrap_or(false)
+    }
+
     /// Whether the device has so much memory at all.
     fn may_ever_serve(&'static self, size: u64) -> bool {
         let available = Growth::of(self).available();
@@ -168,8 +174,12 @@ impl Pools {
             let result = pool.allocate(request);
             result.map_err(|problem| root.check_fault().err().unwrap_or(problem))
         };
+        let patience = match request.is_patient() {
+            true => Patience::Unbounded,
+            false => Patience::Bounded,
+        };
         let after_release = || {
-            let may_help = self.make_room(root.location.device) || root.has_subpools();
+            let may_help = self.make_room(root.location.device, patience) || root.has_subpools();
             may_help.then(|| from(root))
         };
         let first = if size <= slabs::LARGEST_REQUEST_BYTES {
@@ -255,39 +265,56 @@ impl Pools {
     /// Gives memory of a device without live blocks back to the next layer; returns bytes. Waits for the work that may
     /// use free memory.
     pub fn release_idle(&self, device: i16) -> u64 {
-        self.reclaim(device).given_back
+        self.reclaim(device, Patience::Unbounded).given_back
     }
 
     /// The same for a caller that found no memory. Returns whether there may be some now.
-    pub fn make_room(&self, device: i16) -> bool {
-        let Reclaimed { cleaned, given_back } = self.reclaim(device);
+    pub fn make_room(&self, device: i16, patience: Patience) -> bool {
+        let Reclaimed { cleaned, given_back } = self.reclaim(device, patience);
         // Another thread may be giving memory back, so that this one has not found it.
-        let waited = self
-            .of_device(device)
-            .into_iter()
-            .map(|pool| pool.policy.wait_for_returns());
+        let returned = |pool: &'static Pool| pool.policy.wait_for_returns(patience::LONGEST_WAIT);
+        let waited = self.of_device(device).into_iter().map(returned);
         waited.fold(cleaned || given_back > 0, |may_help, waited| may_help | waited)
     }
 
     /// Waits until the free memory of a device is clean, and gives back what holds no live block. Does nothing while a
     /// capture is open.
-    fn reclaim(&self, device: i16) -> Reclaimed {
+    fn reclaim(&self, device: i16, patience: Patience) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         if self.state.captures.any_open() {
             return reclaimed;
         }
         for root in self.of_device(device) {
-            if let Some(waits) = self.begin_waits(root)
-                && root.wait_for_users() == Ok(true)
-            {
+            let waits = self.begin_waits(root);
+            if waits.is_none() && !root.family().any(Pool::has_idle) {
+                continue;
+            }
+            let ended = match patience {
+                Patience::Bounded => root.wait_briefly(),
+                // Clean memory that goes back is waited for by the next layer alone.
+                Patience::Unbounded if waits.is_none() => Ended::All,
+                Patience::Unbounded if root.wait_for_users() == Ok(true) => Ended::All,
+                Patience::Unbounded => Ended::Nothing,
+            };
+            if ended == Ended::Nothing {
+                continue;
+            }
+            if let Some(waits) = waits {
                 waits.end();
                 reclaimed.cleaned = true;
             }
-            let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
-            // The last is the pool of the context. Only what that gives back reaches the next layer.
-            reclaimed.given_back += root.family().map(release).last().unwrap_or(0);
+            if ended == Ended::All {
+                let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
+                // The last is the pool of the context. Only what that gives back reaches the next layer.
+                reclaimed.given_back += root.family().map(release).last().unwrap_or(0);
+            }
         }
         reclaimed
+    }
+
+    /// Whether memory of a device is kept from requests by work that has not ended.
+    pub fn has_stuck_work(&self, device: i16) -> bool {
+        self.of_device(device).into_iter().any(Pool::has_stuck_work)
     }
 
     /// Begins a wait in each pool of a context that has dirty memory. `None` if there is no such pool.

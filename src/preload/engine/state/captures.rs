@@ -12,6 +12,7 @@ use crate::next::{self, STREAM_PER_THREAD};
 use base::cuda::CudaResult;
 use base::identity::thread_number;
 use base::sync::lock;
+use policy::UnderWay;
 
 /// `CU_STREAM_CAPTURE_STATUS_NONE`
 const NOT_CAPTURING: u32 = 0;
@@ -41,8 +42,12 @@ pub struct Captures {
     open: Mutex<HashMap<StreamKey, Capture>>,
     /// The number of open captures, readable without the lock.
     count: AtomicUsize,
+    /// Calls of the driver that must end before a capture begins.
+    before_captures: UnderWay,
     /// Whether the job has begun a capture at any time.
     ever_used: AtomicBool,
+    /// Whether a capture was open at any time that the library had not seen begin.
+    misses_some: AtomicBool,
     /// Whether the job has created a stream at any time.
     streams_created: AtomicBool,
 }
@@ -112,7 +117,24 @@ impl Captures {
         self.ever_used.load(Ordering::SeqCst)
     }
 
-    /// Notes a capture of this thread. Returns false if the stream was capturing already.
+    /// A capture is open that the library has not seen begin: through a pointer that never passed the library, or by a
+    /// function that it does not know. The event of a context has just broken it (cuda.h 13.0:7013). So none is recorded any
+    /// more: a wait allocates and frees a few bytes, which breaks no capture.
+    pub fn note_missed(&self) {
+        self.mark_used();
+        if !self.misses_some.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                "a stream capture was open that the library had not seen begin, and a free has broken it; from now on frees \
+                 wait without events, so that later captures survive"
+            );
+        }
+    }
+
+    pub fn misses_some(&self) -> bool {
+        self.misses_some.load(Ordering::Relaxed)
+    }
+
+    /// Notes a capture of this thread, which begins next. Returns false if the stream was capturing already.
     pub fn begin(&self, stream: usize) -> bool {
         let context = next::context_of_stream(stream);
         let capture = Capture {
@@ -120,7 +142,13 @@ impl Captures {
             owner: next::owner_of(context),
             thread: thread_number(),
         };
-        self.change(|open| open.insert(stream_key(stream), capture).is_none())
+        self.note(stream_key(stream), capture)
+    }
+
+    fn note(&self, stream: StreamKey, capture: Capture) -> bool {
+        let is_new = self.change(|open| open.insert(stream, capture).is_none());
+        self.before_captures.wait();
+        is_new
     }
 
     /// The stream captures no longer. Returns its capture if one was open.
@@ -148,10 +176,16 @@ impl Captures {
         self.any_open() && Self::thread_has_one(&lock(&self.open))
     }
 
-    /// Runs `work` if no capture is open. None begins meanwhile, so `work` must be short.
+    /// Runs `work`, a short call of the driver, if no capture is open. A capture that begins meanwhile waits for its end;
+    /// nothing else does.
     pub fn while_none_is_open<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let open = lock(&self.open);
-        open.is_empty().then(work)
+        let ticket = {
+            let open = lock(&self.open);
+            open.is_empty().then(|| self.before_captures.begin())?
+        };
+        let result = work();
+        drop(ticket);
+        Some(result)
     }
 
     /// Runs `work` once the captures of other threads have ended. Blocks that were freed during a capture can then be used
@@ -183,5 +217,41 @@ impl Captures {
 
     pub fn any_stream_created(&self) -> bool {
         self.streams_created.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_begins_after_the_call_that_it_would_break_and_no_lock_is_held_meanwhile() {
+        let captures = Captures::default();
+        let capture = Capture {
+            context: 1,
+            owner: 1,
+            thread: 0,
+        };
+        let has_begun = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let done = captures.while_none_is_open(|| {
+                assert!(captures.open.try_lock().is_ok());
+                assert!(
+                    captures.while_none_is_open(|| ()).is_some(),
+                    "two calls at the same time"
+                );
+                scope.spawn(|| {
+                    captures.note((1, 0), capture);
+                    has_begun.store(true, Ordering::SeqCst);
+                });
+                while !captures.any_open() {
+                    std::thread::yield_now();
+                }
+                assert!(captures.while_none_is_open(|| ()).is_none());
+                has_begun.load(Ordering::SeqCst)
+            });
+            assert_eq!(done, Some(false));
+        });
+        assert!(has_begun.into_inner());
     }
 }

@@ -23,16 +23,22 @@ fn is_capture(problem: DriverError) -> bool {
 }
 
 /// Records an event of all work that a context has now. That of a primary context covers its green contexts too (cuda.h
-/// 13.5, `cuCtxRecordEvent`). Returns false, and records nothing, while a stream capture is open.
+/// 13.5, `cuCtxRecordEvent`). Returns false, and records nothing, while a stream capture is open. After a capture was open
+/// that the library had not seen begin, the answer is always `NOT_SUPPORTED`, as without events of contexts.
 pub fn record(captures: &Captures, context: u64, event: u64) -> CudaResult<bool> {
+    if captures.misses_some() {
+        return Err(DriverError::NOT_SUPPORTED);
+    }
     // SAFETY: the context and its event are live.
     let record = || check(unsafe { next::cuCtxRecordEvent(context as CUcontext, event as CUevent) });
     // The event is recorded in an instant, in which no capture begins.
     match captures.while_none_is_open(record) {
         Some(Ok(())) => Ok(true),
         None => Ok(false),
-        // A stream capture is open that the library has not seen begin.
-        Some(Err(problem)) if is_capture(problem) => Ok(false),
+        Some(Err(problem)) if is_capture(problem) => {
+            captures.note_missed();
+            Ok(false)
+        }
         Some(Err(problem)) => Err(problem),
     }
 }

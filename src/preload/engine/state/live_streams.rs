@@ -10,6 +10,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::next::{self, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::cuda::check;
 use base::identity::{thread_id, thread_number};
+use policy::UnderWay;
 
 /// The identity of the legacy default stream of a pool's context, which is never destroyed.
 const DEFAULT_STREAM: u64 = 0;
@@ -59,8 +60,9 @@ struct Lists {
 
 #[derive(Default)]
 pub struct LiveStreams {
-    /// No stream leaves the lists while an event is recorded on it.
     lists: RwLock<Lists>,
+    /// Calls of the driver that name a stream of the lists. Who takes a stream out waits for their end.
+    in_use: UnderWay,
 }
 
 impl LiveStreams {
@@ -129,25 +131,23 @@ impl LiveStreams {
         self.write().known.insert(identity, stream);
     }
 
-    /// Runs `work` with the place for an event of a stream. `None` if the stream was destroyed.
+    /// Runs `work`, a short call of the driver, with the place for an event of a stream. The stream is not destroyed
+    /// meanwhile. `None` if it was destroyed before.
     pub fn with<T>(&self, identity: u64, work: impl FnOnce(Place) -> T) -> Option<T> {
-        let lists = self.read();
-        let place = match identity {
-            DEFAULT_STREAM => Place::LegacyStream,
-            _ => match *lists.known.get(&identity)? {
-                LiveStream { thread, context, .. } if thread != 0 && thread != thread_number() => {
-                    Place::Context(context)
-                }
-                LiveStream { handle, context, .. } => Place::Stream { handle, context },
-            },
+        let (place, ticket) = {
+            let lists = self.read();
+            (lists.place(identity)?, self.in_use.begin())
         };
-        Some(work(place))
+        let result = work(place);
+        drop(ticket);
+        Some(result)
     }
 
     /// The stream with this handle is about to be destroyed.
     pub fn stream_closes(&self, handle: usize) {
         if self.read().known.values().any(|stream| stream.handle == handle) {
             self.write().forget(|stream| stream.handle == handle);
+            self.in_use.wait();
         }
     }
 
@@ -155,6 +155,7 @@ impl LiveStreams {
     pub fn context_gone(&self, context: u64) {
         self.write()
             .forget(|stream| stream.context == context || stream.owner == context);
+        self.in_use.wait();
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Lists> {
@@ -167,6 +168,21 @@ impl LiveStreams {
 }
 
 impl Lists {
+    /// Where an event of a stream can be recorded by the calling thread. `None` if the stream was destroyed.
+    fn place(&self, identity: u64) -> Option<Place> {
+        if identity == DEFAULT_STREAM {
+            return Some(Place::LegacyStream);
+        }
+        let stream = *self.known.get(&identity)?;
+        Some(match stream.thread != 0 && stream.thread != thread_number() {
+            true => Place::Context(stream.context),
+            false => Place::Stream {
+                handle: stream.handle,
+                context: stream.context,
+            },
+        })
+    }
+
     fn forget(&mut self, gone: impl Fn(&LiveStream) -> bool) {
         let known = &mut self.known;
         known.retain(|_, stream| !gone(stream));
@@ -188,6 +204,28 @@ fn has_ended(stream: &LiveStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_lock_is_held_while_an_event_is_recorded_but_the_stream_stays() {
+        let streams = LiveStreams::default();
+        let identity = streams.identity_of_special(STREAM_PER_THREAD, 10, thread_number());
+        let is_gone = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let used = streams.with(identity, |_| {
+                assert!(streams.lists.try_write().is_ok());
+                scope.spawn(|| {
+                    streams.stream_closes(STREAM_PER_THREAD);
+                    is_gone.store(true, std::sync::atomic::Ordering::SeqCst);
+                });
+                while streams.read().known.contains_key(&identity) {
+                    std::thread::yield_now();
+                }
+                is_gone.load(std::sync::atomic::Ordering::SeqCst)
+            });
+            assert_eq!(used, Some(false));
+        });
+        assert!(streams.with(identity, |_| ()).is_none());
+    }
 
     #[test]
     fn the_default_stream_of_a_thread_is_recorded_on_by_that_thread_alone_and_goes_with_it() {

@@ -73,6 +73,11 @@ pub fn segment_obtained(device: i16, address: u64, size: u64, again: bool) -> Ra
     Event::SegmentAlloc { address, size, again }.encode(Api::Policy, device)
 }
 
+/// Which bytes of a segment a part of a stitch has.
+pub fn stitch_part(device: i16, address: u64, size: u64, home: u64) -> RawRecord {
+    Event::StitchPart { address, size, home }.encode(Api::Policy, device)
+}
+
 /// A segment that a pool gave back; `again` if it is a stitch.
 pub fn segment_returned(device: i16, address: u64, size: u64, again: bool, context_gone: bool) -> RawRecord {
     let event = Event::SegmentFree {

@@ -222,6 +222,39 @@ fn a_stitch_counts_nothing_but_its_blocks_do() {
 }
 
 #[test]
+fn a_block_in_a_stitch_takes_the_bytes_of_its_parts() {
+    const MIB: u64 = 1 << 20;
+    let part = |at: u64, size: u64, home: u64| Event::StitchPart {
+        address: at * MIB,
+        size: size * MIB,
+        home: home * MIB,
+    };
+    let mut events = vec![
+        segment_alloc(100 * MIB, 16 * MIB),
+        alloc(Class::Linear, 104 * MIB, 4 * MIB),
+        again(segment_alloc(200 * MIB, 6 * MIB)),
+        part(200, 4, 100),
+        part(204, 2, 108),
+        alloc(Class::Linear, 202 * MIB, 3 * MIB),
+    ];
+    let free_of = |events: &[Event]| {
+        let ledger = replay(events);
+        assert_eq!(ledger.anomalies.total(), 0);
+        let Free { bytes, largest } = ledger.devices[&0].free();
+        (bytes / MIB, largest / MIB)
+    };
+    assert_eq!(free_of(&events), (9, 7), "100 to 102, and 109 to 116");
+    let mut shared = events.clone();
+    shared.push(alloc(Class::Linear, 108 * MIB, MIB));
+    assert_eq!(replay(&shared).anomalies.overlap, 1, "two blocks have the same bytes");
+
+    events.push(free(Class::Linear, 202 * MIB, 3 * MIB));
+    assert_eq!(free_of(&events), (12, 8));
+    events.push(again(segment_free(200 * MIB, 6 * MIB)));
+    assert_eq!(free_of(&events), (12, 8));
+}
+
+#[test]
 fn segments_that_cannot_be_change_nothing_that_is_there() {
     let ledger = replay(&[
         segment_alloc(0x10000, 0x1000),

@@ -144,7 +144,7 @@ fn price(best: &Outcome, now: &Outcome, trace: &Trace) -> String {
     };
     let maps_granules = Strategy::parse(best.name).is_some_and(Strategy::maps_granules);
     let fewer = match maps_granules && ours.driver_calls() > trace.requests.len() as u64 {
-        true => "; larger granules (--chunk 32MiB) take fewer calls and more memory",
+        true => "; larger handles (--chunk 32MiB) take fewer calls and more memory",
         false => "",
     };
     format!(

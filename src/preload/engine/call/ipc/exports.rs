@@ -1,7 +1,7 @@
 //! The exporter's table: which blocks are shared, and how the memory behind them is reached.
 //!
-//! The driver is called to export with the table's lock held. A free of a shared block first takes the block off the
-//! table, so no memory goes away while its descriptors are being made.
+//! The driver is called to export without the table's lock. The free of a block that is being exported waits for that, so
+//! no memory goes away while its descriptors are being made.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,7 +18,7 @@ use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
 use base::identity;
 use base::sync::lock;
-use policy::{Backing, Block};
+use policy::{Backing, Block, UnderWay, UnderWayTicket};
 
 /// How long a process that ends waits for an export that is running.
 const LONGEST_EXPORT_WAIT_MS: u32 = 500;
@@ -28,6 +28,8 @@ pub struct Exports {
     /// Whether a block was ever shared. Until then a free looks no further.
     ever_used: AtomicBool,
     table: Mutex<Table>,
+    /// Calls of the driver that export.
+    running: UnderWay,
     /// Set when the service ends, because the job closed the service's socket.
     service_ended: AtomicBool,
     process_ended: AtomicBool,
@@ -38,6 +40,24 @@ struct Table {
     service: Option<ServiceId>,
     /// By first address of the block.
     blocks: HashMap<u64, Exported>,
+    /// First addresses of the blocks that are being exported.
+    exporting: Vec<u64>,
+}
+
+/// A block is being exported until this is dropped.
+struct Exporting<'a> {
+    exports: &'a Exports,
+    address: u64,
+    _running: UnderWayTicket<'a>,
+}
+
+impl Drop for Exporting<'_> {
+    fn drop(&mut self) {
+        let exporting = &mut lock(&self.exports.table).exporting;
+        if let Some(place) = exporting.iter().position(|&address| address == self.address) {
+            exporting.swap_remove(place);
+        }
+    }
 }
 
 struct Exported {
@@ -82,14 +102,15 @@ impl Exports {
         backing: Backing,
         start_service: impl FnOnce(ServiceId) -> io::Result<()>,
     ) -> Result<Ticket, Refusal> {
-        let mut table = lock(&self.table);
-        let service = self.service(&mut table, start_service)?;
-        let known = table
-            .blocks
-            .get(&block.address)
-            .filter(|known| (known.block, known.context, known.ticket.service) == (block, context, service));
+        self.ever_used.store(true, Ordering::SeqCst);
+        let (service, known, _exporting) = {
+            let mut table = lock(&self.table);
+            let service = self.service(&mut table, start_service)?;
+            let known = table.ticket_of(&block, context, service);
+            (service, known, self.begin(&mut table, block.address))
+        };
         if let Some(known) = known {
-            return Ok(known.ticket);
+            return Ok(known);
         }
         let (offset, memory) = match backing {
             Backing::Segment { address: base, .. } => {
@@ -110,7 +131,6 @@ impl Exports {
             size: block.requested,
             nonce: ticket::random().ok_or_else(no_random)?,
         };
-        self.ever_used.store(true, Ordering::Relaxed);
         let exported = Exported {
             ticket,
             context,
@@ -118,14 +138,37 @@ impl Exports {
             offset,
             memory,
         };
+        let mut table = lock(&self.table);
+        // Another thread may have exported the block meanwhile.
+        if let Some(known) = table.ticket_of(&block, context, service) {
+            return Ok(known);
+        }
         table.blocks.insert(block.address, exported);
         Ok(ticket)
+    }
+
+    fn begin(&self, table: &mut Table, address: u64) -> Exporting<'_> {
+        table.exporting.push(address);
+        Exporting {
+            exports: self,
+            address,
+            _running: self.running.begin(),
+        }
     }
 
     /// The block at `address` is about to be freed, and its ticket becomes invalid.
     #[inline]
     pub fn block_freed(&self, address: u64) {
-        if self.ever_used.load(Ordering::Relaxed) {
+        if !self.ever_used.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_exporting = {
+            let mut table = lock(&self.table);
+            table.blocks.remove(&address);
+            table.exporting.contains(&address)
+        };
+        if is_exporting {
+            self.running.wait();
             lock(&self.table).blocks.remove(&address);
         }
     }
@@ -149,7 +192,7 @@ impl Exports {
         }
         self.process_ended.store(true, Ordering::SeqCst);
         for _ in 0..LONGEST_EXPORT_WAIT_MS {
-            if self.table.try_lock().is_ok() {
+            if !self.running.is_under_way() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -205,25 +248,41 @@ impl Exports {
 
     /// The bytes and descriptors of the next handles from number `from` on.
     pub fn handles(&self, ticket: &Ticket, from: u64) -> CudaResult<(Vec<u64>, Vec<OwnedFd>)> {
-        let table = lock(&self.table);
+        let (handles, context, _exporting) = {
+            let mut table = lock(&self.table);
+            // Asked after the call is known to run, so that the end of the process waits for it or it is not made.
+            let exporting = self.begin(&mut table, ticket.address);
+            let exported = table.blocks.get(&ticket.address);
+            let exported = exported.filter(|exported| exported.ticket == *ticket);
+            match exported.map(|exported| (&exported.memory, exported.context)) {
+                Some((Memory::Handles(handles), context)) => {
+                    let rest = handles.get(from as usize..).unwrap_or_default();
+                    (rest[..rest.len().min(MAX_DESCRIPTORS)].to_vec(), context, exporting)
+                }
+                _ => {
+                    drop(table);
+                    return Err(DriverError::INVALID_VALUE);
+                }
+            }
+        };
         if self.process_ended.load(Ordering::SeqCst) {
             return Err(DriverError::DEINITIALISED);
         }
-        let exported = table.blocks.get(&ticket.address);
-        let exported = exported
-            .filter(|exported| exported.ticket == *ticket)
-            .ok_or(DriverError::INVALID_VALUE)?;
-        let Memory::Handles(handles) = &exported.memory else {
-            return Err(DriverError::INVALID_VALUE);
-        };
-        let rest = handles.get(from as usize..).unwrap_or_default();
-        let next = &rest[..rest.len().min(MAX_DESCRIPTORS)];
-        if next.is_empty() {
+        if handles.is_empty() {
             return Err(DriverError::INVALID_VALUE);
         }
-        let export = || next.iter().map(|&(handle, _)| export_handle(handle)).collect();
-        let descriptors: Vec<OwnedFd> = next::in_context(exported.context, export)?;
-        Ok((next.iter().map(|&(_, bytes)| bytes).collect(), descriptors))
+        let export = || handles.iter().map(|&(handle, _)| export_handle(handle)).collect();
+        let descriptors: Vec<OwnedFd> = next::in_context(context, export)?;
+        Ok((handles.iter().map(|&(_, bytes)| bytes).collect(), descriptors))
+    }
+}
+
+impl Table {
+    /// The ticket of a block, if it has one.
+    fn ticket_of(&self, block: &Block, context: u64, service: ServiceId) -> Option<Ticket> {
+        let known = self.blocks.get(&block.address)?;
+        let is_same = (known.block, known.context, known.ticket.service) == (*block, context, service);
+        is_same.then_some(known.ticket)
     }
 }
 

@@ -109,7 +109,7 @@ impl Call {
         let allocate = |pool: Option<&'static Pool>| match pool {
             Some(pool) => {
                 let identity = self.engine.state.live_streams.identity(stream);
-                let address = self.allocate_block(pool, size as u64, |request| request.on(identity))?;
+                let address = self.allocate_block(pool, size as u64, |request| request.on(identity).patient())?;
                 if let (STREAM_PER_THREAD, Some(identity)) = (stream, identity) {
                     self.engine.torch.note_thread_of(address, identity);
                 }

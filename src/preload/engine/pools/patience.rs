@@ -1,0 +1,90 @@
+//! How a request that found no memory waits for the GPU before it fails.
+//!
+//! A wait may clean freed memory, and giving idle memory back waits in the driver itself. But a driver that has no memory
+//! says so at once. So a client may hold a lock meanwhile that the pending work needs: a host function that wants Python's
+//! GIL, or the mutex of an allocator that tries, fails and falls back. A wait without bound would never end there.
+
+use std::time::{Duration, Instant};
+
+use super::growth::Growth;
+use super::pool::Pool;
+use base::cuda::DriverError;
+use policy::device_memory::{DeviceMemory, EventId};
+
+/// The longest wait for work that may need the caller. A job that runs ahead of the GPU has about a thousand launches in
+/// its queue, which end within this time.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The same for work that was waited for in vain before. A client that often tries and fails must not be slow for that; but
+/// the event may be done a moment after the job has seen the end of the work.
+const LONGEST_WAIT_AGAIN: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
+/// Other threads may submit work during a wait. If that ends so many times in succession, it does not need the caller.
+const MOST_ROUNDS: u32 = 4;
+
+/// How long a request waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// At most `LONGEST_WAIT` for each piece of work.
+    Bounded,
+    /// As long as the work takes.
+    Unbounded,
+}
+
+/// Which work has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    Nothing,
+    /// That which was there when the wait began.
+    Earlier,
+    /// All: giving memory back waits for nothing now.
+    All,
+}
+
+impl Growth {
+    /// Waits for the work of events, but not longer than this. Returns whether it had to wait; an error has the events whose
+    /// work has not ended.
+    fn await_events(&self, events: Vec<EventId>, longest: Duration) -> Result<bool, Vec<EventId>> {
+        let (start, mut waited) = (Instant::now(), false);
+        while events.iter().any(|&event| self.is_pending(event)) {
+            if start.elapsed() > longest {
+                return Err(events);
+            }
+            waited = true;
+            std::thread::sleep(CHECK_INTERVAL);
+        }
+        events.into_iter().for_each(|event| self.forget_event(event));
+        Ok(waited)
+    }
+}
+
+impl Pool {
+    /// Waits for all work that may use memory of the pool's context, if it ends soon. No lock may be held. A driver without
+    /// events of contexts, which CUDA has from 12.5 on, is waited for without bound.
+    pub(super) fn wait_briefly(&'static self) -> Ended {
+        let root = self.root();
+        let growth = Growth::of(root);
+        if let Err(stuck) = growth.await_events(root.take_stuck(), LONGEST_WAIT_AGAIN) {
+            root.waited_in_vain(stuck);
+            return Ended::Nothing;
+        }
+        let mut ended = Ended::Nothing;
+        for _ in 0..MOST_ROUNDS {
+            let events = match growth.record_contexts() {
+                Ok(Some(events)) => events,
+                Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) if growth.wait_for_users() == Ok(true) => {
+                    return Ended::All;
+                }
+                _ => return ended,
+            };
+            match growth.await_events(events, LONGEST_WAIT) {
+                Ok(false) => return Ended::All,
+                Ok(true) => ended = Ended::Earlier,
+                Err(stuck) => {
+                    root.waited_in_vain(stuck);
+                    return ended;
+                }
+            }
+        }
+        Ended::All
+    }
+}
