@@ -21,7 +21,7 @@ pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) ->
         context,
         requested,
         allocated: reserved,
-        reserved,
+        takes_nothing: false,
     }
 }
 
@@ -93,7 +93,7 @@ impl Call {
         match result {
             Ok(()) => {
                 let (key, allocation) = booked();
-                grant.spend(allocation.reserved);
+                grant.spend(allocation.reserved());
                 self.book(key, allocation);
             }
             Err(problem) => {
@@ -150,10 +150,9 @@ impl Call {
         ask: impl FnOnce() -> CudaResult,
     ) -> CudaResult {
         let state = self.engine.state;
-        let _in_flight = state.frees.begin(key);
-        let removed = state.ledger.remove(key);
-        let claim = claim.or_else(|| removed.and_then(|_| state.records.claim()));
-        let Some(allocation) = removed else {
+        let free = state.ledger.begin_free(key);
+        let claim = claim.or_else(|| free.taken.and_then(|_| state.records.claim()));
+        let Some(allocation) = free.taken else {
             let result = ask();
             if result.is_ok() && key.value() != 0 {
                 state.records.unknown_free();

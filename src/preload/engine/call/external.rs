@@ -26,6 +26,7 @@ impl Call {
                 key(name),
                 Allocation {
                     allocated: bytes,
+                    takes_nothing: true,
                     ..booking::entry(Class::Imported, location, bytes, 0)
                 },
             )

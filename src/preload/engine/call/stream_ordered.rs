@@ -93,6 +93,7 @@ impl Call {
             // The reserved bytes are those of the driver's pool.
             let allocation = Allocation {
                 allocated: size as u64,
+                takes_nothing: true,
                 ..booking::entry(Class::Async, charged, size as u64, 0)
             };
             let address = address();

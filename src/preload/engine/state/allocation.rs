@@ -26,7 +26,7 @@ impl Key {
 }
 
 /// One live allocation. Sizes are bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     pub class: Class,
     /// Device ordinal, or `HOST_DEVICE`.
@@ -35,6 +35,16 @@ pub struct Allocation {
     pub context: u64,
     pub requested: u64,
     pub allocated: u64,
-    /// Bytes that this allocation took from the next layer; 0 if it lies in a segment or in a pool of the driver.
-    pub reserved: u64,
+    /// Whether it took no bytes from the next layer: it lies in a pool of the driver, or is another process's.
+    pub takes_nothing: bool,
+}
+
+impl Allocation {
+    /// Bytes that this allocation took from the next layer.
+    pub fn reserved(&self) -> u64 {
+        match self.takes_nothing {
+            true => 0,
+            false => self.allocated,
+        }
+    }
 }

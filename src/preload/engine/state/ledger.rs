@@ -1,52 +1,54 @@
 //! The ledger: every live allocation, and the totals that the library answers from.
 //!
-//! `dashmap` holds the allocations. No guard of it is kept across a call out of this file. A block of a pool is listed by
-//! its policy alone, so that no request looks its block up twice. The ledger knows the sum of a pool's blocks, `Usage`.
+//! One lock guards the table of allocations and every change of the totals: two locks would cost a call more than they
+//! could spare threads. No guard of it is kept across a call out of this file. A block of a pool is listed by its policy
+//! alone, so that no request looks its block up twice. The ledger knows the sum of a pool's blocks, `Usage`.
 
-use std::hash::{BuildHasherDefault, Hasher};
-
-use dashmap::DashMap;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use super::allocation::{Allocation, Key};
+use super::book::Book;
+use super::frees_in_flight::FreesInFlight;
 use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals, Usage};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use base::sync::lock;
 use policy::Block;
 
-/// Device addresses and handles are already well spread above their alignment: one multiplication mixes them.
-#[derive(Default)]
-pub struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
+/// How long a thread sleeps that wants to free what another thread is freeing.
+const RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 pub struct Ledger {
-    live: DashMap<Key, Allocation, BuildHasherDefault<AddressHasher>>,
+    live: Mutex<Live>,
     /// One entry for each device, and the last one for the host.
     devices: Box<[DeviceTotals]>,
+}
+
+#[derive(Default)]
+struct Live {
+    book: Book,
+    frees: FreesInFlight,
+}
+
+/// The free of one allocation; dropping it ends the free.
+pub struct Free<'a> {
+    ledger: &'a Ledger,
+    key: Key,
+    /// The allocation, which is off the books now.
+    pub taken: Option<Allocation>,
+}
+
+impl Drop for Free<'_> {
+    fn drop(&mut self) {
+        lock(&self.ledger.live).frees.end(self.key);
+    }
 }
 
 impl Default for Ledger {
     fn default() -> Self {
         Ledger {
-            live: DashMap::with_hasher_and_shard_amount(BuildHasherDefault::default(), 64),
+            live: Mutex::default(),
             devices: (0..=MAX_DEVICES).map(|_| DeviceTotals::default()).collect(),
         }
     }
@@ -76,6 +78,12 @@ impl Ledger {
 
     /// Changes the totals of a class and, if the class is memory of the device, those of the device.
     fn change(&self, device: i16, class: Class, change: impl Fn(&Totals, &Sum)) {
+        let _live = lock(&self.live);
+        self.change_locked(device, class, change);
+    }
+
+    /// As `change`, with the ledger's lock held.
+    fn change_locked(&self, device: i16, class: Class, change: impl Fn(&Totals, &Sum)) {
         let totals = self.device(device);
         let counts = if device == HOST_DEVICE {
             !matches!(class, Class::Imported | Class::AddressRange)
@@ -102,54 +110,79 @@ impl Ledger {
     /// Returns the allocation that had this key before, if there was one. The driver gave the name out again, so the old
     /// allocation is gone.
     pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
+        let mut live = lock(&self.live);
         if allocation.class == Class::Linear {
-            self.linear(allocation.device).obtained(allocation.reserved);
+            self.linear(allocation.device).obtained(allocation.reserved());
         }
-        self.change(allocation.device, allocation.class, |totals, pooled| {
+        self.change_locked(allocation.device, allocation.class, |totals, pooled| {
             totals.add(&allocation, pooled)
         });
-        let stale = self.live.insert(key, allocation)?;
+        let stale = live.book.insert(key, allocation)?;
         self.gone(&stale);
         Some(stale)
     }
 
     pub fn remove(&self, key: Key) -> Option<Allocation> {
-        let (_, allocation) = self.live.remove(&key)?;
+        self.take(&mut lock(&self.live), key)
+    }
+
+    /// Takes an allocation out for a free that begins now. Waits until no other thread frees it.
+    pub fn begin_free(&self, key: Key) -> Free<'_> {
+        loop {
+            let mut live = lock(&self.live);
+            if live.frees.begin(key) {
+                let taken = self.take(&mut live, key);
+                return Free {
+                    ledger: self,
+                    key,
+                    taken,
+                };
+            }
+            drop(live);
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+
+    fn take(&self, live: &mut Live, key: Key) -> Option<Allocation> {
+        let allocation = live.book.remove(key)?;
         self.gone(&allocation);
         Some(allocation)
     }
 
+    /// An allocation is gone; the ledger's lock is held.
     fn gone(&self, allocation: &Allocation) {
         if allocation.class == Class::Linear {
-            self.linear(allocation.device).returned(allocation.reserved);
+            self.linear(allocation.device).returned(allocation.reserved());
         }
-        self.change(allocation.device, allocation.class, |totals, _| {
+        self.change_locked(allocation.device, allocation.class, |totals, _| {
             totals.subtract(allocation)
         });
     }
 
     pub fn get(&self, key: Key) -> Option<Allocation> {
-        self.live.get(&key).map(|entry| *entry)
+        lock(&self.live).book.get(key)
     }
 
     /// Live allocations that `chosen` picks; a copy, so that the caller may change the ledger.
     pub fn select(&self, chosen: impl Fn(&Key, &Allocation) -> bool) -> Vec<(Key, Allocation)> {
-        self.live
-            .iter()
-            .filter(|entry| chosen(entry.key(), entry))
-            .map(|entry| (*entry.key(), *entry))
+        let live = lock(&self.live);
+        live.book
+            .each()
+            .filter(|(key, allocation)| chosen(key, allocation))
             .collect()
     }
 
     /// A policy obtained a segment of `bytes` from the next layer.
     pub fn segment_obtained(&self, device: i16, bytes: u64) {
+        let _live = lock(&self.live);
         self.linear(device).obtained(bytes);
-        self.change(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
+        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.add(bytes, 0));
     }
 
     pub fn segment_returned(&self, device: i16, bytes: u64) {
+        let _live = lock(&self.live);
         self.linear(device).returned(bytes);
-        self.change(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
+        self.change_locked(device, Class::Linear, |totals, _| totals.reserved.subtract(bytes));
     }
 
     /// The driver's own pools now hold `now` bytes; they held `before`.
@@ -181,6 +214,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
     use super::super::totals::Reading;
     use super::*;
 
@@ -191,7 +226,7 @@ mod tests {
             context: 1,
             requested: bytes,
             allocated: bytes,
-            reserved: bytes,
+            takes_nothing: false,
         }
     }
 
@@ -251,5 +286,23 @@ mod tests {
                 peak: 130
             }
         );
+    }
+    #[test]
+    fn at_most_one_free_of_an_allocation_runs_at_a_time() {
+        let (ledger, running, most) = (Ledger::default(), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let _other = ledger.begin_free(Key::Object(0x1000));
+                        let _free = ledger.begin_free(Key::Address(0x1000));
+                        most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+                        std::thread::yield_now();
+                        running.fetch_sub(1, SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(most.into_inner(), 1);
     }
 }

@@ -3,10 +3,11 @@
 //! `State` holds one of each. Pools and calls share it for the life of the process.
 
 pub mod allocation;
+mod book;
 pub mod captures;
 pub mod context_work;
 pub mod counter;
-pub mod frees_in_flight;
+mod frees_in_flight;
 pub mod ledger;
 pub mod limits;
 pub mod live_streams;
@@ -24,7 +25,6 @@ use quota::Quota;
 
 use allocation::Allocation;
 use captures::Captures;
-use frees_in_flight::FreesInFlight;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use live_streams::LiveStreams;
@@ -36,7 +36,6 @@ use streams::StreamNumbers;
 
 pub struct State {
     pub ledger: Ledger,
-    pub frees: FreesInFlight,
     pub captures: Captures,
     pub peers: Peers,
     pub streams: StreamNumbers,
@@ -51,7 +50,6 @@ impl State {
     pub fn new(quota: &'static Quota, records: Recorder) -> State {
         State {
             ledger: Ledger::default(),
-            frees: FreesInFlight::default(),
             captures: Captures::default(),
             peers: Peers::default(),
             streams: StreamNumbers::default(),
@@ -71,7 +69,7 @@ impl State {
     /// An allocation went back to the next layer.
     pub fn refund(&self, allocation: &Allocation) {
         if allocation.class.is_device_memory() {
-            self.limits.refund(allocation.device, allocation.reserved);
+            self.limits.refund(allocation.device, allocation.reserved());
         }
     }
 

@@ -20,7 +20,7 @@ fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
         address: key.value(),
         requested: allocation.requested,
         allocated: allocation.allocated,
-        reserved: (allocation.reserved > 0).then_some(allocation.reserved),
+        reserved: (allocation.reserved() > 0).then_some(allocation.reserved()),
         stream: 0,
     }
 }

@@ -3,17 +3,40 @@
 //! The driver keeps both for whole allocations. A block is a part of one, so the library keeps them here, until the
 //! block is freed. A table entry exists only for blocks that the job asked about.
 
-use std::hash::BuildHasherDefault;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 
-use super::ledger::AddressHasher;
 use super::operations;
 
 /// The driver counts its identities up from a small number (cuda.h: they are never used again), so the library's are
 /// far above. They are positive as signed numbers too.
 const FIRST_ID: u64 = 1 << 62;
+
+/// Device addresses and handles are already well spread above their alignment: one multiplication mixes them.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_isize(&mut self, value: isize) {
+        self.write_u64(value as u64);
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+}
 
 #[derive(Clone, Copy, Default)]
 struct Registration {

@@ -1,15 +1,14 @@
 //! Totals of memory with their peaks: of a device, of one class of memory on it, and of the blocks of one pool.
 //!
-//! All of them are atomics, so that reading them never waits. Those of a device change under one lock, because one lock
-//! costs less than an atomic change of each of them.
+//! All of them are atomics, so that reading them never waits. Those of a device change under the ledger's lock, because
+//! one lock costs less than an atomic change of each of them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use super::allocation::Allocation;
 use super::counter::{Counter, History};
 use base::api::Class;
-use base::sync::lock;
 use policy::Block;
 
 /// With at most this many pools on a device, the sum of the pools is compared with the peak at every block obtained.
@@ -19,7 +18,7 @@ const SUMMING_INTERVAL: u64 = 64;
 /// and at each block of more bytes than this.
 const LARGE_BLOCK_BYTES: u64 = 1 << 20;
 
-/// A number with its peak. `current` changes under the lock of the device, see `DeviceTotals::change`.
+/// A number with its peak. `current` changes under the ledger's lock.
 #[derive(Default)]
 pub struct Gauge {
     current: AtomicU64,
@@ -164,14 +163,14 @@ impl Totals {
     pub fn add(&self, allocation: &Allocation, pooled: &Sum) {
         self.requested.add(allocation.requested, pooled.requested);
         self.allocated.add(allocation.allocated, pooled.allocated);
-        self.reserved.add(allocation.reserved, 0);
+        self.reserved.add(allocation.reserved(), 0);
         self.live.add(1, pooled.live);
     }
 
     pub fn subtract(&self, allocation: &Allocation) {
         self.requested.subtract(allocation.requested);
         self.allocated.subtract(allocation.allocated);
-        self.reserved.subtract(allocation.reserved);
+        self.reserved.subtract(allocation.reserved());
         self.live.subtract(1);
     }
 
@@ -215,17 +214,19 @@ pub struct ReservedHistory {
 }
 
 impl Reserved {
+    /// The ledger's lock is held.
     pub fn obtained(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.add(bytes);
-            self.segments.add(1);
+            self.bytes.add_alone(bytes);
+            self.segments.add_alone(1);
         }
     }
 
+    /// The ledger's lock is held.
     pub fn returned(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.subtract(bytes);
-            self.segments.subtract(1);
+            self.bytes.subtract_alone(bytes);
+            self.segments.subtract_alone(1);
         }
     }
 
@@ -250,8 +251,6 @@ impl Reserved {
 /// The totals of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceTotals {
-    /// Held while totals change.
-    changing: Mutex<()>,
     /// All classes together that are memory of this device; in the host's entry, memory of the host.
     all: Totals,
     classes: [Totals; Class::ALL.len()],
@@ -268,11 +267,10 @@ impl DeviceTotals {
     }
 
     /// Changes the totals of a class and, if it `counts` as memory of the device, those of the device. `change` gets what
-    /// the pools hold besides.
+    /// the pools hold besides. The ledger's lock is held.
     pub fn change(&self, class: Class, counts: bool, change: impl Fn(&Totals, &Sum)) {
         let pooled = if counts { self.pooled() } else { Sum::default() };
         let of_class = if class == Class::Linear { pooled } else { Sum::default() };
-        let _changing = lock(&self.changing);
         change(self.class(class), &of_class);
         if counts {
             change(&self.all, &pooled);
