@@ -11,6 +11,7 @@ mod contender;
 mod cost;
 mod footprint;
 mod fragmentation;
+mod growth;
 mod live;
 mod text;
 
@@ -18,6 +19,7 @@ use contender::{CONTENDERS, Contender, Device, Places, Round};
 use cost::{Cost, Plan};
 use footprint::Footprint;
 use fragmentation::Fragmentation;
+use growth::Growth;
 use live::Live;
 use text::Progress;
 
@@ -31,7 +33,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "footprint", "fragmentation", "live"])]
+    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -127,6 +129,9 @@ fn main() -> ExitCode {
     let footprint = options
         .wants("footprint")
         .then(|| footprint(&options, &left_out, &progress));
+    let growth = options
+        .wants("growth")
+        .then(|| growth::measure(&options.places(), &progress));
     let fragmentation = options
         .wants("fragmentation")
         .then(|| fragmentation(&options, &progress));
@@ -142,10 +147,10 @@ fn main() -> ExitCode {
     if options.json {
         println!(
             "{:#}",
-            as_json(&options, &left_out, &costs, &footprint, &fragmentation, &live)
+            as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation, &live)
         );
     } else {
-        print(&options, &left_out, &costs, &footprint, &fragmentation);
+        print(&options, &left_out, &costs, &footprint, &growth, &fragmentation);
         match &live {
             Some(Ok(table)) => {
                 println!();
@@ -157,6 +162,7 @@ fn main() -> ExitCode {
     }
     let complete = costs.iter().all(Cost::complete)
         && footprint.as_ref().is_none_or(Footprint::complete)
+        && growth.as_ref().is_none_or(Growth::complete)
         && match &fragmentation {
             Some(Ok(fragmentation)) => fragmentation.complete(),
             Some(Err(_)) => options.traces.is_none(),
@@ -183,7 +189,7 @@ fn costs(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> V
 
 fn footprint(options: &Options, left_out: &[(&str, &str)], progress: &Progress) -> Footprint {
     let contenders = options.chosen(left_out, Device::Simulated);
-    footprint::measure(contenders, &options.places(), options.quick, progress)
+    footprint::measure(contenders, &options.places(), options.quick, options.full, progress)
 }
 
 /// The table of fragmentation, or the reason why there is none.
@@ -205,6 +211,7 @@ fn print(
     left_out: &[(&str, &str)],
     costs: &[Cost],
     footprint: &Option<Footprint>,
+    growth: &Option<Growth>,
     fragmentation: &Option<Result<Fragmentation, String>>,
 ) {
     if !costs.is_empty() {
@@ -224,6 +231,10 @@ fn print(
     if let Some(footprint) = footprint {
         println!();
         footprint.print();
+    }
+    if let Some(growth) = growth {
+        println!();
+        growth.print();
     }
     match fragmentation {
         Some(Ok(table)) => {
@@ -245,6 +256,7 @@ fn as_json(
     left_out: &[(&str, &str)],
     costs: &[Cost],
     footprint: &Option<Footprint>,
+    growth: &Option<Growth>,
     fragmentation: &Option<Result<Fragmentation, String>>,
     live: &Option<Result<Live, String>>,
 ) -> Value {
@@ -272,6 +284,7 @@ fn as_json(
         "left_out": left_out,
         "cost": costs.iter().map(Cost::json).collect::<Vec<_>>(),
         "footprint": footprint.as_ref().map(Footprint::json),
+        "growth": growth.as_ref().map(Growth::json),
         "fragmentation": fragmentation,
         "live": live,
     })

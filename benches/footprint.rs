@@ -13,8 +13,12 @@ use crate::text::{self, Progress};
 
 /// Live blocks: some work, 10 times the work, and 100 times.
 const LIVE: [u64; 3] = [1000, 10_000, 100_000];
+/// The same if the whole table is wanted.
+const LIVE_FULL: [u64; 3] = [10_000, 100_000, 1_000_000];
 /// The memory of the simulated device. Its first reservation costs the simulated GPU time that grows with the memory.
 const MEMORY: &str = "80GiB";
+/// Memory that holds a million blocks.
+const MEMORY_FULL: &str = "1TiB";
 /// Each live block is replaced so often on average.
 const TURNOVER: u64 = 2;
 
@@ -27,6 +31,7 @@ struct Sample {
 }
 
 pub struct Footprint {
+    live: [u64; 3],
     contenders: Vec<Contender>,
     /// For each contender: microseconds until the first block is there, for each process.
     first_us: Vec<Result<Vec<f64>, String>>,
@@ -34,13 +39,14 @@ pub struct Footprint {
     grown: Vec<Vec<Result<Sample, String>>>,
 }
 
-pub fn measure(contenders: Vec<Contender>, places: &Places, quick: bool, progress: &Progress) -> Footprint {
+pub fn measure(contenders: Vec<Contender>, places: &Places, quick: bool, full: bool, progress: &Progress) -> Footprint {
+    let (live, memory) = if full { (LIVE_FULL, MEMORY_FULL) } else { (LIVE, MEMORY) };
     let processes = if quick { 5 } else { 21 };
     let mut first_us: Vec<Result<Vec<f64>, String>> = contenders.iter().map(|_| Ok(Vec::new())).collect();
     for process in 0..processes {
         progress.show(&format!("first calls: process {} of {processes}", process + 1));
         for (contender, first_us) in contenders.iter().zip(&mut first_us) {
-            match (grow(contender, places, 1, 0), &mut *first_us) {
+            match (grow(contender, places, MEMORY, 1, 0), &mut *first_us) {
                 (Ok(sample), Ok(all)) => all.push(sample.first_ns / 1e3),
                 (Err(why), Ok(_)) => *first_us = Err(why),
                 (_, Err(_)) => {}
@@ -48,25 +54,26 @@ pub fn measure(contenders: Vec<Contender>, places: &Places, quick: bool, progres
         }
     }
     let grown = contenders.iter().map(|contender| {
-        let grown = LIVE.iter().map(|&live| {
+        let grown = live.iter().map(|&live| {
             progress.show(&format!("{} live blocks: {}", text::count(live), contender.name));
-            grow(contender, places, live, live * TURNOVER)
+            grow(contender, places, memory, live, live * TURNOVER)
         });
         grown.collect()
     });
     let grown = grown.collect();
     Footprint {
+        live,
         contenders,
         first_us,
         grown,
     }
 }
 
-fn grow(contender: &Contender, places: &Places, live: u64, pairs: u64) -> Result<Sample, String> {
+fn grow(contender: &Contender, places: &Places, memory: &str, live: u64, pairs: u64) -> Result<Sample, String> {
     let journals = tempfile::tempdir_in(&places.scratch).map_err(|error| error.to_string())?;
     let arguments = [live, pairs];
     let output = contender
-        .command(places, Device::Simulated, "grow", MEMORY, &arguments, journals.path())
+        .command(places, Device::Simulated, "grow", memory, &arguments, journals.path())
         .output()
         .map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -114,7 +121,7 @@ impl Footprint {
             return None;
         }
         let sample = self.grown[contender][live].as_ref().ok()?;
-        Some(sample.bytes / LIVE[live] as f64)
+        Some(sample.bytes / self.live[live] as f64)
     }
 
     fn journal_bytes_per_event(&self, contender: usize, live: usize) -> Option<f64> {
@@ -153,10 +160,10 @@ impl Footprint {
     fn table(&self, title: &str, value: impl Fn(&Self, usize, usize) -> Option<f64>) {
         println!("\n{title}");
         let mut table = Table::new();
-        let heads = LIVE.iter().map(|&live| format!("{} live", text::count(live)));
+        let heads = self.live.iter().map(|&live| format!("{} live", text::count(live)));
         text::prepare(&mut table, ["".to_owned()].into_iter().chain(heads));
         for (index, contender) in self.contenders.iter().enumerate() {
-            let cells = (0..LIVE.len())
+            let cells = (0..self.live.len())
                 .map(|live| value(self, index, live).map_or("-".to_owned(), |bytes| format!("{bytes:.1}")));
             table.add_row([contender.name.to_owned()].into_iter().chain(cells));
         }
@@ -182,7 +189,7 @@ impl Footprint {
 
     pub fn json(&self) -> Value {
         let contenders = self.contenders.iter().enumerate().map(|(index, contender)| {
-            let grown = LIVE.iter().enumerate().map(|(place, live)| {
+            let grown = self.live.iter().enumerate().map(|(place, live)| {
                 json!({
                     "live": live,
                     "bytes_per_live_block": self.bytes_per_block(index, place),

@@ -189,11 +189,19 @@ uint64_t price_of(enum priced call, uint64_t size)
     return sim_priced ? (uint64_t)(price_us(call, size) * 1000) : 0;
 }
 
+static atomic_ulong paid_ns;
+
+API uint64_t simgpu_paid_ns(void)
+{
+    return atomic_load(&paid_ns);
+}
+
 /* A sleep takes longer than a short time, so the thread counts that out. */
 void price_pay(const uint64_t *ns)
 {
     enum { SLEEP = 100000 };
     if (!*ns) return;
+    atomic_fetch_add(&paid_ns, *ns);
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
     if (*ns > SLEEP) pause_ns(*ns - SLEEP);

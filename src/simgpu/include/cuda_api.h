@@ -296,6 +296,8 @@ uint64_t simgpu_hazard(uint64_t address, uint64_t size);
 uint64_t simgpu_unordered(uint64_t address, uint64_t size, CUstream stream);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);
+/* With SIMGPU_LATENCY=prices, the sum of the prices of all calls so far. */
+uint64_t simgpu_paid_ns(void);
 /* Writes as a network card does through a dma-buf of cuMemGetHandleForAddressRange: to the physical memory of the range as
  * it was at that call. Returns the bytes written, which are fewer if memory of it was freed since. */
 size_t simgpu_dmabuf_write(int fd, size_t offset, const void *bytes, size_t size);

@@ -1,5 +1,5 @@
-//! The table of live allocations, with entries of half a cache line: a job with many allocations mostly waits for memory
-//! when it looks one up.
+//! The table of live allocations. Its entries have half a cache line: if a job has many allocations, a look-up mostly
+//! waits for memory.
 
 use hashbrown::HashTable;
 
