@@ -4,8 +4,8 @@
  *
  * Allocates blocks of SIZE bytes, together BYTES, and frees none. Needs the simulated GPU, SIMGPU_LATENCY=prices and
  * SIMGPU_COUNTS=1. Prints a line "PAID_NS CALLS WAITS": the sum of the prices of all driver calls that the blocks
- * needed, how many calls changed memory, and how many waited. If the allocator fails, prints "refused WHY" instead and exits
- * with 1. */
+ * needed, how many calls changed memory, and how many waited. If the allocator fails, prints "refused WHY" instead and
+ * exits with 1. */
 #include "contender.h"
 #include <dlfcn.h>
 #include <stdint.h>

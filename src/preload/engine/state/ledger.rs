@@ -1,8 +1,8 @@
 //! The ledger: every live allocation, and the totals that the library answers from.
 //!
 //! One lock guards the table of allocations and every change of the totals: two locks would cost a call more than they
-//! could spare threads. No guard of it is kept across a call out of this file. A block of a pool is listed by its policy
-//! alone, so that no request looks its block up twice. The ledger knows the sum of a pool's blocks, `Usage`.
+//! could spare threads. No guard of it is kept across a call out of this file. A block of a pool is listed by its
+//! policy alone, so that no request looks its block up twice. The ledger knows the sum of a pool's blocks, `Usage`.
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -266,8 +266,8 @@ impl DeviceTotals {
         &self.classes[usize::from(class.number()) - 1]
     }
 
-    /// Changes the totals of a class and, if it `counts` as memory of the device, those of the device. `change` gets what
-    /// the pools hold besides. The ledger's lock is held.
+    /// Changes the totals of a class and, if it `counts` as memory of the device, those of the device. `change` gets
+    /// what the pools hold besides. The ledger's lock is held.
     pub fn change(&self, class: Class, counts: bool, change: impl Fn(&Totals, &Sum)) {
         let pooled = if counts { self.pooled() } else { Sum::default() };
         let of_class = if class == Class::Linear { pooled } else { Sum::default() };
