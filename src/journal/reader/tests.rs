@@ -143,7 +143,7 @@ fn unfinished_slots_are_counted_and_kept_ones_are_not() {
 
 #[test]
 fn in_format_1_every_slot_below_a_committed_one_was_an_event() {
-    let words = [(10, 0), (11, 4711), (EVENTS as usize - 1, 0)];
+    let words = [(10, 0), (11, 4711), (EVENTS - 1, 0)];
     assert_eq!(counts(&with_words(1, &words)), (EVENTS - 3, 1, 1));
     assert_eq!(counts(&with_words(1, &[])), (EVENTS, 0, 0));
 }
