@@ -2,9 +2,8 @@
 //!
 //! All threads share one counter of slots. If several threads increase the counter in turn, each waits longer for the
 //! counter's cache line than for all other steps of a record. So if a thread finds that another thread has increased
-//! the counter meanwhile, it takes many slots at once and later uses them without the counter. If only one thread
-//! writes, it takes a few slots at once, which spares most records the atomic change of the counter. The file is then in
-//! order, and only its last slots can be unused.
+//! the counter meanwhile, it takes several slots at once and later uses them without the counter. If only one thread
+//! writes, it takes one slot at a time. The file then has no unused slots and is in order.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
@@ -15,9 +14,6 @@ use base::identity;
 /// How many slots a thread takes at once while other threads write too. If the thread never writes again, its unused
 /// slots waste less than 4 KiB of the file.
 const BATCH: u64 = 64;
-
-/// How many slots a thread takes at once while no other thread writes.
-const SMALL_BATCH: u64 = 8;
 
 /// Stands for no slot: the file cannot grow for now.
 pub(super) const NO_SLOT: u64 = u64::MAX;
@@ -91,13 +87,11 @@ fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) 
         }
         // Whether another thread has increased the counter since this thread did.
         let others_write = reserve.end != 0 && reserve.end != next;
-        let wanted = match reserve.end {
-            // Many threads write a single record.
-            0 => 1,
-            _ if others_write => BATCH,
-            _ => SMALL_BATCH,
+        let count = if others_write && mapped - next >= BATCH {
+            BATCH
+        } else {
+            1
         };
-        let count = if mapped - next >= wanted { wanted } else { 1 };
         match claimed.compare_exchange_weak(next, next + count, Relaxed, Relaxed) {
             Ok(_) => {
                 kept.set(Reserve {

@@ -294,7 +294,7 @@ fn any_event() -> impl Strategy<Value = Event> {
                 process_bytes,
                 reserved
             }),
-        prop_oneof![Just(0), MEASURED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        prop_oneof![Just(0), STITCH_PART + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 
@@ -318,6 +318,6 @@ proptest! {
     fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 56)) {
         let raw = RawRecord::from_bytes(&bytes);
         let unknown = matches!(raw.decode(0).event, Event::Unknown { .. });
-        prop_assert_eq!(unknown, !(ALLOC..=MEASURED).contains(&raw.kind));
+        prop_assert_eq!(unknown, !(ALLOC..=STITCH_PART).contains(&raw.kind));
     }
 }
