@@ -44,6 +44,29 @@ fn what_is_free_of_two_handles_serves_one_request() {
     run.end();
 }
 
+/// A process may have few addresses: under valgrind, or with a limit (`RLIMIT_AS`).
+#[test]
+fn few_addresses_serve_as_long_as_there_are_any() {
+    let mut run = growing();
+    run.model.addresses_left.set(Some(24 << 20));
+    for _ in 0..12 {
+        run.take(Step::Allocate(2 << 20));
+    }
+    assert_eq!(run.live.len(), 12, "every address serves");
+    run.end();
+}
+
+#[test]
+fn new_memory_serves_where_no_addresses_are_left_for_stitches() {
+    let mut run = growing();
+    two_halves().into_iter().for_each(|step| run.take(step));
+    run.model.addresses_left.set(Some(0));
+    run.take(Step::AllocateOn(2 << 20, 0));
+    assert_eq!(run.live.len(), 4, "the device had memory");
+    assert_eq!(run.model.outstanding(), 8 << 20, "new memory");
+    run.end();
+}
+
 #[test]
 fn handles_are_small_beside_the_device_however_large_they_are_wanted() {
     let settings = Settings {

@@ -44,6 +44,8 @@ pub struct Model {
     given_back: RefCell<Vec<(u64, u64)>>,
     /// Whether every `unmap` fails.
     pub keeps_mappings: Cell<bool>,
+    /// How many bytes of addresses can still be reserved; `None` for any number.
+    pub addresses_left: Cell<Option<u64>>,
     pub capturing: Cell<bool>,
     /// Freed blocks, with the work that may still use them.
     busy: RefCell<Vec<Busy>>,
@@ -308,6 +310,10 @@ impl DeviceMemory for Model {
         assert!(size > 0 && size.is_multiple_of(GRANULARITY) && alignment.is_multiple_of(GRANULARITY));
         if self.fails_now() {
             return Err(DriverError(700));
+        }
+        if let Some(left) = self.addresses_left.get() {
+            let left = left.checked_sub(size).ok_or(DriverError::OUT_OF_MEMORY)?;
+            self.addresses_left.set(Some(left));
         }
         let address = (1u64 << 42) + (self.ranges.borrow().len() as u64 * (1 << 36)).next_multiple_of(alignment);
         self.ranges.borrow_mut().insert(address, size);

@@ -264,19 +264,22 @@ impl Memory {
         Work::Map(Box::new(Map(Task::Reserve(Reserve {
             purpose,
             bytes: range.next_multiple_of(alignment),
+            least: bytes.next_multiple_of(alignment) + alignment,
             alignment,
             address: Err(DriverError::OUT_OF_MEMORY),
         }))))
     }
 
     pub fn reserved_range(&mut self, arena: &mut Arena, reserve: Reserve) -> Result<(), DriverError> {
-        let address = reserve.address?;
-        match reserve.purpose {
-            For::Home => {
+        match (reserve.purpose, reserve.address) {
+            (For::Home, Ok(address)) => {
                 self.homes.push((address, reserve.bytes));
                 arena.add_segment(address, reserve.bytes, Kind::Hole, Region::Main);
             }
-            For::Stitches => self.space.add(address, reserve.bytes),
+            (For::Stitches, Ok(address)) => self.space.add(address, reserve.bytes),
+            // Memory without a stitch serves the request as well.
+            (For::Stitches, Err(DriverError::OUT_OF_MEMORY)) => self.may_stitch = false,
+            (_, Err(problem)) => return Err(problem),
         }
         Ok(())
     }

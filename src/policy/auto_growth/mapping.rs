@@ -28,9 +28,25 @@ pub(super) enum For {
 #[derive(Debug)]
 pub(super) struct Reserve {
     pub purpose: For,
+    /// Bytes to ask for. If the driver refuses them, half of it, down to `least`: the address space of a process may be
+    /// limited (`RLIMIT_AS`), or small, as under valgrind.
     pub bytes: u64,
+    /// Bytes that are enough.
+    pub least: u64,
     pub alignment: u64,
     pub address: Result<u64, DriverError>,
+}
+
+impl Reserve {
+    fn carry_out(&mut self, memory: &dyn DeviceMemory) {
+        loop {
+            self.address = memory.reserve(self.bytes, self.alignment);
+            if self.bytes <= self.least || self.address != Err(DriverError::OUT_OF_MEMORY) {
+                return;
+            }
+            self.bytes = (self.bytes / 2).next_multiple_of(self.alignment).max(self.least);
+        }
+    }
 }
 
 /// How far a new handle has come.
@@ -93,7 +109,7 @@ pub struct Map(pub(super) Task);
 impl Map {
     pub fn carry_out(&mut self, memory: &dyn DeviceMemory) {
         match &mut self.0 {
-            Task::Reserve(reserve) => reserve.address = memory.reserve(reserve.bytes, reserve.alignment),
+            Task::Reserve(reserve) => reserve.carry_out(memory),
             Task::Grow(grow) => grow.carry_out(memory),
             Task::GiveUp(problem) => memory.no_virtual_memory(*problem),
         }
