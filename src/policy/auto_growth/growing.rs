@@ -27,6 +27,10 @@ const MOST_SHARE: u64 = 24;
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 48;
+/// What holds instead if the sizes of a job do not repeat: for new handles, the least and the most part at once ...
+const SHARE_OF_NEW_SIZES: u64 = 512;
+/// ... and for stitches.
+const SPARED_OF_NEW_SIZES: u64 = 1000;
 
 /// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
 /// much. Addresses cost nothing. What is given back leaves holes, which are filled again.
@@ -59,6 +63,7 @@ impl Memory {
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
         }
+        self.sizes.note(bytes);
         let is_sparing = self.is_scarce;
         let Some((hole, before)) = self.hole_for(arena, request) else {
             return Ok(self.reserve(For::Home, bytes));
@@ -66,8 +71,12 @@ impl Memory {
         let skips_stitch = std::mem::take(&mut self.skips_stitch) || self.stitch_failures >= FAILURES_UNTIL_REFUSED;
         let may_stitch = self.may_stitch && !skips_stitch;
         let spared = arena.free_bytes().saturating_sub(before);
+        let worth_it = match self.sizes.repeat() {
+            true => arena.reserved() / SPARED_SHARE,
+            false => arena.reserved() / SPARED_OF_NEW_SIZES,
+        };
         let mut pieces = Vec::new();
-        if may_stitch && (is_sparing || spared > arena.reserved() / SPARED_SHARE) {
+        if may_stitch && (is_sparing || spared > worth_it) {
             if self.stitches.remembered.len() >= MOST_REMEMBERED
                 && !request.capturing
                 && let Some(evict) = self.evict(arena)
@@ -142,15 +151,20 @@ impl Memory {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
-        let only_grows = arena.freed() <= arena.reserved() / 8 && arena.reserved() + least > LITTLE_MEMORY;
-        let share = if only_grows { GROWING_SHARE } else { LEAST_SHARE };
+        let repeats = self.sizes.repeat();
+        let has_freed_little = arena.freed() <= arena.reserved() / 8;
+        let only_grows = repeats && has_freed_little && arena.reserved() + least > LITTLE_MEMORY;
+        let (share, most_share) = match repeats {
+            true if only_grows => (GROWING_SHARE, 1),
+            true => (LEAST_SHARE, MOST_SHARE),
+            false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
+        };
         let share = arena.reserved() / share / self.granule * self.granule;
         let bytes = if is_sparing { least } else { least.max(share).min(room) };
         let most = match bytes {
             // The device may have the memory in small pieces only.
             _ if is_sparing => bytes / MOST_SPARING_HANDLES,
-            _ if only_grows => bytes,
-            _ => (arena.reserved() + bytes) / MOST_SHARE,
+            _ => (arena.reserved() + bytes) / most_share,
         };
         let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);
