@@ -27,10 +27,8 @@ const MOST_SHARE: u64 = 24;
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 48;
-/// What holds instead if the sizes of a job do not repeat: for new handles, the least and the most part at once ...
+/// The least and the most part at once for handles of a job whose sizes do not repeat.
 const SHARE_OF_NEW_SIZES: u64 = 512;
-/// ... and for stitches.
-const SPARED_OF_NEW_SIZES: u64 = 1000;
 
 /// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
 /// much. Addresses cost nothing. What is given back leaves holes, which are filled again.
@@ -71,12 +69,8 @@ impl Memory {
         let skips_stitch = std::mem::take(&mut self.skips_stitch) || self.stitch_failures >= FAILURES_UNTIL_REFUSED;
         let may_stitch = self.may_stitch && !skips_stitch;
         let spared = arena.free_bytes().saturating_sub(before);
-        let worth_it = match self.sizes.repeat() {
-            true => arena.reserved() / SPARED_SHARE,
-            false => arena.reserved() / SPARED_OF_NEW_SIZES,
-        };
         let mut pieces = Vec::new();
-        if may_stitch && (is_sparing || spared > worth_it) {
+        if may_stitch && (is_sparing || spared > arena.reserved() / SPARED_SHARE) {
             if self.stitches.remembered.len() >= MOST_REMEMBERED
                 && !request.capturing
                 && let Some(evict) = self.evict(arena)
