@@ -27,6 +27,8 @@ const MOST_SHARE: u64 = 24;
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 48;
+/// The least and the most part at once for handles of a job whose sizes do not repeat.
+const SHARE_OF_NEW_SIZES: u64 = 512;
 
 /// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
 /// much. Addresses cost nothing. What is given back leaves holes, which are filled again.
@@ -59,6 +61,7 @@ impl Memory {
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
         }
+        self.sizes.note(bytes);
         let is_sparing = self.is_scarce;
         let Some((hole, before)) = self.hole_for(arena, request) else {
             return Ok(self.reserve(For::Home, bytes));
@@ -142,15 +145,20 @@ impl Memory {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
-        let only_grows = arena.freed() <= arena.reserved() / 8 && arena.reserved() + least > LITTLE_MEMORY;
-        let share = if only_grows { GROWING_SHARE } else { LEAST_SHARE };
+        let repeats = self.sizes.repeat();
+        let has_freed_little = arena.freed() <= arena.reserved() / 8;
+        let only_grows = repeats && has_freed_little && arena.reserved() + least > LITTLE_MEMORY;
+        let (share, most_share) = match repeats {
+            true if only_grows => (GROWING_SHARE, 1),
+            true => (LEAST_SHARE, MOST_SHARE),
+            false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
+        };
         let share = arena.reserved() / share / self.granule * self.granule;
         let bytes = if is_sparing { least } else { least.max(share).min(room) };
         let most = match bytes {
             // The device may have the memory in small pieces only.
             _ if is_sparing => bytes / MOST_SPARING_HANDLES,
-            _ if only_grows => bytes,
-            _ => (arena.reserved() + bytes) / MOST_SHARE,
+            _ => (arena.reserved() + bytes) / most_share,
         };
         let most = (most / self.granule * self.granule).max(self.granule);
         let mut home = arena.blocks.address(hole);

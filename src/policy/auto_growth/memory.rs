@@ -1,6 +1,7 @@
 //! The memory that `auto_growth` maps itself.
 
 use super::handles::Handles;
+use super::sizes::Sizes;
 use super::space::Space;
 use super::stitches::Stitches;
 use crate::Mapping;
@@ -24,6 +25,7 @@ pub struct Memory {
     /// Reserved addresses for homes: first address and bytes.
     pub(super) homes: Vec<(u64, u64)>,
     pub(super) space: Space,
+    pub(super) sizes: Sizes,
     /// Whether the device had less memory than was asked for. Until it has some again, nothing is asked for that is not
     /// needed.
     pub(super) is_scarce: bool,
@@ -47,6 +49,7 @@ impl Memory {
             stitches: Stitches::default(),
             homes: Vec::new(),
             space: Space::default(),
+            sizes: Sizes::default(),
             is_scarce: false,
             may_stitch: mapping == Mapping::Free,
             stitch_failures: 0,

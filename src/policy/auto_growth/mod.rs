@@ -11,6 +11,7 @@
 //!
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
 //! - `pieces`: which free memory a stitch is made of
+//! - `sizes`: whether the sizes of a job repeat, which decides how large handles are
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
@@ -21,6 +22,7 @@ pub(crate) mod mapping;
 mod memory;
 mod pieces;
 mod release;
+mod sizes;
 mod space;
 mod stitches;
 
