@@ -140,7 +140,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     ] {
         if let Some(&requests) = others.get(&class.number()) {
             gathering.notes.push(format!(
-                "{requests} requests for memory of class {} ({whose}) are not played, because no strategy serves them; for \
+                "memory of class {} ({whose}) is not played, because no strategy serves it (requests: {requests}); for \
                  PyTorch, give a journal of vramshim run --torch allocator or a memory snapshot",
                 class.name(),
             ));
