@@ -101,6 +101,9 @@ uint64_t vramshim_trim(int device);
  * capture, on the captured stream or by the capturing thread. It is given back when PyTorch says that the last graph of
  * its private pool is gone.
  *
+ * Under passthrough each tensor is an allocation of the driver, and vramshim_torch_free waits for the GPU as cuMemFree
+ * does.
+ *
  * vramshim_torch_alloc returns NULL for a size of 0 bytes. If the request fails, vramshim_torch_alloc throws an exception
  * of PyTorch's: c10::OutOfMemoryError if there is no memory. If PyTorch is not loaded, it returns NULL and writes the
  * reason to stderr. */

@@ -4,6 +4,7 @@
  *   corners dying       allocates in a context during its destruction; then allocates 100 MiB in a context with the same
  *                       handle, and prints a checkpoint
  *   corners too-much    asks for more than the device has
+ *   corners kept        asks for memory that a pool of the driver keeps and does not use
  *   corners pools       waits for streams on which memory of the driver's pools was freed or not
  *   corners named       waits for a context that is not current, with the cuCtxSynchronize of CUDA 13 */
 #include "delayed.h"
@@ -84,6 +85,23 @@ static void too_much(void)
     THAT(simgpu_calls("cuMemCreate") == before);
     /* A request that fits is still served. */
     CHECK(cuMemAlloc_v2(&address, 3 * GIB));
+}
+
+/* ---- kept */
+
+static void kept(void)
+{
+    CUdeviceptr address;
+    CUmemoryPool pool;
+    uint64_t all = UINT64_MAX;
+    begin();
+    /* As PyTorch's backend cudaMallocAsync does. */
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+    CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    CHECK(cuMemAllocAsync(&address, 800 * MIB, NULL));
+    CHECK(cuMemFreeAsync(address, NULL));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemAlloc_v2(&address, 800 * MIB));
 }
 
 /* ---- named */
@@ -172,6 +190,6 @@ static void driver_pools(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"pools", driver_pools}, {"named", named}};
+    static const struct scene scenes[] = {{"handle", handle}, {"dying", in_a_dying_context}, {"too-much", too_much}, {"kept", kept}, {"pools", driver_pools}, {"named", named}};
     return PLAY(scenes, argc, argv);
 }

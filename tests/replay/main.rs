@@ -522,10 +522,7 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
     let output = replay(&path, &[]);
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        told.contains("memory of class vmm (such as PyTorch's"),
-        "{told}"
-    );
+    assert!(told.contains("memory of class vmm (such as PyTorch's"), "{told}");
 }
 
 #[test]

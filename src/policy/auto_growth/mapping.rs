@@ -137,12 +137,16 @@ impl Grow {
         let Some(first) = self.new.first().map(|handle| handle.home) else {
             return Ok(());
         };
-        // A request that cannot be served must not take memory meanwhile that other processes could use.
+        let least: u64 = self.new.iter().map(|handle| handle.least).sum();
         if self.new.len() > 1
             && let Ok(available) = memory.available()
-            && self.new.iter().map(|handle| handle.least).sum::<u64>() > available.free
+            && least > available.free
         {
-            return Err(DriverError::OUT_OF_MEMORY);
+            // A request that cannot be served must not take memory piece by piece that other processes could use. So one
+            // piece asks for all. The driver may have more than it says: it gives back what its stream-ordered pools do
+            // not use if a request would fail (CUDA C++ Programming Guide, Stream-Ordered Memory Allocator).
+            let all = memory.create(least)?;
+            memory.release(all, least)?;
         }
         for handle in &mut self.new {
             handle.name = match memory.create(handle.bytes) {

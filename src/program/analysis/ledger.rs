@@ -88,9 +88,10 @@ impl Ledger {
         // A measurement is no call of the job, so it does not count as an event.
         self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
         self.last_ns = self.last_ns.max(record.time_ns);
-        self.out_of_memory.apply(record);
         let device = device_of(record);
-        let peak_before = self.devices.entry(device).or_default().all.reserved.peak;
+        let reserved = self.devices.entry(device).or_default().all.reserved;
+        let peak_before = reserved.peak;
+        self.out_of_memory.apply(record, reserved.current);
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
             Event::Free { allocation, .. } => self.free(record, &allocation),

@@ -16,6 +16,8 @@ pub struct OutOfMemory {
     pub device: i16,
     pub tid: u32,
     pub requested: u64,
+    /// Bytes that the process had obtained on the device when it failed.
+    pub held: u64,
     /// The library's limit refused it.
     pub by_limit: bool,
     /// How often it was asked for.
@@ -32,7 +34,8 @@ pub struct OutOfMemories {
 }
 
 impl OutOfMemories {
-    pub(super) fn apply(&mut self, record: &Record) {
+    /// `held`: bytes that the process has obtained on the record's device.
+    pub(super) fn apply(&mut self, record: &Record, held: u64) {
         match (record.event, &mut self.last) {
             (Event::Alloc(_), Some(last)) => last.went_on += 1,
             (
@@ -50,6 +53,7 @@ impl OutOfMemories {
                     device: record.device,
                     tid: record.tid,
                     requested,
+                    held,
                     by_limit: over_limit,
                     tries: 1,
                     went_on: 0,

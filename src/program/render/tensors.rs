@@ -57,7 +57,8 @@ pub fn none(out: &mut impl Write) -> io::Result<()> {
     writeln!(
         out,
         "\nNo tensor of PyTorch was recorded. The job has not imported PyTorch or made no tensor on a GPU, its PyTorch\n\
-         is too old, or the job itself took the memory history; its stderr says which."
+         is too old, or the job itself took the memory history; its stderr says which. Or it was killed in its first\n\
+         second."
     )
 }
 

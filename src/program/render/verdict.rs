@@ -9,10 +9,17 @@ use crate::render::format::{count, duration, size, times};
 
 /// `None` if the job used no device.
 pub fn verdict(job: &Job) -> Option<String> {
-    match job.ledger.out_of_memory.last() {
-        Some(last) => Some(failed(job, last)),
-        None => distance(job),
-    }
+    let verdict = match job.ledger.out_of_memory.last() {
+        Some(last) => failed(job, last),
+        None => distance(job)?,
+    };
+    Some(match job.lost {
+        0 => verdict,
+        lost => format!(
+            "Not certain, because {} events were lost. In what is left: {verdict}",
+            count(lost)
+        ),
+    })
 }
 
 /// The last request that failed for lack of memory, and what the job did after it.
@@ -33,12 +40,7 @@ fn failed(job: &Job, last: &OutOfMemory) -> String {
         last.device,
         duration(last.time_ns)
     );
-    let held = job
-        .ledger
-        .devices
-        .get(&last.device)
-        .map_or(0, |ledger| ledger.all.reserved.peak);
-    let held = format!("; the process held at most {} there", size(held));
+    let held = format!("; the process held {} there", size(last.held));
     match (last.went_on, job.state) {
         (0, State::Running) => format!("Out of memory: {request}; no allocation since{held}"),
         (0, _) => format!("Out of memory: {request}; the job allocated nothing after it{held}"),

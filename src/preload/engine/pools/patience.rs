@@ -14,9 +14,11 @@ use policy::device_memory::{DeviceMemory, EventId};
 /// The longest wait for work that may need the caller. A job that runs ahead of the GPU has about a thousand launches in
 /// its queue, which end within this time.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// The same for work that was waited for in vain before. A client that often tries and fails must not be slow for that; but
-/// the event may be done a moment after the job has seen the end of the work.
+/// The same for work that was waited for in vain once; each further time half of it. A client that often tries and fails
+/// must not be slow for that; but the event may be done a moment after the job has seen the end of the work.
 const LONGEST_WAIT_AGAIN: Duration = Duration::from_millis(500);
+/// It is halved so many times at most.
+const MOST_HALVINGS: u32 = 9;
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Other threads may submit work during a wait. If that ends so many times in succession, it does not need the caller.
 const MOST_ROUNDS: u32 = 4;
@@ -63,9 +65,17 @@ impl Pool {
     pub(super) fn wait_briefly(&'static self) -> Ended {
         let root = self.root();
         let growth = Growth::of(root);
-        if let Err(stuck) = growth.await_events(root.take_stuck(), LONGEST_WAIT_AGAIN) {
+        let (stuck, waits) = root.take_stuck();
+        let again = LONGEST_WAIT_AGAIN / (1 << waits.saturating_sub(1).min(MOST_HALVINGS));
+        // Another thread may wait for the stuck work now.
+        let is_elsewhere = waits > 0 && stuck.is_empty();
+        if let Err(stuck) = growth.await_events(stuck, again) {
             root.waited_in_vain(stuck);
             return Ended::Nothing;
+        }
+        let longest = if is_elsewhere { again } else { LONGEST_WAIT };
+        if !is_elsewhere {
+            root.nothing_is_stuck();
         }
         let mut ended = Ended::Nothing;
         for _ in 0..MOST_ROUNDS {
@@ -76,7 +86,7 @@ impl Pool {
                 }
                 _ => return ended,
             };
-            match growth.await_events(events, LONGEST_WAIT) {
+            match growth.await_events(events, longest) {
                 Ok(false) => return Ended::All,
                 Ok(true) => ended = Ended::Earlier,
                 Err(stuck) => {

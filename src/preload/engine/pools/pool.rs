@@ -32,7 +32,7 @@ pub struct Pool {
     /// Events of the context that are not in use.
     events: Mutex<Vec<u64>>,
     /// Events of work that was waited for in vain before a request failed.
-    stuck: Mutex<Vec<EventId>>,
+    stuck: Mutex<Stuck>,
     /// Whether the pool has ever mapped memory.
     maps_memory: AtomicBool,
     /// The other devices that have access to all memory that the pool has mapped.
@@ -41,6 +41,14 @@ pub struct Pool {
     fault: AtomicI32,
     pub(super) state: &'static State,
     pub(super) registry: &'static Registry<Pool>,
+}
+
+/// Work that was waited for in vain.
+#[derive(Default)]
+struct Stuck {
+    events: Vec<EventId>,
+    /// How often in a row.
+    waits: u32,
 }
 
 impl Pool {
@@ -150,17 +158,25 @@ impl Pool {
 
     /// The work of these events was waited for in vain.
     pub(super) fn waited_in_vain(&self, events: Vec<EventId>) {
-        lock(&self.stuck).extend(events);
+        let mut stuck = lock(&self.stuck);
+        stuck.events.extend(events);
+        stuck.waits += 1;
     }
 
-    /// Takes the events out whose work was waited for in vain.
-    pub(super) fn take_stuck(&self) -> Vec<EventId> {
-        std::mem::take(&mut lock(&self.stuck))
+    /// Takes the events out whose work was waited for in vain, and returns how often it was.
+    pub(super) fn take_stuck(&self) -> (Vec<EventId>, u32) {
+        let mut stuck = lock(&self.stuck);
+        (std::mem::take(&mut stuck.events), stuck.waits)
+    }
+
+    /// The work that was waited for in vain has ended.
+    pub(super) fn nothing_is_stuck(&self) {
+        lock(&self.stuck).waits = 0;
     }
 
     /// Whether work was waited for in vain, and had not ended when that was last looked at.
     pub fn has_stuck_work(&self) -> bool {
-        !lock(&self.stuck).is_empty()
+        !lock(&self.stuck).events.is_empty()
     }
 
     /// Whether the policy may have mapped memory of this pool. The driver treats that otherwise than what it allocated.

@@ -20,6 +20,8 @@ pub struct Device {
     pub unknown: i64,
     /// Bytes that a process obtained after the measurement that it is compared with.
     pub newer: u64,
+    /// How many events are missing in a journal that only its own measurement is compared with.
+    pub lost: u64,
     /// Whether NVML or the driver gave a figure to compare the ledger with.
     pub compared: bool,
     pub notes: Vec<String>,

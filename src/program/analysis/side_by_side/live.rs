@@ -93,6 +93,8 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
         nvml: Some(reading),
         unknown,
         newer: 0,
+        // NVML sees memory of lost events too: it shows as unknown.
+        lost: 0,
         compared: true,
         notes,
     }

@@ -215,6 +215,7 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
             other_processes: None,
             unknown: 0,
             newer: 0,
+            lost: job.lost,
             compared: false,
             notes: why
                 .map(str::to_owned)

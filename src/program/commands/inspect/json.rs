@@ -249,6 +249,7 @@ fn out_of_memory(ledger: &Ledger) -> Value {
             "api": api_name(last.api),
             "device": last.device,
             "requested": last.requested,
+            "held": last.held,
             "refused_by_limit": last.by_limit,
             "thread": last.tid,
             "time_ns": last.time_ns,

@@ -35,6 +35,7 @@ fn device(device: &Device) -> Value {
         "other_processes": device.other_processes,
         "unknown": device.unknown,
         "newer_than_measurement": device.newer,
+        "events_lost": device.lost,
         "compared": device.compared,
         "notes": device.notes,
     })

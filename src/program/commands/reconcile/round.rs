@@ -10,6 +10,7 @@ pub struct Round {
 impl Round {
     pub fn within_bound(&self) -> bool {
         let mut compared = self.devices.iter().filter(|device| device.compared).peekable();
-        compared.peek().is_some() && compared.all(|device| device.worst().max(device.newer) <= self.bound)
+        compared.peek().is_some()
+            && compared.all(|device| device.lost == 0 && device.worst().max(device.newer) <= self.bound)
     }
 }

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::round::Round;
 use crate::analysis::side_by_side::{Device, Process};
-use crate::render::format::{self, difference, printable, size, strong};
+use crate::render::format::{self, count, difference, printable, size, strong};
 use crate::render::reconciliation::{PARTS, others_row, process_rows, row};
 use crate::render::table::table;
 
@@ -49,6 +49,7 @@ fn heading(device: &Device) -> String {
 fn verdict(round: &Round) -> String {
     let worst = round.devices.iter().map(Device::worst).max().unwrap_or(0);
     let newer = round.devices.iter().map(|device| device.newer).max().unwrap_or(0);
+    let lost: u64 = round.devices.iter().map(|device| device.lost).sum();
     let bound = size(round.bound);
     if !round.devices.iter().any(|device| device.compared) {
         "Nothing to compare with: NVML cannot be asked, and the journals have no measurement".into()
@@ -57,6 +58,12 @@ fn verdict(round: &Round) -> String {
             "Not known: {} were obtained after the last measurement, more than the bound of {bound}; until then at most \
              {} were unknown",
             size(newer),
+            size(worst)
+        )
+    } else if worst <= round.bound && lost > 0 {
+        format!(
+            "Not known: {} events of the journals were lost; in what is left at most {} are unknown",
+            count(lost),
             size(worst)
         )
     } else if round.within_bound() {
