@@ -91,7 +91,7 @@ static void fork_and_join(void)
     CHECK(cuGraphDestroy(graph));
 }
 
-/* cuda.h 13.0:3086-3116: a capture that was not joined, an event of a capture that has ended, two captures that meet. */
+/* cuda.h 13.0:3086-3116: a capture that was not joined, an event of one that has ended, two captures that meet. */
 static void errors(void)
 {
     CUstream origin = new_stream(NON_BLOCKING), fork = new_stream(NON_BLOCKING);
