@@ -1,7 +1,7 @@
 /* Stream captures. While a stream captures, its work becomes nodes of a CUDA graph. A stream joins the capture of another
  * one when it waits for an event that was recorded there, and has to be joined to the first stream again by an event
  * before the end. Each stream of a capture has a place. It counts its own nodes there, and knows how many nodes of every
- * other place come before its next one.
+ * other place come before its next one. It also knows on which nodes its next one depends (edges.c).
  *
  * Sources: cuda.h 13.0:3070-3123 (the errors), 15344-15520 (begin, modes of threads, end); CUDA programming guide, CUDA
  * Graphs, "Creating a Graph Using Stream Capture" (cross-stream dependencies, prohibited and unhandled operations,
@@ -100,7 +100,7 @@ CUresult stream_capture(CUstream stream, int type, struct Graph **graph)
     struct Stream *s = stream_object(stream);
     s->seen[s->place] = ++c->nodes[s->place];
     *graph = c->graph;
-    return CUDA_SUCCESS;
+    return graph_next(c->graph, s->ends.at, s->ends.count, &s->ends);
 }
 
 CUresult stream_submit(CUstream stream, int type, const struct Work *work, bool *captured)
@@ -138,6 +138,7 @@ static void leave(struct Stream *s)
     s->capture = NULL;
     free(s->seen);
     s->seen = NULL;
+    nodes_clear(&s->ends);
 }
 
 static bool of_capture(const struct Stream *s, const void *capture) { return s->capture == capture; }
@@ -164,16 +165,23 @@ void capture_stream_gone(struct Stream *s)
 
 /* ---- events: an event that was recorded in a capture stands for nodes of it */
 
+void capture_forget(struct CapturedEvent *event)
+{
+    free(event->seen);
+    nodes_clear(&event->ends);
+    *event = (struct CapturedEvent){0};
+}
+
 bool capture_record(CUstream stream, struct CapturedEvent *event, CUresult *result)
 {
     struct Capture *c = capture_of(stream);
-    free(event->seen);
-    *event = (struct CapturedEvent){0};
+    capture_forget(event);
     *result = c && c->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
     if (!c || *result) return c;
     event->capture = c->id;
     event->seen = malloc(PLACES * sizeof *event->seen);
     memcpy(event->seen, stream_object(stream)->seen, PLACES * sizeof *event->seen);
+    nodes_add_all(&event->ends, &stream_object(stream)->ends);
     return true;
 }
 
@@ -202,10 +210,32 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
     struct Stream *s = stream_object(stream);
     for (int i = 0; i < PLACES; i++)
         if (s->seen[i] < event->seen[i]) s->seen[i] = event->seen[i];
+    nodes_add_all(&s->ends, &event->ends);
     return CUDA_SUCCESS;
 }
 
 /* ---- begin and end */
+
+/* cuda.h 13.0:15608-15636: adds to the set of nodes on which the stream's next node depends, or replaces that set. */
+API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count, unsigned flags)
+{
+    enum { SET = 1 };
+    ENTER_WORKING("cuStreamUpdateCaptureDependencies");
+    CHECK_STREAM(stream);
+    REQUIRE(flags <= SET && (nodes || !count));
+    struct Capture *c = capture_of(stream);
+    if (!c) return CUDA_ERROR_ILLEGAL_STATE;
+    if (c->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    struct Nodes *ends = &stream_object(stream)->ends, wanted = {0};
+    if (flags != SET) nodes_add_all(&wanted, ends);
+    nodes_add_all(&wanted, &(struct Nodes){nodes, count});
+    nodes_clear(ends);
+    *ends = wanted;
+    return CUDA_SUCCESS;
+}
+PTSZ(cuStreamUpdateCaptureDependencies);
+API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes, const void *edges, size_t count, unsigned flags) { (void)edges; return cuStreamUpdateCaptureDependencies(stream, nodes, count, flags); }
+PTSZ(cuStreamUpdateCaptureDependencies_v2);
 
 static CUresult begin(CUstream stream, struct Capture wanted)
 {
@@ -236,9 +266,11 @@ API CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) { return begin(s
 API CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(of_thread(stream), mode); }
 API CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, int mode)
 {
-    (void)d, (void)edges, (void)n;
-    REQUIRE(graph);
-    return begin(stream, (struct Capture){.mode = mode, .graph = graph});
+    (void)edges;
+    REQUIRE(graph && (d || !n));
+    CUresult result = begin(stream, (struct Capture){.mode = mode, .graph = graph});
+    if (!result && n) result = cuStreamUpdateCaptureDependencies(stream, (CUgraphNode *)d, n, 0);
+    return result;
 }
 API CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, int mode) { return cuStreamBeginCaptureToGraph(of_thread(s), graph, d, edges, n, mode); }
 
@@ -319,8 +351,9 @@ static CUresult info(CUstream stream, int *status, unsigned long long *id, CUgra
     if (*status != 1) return CUDA_SUCCESS;
     if (id) *id = c->id;
     if (graph) *graph = c->graph;
-    if (nodes) *nodes = NULL;
-    if (count) *count = 0;
+    struct Stream *s = stream_object(stream);
+    if (nodes) *nodes = s->ends.at;
+    if (count) *count = s->ends.count;
     return CUDA_SUCCESS;
 }
 API CUresult cuStreamIsCapturing(CUstream stream, int *status) { return info(stream, status, NULL, NULL, NULL, NULL); }
@@ -335,12 +368,6 @@ API CUresult cuStreamGetCaptureInfo_v3(CUstream s, int *status, unsigned long lo
     return info(s, status, id, graph, nodes, count);
 }
 API CUresult cuStreamGetCaptureInfo_v3_ptsz(CUstream s, int *status, unsigned long long *id, CUgraph *graph, const CUgraphNode **nodes, const void **edges, size_t *count) { return cuStreamGetCaptureInfo_v3(of_thread(s), status, id, graph, nodes, edges, count); }
-
-static CUresult update(CUstream stream) { ENTER_WORKING("cuStreamUpdateCaptureDependencies"); return stream_valid(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
-API CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *n, size_t count, unsigned flags) { (void)n, (void)count, (void)flags; return update(stream); }
-PTSZ(cuStreamUpdateCaptureDependencies);
-API CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *n, const void *edges, size_t count, unsigned flags) { (void)n, (void)edges, (void)count, (void)flags; return update(stream); }
-PTSZ(cuStreamUpdateCaptureDependencies_v2);
 
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {

@@ -1,18 +1,8 @@
-/* CUDA graphs. Captured copies, fills and host functions are work of the stream in which the graph is launched, one after
- * the other. Nodes that are added by hand have no work, except copies, fills and those of memory. An allocation node
- * has its address from the start. It takes memory when the graph is launched, from the device's graph memory, which is
- * kept until it is trimmed. */
-#include "sim.h"
+/* CUDA graphs. A launch does the work of the nodes in its stream, one after the other, each after the nodes that it depends
+ * on (edges.c). Kernels, child graphs and events have no work. An allocation node has its address from the start. It takes
+ * memory when the graph is launched, from the device's graph memory, which is kept until it is trimmed. */
+#include "graph.h"
 
-struct Node {
-    int type, device;
-    uint64_t size;
-    CUdeviceptr address;
-    struct Work work;
-    struct Context *context; /* in which the work is done; NULL for that of the launch */
-    struct Node *next;
-};
-struct Graph { struct Node *first, **last, **recaptured; }; /* recaptured: the next node of a recapture */
 struct Exec { struct Node *nodes; unsigned long long flags; };
 enum { AUTO_FREE_ON_LAUNCH = 1 };
 
@@ -50,12 +40,14 @@ struct Node *graph_add(struct Graph *graph, int type)
         struct Node *node = *graph->recaptured;
         if (!node || node->type != type) return NULL;
         graph->recaptured = &node->next;
+        graph_link(graph, node);
         return node;
     }
     struct Node *node = calloc(1, sizeof *node);
     node->type = type;
     *graph->last = node;
     graph->last = &node->next;
+    graph_link(graph, node);
     return node;
 }
 
@@ -108,46 +100,28 @@ void graph_freed(Allocation *a)
 
 API CUresult cuGraphCreate(CUgraph *out, unsigned flags) { (void)flags; ENTER("cuGraphCreate"); REQUIRE(out); *out = graph_new(); return CUDA_SUCCESS; }
 
-static void free_nodes(struct Node *node)
-{
-    for (struct Node *next; node; node = next) {
-        next = node->next;
-        free(node);
-    }
-}
-
-API CUresult cuGraphDestroy(CUgraph graph) { ENTER("cuGraphDestroy"); REQUIRE(graph); free_nodes(graph->first); free(graph); return CUDA_SUCCESS; }
-
-static struct Node *copy_nodes(struct Node *from)
-{
-    struct Node *first = NULL, **last = &first;
-    for (; from; from = from->next) {
-        struct Node *node = malloc(sizeof *node);
-        *node = *from;
-        node->next = NULL;
-        *last = node;
-        last = &node->next;
-    }
-    return first;
-}
+API CUresult cuGraphDestroy(CUgraph graph) { ENTER("cuGraphDestroy"); REQUIRE(graph); graph_free_nodes(graph->first); nodes_clear(&graph->dependencies); free(graph); return CUDA_SUCCESS; }
 
 API CUresult cuGraphClone(CUgraph *out, CUgraph from)
 {
     ENTER("cuGraphClone");
     REQUIRE(out && from);
     *out = graph_new();
-    (*out)->first = copy_nodes(from->first);
+    (*out)->first = graph_copy(from, *out, false);
     while (*(*out)->last) (*out)->last = &(*(*out)->last)->next;
     return CUDA_SUCCESS;
 }
 
 #define NODES CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count
+/* The next node that is added to the graph has these dependencies. */
+#define AFTER_DEPENDENCIES                                                         \
+    CUresult linked_ = graph_next(graph, dependencies, count, NULL);               \
+    if (linked_) return linked_
 #define PLAIN_NODE(function, type, ...)                                            \
     API CUresult function(NODES, ##__VA_ARGS__)                                    \
     {                                                                              \
-        (void)dependencies, (void)count;                                           \
         ENTER(#function);                                                          \
-        REQUIRE(graph);                                                            \
+        AFTER_DEPENDENCIES;                                                        \
         struct Node *node = graph_add(graph, type);                                \
         if (out) *out = node;                                                      \
         return CUDA_SUCCESS;                                                       \
@@ -155,7 +129,6 @@ API CUresult cuGraphClone(CUgraph *out, CUgraph from)
 PLAIN_NODE(cuGraphAddEmptyNode, CU_GRAPH_NODE_TYPE_EMPTY)
 PLAIN_NODE(cuGraphAddKernelNode, CU_GRAPH_NODE_TYPE_KERNEL, __attribute__((unused)) const void *p)
 PLAIN_NODE(cuGraphAddKernelNode_v2, CU_GRAPH_NODE_TYPE_KERNEL, __attribute__((unused)) const void *p)
-PLAIN_NODE(cuGraphAddHostNode, CU_GRAPH_NODE_TYPE_HOST, __attribute__((unused)) const void *p)
 PLAIN_NODE(cuGraphAddChildGraphNode, CU_GRAPH_NODE_TYPE_GRAPH, __attribute__((unused)) CUgraph g)
 PLAIN_NODE(cuGraphAddEventRecordNode, CU_GRAPH_NODE_TYPE_EVENT_RECORD, __attribute__((unused)) CUevent e)
 PLAIN_NODE(cuGraphAddEventWaitNode, CU_GRAPH_NODE_TYPE_WAIT_EVENT, __attribute__((unused)) CUevent e)
@@ -172,9 +145,8 @@ static CUresult add_copy(CUgraphNode *out, CUgraph graph, const CUDA_MEMCPY3D *c
 }
 API CUresult cuGraphAddMemcpyNode(NODES, const CUDA_MEMCPY3D *copy, CUcontext context)
 {
-    (void)dependencies, (void)count;
     ENTER("cuGraphAddMemcpyNode");
-    REQUIRE(graph);
+    AFTER_DEPENDENCIES;
     return add_copy(out, graph, copy, context);
 }
 
@@ -192,44 +164,57 @@ static CUresult add_fill(CUgraphNode *out, CUgraph graph, const CUDA_MEMSET_NODE
 }
 API CUresult cuGraphAddMemsetNode(NODES, const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
 {
-    (void)dependencies, (void)count;
     ENTER("cuGraphAddMemsetNode");
-    REQUIRE(graph);
+    AFTER_DEPENDENCIES;
     return add_fill(out, graph, p, context);
+}
+
+static CUresult add_host(CUgraphNode *out, CUgraph graph, const CUDA_HOST_NODE_PARAMS *p)
+{
+    REQUIRE(p && p->fn);
+    struct Node *node = graph_add(graph, CU_GRAPH_NODE_TYPE_HOST);
+    node->work = (struct Work){.kind = WORK_HOST, .function = p->fn, .data = p->userData};
+    if (out) *out = node;
+    return CUDA_SUCCESS;
+}
+API CUresult cuGraphAddHostNode(NODES, const CUDA_HOST_NODE_PARAMS *p)
+{
+    ENTER("cuGraphAddHostNode");
+    AFTER_DEPENDENCIES;
+    return add_host(out, graph, p);
 }
 
 API CUresult cuGraphAddMemAllocNode(NODES, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
-    (void)dependencies, (void)count;
     ENTER("cuGraphAddMemAllocNode");
-    REQUIRE(graph && p);
+    REQUIRE(p);
+    AFTER_DEPENDENCIES;
     return add_alloc(out, graph, p->poolProps.location.id, p->bytesize, &p->dptr);
 }
 API CUresult cuGraphAddMemFreeNode(NODES, CUdeviceptr address)
 {
-    (void)dependencies, (void)count;
     ENTER("cuGraphAddMemFreeNode");
-    REQUIRE(graph);
+    AFTER_DEPENDENCIES;
     return add_free(out, graph, address);
 }
 
-static CUresult add_any(CUgraphNode *out, CUgraph graph, CUgraphNodeParams *p)
+API CUresult cuGraphAddNode(NODES, CUgraphNodeParams *p)
 {
     ENTER("cuGraphAddNode");
-    REQUIRE(graph && p);
+    REQUIRE(p);
+    AFTER_DEPENDENCIES;
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
         return add_alloc(out, graph, p->u.alloc.poolProps.location.id, p->u.alloc.bytesize, &p->u.alloc.dptr);
     if (p->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return add_free(out, graph, p->u.free);
     if (p->type == CU_GRAPH_NODE_TYPE_MEMCPY) return add_copy(out, graph, &p->u.copy.params, p->u.copy.context);
     if (p->type == CU_GRAPH_NODE_TYPE_MEMSET) return add_fill(out, graph, &p->u.fill, p->u.fill.ctx);
+    if (p->type == CU_GRAPH_NODE_TYPE_HOST) return add_host(out, graph, &p->u.host);
     struct Node *node = graph_add(graph, p->type);
     if (out) *out = node;
     return CUDA_SUCCESS;
 }
-API CUresult cuGraphAddNode(NODES, CUgraphNodeParams *p) { (void)dependencies, (void)count; return add_any(out, graph, p); }
-API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, CUgraphNodeParams *p) { (void)d, (void)edges, (void)n; return add_any(out, graph, p); }
+API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *d, const void *edges, size_t n, CUgraphNodeParams *p) { (void)edges; return cuGraphAddNode(out, graph, d, n, p); }
 
-API CUresult cuGraphDestroyNode(CUgraphNode node) { (void)node; ENTER("cuGraphDestroyNode"); return CUDA_ERROR_NOT_SUPPORTED; }
 API CUresult cuGraphNodeGetType(CUgraphNode node, int *type) { ENTER("cuGraphNodeGetType"); REQUIRE(node && type); *type = node->type; return CUDA_SUCCESS; }
 API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *p)
 {
@@ -243,35 +228,23 @@ API CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_
 }
 API CUresult cuGraphMemFreeNodeGetParams(CUgraphNode node, CUdeviceptr *address) { ENTER("cuGraphMemFreeNodeGetParams"); REQUIRE(node && address && node->type == CU_GRAPH_NODE_TYPE_MEM_FREE); *address = node->address; return CUDA_SUCCESS; }
 
-API CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
-{
-    ENTER("cuGraphGetNodes");
-    REQUIRE(graph && count);
-    size_t n = 0;
-    for (struct Node *node = graph->first; node; node = node->next, n++)
-        if (nodes && n < *count) nodes[n] = node;
-    if (!nodes || n < *count) *count = n;
-    return CUDA_SUCCESS;
-}
-API CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count) { return cuGraphGetNodes(graph, nodes, count); }
-#define NO_EDGES(function, ...) API CUresult function(__VA_ARGS__, size_t *count) { ENTER(#function); REQUIRE(count); *count = 0; return CUDA_SUCCESS; }
 #define U __attribute__((unused))
-NO_EDGES(cuGraphGetEdges, U CUgraph g, U CUgraphNode *from, U CUgraphNode *to)
-NO_EDGES(cuGraphGetEdges_v2, U CUgraph g, U CUgraphNode *from, U CUgraphNode *to, U void *edges)
-NO_EDGES(cuGraphNodeGetDependencies, U CUgraphNode n, U CUgraphNode *to)
-NO_EDGES(cuGraphNodeGetDependencies_v2, U CUgraphNode n, U CUgraphNode *to, U void *edges)
-NO_EDGES(cuGraphNodeGetDependentNodes, U CUgraphNode n, U CUgraphNode *to)
-NO_EDGES(cuGraphNodeGetDependentNodes_v2, U CUgraphNode n, U CUgraphNode *to, U void *edges)
-API CUresult cuGraphAddDependencies(U CUgraph g, U const CUgraphNode *from, U const CUgraphNode *to, U size_t n) { ENTER("cuGraphAddDependencies"); return CUDA_SUCCESS; }
-API CUresult cuGraphAddDependencies_v2(U CUgraph g, U const CUgraphNode *from, U const CUgraphNode *to, U const void *edges, U size_t n) { ENTER("cuGraphAddDependencies"); return CUDA_SUCCESS; }
+/* Edges that make a circle have no order: the graph cannot be instantiated. */
+static CUresult flatten(CUgraph graph, struct Node **nodes)
+{
+    *nodes = graph_copy(graph, NULL, true);
+    return *nodes || !graph->first ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
 
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
     ENTER("cuGraphInstantiate");
     REQUIRE(out && graph);
-    *out = calloc(1, sizeof **out);
-    (*out)->flags = flags;
-    (*out)->nodes = copy_nodes(graph->first);
+    struct Node *nodes;
+    CUresult result = flatten(graph, &nodes);
+    if (result) return result;
+    *out = malloc(sizeof **out);
+    **out = (struct Exec){nodes, flags};
     return CUDA_SUCCESS;
 }
 API CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, U CUgraphNode *node, U char *log, U size_t size) { return cuGraphInstantiateWithFlags(out, graph, 0); }
@@ -279,7 +252,17 @@ API CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, U CUgraphNod
 API CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph, unsigned long long *parameters) { REQUIRE(parameters); return cuGraphInstantiateWithFlags(out, graph, parameters[0]); }
 PTSZ(cuGraphInstantiateWithParams);
 API CUresult cuGraphExecGetFlags(CUgraphExec exec, unsigned long long *flags) { ENTER("cuGraphExecGetFlags"); REQUIRE(exec && flags); *flags = exec->flags; return CUDA_SUCCESS; }
-API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, U void *result) { ENTER("cuGraphExecUpdate"); REQUIRE(exec && graph); free_nodes(exec->nodes); exec->nodes = copy_nodes(graph->first); return CUDA_SUCCESS; }
+API CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, U void *difference)
+{
+    ENTER("cuGraphExecUpdate");
+    REQUIRE(exec && graph);
+    struct Node *nodes;
+    CUresult result = flatten(graph, &nodes);
+    if (result) return result;
+    graph_free_nodes(exec->nodes);
+    exec->nodes = nodes;
+    return CUDA_SUCCESS;
+}
 API CUresult cuGraphUpload(U CUgraphExec exec, U CUstream stream) { ENTER("cuGraphUpload"); return CUDA_SUCCESS; }
 PTSZ(cuGraphUpload);
 API CUresult cuGraphDebugDotPrint(U CUgraph graph, U const char *path, U unsigned flags) { return CUDA_ERROR_NOT_SUPPORTED; }
@@ -338,7 +321,7 @@ API CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     return CUDA_SUCCESS;
 }
 API CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, of_thread(stream)); }
-API CUresult cuGraphExecDestroy(CUgraphExec exec) { ENTER("cuGraphExecDestroy"); REQUIRE(exec); free_nodes(exec->nodes); free(exec); return CUDA_SUCCESS; }
+API CUresult cuGraphExecDestroy(CUgraphExec exec) { ENTER("cuGraphExecDestroy"); REQUIRE(exec); graph_free_nodes(exec->nodes); free(exec); return CUDA_SUCCESS; }
 
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value)
 {

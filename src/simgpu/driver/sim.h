@@ -184,11 +184,20 @@ static inline void sim_unlock(int *unused) { (void)unused; pthread_mutex_unlock(
 #define REQUIRE(condition)                                                     \
     do { if (!(condition)) return CUDA_ERROR_INVALID_VALUE; } while (0)
 
+/* ---- edges.c: sets of graph nodes */
+struct Nodes { struct Node **at; size_t count; };
+void nodes_add(struct Nodes *nodes, struct Node *node);
+void nodes_add_all(struct Nodes *to, const struct Nodes *from);
+void nodes_clear(struct Nodes *nodes);
+/* The node that is added next has these dependencies. If `ends` is given, that node then becomes the only one in it. */
+CUresult graph_next(struct Graph *graph, const CUgraphNode *dependencies, size_t count, struct Nodes *ends);
+
 /* ---- stream.c */
 struct Stream {
     struct Context *context;
     struct Capture *capture;
     unsigned place, *seen; /* in its capture; see capture.c */
+    struct Nodes ends;     /* on which its next node depends */
     struct Queue *queue;
     unsigned flags;
     int priority;
@@ -236,7 +245,8 @@ CUresult stream_submit(CUstream stream, int node_type, const struct Work *work, 
     } while (0)
 CUresult capture_failed(CUstream stream); /* the node is not the one of the recaptured graph: 918 */
 void capture_stream_gone(struct Stream *stream);
-struct CapturedEvent { uint64_t capture; unsigned *seen; };
+struct CapturedEvent { uint64_t capture; unsigned *seen; struct Nodes ends; };
+void capture_forget(struct CapturedEvent *event);
 /* Returns whether the stream captures. Then the event stands for its nodes, if the result is success. */
 bool capture_record(CUstream stream, struct CapturedEvent *event, CUresult *result);
 CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool recorded, bool external);

@@ -34,6 +34,7 @@ enum {
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+    CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
     CUDA_ERROR_CAPTURED_EVENT = 907,
     CUDA_ERROR_GRAPH_RECAPTURE_FAILURE = 918,
@@ -143,7 +144,8 @@ typedef struct {
 /* As in CUDA_MEMSET_NODE_PARAMS_v2; version 1 ends before the context. */
 typedef struct { CUdeviceptr dst; size_t pitch; unsigned value, elementSize; size_t width, height; CUcontext ctx; } CUDA_MEMSET_NODE_PARAMS;
 /* CUgraphNodeParams: 256 bytes, the type first, the parameters of that type from offset 16. */
-typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; CUDA_MEMSET_NODE_PARAMS fill; } u; long long reserved2; } CUgraphNodeParams;
+typedef struct { void (*fn)(void *); void *userData; } CUDA_HOST_NODE_PARAMS;
+typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; CUDA_MEMSET_NODE_PARAMS fill; CUDA_HOST_NODE_PARAMS host; } u; long long reserved2; } CUgraphNodeParams;
 
 #define API __attribute__((visibility("default")))
 
@@ -266,6 +268,18 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *out);
 CUresult cuGraphCreate(CUgraph *out, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphClone(CUgraph *out, CUgraph from);
+CUresult cuGraphDestroyNode(CUgraphNode node);
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
+CUresult cuGraphNodeGetType(CUgraphNode node, int *type);
+CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
+CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count);
+CUresult cuGraphAddHostNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_HOST_NODE_PARAMS *parameters);
+CUresult cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context);
 CUresult cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_MEMCPY3D *copy, CUcontext context);
 CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
 CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUdeviceptr address);

@@ -207,6 +207,9 @@
     X(add_dependencies, "cuGraphAddDependencies", 10000, (Handle, const Handle *, const Handle *, size_t))        \
     X(add_dependencies_edges, "cuGraphAddDependencies", 12030,                                                    \
       (Handle, const Handle *, const Handle *, const void *, size_t))                                             \
+    X(remove_dependencies, "cuGraphRemoveDependencies", 10000, (Handle, const Handle *, const Handle *, size_t))  \
+    X(remove_dependencies_edges, "cuGraphRemoveDependencies", 12030,                                              \
+      (Handle, const Handle *, const Handle *, const void *, size_t))                                             \
     X(node_dependencies, "cuGraphNodeGetDependencies", 10000, (Handle, Handle *, size_t *))                       \
     X(node_dependencies_edges, "cuGraphNodeGetDependencies", 12030, (Handle, Handle *, void *, size_t *))         \
     X(node_dependents, "cuGraphNodeGetDependentNodes", 10000, (Handle, Handle *, size_t *))                       \

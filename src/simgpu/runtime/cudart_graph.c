@@ -25,6 +25,8 @@ FORWARD(cudaGraphReleaseUserObject, cuGraphReleaseUserObject, (Handle graph, Han
 #define WITH_EDGES(name) name##_v2
 FORWARD(cudaGraphAddDependencies, add_dependencies, (Handle graph, const Handle *from, const Handle *to, size_t count),
         graph, from, to, count)
+FORWARD(cudaGraphRemoveDependencies, remove_dependencies,
+        (Handle graph, const Handle *from, const Handle *to, size_t count), graph, from, to, count)
 FORWARD(cudaGraphNodeGetDependencies, node_dependencies, (Handle node, Handle *nodes, size_t *count),
         node, nodes, count)
 FORWARD(cudaGraphNodeGetDependentNodes, node_dependents, (Handle node, Handle *nodes, size_t *count),
@@ -33,6 +35,9 @@ FORWARD(cudaGraphGetEdges, graph_edges, (Handle graph, Handle *from, Handle *to,
         graph, from, to, count)
 #endif
 FORWARD(WITH_EDGES(cudaGraphAddDependencies), add_dependencies_edges,
+        (Handle graph, const Handle *from, const Handle *to, const void *edges, size_t count),
+        graph, from, to, edges, count)
+FORWARD(WITH_EDGES(cudaGraphRemoveDependencies), remove_dependencies_edges,
         (Handle graph, const Handle *from, const Handle *to, const void *edges, size_t count),
         graph, from, to, edges, count)
 FORWARD(WITH_EDGES(cudaGraphNodeGetDependencies), node_dependencies_edges,
