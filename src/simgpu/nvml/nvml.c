@@ -31,7 +31,8 @@ static int copy(char *out, unsigned length, const char *text)
     strcpy(out, text);
     return OK;
 }
-API int nvmlSystemGetDriverVersion(char *out, unsigned length) { return copy(out, length, "580.00-simulated"); }
+// Clients parse the version as numbers between dots; the word "simulated" stands in the device name instead.
+API int nvmlSystemGetDriverVersion(char *out, unsigned length) { return copy(out, length, "580.00.00"); }
 API int nvmlSystemGetNVMLVersion(char *out, unsigned length) { return copy(out, length, "13.580.00"); }
 API int nvmlSystemGetCudaDriverVersion(int *version) { *version = config()->driver_version; return OK; }
 API int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
