@@ -39,8 +39,8 @@ fn a_request_larger_than_the_device_takes_nothing() {
     }
 }
 
-/// A driver may take back what its pools do not use before a request fails. The simulated one does. So its figure of free
-/// memory is no reason to fail without asking.
+/// A driver may take back what its pools do not use before a request fails. The simulated one does. So its figure of
+/// free memory is no reason to fail without asking.
 #[test]
 fn memory_that_a_pool_of_the_driver_keeps_serves_requests() {
     for strategy in STRATEGIES {

@@ -142,9 +142,9 @@ impl Grow {
             && let Ok(available) = memory.available()
             && least > available.free
         {
-            // A request that cannot be served must not take memory piece by piece that other processes could use. So one
-            // piece asks for all. The driver may have more than it says, if it takes back what its stream-ordered pools keep
-            // and do not use. The simulated driver does; NVIDIA's has not been seen, and without the library it is asked too.
+            // A request that cannot be served must not take memory piece by piece that other processes could use. So
+            // one piece asks for all. The driver may have more than it says, if it takes back what its stream-ordered
+            // pools keep and do not use. The simulated driver does; NVIDIA's has not been seen.
             let all = memory.create(least)?;
             memory.release(all, least)?;
         }
