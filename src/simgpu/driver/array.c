@@ -71,6 +71,22 @@ static Allocation *object(Allocation *handle, enum class class)
     return a && a->class == class ? a : NULL;
 }
 
+struct level { const Allocation *sought; bool found; };
+static void find_level(Allocation *a, void *closure)
+{
+    struct level *level = closure;
+    for (int i = 0; i < a->level_count; i++) level->found |= a->levels[i] == level->sought;
+}
+
+/* Whether this is an array, or a level of a mipmapped one. */
+bool array_valid(const Allocation *array)
+{
+    struct level level = {array, array && object((Allocation *)array, ARRAY)};
+    if (array && !level.found) table_each(find_level, &level);
+    return level.found;
+}
+bool mipmap_valid(const Allocation *array) { return array && object((Allocation *)array, MIPMAP); }
+
 API CUresult cuArrayDestroy(CUarray array)
 {
     ENTER("cuArrayDestroy");
@@ -87,6 +103,22 @@ API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *d, CUarray array)
     ENTER("cuArrayGetDescriptor");
     REQUIRE(d && array);
     *d = (CUDA_ARRAY_DESCRIPTOR){array->shape.Width, array->shape.Height, array->shape.Format, array->shape.NumChannels};
+    return CUDA_SUCCESS;
+}
+
+API CUresult cuArrayGetDescriptor(DescriptorV1 *d, CUarray array)
+{
+    ENTER("cuArrayGetDescriptor");
+    REQUIRE(d && array);
+    *d = (DescriptorV1){(unsigned)array->shape.Width, (unsigned)array->shape.Height, array->shape.Format, array->shape.NumChannels};
+    return CUDA_SUCCESS;
+}
+API CUresult cuArray3DGetDescriptor(Descriptor3dV1 *d, CUarray array)
+{
+    ENTER("cuArray3DGetDescriptor");
+    REQUIRE(d && array);
+    *d = (Descriptor3dV1){(unsigned)array->shape.Width, (unsigned)array->shape.Height, (unsigned)array->shape.Depth,
+                          array->shape.Format, array->shape.NumChannels, array->shape.Flags};
     return CUDA_SUCCESS;
 }
 

@@ -29,6 +29,7 @@
  *                          cuda.h 13.0:6063 can be read and CUDA.jl#1579 denies (0)
  *   SIMGPU_STATE           file that the processes of one simulated host share (each process is a host of its own)
  *   SIMGPU_NVML_BYTES      0: NVML lists processes without their bytes, as on WSL or without permission (1)
+ *   SIMGPU_UTILISATION     percent of its time that each process with a context uses the device, as NVML tells (0)
  *   SIMGPU_LOOKUPS         file that gets a line for each cuGetProcAddress: name, version, flags, status, caller
  *   SIMGPU_TRUTH           file to write the table of allocations to at exit; %p is the process id
  *   CUDA_VISIBLE_DEVICES   as usual
@@ -162,6 +163,7 @@ static void read_all(void)
     the_config.context_bytes = size_variable("SIMGPU_CONTEXT_BYTES", 0);
     the_config.pool_chunk = size_variable("SIMGPU_POOL_CHUNK", 32 << 20);
     the_config.driver_version = number_variable("SIMGPU_DRIVER_VERSION", 13000, 1000, 99999);
+    the_config.utilisation = number_variable("SIMGPU_UTILISATION", 0, 0, 100);
     the_config.truth = getenv("SIMGPU_TRUTH");
     the_config.state = getenv("SIMGPU_STATE");
 }

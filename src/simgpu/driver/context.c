@@ -120,12 +120,14 @@ static void memory_dies(struct Context *context)
     table_remove_where(belongs, context);
     stream_forget_context(context);
     state_give(physical_of(context->device), config()->context_bytes, &context->extents);
+    state_context(physical_of(context->device), -1);
 }
 
 static CUresult created(struct Context *context)
 {
     context->id = ++ids;
     bool taken = state_take(physical_of(context->device), config()->context_bytes, &context->extents);
+    if (taken) state_context(physical_of(context->device), 1);
     return taken ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -21,7 +21,7 @@ static bool on_host(const void *address)
 /* What a copy does: the device of its stream reads and writes, or with cuMemcpyPeer the devices of the two contexts do. */
 struct route { bool peer; CUcontext to, from; };
 
-/* A copy of mapped memory needs the access of the device that copies (cuda.h 13.0:13089, cuMemSetAccess). For memory of
+/* A copy of mapped memory or of a pool's memory needs the access of the device that copies (cuda.h 13.0:13089, cuMemSetAccess). For memory of
  * cuMemAlloc the driver finds its own way between devices, with or without peer access. For mapped memory it does not:
  * llama.cpp#4606 and #4620 saw plain copies between devices fail, and PyTorch's CUDACachingAllocator::memcpyAsync calls
  * cuMemcpyPeerAsync instead, whose contexts name both devices. These sources speak of copies between devices. No source
@@ -34,7 +34,7 @@ static CUresult check_access(struct Context *context, struct route route, const 
         if (writer < 0 || reader < 0) return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (!route.peer && (on_host(to) || on_host(from))) writer = reader = ANY_DEVICE;
-    bool allowed = vmm_accessible(writer, (uint64_t)to, size, true) && vmm_accessible(reader, (uint64_t)from, size, false);
+    bool allowed = accessible(writer, (uint64_t)to, size, true) && accessible(reader, (uint64_t)from, size, false);
     return allowed ? CUDA_SUCCESS : context_break(context, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
@@ -186,16 +186,26 @@ static CUresult batch(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t 
     return result;
 }
 API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, U size_t *failed, CUstream stream) { return batch(to, from, sizes, count, stream); }
+API CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, U size_t *failed, CUstream stream) { return batch(to, from, sizes, count, of_thread(stream)); }
 API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, CUstream stream) { return batch(to, from, sizes, count, stream); }
 
-static CUresult row(CUarray array, size_t offset, CUdeviceptr address, size_t size, bool to_array)
-{
-    REQUIRE(array && address);
-    struct side linear = {(char *)address, 0, 0}, in_array = side_of(3, NULL, 0, array, 0, 0, offset, 0, 0);
-    return box(to_array ? in_array : linear, to_array ? linear : in_array, size, 1, 1, NULL, false, OWN);
-}
-API CUresult cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t size) { return row(to, offset, from, size, true); }
-API CUresult cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t size) { return row(from, offset, to, size, false); }
+/* Copies of bytes from an offset of an array on. */
+static CUresult row(struct side to, struct side from, size_t size, CUstream stream, bool ordered) { return box(to, from, size, 1, 1, stream, ordered, OWN); }
+#define IN_ARRAY(array, offset) side_of(3, NULL, 0, array, 0, 0, offset, 0, 0)
+#define LINEAR_SIDE(address) (struct side){(char *)(address), 0, 0}
+#define ROW(name, refused, to_side, from_side, size, ...)                                                         \
+    API CUresult name(__VA_ARGS__, size_t size) { REQUIRE(!(refused)); return row(to_side, from_side, size, NULL, false); } \
+    API CUresult name##_ptds(__VA_ARGS__, size_t size) { REQUIRE(!(refused)); return row(to_side, from_side, size, PER_THREAD, false); }
+#define ROW_ASYNC(name, refused, to_side, from_side, size, ...)                                                   \
+    API CUresult name(__VA_ARGS__, size_t size, CUstream stream) { REQUIRE(!(refused)); return row(to_side, from_side, size, stream, true); } \
+    API CUresult name##_ptsz(__VA_ARGS__, size_t size, CUstream stream) { REQUIRE(!(refused)); return row(to_side, from_side, size, of_thread(stream), true); }
+ROW(cuMemcpyDtoA_v2, !to || !from, IN_ARRAY(to, offset), LINEAR_SIDE(from), size, CUarray to, size_t offset, CUdeviceptr from)
+ROW(cuMemcpyAtoD_v2, !to || !from, LINEAR_SIDE(to), IN_ARRAY(from, offset), size, CUdeviceptr to, CUarray from, size_t offset)
+ROW(cuMemcpyHtoA_v2, !to || !from, IN_ARRAY(to, offset), LINEAR_SIDE(from), size, CUarray to, size_t offset, const void *from)
+ROW(cuMemcpyAtoH_v2, !to || !from, LINEAR_SIDE(to), IN_ARRAY(from, offset), size, void *to, CUarray from, size_t offset)
+ROW(cuMemcpyAtoA_v2, !to || !from, IN_ARRAY(to, there), IN_ARRAY(from, here), size, CUarray to, size_t there, CUarray from, size_t here)
+ROW_ASYNC(cuMemcpyHtoAAsync_v2, !to || !from, IN_ARRAY(to, offset), LINEAR_SIDE(from), size, CUarray to, size_t offset, const void *from)
+ROW_ASYNC(cuMemcpyAtoHAsync_v2, !to || !from, LINEAR_SIDE(to), IN_ARRAY(from, offset), size, void *to, CUarray from, size_t offset)
 
 static CUresult fill(CUdeviceptr to, size_t pitch, const void *value, size_t element, size_t width, size_t height, CUstream stream, bool ordered)
 {
@@ -240,3 +250,17 @@ SET(cuMemsetD32, unsigned)
 SET2D(cuMemsetD2D8, unsigned char)
 SET2D(cuMemsetD2D16, unsigned short)
 SET2D(cuMemsetD2D32, unsigned)
+
+/* The 32-bit functions, for addresses of cuMemAlloc's first generation. */
+#define NARROW(name, wide, to_type, from_type) API CUresult name(to_type to, from_type from, unsigned size) { return wide(to, from, size); }
+#define NARROW_ASYNC(name, wide, to_type, from_type) API CUresult name(to_type to, from_type from, unsigned size, CUstream stream) { return wide(to, from, size, stream); }
+#define NARROW_SET(name, wide, type) API CUresult name(CUdeviceptr_v1 to, type value, unsigned count) { return wide(to, value, count); }
+NARROW(cuMemcpyHtoD, cuMemcpyHtoD_v2, CUdeviceptr_v1, const void *)
+NARROW(cuMemcpyDtoH, cuMemcpyDtoH_v2, void *, CUdeviceptr_v1)
+NARROW(cuMemcpyDtoD, cuMemcpyDtoD_v2, CUdeviceptr_v1, CUdeviceptr_v1)
+NARROW_ASYNC(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, CUdeviceptr_v1, const void *)
+NARROW_ASYNC(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, void *, CUdeviceptr_v1)
+NARROW_ASYNC(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, CUdeviceptr_v1, CUdeviceptr_v1)
+NARROW_SET(cuMemsetD8, cuMemsetD8_v2, unsigned char)
+NARROW_SET(cuMemsetD16, cuMemsetD16_v2, unsigned short)
+NARROW_SET(cuMemsetD32, cuMemsetD32_v2, unsigned)

@@ -95,6 +95,10 @@ static int attribute_value(int attribute, int device)
     case 78: case 79: case 80: return 1; /* stream priorities, L1 caches */
     case 81: case 97: return 233472;    /* shared memory a multiprocessor, opt-in a block */
     case 82: return 65536;
+    case 69: return 1 << 28;   /* texels of a linear texture */
+    case 70: case 71: return 131072;    /* width and height of a pitched one */
+    case 72: return 2097120;            /* pitch */
+    case 51: return 32;                 /* texture pitch alignment */
     case 83: return 1;                  /* managed memory */
     case 86: return 1;                  /* native host atomics */
     case 87: return 64;

@@ -64,23 +64,72 @@ void graph_link(struct Graph *graph, struct Node *node)
     graph->ends = NULL;
 }
 
-bool graph_has_memory(const struct Graph *graph)
+bool graph_has(const struct Graph *graph, unsigned types)
 {
-    for (const struct Node *node = graph->first; node; node = node->next)
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) return true;
+    for (const struct Node *node = graph->first; node; node = node->next) {
+        if (TYPE(node->type) & types) return true;
+        if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->child && graph_has(node->child, types)) return true;
+        for (unsigned i = 0; node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL && i < node->conditional.size; i++)
+            if (graph_has(node->conditional.bodies[i], types)) return true;
+    }
     return false;
 }
 
-void graph_free_nodes(struct Node *node)
+static bool holds_event(const struct Node *node)
 {
-    for (struct Node *next; node; node = next) {
-        next = node->next;
-        nodes_clear(&node->dependencies);
-        free(node);
+    return node->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT || node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+}
+
+void graph_free_node(struct Node *node)
+{
+    if (holds_event(node)) event_drop(node->event);
+    if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) graph_free(node->child);
+    if (node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL && node->conditional.bodies) {
+        for (unsigned i = 0; i < node->conditional.size; i++) graph_free(node->conditional.bodies[i]);
+        free(node->conditional.bodies);
     }
+    nodes_clear(&node->dependencies);
+    free(node);
+}
+
+void graph_free(struct Graph *graph)
+{
+    if (!graph) return;
+    for (struct Node *node = graph->first, *next; node; node = next) {
+        next = node->next;
+        graph_free_node(node);
+    }
+    for (struct Condition *c = graph->conditions, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    nodes_clear(&graph->dependencies);
+    free(graph);
 }
 
 /* ---- copies */
+
+static bool copy_owned(struct Graph **graph, struct Graph *parent, bool ordered)
+{
+    if (*graph) *graph = graph_copy(*graph, ordered);
+    if (*graph) (*graph)->parent = parent;
+    return *graph;
+}
+
+/* Gives a copy of a node graphs of its own. */
+static bool copy_graphs(struct Node *copy, struct Graph *to, bool ordered)
+{
+    if (copy->type == CU_GRAPH_NODE_TYPE_GRAPH && copy->child) return copy_owned(&copy->child, to, ordered);
+    if (copy->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) return true;
+    struct Graph **bodies = copy->conditional.bodies;
+    copy->conditional.bodies = calloc(copy->conditional.size, sizeof *bodies);
+    bool complete = true;
+    for (unsigned i = 0; i < copy->conditional.size; i++) {
+        copy->conditional.bodies[i] = bodies[i];
+        complete &= copy_owned(&copy->conditional.bodies[i], to, ordered);
+    }
+    return complete;
+}
 
 static struct Node *copy_of(const struct Node *node, struct Graph *to)
 {
@@ -88,38 +137,50 @@ static struct Node *copy_of(const struct Node *node, struct Graph *to)
     *copy = *node;
     copy->graph = to;
     copy->dependencies = (struct Nodes){0};
+    copy->copied_from = node->id;
+    copy->id = graph_node_id();
     copy->next = NULL;
+    *to->last = copy;
+    to->last = &copy->next;
+    if (holds_event(copy)) event_hold(copy->event);
     return copy;
 }
 
-static bool ready(const struct Node *node, bool flat)
+static bool ready(const struct Node *node, bool ordered)
 {
-    for (size_t i = 0; flat && i < node->dependencies.count; i++)
-        if (!node->dependencies.at[i]->copy) return false;
-    return !node->copy;
+    for (size_t i = 0; ordered && i < node->dependencies.count; i++)
+        if (!node->dependencies.at[i]->twin) return false;
+    return !node->twin;
 }
 
-struct Node *graph_copy(const struct Graph *from, struct Graph *to, bool flat)
+struct Graph *graph_copy(const struct Graph *from, bool ordered)
 {
-    struct Node *first = NULL, **last = &first;
-    bool complete = false, progress = true;
-    for (struct Node *node = from->first; node; node = node->next) node->copy = NULL;
+    struct Graph *to = graph_new();
+    bool complete = false, progress = true, graphs = true;
+    to->body = from->body;
+    for (struct Node *node = from->first; node; node = node->next) node->twin = NULL;
     while (!complete && progress) {
         complete = true, progress = false;
         for (struct Node *node = from->first; node; node = node->next) {
-            if (ready(node, flat)) {
-                *last = node->copy = copy_of(node, to);
-                last = &node->copy->next;
+            if (ready(node, ordered)) {
+                node->twin = copy_of(node, to);
+                graphs &= copy_graphs(node->twin, to, ordered);
                 progress = true;
             }
-            if (!node->copy) complete = false;
+            if (!node->twin) complete = false;
         }
     }
-    for (struct Node *node = from->first; !flat && node; node = node->next)
+    for (struct Node *node = from->first; complete && node; node = node->next)
         for (size_t i = 0; i < node->dependencies.count; i++)
-            nodes_add(&node->copy->dependencies, node->dependencies.at[i]->copy);
-    if (complete) return first;
-    graph_free_nodes(first);
+            nodes_add(&node->twin->dependencies, node->dependencies.at[i]->twin);
+    for (const struct Condition *c = from->conditions; c; c = c->next) {
+        struct Condition *copy = malloc(sizeof *copy);
+        *copy = *c;
+        copy->next = to->conditions;
+        to->conditions = copy;
+    }
+    if (complete && graphs) return to;
+    graph_free(to);
     return NULL;
 }
 
@@ -199,7 +260,7 @@ API CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *nodes, 
 static CUresult change(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count, bool present)
 {
     REQUIRE(graph && (!count || (from && to)));
-    REQUIRE(!present || !graph_has_memory(graph));
+    REQUIRE(!present || !graph_has(graph, MEMORY_NODES));
     for (size_t i = 0; i < count; i++) {
         REQUIRE(belongs(graph, from[i]) && belongs(graph, to[i]));
         REQUIRE(from[i] != to[i] && nodes_have(&to[i]->dependencies, from[i]) == present);
@@ -227,7 +288,7 @@ API CUresult cuGraphRemoveDependencies(CUgraph graph, const CUgraphNode *from, c
 API CUresult cuGraphDestroyNode(CUgraphNode node)
 {
     ENTER("cuGraphDestroyNode");
-    REQUIRE(node && !graph_has_memory(node->graph));
+    REQUIRE(node && !graph_has(node->graph, MEMORY_NODES));
     struct Graph *graph = node->graph;
     for (struct Node **at = &graph->first; *at;) {
         nodes_remove(&(*at)->dependencies, node);
@@ -236,7 +297,6 @@ API CUresult cuGraphDestroyNode(CUgraphNode node)
     }
     graph->last = &graph->first;
     while (*graph->last) graph->last = &(*graph->last)->next;
-    node->next = NULL;
-    graph_free_nodes(node);
+    graph_free_node(node);
     return CUDA_SUCCESS;
 }

@@ -1,8 +1,58 @@
 /* Events. An event stands for the work that the stream had when the event was recorded. */
 #include "sim.h"
 
-struct Event { uint64_t nanoseconds; struct Queue *queue; uint64_t number; struct CapturedEvent captured; };
+struct Event {
+    uint64_t nanoseconds;
+    struct Queue *queue;
+    uint64_t number;
+    struct CapturedEvent captured;
+    unsigned held; /* by nodes of graphs */
+    bool destroyed;
+};
 enum { EXTERNAL = 1 }; /* CU_EVENT_RECORD_EXTERNAL and CU_EVENT_WAIT_EXTERNAL: a node of the capture */
+
+void event_hold(struct Event *event) { event->held++; }
+
+static void end(struct Event *event)
+{
+    if (event->held || !event->destroyed) return;
+    capture_forget(&event->captured);
+    free(event);
+}
+
+void event_drop(struct Event *event)
+{
+    if (!event) return;
+    event->held--;
+    end(event);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void set(struct Event *event, CUstream stream)
+{
+    event->nanoseconds = now_ns();
+    event->queue = work_queue(stream);
+    if (event->queue) event->number = work_add(event->queue, (struct Work){.kind = WORK_NOTHING});
+}
+
+static void wait_for(const struct Event *event, CUstream stream)
+{
+    if (event->queue) work_submit(stream, (struct Work){.kind = WORK_WAIT, .after = event->queue, .after_number = event->number});
+}
+
+CUresult event_launch(struct Event *event, CUstream stream, bool wait)
+{
+    if (event->destroyed) return CUDA_ERROR_INVALID_HANDLE;
+    if (wait) wait_for(event, stream);
+    else capture_forget(&event->captured), set(event, stream);
+    return CUDA_SUCCESS;
+}
 
 API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
@@ -12,30 +62,30 @@ API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
     CUresult refused = legacy_captured(stream);
     if (!refused) refused = capture_wait(stream, &event->captured, event->nanoseconds, external);
     if (refused) return refused;
-    if (external) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, NULL);
-    if (event->queue && !stream_captures(stream))
-        work_submit(stream, (struct Work){.kind = WORK_WAIT, .after = event->queue, .after_number = event->number});
+    bool captured = false;
+    if (external) refused = graph_capture_event(stream, event, true, &captured);
+    if (refused || captured) return refused;
+    if (!stream_captures(stream)) wait_for(event, stream);
     return CUDA_SUCCESS;
 }
 API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags) { return cuStreamWaitEvent(of_thread(stream), event, flags); }
 
 API CUresult cuEventCreate(CUevent *out, unsigned flags) { (void)flags; ENTER_CONTEXT("cuEventCreate", context); (void)context; REQUIRE(out); *out = calloc(1, sizeof **out); return CUDA_SUCCESS; }
-API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; capture_forget(&event->captured); free(event); return CUDA_SUCCESS; }
+API CUresult cuEventDestroy_v2(CUevent event) { ENTER("cuEventDestroy"); if (!event) return CUDA_ERROR_INVALID_HANDLE; event->destroyed = true; end(event); return CUDA_SUCCESS; }
 API CUresult cuEventDestroy(CUevent event) { return cuEventDestroy_v2(event); }
 static CUresult record(CUevent event, CUstream stream, unsigned flags)
 {
     STREAM_CALL("cuEventRecord");
     if (!event) return CUDA_ERROR_INVALID_HANDLE;
-    if (flags & EXTERNAL) SUBMIT_TO_CAPTURE(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, NULL);
-    CUresult result = legacy_captured(stream);
+    bool captured = false;
+    CUresult result = flags & EXTERNAL ? graph_capture_event(stream, event, false, &captured) : CUDA_SUCCESS;
+    if (result || captured) return result;
+    result = legacy_captured(stream);
     if (result) return result;
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    event->nanoseconds = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    event->nanoseconds = now_ns();
     event->queue = NULL;
     if (capture_record(stream, &event->captured, &result)) return result;
-    event->queue = work_queue(stream);
-    if (event->queue) event->number = work_add(event->queue, (struct Work){.kind = WORK_NOTHING});
+    set(event, stream);
     return CUDA_SUCCESS;
 }
 API CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0); }

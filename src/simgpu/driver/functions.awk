@@ -10,12 +10,16 @@ function since(base, generation) {
     if (base == "cuCtxRecordEvent") return 12050
     if (base == "cuStreamBeginRecaptureToGraph") return 13030
     if (base ~ /CaptureToCig$/ || (base == "cuLaunchHostFunc" && generation == 2)) return 13020
+    if (base ~ /GraphKernelNode[GS]etParams|GraphExecKernelNodeSetParams/) return generation == 2 ? 12000 : 10000
+    if (base == "cuGraphConditionalHandleCreate") return 12030
+    if (base ~ /^cuLink/) return generation == 2 ? 6050 : 5050
     if (generation == 1) {
         if (base ~ /Async$|MemPool|GraphMem|MemAllocFromPool/ && base ~ /MemAlloc|MemFree|Pool|GraphMem/) return 11020
         if (base ~ /^cuMem(Address|Create|Release|Map|Unmap|SetAccess|GetAccess|Export|Import|GetAllocation|Retain)/) return 10020
         if (base ~ /Library|Kernel(Get|Set)|cuGetProcAddress/) return base == "cuGetProcAddress" ? 11030 : 12000
         return 2000
     }
+    if (base ~ /^cuTexRefSetAddress2D$/) return generation == 3 ? 4010 : 3020
     if (generation == 3) return 12030
     if (base ~ /^cuGraphAddNode$|CaptureInfo$|UpdateCapture|Edges$|Dependen/) return base ~ /CaptureInfo$|UpdateCapture/ ? 11030 : 12030
     if (base ~ /PrefetchAsync|cuMemAdvise|EventElapsed/) return base ~ /Event/ ? 12080 : 12020

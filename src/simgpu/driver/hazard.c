@@ -60,13 +60,13 @@ static uint64_t unordered(struct Queue *q, uint64_t address, uint64_t size)
     return count;
 }
 
-bool work_release(CUstream stream, uint64_t address, uint64_t size)
+bool work_release(CUstream stream, uint64_t address, uint64_t size, bool shared)
 {
     struct Queue *q = work_queue(stream);
     if (!q) return false;
     /* Such work may still use the memory when it has another owner. */
     hazards += unordered(q, address, size);
-    work_add(q, (struct Work){.kind = WORK_RELEASE, .to.base = (char *)address, .width = size});
+    work_add(q, (struct Work){.kind = WORK_RELEASE, .to.base = (char *)address, .width = size, .shared = shared});
     return true;
 }
 

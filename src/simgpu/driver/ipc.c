@@ -27,18 +27,38 @@ static bool save(int fd, uint64_t first, uint64_t size)
     return well;
 }
 
+bool ipc_share(Allocation *a, uint64_t *start)
+{
+    uint64_t first = *start = a->address & ~4095ull, size = ((a->address + a->span + 4095) & ~4095ull) - first;
+    if (a->ipc_fd >= 0) return true;
+    int fd = memfd_create("simgpu-ipc", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)size) || !save(fd, first, size)) return false;
+    if (mmap((void *)first, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) return false;
+    a->ipc_fd = fd;
+    return true;
+}
+
+bool ipc_map(int pid, int descriptor, uint64_t offset, uint64_t size, uint64_t *address)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, descriptor);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    char *map = mmap(NULL, (offset + size + 4095) & ~4095ull, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    close(fd);
+    *address = (uint64_t)map + offset;
+    return map != MAP_FAILED;
+}
+
+void ipc_unmap(const Allocation *a) { munmap((void *)(a->address & ~4095ull), a->span + (a->address & 4095)); }
+
 API CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
     ENTER("cuIpcGetMemHandle");
     Allocation *a = table_find(address);
     REQUIRE(out && a && a->class == LINEAR);
-    uint64_t first = a->address & ~4095ull, size = ((a->address + a->span + 4095) & ~4095ull) - first;
-    if (a->ipc_fd < 0) {
-        int fd = memfd_create("simgpu-ipc", MFD_CLOEXEC);
-        if (fd < 0 || ftruncate(fd, (off_t)size) || !save(fd, first, size)) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (mmap((void *)first, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-        a->ipc_fd = fd;
-    }
+    uint64_t first;
+    if (!ipc_share(a, &first)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct handle h = {MAGIC, getpid(), a->ipc_fd, physical_of(a->device), a->address - first, a->span};
     memset(out, 0, sizeof *out);
     memcpy(out, &h, sizeof h);
@@ -64,16 +84,10 @@ static CUresult open_handle(CUdeviceptr *out, const CUipcMemHandle *handle)
     struct already seek = {.name = name_of(&h)};
     table_each(find_opened, &seek);
     if (seek.found) return seek.found->references++, *out = seek.found->address, CUDA_SUCCESS;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    REQUIRE(fd >= 0);
-    uint64_t size = (h.offset + h.size + 4095) & ~4095ull;
-    char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    close(fd);
-    if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t address;
+    REQUIRE(ipc_map(h.pid, h.fd, h.offset, h.size, &address));
     Allocation *a = table_new(IMPORTED, context->device, h.size, 0, "cuIpcOpenMemHandle");
-    a->address = (uint64_t)map + h.offset;
+    a->address = address;
     a->span = h.size;
     a->context = context_owner(context);
     a->references = 1;
@@ -91,7 +105,7 @@ API CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     Allocation *a = table_at(address);
     REQUIRE(a && a->class == IMPORTED);
     if (--a->references > 0) return CUDA_SUCCESS;
-    munmap((void *)(a->address & ~4095ull), a->span + (a->address & 4095));
+    ipc_unmap(a);
     table_remove(a);
     return CUDA_SUCCESS;
 }

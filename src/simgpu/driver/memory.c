@@ -89,7 +89,10 @@ API CUresult cuMemFree_v2(CUdeviceptr address)
     case GRAPH: graph_freed(a); return CUDA_SUCCESS;
     case ASYNC: a->pool->used -= a->requested; break;
     case LINEAR: case PITCHED: case MANAGED: break;
-    case IMPORTED: if (a->data == NULL) break; return CUDA_ERROR_INVALID_VALUE;
+    case IMPORTED:
+        if (a->pool) return pool_close(a), CUDA_SUCCESS;
+        if (a->data == NULL) break;
+        return CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     if (!a->from_arena && a->class == LINEAR) munmap((void *)a->address, a->span);

@@ -12,6 +12,7 @@ static struct Pool *default_pool(int device)
 {
     defaults[device].device = device;
     defaults[device].is_default = true;
+    defaults[device].granted[device] = true;
     return &defaults[device];
 }
 
@@ -29,7 +30,7 @@ static void each_pool(int device, void (*visit)(struct Pool *, void *), void *da
     }
 }
 
-static bool pool_valid(const struct Pool *pool)
+bool pool_valid(const struct Pool *pool)
 {
     if (pool >= defaults && pool < defaults + MAX_DEVICES) return true;
     for (struct Pool *p = pools; p; p = p->next)
@@ -71,6 +72,7 @@ bool device_take(int device, uint64_t bytes, struct extent **extents)
 static CUresult allocate(CUdeviceptr *out, size_t size, struct Pool *pool, struct Context *context, const char *api)
 {
     REQUIRE(out && size && pool_valid(pool) && !pool->imported);
+    if (pool->most && (size > pool->most || pool->used > pool->most - size)) return CUDA_ERROR_OUT_OF_MEMORY;
     uint64_t chunk = config()->pool_chunk, free_now = pool->reserved - pool->used;
     if (size > free_now) {
         uint64_t more = (size - free_now + chunk - 1) / chunk * chunk;
@@ -134,11 +136,12 @@ API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     if (graph) return captured(stream, graph_capture_free(graph, address));
     if (!address) return CUDA_SUCCESS;
     Allocation *a = table_at(address);
-    REQUIRE(a && (a->class == ASYNC || a->class == GRAPH));
+    REQUIRE(a && (a->class == ASYNC || a->class == GRAPH || (a->class == IMPORTED && a->pool)));
     if (a->class == GRAPH) return graph_freed(a), CUDA_SUCCESS;
+    if (a->class == IMPORTED) return pool_close(a), CUDA_SUCCESS;
     struct Pool *pool = a->pool;
     pool->used -= a->requested;
-    if (work_release(stream, a->address, a->span)) a->from_arena = false;
+    if (work_release(stream, a->address, a->span, a->ipc_fd >= 0)) a->from_arena = false;
     table_remove(a);
     return CUDA_SUCCESS;
 }
@@ -146,16 +149,29 @@ API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream
 API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream) { return cuMemAllocFromPoolAsync(out, size, pool, of_thread(stream)); }
 API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream) { return cuMemFreeAsync(address, of_thread(stream)); }
 
+struct Pool *pool_new(int device)
+{
+    struct Pool *pool = calloc(1, sizeof *pool);
+    pool->device = device;
+    if (device >= 0) pool->granted[device] = true;
+    pool->next = pools;
+    return pools = pool;
+}
+
 API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
     ENTER("cuMemPoolCreate");
     REQUIRE(out && properties);
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    /* cuda.h 13.0:13508-13519 */
+    int where = properties->location.type, managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    bool on_device = where == CU_MEM_LOCATION_TYPE_DEVICE;
+    REQUIRE(properties->allocType == CU_MEM_ALLOCATION_TYPE_PINNED || managed);
+    REQUIRE(where >= (managed ? CU_MEM_LOCATION_TYPE_NONE : CU_MEM_LOCATION_TYPE_DEVICE) && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA);
     REQUIRE(!on_device || device_valid(properties->location.id));
-    struct Pool *pool = calloc(1, sizeof *pool);
-    pool->device = on_device ? properties->location.id : -1;
-    pool->next = pools;
-    pools = pool;
+    REQUIRE(where != CU_MEM_LOCATION_TYPE_HOST || !properties->handleTypes);
+    struct Pool *pool = pool_new(on_device ? properties->location.id : -1);
+    pool->shareable = properties->handleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    pool->most = properties->maxSize;
     *out = pool;
     return CUDA_SUCCESS;
 }
@@ -189,8 +205,9 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value
     switch (attribute) {
     case 1: case 2: case 3: pool->not_reusing[attribute] = !*(int *)value; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: pool->threshold = *(uint64_t *)value; return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: pool->reserved_high = pool->reserved; return CUDA_SUCCESS;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: pool->used_high = pool->used; return CUDA_SUCCESS;
+    /* "High watermark can only be reset to zero": cuda.h 13.0:4465, 4478 */
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: REQUIRE(!*(uint64_t *)value); pool->reserved_high = pool->reserved; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: REQUIRE(!*(uint64_t *)value); pool->used_high = pool->used; return CUDA_SUCCESS;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
 }
@@ -212,9 +229,7 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
 
 API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device) { ENTER("cuDeviceGetDefaultMemPool"); REQUIRE(out); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; *out = default_pool(device); return CUDA_SUCCESS; }
 API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device) { ENTER("cuDeviceGetMemPool"); REQUIRE(out); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; *out = pool_of_device(device); return CUDA_SUCCESS; }
-API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) { ENTER("cuDeviceSetMemPool"); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; REQUIRE(pool && pool_valid(pool)); current_pool[device] = pool; return CUDA_SUCCESS; }
-API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) { (void)access, (void)count; ENTER("cuMemPoolSetAccess"); REQUIRE(pool && pool_valid(pool)); return CUDA_SUCCESS; }
-API CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location) { (void)location; ENTER("cuMemPoolGetAccess"); REQUIRE(flags && pool && pool_valid(pool)); *flags = 3; return CUDA_SUCCESS; }
+API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) { ENTER("cuDeviceSetMemPool"); if (!device_valid(device)) return CUDA_ERROR_INVALID_DEVICE; REQUIRE(pool && pool_valid(pool) && !pool->imported && pool->device == device); current_pool[device] = pool; return CUDA_SUCCESS; }
 
 /* The pools that CUDA 13 hands out for a location and a type of memory, besides those of pinned memory on a device. */
 static struct Place {
@@ -235,13 +250,8 @@ static CUresult place_of(const CUmemLocation *location, int type, struct Place *
     for (struct Place *p = places; p; p = p->next)
         if (p->location.type == location->type && p->location.id == id && p->type == type) return *found = p, CUDA_SUCCESS;
     struct Place *place = calloc(1, sizeof *place);
-    struct Pool *pool = on_device && !managed ? default_pool(id) : calloc(1, sizeof *pool);
-    if (!pool->is_default) {
-        pool->device = on_device ? id : -1;
-        pool->is_default = true;
-        pool->next = pools;
-        pools = pool;
-    }
+    struct Pool *pool = on_device && !managed ? default_pool(id) : pool_new(on_device ? id : -1);
+    pool->is_default = true;
     *place = (struct Place){{location->type, id}, type, pool, pool, places};
     places = place;
     *found = place;
@@ -260,41 +270,7 @@ API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int typ
 API CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
     PLACE("cuMemSetMemPool");
-    REQUIRE(pool && pool_valid(pool) && pool->device == place->pool->device);
+    REQUIRE(pool && pool_valid(pool) && !pool->imported && pool->device == place->pool->device);
     place->current = pool;
     return CUDA_SUCCESS;
 }
-
-/* What an importing process learns of a pool. */
-struct shared_pool { int device; uint64_t reserved; };
-
-API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags)
-{
-    (void)flags;
-    ENTER("cuMemPoolExportToShareableHandle");
-    REQUIRE(out && pool && pool_valid(pool) && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    struct shared_pool shared = {pool->device, pool->reserved};
-    int fd = memfd_create("pool", MFD_CLOEXEC);
-    REQUIRE(fd >= 0 && write(fd, &shared, sizeof shared) == sizeof shared);
-    *(int *)out = fd;
-    return CUDA_SUCCESS;
-}
-/* An imported pool shows what its owner has reserved, and allocates nothing. */
-API CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags)
-{
-    (void)flags;
-    ENTER("cuMemPoolImportFromShareableHandle");
-    struct shared_pool shared;
-    REQUIRE(out && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    REQUIRE(pread((int)(intptr_t)handle, &shared, sizeof shared, 0) == sizeof shared);
-    struct Pool *pool = calloc(1, sizeof *pool);
-    pool->device = -1;
-    pool->imported = true;
-    pool->reserved = shared.reserved;
-    pool->next = pools;
-    pools = pool;
-    *out = pool;
-    return CUDA_SUCCESS;
-}
-API CUresult cuMemPoolExportPointer(void *out, CUdeviceptr address) { (void)out, (void)address; return CUDA_ERROR_NOT_SUPPORTED; }
-API CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, void *data) { (void)out, (void)pool, (void)data; return CUDA_ERROR_NOT_SUPPORTED; }

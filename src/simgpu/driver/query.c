@@ -69,7 +69,7 @@ static size_t attribute_size(int attribute)
 static unsigned access_flags(uint64_t address)
 {
     struct Context *context = context_current();
-    if (!context || !vmm_accessible(context->device, address, 1, false)) return 0;
+    if (!context || !accessible(context->device, address, 1, false)) return 0;
     /* cuda.h 13.0:3691: without peer access, memory of another device "must be staged through accessible memory". */
     Allocation *a = table_find(address);
     bool of_device = a && (a->class == LINEAR || a->class == PITCHED);

@@ -25,6 +25,7 @@ struct config {
     uint64_t granularity, context_bytes, pool_chunk;
     bool counted; /* simgpu_calls counts */
     int driver_version;
+    int utilisation; /* percent */
     const char *truth, *state;
 };
 const struct config *config(void);
@@ -48,6 +49,7 @@ struct process_slot {
     int pid;
     uint64_t start_ticks;
     uint64_t used[MAX_DEVICES]; /* by physical device */
+    int contexts[MAX_DEVICES];
 };
 struct shared_state {
     uint64_t magic;
@@ -56,7 +58,8 @@ struct shared_state {
     struct process_slot slots[MAX_PROCESSES];
     uint16_t pages[]; /* extents.c: by device and page, 0 or 1 + the slot that holds it */
 };
-struct shared_state *simgpu_state(void); /* exported: libnvidia-ml.so.1 reads the same */
+struct shared_state *simgpu_state(void); /* libnvidia-ml.so.1 finds the same */
+void state_context(int physical, int change); /* this process has one context more, or one less */
 struct extent;
 /* Bytes are taken and given back with the same list of extents, all at once or in parts. The list begins as NULL. */
 bool state_take(int physical, uint64_t bytes, struct extent **extents);
@@ -112,8 +115,9 @@ void table_remove_where(bool (*gone)(const Allocation *, const void *), const vo
 extern const char *const class_names[CLASSES];
 
 /* arena.c: address ranges that are backed by memory */
+bool address_space_is_scarce(void); /* under valgrind, for example */
 uint64_t arena_take(uint64_t size);
-void arena_give(uint64_t address, uint64_t size);
+void arena_give(uint64_t address, uint64_t size, bool shared); /* shared: with another process, at any time */
 
 /* ---- context.c */
 struct Context {
@@ -255,16 +259,33 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
 struct Pool {
     int device; /* -1: host */
     bool is_default, imported;
+    bool shareable;            /* with other processes */
+    bool granted[MAX_DEVICES]; /* devices that may touch its memory */
+    uint64_t most;             /* bytes, 0 without a limit */
+    uint64_t id;               /* of a pool that was exported, in its owner's process */
+    int owner;                 /* process id */
     int not_reusing[4]; /* by attribute, CU_MEMPOOL_ATTR_REUSE_...: stored only; 0 is the driver's default, reuse */
     uint64_t threshold, reserved, reserved_high, used, used_high;
     struct extent *extents;
     struct Pool *next;
 };
+struct Pool *pool_new(int device);
+bool pool_valid(const struct Pool *pool);
 void pools_synchronised(int device);
 uint64_t pools_release_unused(int device);
 uint64_t pools_reserved(int device);
 void pools_reset(int device);
 bool device_take(int device, uint64_t bytes, struct extent **extents); /* pools give up unused memory if the device has too little */
+
+/* ---- pool_share.c */
+/* Whether a device may touch this range: memory of a pool if the pool grants it; otherwise as vmm_accessible says. */
+bool accessible(int device, uint64_t address, uint64_t size, bool write);
+void pool_close(Allocation *a); /* the end of what cuMemPoolImportPointer gave */
+
+/* ---- ipc.c: files that hold the bytes of an allocation */
+bool ipc_share(Allocation *a, uint64_t *start); /* makes a->ipc_fd, which begins with the page at `start` */
+bool ipc_map(int pid, int descriptor, uint64_t offset, uint64_t size, uint64_t *address);
+void ipc_unmap(const Allocation *a);
 
 /* ---- image.c */
 struct Variable;
@@ -272,10 +293,13 @@ bool image_variables(const void *image, struct Variable **out); /* false if the 
 bool image_variable(const struct Variable *list, const char *name, CUdeviceptr *address, size_t *size);
 void image_forget(struct Variable *list);
 
-/* ---- graph.c */
+/* ---- graph.c, graph_nodes.c, graph_memory.c */
 struct Graph *graph_new(void);
 struct Node *graph_add(struct Graph *graph, int type);
 void graph_work(struct Node *node, const struct Work *work);
+/* Kernels and events on a stream. captured: the stream captures, so nothing is left to do. */
+CUresult graph_capture_kernel(CUstream stream, const CUDA_KERNEL_NODE_PARAMS *kernel, bool *captured);
+CUresult graph_capture_event(CUstream stream, struct Event *event, bool wait, bool *captured);
 void graph_begin_recapture(struct Graph *graph);
 bool graph_end_recapture(struct Graph *graph); /* whether all nodes were recaptured */
 CUresult graph_capture_alloc(struct Graph *graph, int device, uint64_t size, CUdeviceptr *out);
@@ -283,6 +307,17 @@ CUresult graph_capture_free(struct Graph *graph, CUdeviceptr address);
 void graph_freed(Allocation *allocation); /* called when cuMemFree or cuMemFreeAsync freed the address */
 uint64_t graph_used(int device), graph_reserved(int device);
 void graph_reset(int device);
+
+/* ---- event.c: events that nodes of graphs hold. An event that was destroyed is there until no node holds it. */
+void event_hold(struct Event *event);
+void event_drop(struct Event *event);
+CUresult event_launch(struct Event *event, CUstream stream, bool wait); /* what a node for it does */
+
+/* ---- module.c */
+CUresult kernel_launched(const void *kernel, struct Context *context); /* what the kernel does when it runs */
+
+/* ---- texture.c */
+void texture_module_gone(const void *module);
 
 /* ---- vmm.c */
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
@@ -305,6 +340,7 @@ struct Work {
     unsigned char value[8];
     size_t element;
     bool peer;   /* a copy by the devices of both sides */
+    bool shared; /* a release of memory that was shared with another process */
     void *owned; /* memory that holds `from`, freed after the work */
     void (*function)(void *);
     void (*callback)(CUstream, CUresult, void *);
@@ -341,7 +377,7 @@ struct Work copy_work(const CUDA_MEMCPY3D *copy);
 void work_unmapped(uint64_t address, uint64_t size);
 void work_freed(uint64_t address, uint64_t size); /* without a wait */
 /* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
-bool work_release(CUstream stream, uint64_t address, uint64_t size);
+bool work_release(CUstream stream, uint64_t address, uint64_t size, bool shared);
 
 /* The variant for per-thread default streams of a function that does the same on every stream. It has an address of its
  * own, as in the real driver. */

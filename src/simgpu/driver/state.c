@@ -4,12 +4,16 @@
 #include "sim.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define MAGIC 0x73696d6770752032ull
+#define MAGIC 0x73696d6770752033ull
+/* Without SIMGPU_STATE the state is memory of this process at a place of its own, where libcuda.so.1 and
+ * libnvidia-ml.so.1 both find it. Neither is linked to the other, as with NVIDIA's. */
+#define PLACE ((void *)0x6f0000000000ull)
 
 static struct shared_state *state;
 static struct process_slot *slot;
@@ -18,11 +22,14 @@ static pthread_mutex_t attach = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t start_ticks(int pid)
 {
     char path[64], text[1024];
+    ssize_t length;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
+    do {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) return 0;
+        length = read(fd, text, sizeof text - 1);
+        close(fd);
+    } while (length < 0 && errno == EBADF); /* another thread of the job closed it */
     if (length <= 0) return 0;
     text[length] = 0;
     char *at = strrchr(text, ')'); /* the process name before it may contain any character */
@@ -37,6 +44,13 @@ static uint64_t start_ticks(int pid)
 void state_lock(struct shared_state *s)
 {
     if (pthread_mutex_lock(&s->lock) == EOWNERDEAD) pthread_mutex_consistent(&s->lock);
+}
+
+/* The other library has mapped it, and may be about to fill it. */
+static struct shared_state *in_place(struct shared_state *s)
+{
+    while (__atomic_load_n(&s->magic, __ATOMIC_ACQUIRE) != MAGIC) sched_yield();
+    return s;
 }
 
 static struct shared_state *map(void)
@@ -57,7 +71,12 @@ static struct shared_state *map(void)
             fd = -1;
         }
     }
-    s = mmap(NULL, size, PROT_READ | PROT_WRITE, fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
+    if (fd >= 0) s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    else {
+        s = mmap(PLACE, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (s == MAP_FAILED && errno == EEXIST) return in_place(PLACE);
+        if (s == MAP_FAILED) s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
     if (s == MAP_FAILED) abort();
     if (s->magic != MAGIC) {
         pthread_mutexattr_t attributes;
@@ -65,7 +84,7 @@ static struct shared_state *map(void)
         pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
         pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
         pthread_mutex_init(&s->lock, &attributes);
-        s->magic = MAGIC;
+        __atomic_store_n(&s->magic, MAGIC, __ATOMIC_RELEASE);
     }
     if (fd >= 0) {
         flock(fd, LOCK_UN); /* the mapping would keep the file open, and the lock held */
@@ -85,7 +104,7 @@ static void reap(struct shared_state *s)
     }
 }
 
-API struct shared_state *simgpu_state(void)
+struct shared_state *simgpu_state(void)
 {
     pthread_mutex_lock(&attach);
     if (!state) state = map();
@@ -157,6 +176,15 @@ void state_give(int physical, uint64_t bytes, struct extent **extents)
     pthread_mutex_unlock(&s->lock);
 }
 
+void state_context(int physical, int change)
+{
+    struct process_slot *mine = ours();
+    if (!mine) return;
+    state_lock(simgpu_state());
+    mine->contexts[physical] += change;
+    pthread_mutex_unlock(&simgpu_state()->lock);
+}
+
 uint64_t state_used(int physical)
 {
     struct shared_state *s = simgpu_state();
@@ -174,4 +202,3 @@ uint64_t state_used_by_us(int physical)
 }
 
 API uint64_t simgpu_used(int physical) { return state_used(physical); }
-API void simgpu_lock(struct shared_state *s) { state_lock(s); }

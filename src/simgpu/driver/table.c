@@ -48,10 +48,10 @@ void table_remove(Allocation *a)
 {
     tdelete(a, &trees[tree_of(a)], compare);
     if (a->taken) state_give(physical_of(a->device), a->taken, &a->extents);
-    if (a->from_arena) arena_give(a->address, a->span);
+    if (a->from_arena) arena_give(a->address, a->span, a->ipc_fd >= 0);
     if (a->ipc_fd >= 0) close(a->ipc_fd);
     for (int i = 0; i < a->level_count; i++) free(a->levels[i]);
-    if (a->data && (a->class == ARRAY || a->class == MIPMAP)) arena_give((uint64_t)a->data, a->reserved);
+    if (a->data && (a->class == ARRAY || a->class == MIPMAP)) arena_give((uint64_t)a->data, a->reserved, false);
     free(a);
 }
 

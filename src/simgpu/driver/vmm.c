@@ -342,6 +342,19 @@ void vmm_reset(int device)
     table_remove_where(is_of, &device);
 }
 
+/* Valgrind takes memory that became accessible by mprotect for inaccessible. */
+static CUresult map_again(const Allocation *range, uint64_t address, uint64_t size, int protection)
+{
+    for (uint64_t at = address; at < address + size;) {
+        struct mapping *m = mapping_at(range, at);
+        int fd = m->physical->class == IMPORTED ? m->physical->ipc_fd : memory_fd;
+        void *map = mmap((void *)m->address, m->size, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, (off_t)m->physical->offset);
+        if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+        at = m->address + m->size;
+    }
+    return CUDA_SUCCESS;
+}
+
 API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     PRICED;
@@ -363,6 +376,7 @@ API CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessD
                 m->access[access[i].location.id] = (unsigned char)access[i].flags;
         at = m->address + m->size;
     }
+    if (!region->open && address_space_is_scarce()) return map_again(range, address, size, protection);
     if (region->open || mprotect((void *)address, size, protection) == 0) return CUDA_SUCCESS;
     if (errno != ENOMEM) return CUDA_ERROR_INVALID_VALUE;
     /* The kernel has too many mappings to set access for each. The whole region becomes accessible, so a stray access

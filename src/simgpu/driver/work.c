@@ -89,7 +89,7 @@ static void perform(const struct Work *w)
                 memmove(w->to.base + z * w->to.slice + y * w->to.pitch, w->from.base + z * w->from.slice + y * w->from.pitch,
                         w->width);
         break;
-    case WORK_RELEASE: arena_give((uint64_t)w->to.base, w->width); break;
+    case WORK_RELEASE: arena_give((uint64_t)w->to.base, w->width, w->shared); break;
     case WORK_NOTHING: case WORK_WAIT: case WORK_HOST: case WORK_CALLBACK: break;
     }
 }

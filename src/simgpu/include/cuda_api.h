@@ -37,6 +37,7 @@ enum {
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
     CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_GRAPH_RECAPTURE_FAILURE = 918,
     CUDA_ERROR_ILLEGAL_STATE = 401,
 };
@@ -123,7 +124,11 @@ typedef struct { unsigned long long offset, size; unsigned flags, reserved[16]; 
 enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEMCPY = 1, CU_GRAPH_NODE_TYPE_MEMSET = 2,
        CU_GRAPH_NODE_TYPE_HOST = 3, CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_EMPTY = 5,
        CU_GRAPH_NODE_TYPE_WAIT_EVENT = 6, CU_GRAPH_NODE_TYPE_EVENT_RECORD = 7,
-       CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10, CU_GRAPH_NODE_TYPE_MEM_FREE = 11 };
+       CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL = 8, CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT = 9, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+       CU_GRAPH_NODE_TYPE_MEM_FREE = 11, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP = 12, CU_GRAPH_NODE_TYPE_CONDITIONAL = 13 };
+enum { CU_GRAPH_EXEC_UPDATE_SUCCESS, CU_GRAPH_EXEC_UPDATE_ERROR, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED,
+       CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED, CU_GRAPH_EXEC_UPDATE_ERROR_FUNCTION_CHANGED,
+       CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
        CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH };
 
@@ -141,11 +146,34 @@ typedef struct {
     void *reserved1; size_t dstPitch, dstHeight;
     size_t WidthInBytes, Height, Depth;
 } CUDA_MEMCPY3D;
+typedef struct {
+    int type;
+    union {
+        CUarray array; /* a mipmapped array too */
+        struct { CUdeviceptr address; unsigned format, channels; size_t size; } linear;
+        struct { CUdeviceptr address; unsigned format, channels; size_t width, height, pitch; } pitch2d;
+        int reserved[32];
+    } res;
+    unsigned flags;
+} CUDA_RESOURCE_DESC;
+typedef struct {
+    int addressMode[3], filterMode;
+    unsigned flags, maxAnisotropy;
+    int mipmapFilterMode;
+    float mipmapLevelBias, minMipmapLevelClamp, maxMipmapLevelClamp, borderColor[4];
+    int reserved[12];
+} CUDA_TEXTURE_DESC;
+typedef struct { int format; size_t width, height, depth; unsigned firstMipmapLevel, lastMipmapLevel, firstLayer, lastLayer, reserved[16]; } CUDA_RESOURCE_VIEW_DESC;
 /* As in CUDA_MEMSET_NODE_PARAMS_v2; version 1 ends before the context. */
 typedef struct { CUdeviceptr dst; size_t pitch; unsigned value, elementSize; size_t width, height; CUcontext ctx; } CUDA_MEMSET_NODE_PARAMS;
 /* CUgraphNodeParams: 256 bytes, the type first, the parameters of that type from offset 16. */
 typedef struct { void (*fn)(void *); void *userData; } CUDA_HOST_NODE_PARAMS;
-typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; CUDA_MEMSET_NODE_PARAMS fill; CUDA_HOST_NODE_PARAMS host; } u; long long reserved2; } CUgraphNodeParams;
+/* As in CUDA_KERNEL_NODE_PARAMS_v2; version 1 ends before kern. */
+typedef struct { CUfunction func; unsigned grid[3], block[3], shared; void **parameters, **extra; void *kern; CUcontext ctx; } CUDA_KERNEL_NODE_PARAMS;
+typedef struct { unsigned long long handle; int type; unsigned size; CUgraph *graphs; CUcontext ctx; } CUDA_CONDITIONAL_NODE_PARAMS;
+typedef struct { int type; int reserved0[3]; union { long long reserved1[29]; CUDA_KERNEL_NODE_PARAMS kernel; CUDA_MEM_ALLOC_NODE_PARAMS alloc; CUdeviceptr free; struct { int flags, reserved; CUcontext context; CUDA_MEMCPY3D params; } copy; CUDA_MEMSET_NODE_PARAMS fill; CUDA_HOST_NODE_PARAMS host; struct { CUgraph graph; int ownership; } child; CUevent event; CUDA_CONDITIONAL_NODE_PARAMS conditional; } u; long long reserved2; } CUgraphNodeParams;
+typedef struct { int result; CUgraphNode errorNode, errorFromNode; } CUgraphExecUpdateResultInfo;
+typedef struct { unsigned long long flags; CUstream upload; CUgraphNode error; int result; } CUDA_GRAPH_INSTANTIATE_PARAMS;
 
 #define API __attribute__((visibility("default")))
 

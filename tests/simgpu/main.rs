@@ -1,0 +1,219 @@
+//! The simulated GPU does what headers and documentation say, also with the library before it.
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, in_path, left_out, root, scratch};
+
+/// Runs a scene without the library and under each strategy.
+fn everywhere(source: &str, scene: &str, with: impl Fn(Job) -> Job) {
+    let name = format!("simgpu_{}", source.trim_end_matches(".c"));
+    let path = client(&format!("simgpu/{source}"), &name, &["libcuda.so.1"]);
+    let job = || with(Job::new(&path).sim("1GiB", 2)).args([scene]);
+    job().alone().run().ok();
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        job().strategy(strategy).run().ok();
+    }
+}
+
+fn graphs(scene: &str) {
+    everywhere("graphs.c", scene, |job| job.env("SIMGPU_DELAYED", "1"));
+}
+
+#[test]
+fn a_child_graph_runs_when_its_graph_is_launched() {
+    graphs("children");
+}
+
+#[test]
+fn a_conditional_node_runs_the_body_that_its_default_value_names() {
+    graphs("conditions");
+}
+
+#[test]
+fn parameters_of_nodes_can_be_asked_for_and_set() {
+    graphs("parameters");
+}
+
+#[test]
+fn nodes_of_an_executable_graph_can_be_changed_and_disabled() {
+    graphs("executable");
+}
+
+#[test]
+fn an_executable_graph_takes_the_parameters_of_an_equal_graph_alone() {
+    graphs("update");
+}
+
+#[test]
+fn nodes_of_events_record_and_wait() {
+    graphs("events");
+}
+
+fn objects(scene: &str) {
+    everywhere("objects.c", scene, |job| job);
+}
+
+#[test]
+fn texture_objects_keep_their_descriptions_and_fit_blocks_of_a_policy() {
+    objects("textures");
+}
+
+#[test]
+fn texture_references_need_no_offset_for_memory_of_cu_mem_alloc() {
+    objects("references");
+}
+
+#[test]
+fn arrays_are_copied_to_and_from_all_kinds_of_memory() {
+    objects("arrays");
+}
+
+#[test]
+fn old_launches_are_launches() {
+    objects("launches");
+}
+
+#[test]
+fn blocks_need_no_mapping_each() {
+    let path = client("simgpu/objects.c", "simgpu_objects", &["libcuda.so.1"]);
+    let job = || Job::new(&path).sim("8GiB", 1).args(["many"]);
+    job().alone().run().ok();
+    job().strategy(PASSTHROUGH).run().ok();
+}
+
+#[test]
+fn what_this_device_does_not_have_is_refused() {
+    objects("absent");
+}
+
+#[test]
+fn a_pool_grants_its_memory_to_other_devices() {
+    everywhere("pools.c", "access", |job| job);
+}
+
+#[test]
+fn pools_of_the_host_take_nothing_of_a_device() {
+    everywhere("pools.c", "host", |job| job);
+}
+
+#[test]
+fn memory_of_another_processes_pool_is_known_and_not_charged() {
+    let path = client("simgpu/pools.c", "simgpu_pools", &["libcuda.so.1"]);
+    let job = || {
+        let job = Job::new(&path).sim("1GiB", 2).args(["processes"]);
+        let state = job.folder().join("gpu");
+        job.env("SIMGPU_STATE", state)
+    };
+    job().alone().run().ok();
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let finished = job().strategy(strategy).run().ok();
+        let [during, after] = &finished.json()[..] else {
+            panic!("two checkpoints")
+        };
+        let imported = |line: &Value| {
+            let rows = line["account"]["totals"].as_array().expect("an account").clone();
+            let its = rows.into_iter().find(|row| row["class"] == "imported");
+            its.map_or(0, |row| row["requested"]["current"].as_u64().unwrap())
+        };
+        assert_eq!(imported(during), 384 * MIB, "{strategy:?}");
+        assert_eq!(imported(after), 0, "{strategy:?}");
+    }
+}
+
+/// Runs a scene of NVML, in a program that is not linked to the driver.
+fn nvml(scene: &str) {
+    let path = client("simgpu/nvml.c", "simgpu_nvml", &["libnvidia-ml.so.1"]);
+    let job = || {
+        let job = Job::new(&path).sim("1GiB", 2).args([scene]);
+        job.env("SIMGPU_UTILISATION", "40")
+    };
+    job().alone().run().ok();
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        job().strategy(strategy).run().ok();
+    }
+}
+
+#[test]
+fn nvml_tells_what_a_device_is_without_the_driver() {
+    nvml("figures");
+}
+
+#[test]
+fn nvml_lists_a_process_with_a_context_and_its_bytes() {
+    nvml("processes");
+}
+
+#[test]
+fn nvml_tells_how_much_a_process_uses_the_device() {
+    nvml("utilisation");
+}
+
+/// Valgrind and `ulimit -v` refuse an arena of 16 TiB.
+#[test]
+fn little_address_space_is_enough() {
+    let path = client("simgpu/objects.c", "simgpu_objects", &["libcuda.so.1"]);
+    let script = "ulimit -v 6000000 && exec \"$0\" textures";
+    let job = || Job::new("bash").sim("1GiB", 2).args(["-c", script]).args([&path]);
+    job().alone().run().ok();
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        job().strategy(strategy).run().ok();
+    }
+}
+
+#[test]
+fn valgrind_finds_no_fault_and_no_lost_memory_of_the_library() {
+    if !in_path("valgrind") {
+        return left_out("valgrind is not installed");
+    }
+    let path = client("simgpu/objects.c", "simgpu_objects", &["libcuda.so.1"]);
+    // Without lines of source files, each line of the report names an object.
+    let folder = scratch("valgrind");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let library = folder.join("libvramshim.so");
+    let stripped = Command::new("strip")
+        .arg("-g")
+        .arg("-o")
+        .args([&library, &support::library()])
+        .status();
+    assert!(stripped.expect("strip, of binutils").success());
+    let suppressions = format!("--suppressions={}", root().join("scripts/valgrind.supp").display());
+    let options = [
+        "-q",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--show-leak-kinds=all",
+        "--errors-for-leak-kinds=none",
+    ];
+    let report = |strategy: Option<Strategy>, more: &[&str]| {
+        let job = Job::new("valgrind").alone().sim("1GiB", 2).args(options).args(more);
+        let job = job.args([&path]).args(["textures"]);
+        let job = match strategy {
+            Some(strategy) => job.strategy(strategy).preload(library.clone()),
+            None => job,
+        };
+        job.run().ok().stderr
+    };
+    assert_eq!(
+        leaks_of(&report(None, &[&suppressions]), "libvramshim.so"),
+        Vec::<&str>::new()
+    );
+    assert!(!leaks_of(&report(Some(AUTO_GROWTH), &[]), "libvramshim.so").is_empty());
+    for strategy in [NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let report = report(Some(strategy), &[&suppressions]);
+        assert_eq!(leaks_of(&report, "libvramshim.so"), Vec::<&str>::new(), "{strategy:?}");
+        // The file leaves out what the library asked for, and no more: the simulated driver's own memory is there.
+        assert!(!leaks_of(&report, "libcuda.so").is_empty(), "{strategy:?}");
+    }
+}
+
+/// The leaks of a report whose memory this object asked for.
+fn leaks_of<'a>(report: &'a str, object: &str) -> Vec<&'a str> {
+    let asked = |leak: &str| {
+        let mut frames = leak.lines().filter(|line| line.contains(": "));
+        frames
+            .find(|line| !line.contains("vgpreload"))
+            .is_some_and(|line| line.contains(object))
+    };
+    report.split("loss record").skip(1).filter(|leak| asked(leak)).collect()
+}
