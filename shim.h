@@ -81,6 +81,12 @@ size_t vramshim_account(char *buffer, size_t capacity);
  * empty if the process keeps no journal. */
 size_t vramshim_journal_path(char *buffer, size_t capacity);
 
+/* Names this moment in the journal, for example "epoch 3". The text is UTF-8, and is cut after 256 bytes. NULL does
+ * nothing, and neither does a mark before the job's first call that concerns memory. A process can set 50,000 marks a
+ * second, and 65,536 different texts; further marks are dropped. Annotations with NVTX are marks too, if the variable
+ * NVTX_INJECTION64_PATH names the library, as `vramshim run` sets it. */
+void vramshim_mark(const char *text);
+
 /* Gives segments and mapped memory of a device that have no live block back to the next layer. Returns the bytes given
  * back. */
 uint64_t vramshim_trim(int device);

@@ -177,6 +177,18 @@ vocabulary! {
 
         300 vramshim_torch_alloc "vramshim_torch_alloc",
         301 vramshim_torch_free "vramshim_torch_free",
+        310 vramshim_mark "vramshim_mark",
+        311 nvtxMark "nvtxMark",
+        312 nvtxRangePush "nvtxRangePush",
+        313 nvtxRangePop "nvtxRangePop",
+        314 nvtxRangeStart "nvtxRangeStart",
+        315 nvtxRangeEnd "nvtxRangeEnd",
+
+        // Calls of other allocators, in journals that were made from their files, and in exports.
+        320 torch_alloc "torch.alloc",
+        321 torch_free "torch.free",
+        322 rmm_allocate "rmm.allocate",
+        323 rmm_deallocate "rmm.deallocate",
 
         // Steps of the library itself, not calls of the job.
         400 Policy "(policy)",

@@ -52,6 +52,13 @@ impl DriverError {
     /// `CUDA_ERROR_STREAM_CAPTURE_INVALIDATED`
     pub const CAPTURE_INVALIDATED: Self = Self(901);
 
+    /// Whether the error tells of a failure of the driver, the device or the host, and not of what the call asked for
+    /// (cuda.h 13.0, at these codes): a device that is unavailable, has an uncorrectable error or vanished, an error of
+    /// the operating system, a driver that is not ready or of another version, an unknown error, or a fault.
+    pub const fn is_of_driver(self) -> bool {
+        self.is_fault() || matches!(self.0, 46 | 100 | 205 | 214 | 220 | 304 | 802 | 803 | 999)
+    }
+
     /// Whether work of the context has failed, such as a kernel that wrote to a wrong address. Any further work returns
     /// the same error until the context is destroyed (cuda.h 13.5, at each of these codes). The error of a call then
     /// says nothing about the call.
@@ -76,4 +83,13 @@ pub const fn result_code(result: CudaResult) -> i32 {
         Ok(()) => SUCCESS,
         Err(DriverError(problem)) => problem,
     }
+}
+
+/// The result of a request for memory. CUDA's codes are not negative: HAMi-core answers -1 if its limit refuses the request.
+/// For the job this is out of memory.
+pub fn of_request<T>(result: CudaResult<T>) -> CudaResult<T> {
+    result.map_err(|DriverError(code)| match code {
+        ..0 => DriverError::OUT_OF_MEMORY,
+        code => DriverError(code),
+    })
 }

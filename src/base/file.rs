@@ -9,7 +9,7 @@ use std::io;
 const FIRST_DESCRIPTOR: libc::c_int = 100;
 
 /// The identity of a file. It shows whether a descriptor number still stands for the same file.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: libc::dev_t,
     inode: libc::ino_t,
@@ -40,15 +40,20 @@ pub fn open(path: &CStr, flags: libc::c_int) -> Result<libc::c_int, i32> {
     if fd < 0 {
         return Err(errno());
     }
-    // SAFETY: both descriptors were opened here. `fd` is closed before the caller can lock the file: closing any
+    Ok(out_of_the_way(fd))
+}
+
+/// Moves a new descriptor to a number that is at least `FIRST_DESCRIPTOR`, unless the process may not have such a number.
+pub(crate) fn out_of_the_way(fd: libc::c_int) -> libc::c_int {
+    // SAFETY: the caller made `fd` and hands it over. It is closed before the caller can lock the file: closing any
     // descriptor of a file drops the process's record locks on the file.
     unsafe {
         let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR);
         if high < 0 {
-            return Ok(fd);
+            return fd;
         }
         libc::close(fd);
-        Ok(high)
+        high
     }
 }
 

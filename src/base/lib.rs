@@ -4,11 +4,13 @@
 
 pub mod api;
 pub mod cuda;
+pub mod descriptor;
 pub mod file;
 pub mod filesystem;
 pub mod identity;
 pub mod kernel;
 pub mod process;
+pub mod shortage;
 pub mod sync;
 pub mod units;
 pub mod uuid;

@@ -39,16 +39,20 @@ pub fn environment(names: &[&str], others: impl Fn(&str) -> bool) -> Vec<u8> {
 /// A short name for the job, fit for a file name: the script or module that Python runs, or else the program. The name
 /// is `train` for `python train.py`, and `pkg.mod` for `python -m pkg.mod`.
 pub fn job_name() -> String {
-    let line = command_line();
+    job_name_of(&command_line())
+}
+
+/// The name of a process's job, from its arguments, each ended by a NUL.
+pub fn job_name_of(line: &[u8]) -> String {
     let arguments: Vec<String> = line
         .split(|&byte| byte == 0)
         .filter(|part| !part.is_empty())
         .map(|part| String::from_utf8_lossy(part).into_owned())
         .collect();
-    job_name_of(&arguments)
+    name_of(&arguments)
 }
 
-fn job_name_of(arguments: &[String]) -> String {
+fn name_of(arguments: &[String]) -> String {
     let stem = |path: &str| {
         let base = path.rsplit('/').next().unwrap_or(path);
         base.strip_suffix(".py").unwrap_or(base).to_owned()
@@ -76,15 +80,15 @@ fn job_name_of(arguments: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::job_name_of;
+    use super::name_of;
 
     #[test]
     fn the_script_names_the_job() {
-        let name = |line: &str| job_name_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let name = |line: &str| name_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(name("/usr/bin/python3 -u /srv/train.py --lr 1"), "train");
         assert_eq!(name("python -m torch.distributed.run x.py"), "torch.distributed.run");
         assert_eq!(name("python3.11 -c pass"), "python3.11");
         assert_eq!(name("./bench"), "bench");
-        assert_eq!(job_name_of(&[]), "job");
+        assert_eq!(name_of(&[]), "job");
     }
 }

@@ -50,6 +50,58 @@ pub fn parse_size(text: &str) -> Option<u64> {
     (scale > 1 && bytes < u64::MAX as f64).then_some(bytes as u64)
 }
 
+/// How the parts of a sum are printed: all in one unit, and rounded so that the printed figures sum as the bytes do.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    unit: &'static str,
+    /// Bytes of the unit.
+    bytes: i128,
+}
+
+/// Rounds the parts of one sum, in their order.
+pub struct RoundedParts {
+    unit_bytes: i128,
+    sum: i128,
+}
+
+impl Scale {
+    /// The scale for a sum of this many bytes.
+    pub fn of(sum: u64) -> Scale {
+        let (unit, bytes) = match sum {
+            0x1_0000_0000.. => ("GiB", 1i128 << 30),
+            _ => ("MiB", 1 << 20),
+        };
+        Scale { unit, bytes }
+    }
+
+    pub fn unit(&self) -> &'static str {
+        self.unit
+    }
+
+    pub fn parts(&self) -> RoundedParts {
+        RoundedParts {
+            unit_bytes: self.bytes,
+            sum: 0,
+        }
+    }
+
+    /// A figure of `RoundedParts`, or a sum of such figures.
+    pub fn text(&self, figure: i128) -> String {
+        format!("{:.2}", figure as f64 / 100.0)
+    }
+}
+
+impl RoundedParts {
+    /// The next part in hundredths of the unit. What rounding takes from one part, a later one gets.
+    pub fn next(&mut self, bytes: i128) -> i128 {
+        let rounded = |bytes: i128| (bytes * 100 + self.unit_bytes / 2).div_euclid(self.unit_bytes);
+        let before = rounded(self.sum);
+        let after = rounded(self.sum + bytes);
+        self.sum += bytes;
+        after - before
+    }
+}
+
 /// Whether `text` is a bare number that was most likely meant with a unit: more than 0 and below 1 MiB, which no memory
 /// of a GPU is.
 pub fn lacks_unit(text: &str) -> bool {
@@ -99,6 +151,18 @@ mod tests {
         assert!(lacking.iter().all(|text| lacks_unit(text)));
         let fine = ["0", "1048576", "8GiB", "24 B", "5k", "", "x"];
         assert!(!fine.iter().any(|text| lacks_unit(text)));
+    }
+
+    #[test]
+    fn parts_are_rounded_so_that_they_sum() {
+        let scale = Scale::of(80 << 30);
+        let mut parts = scale.parts();
+        let third = (80i128 << 30) / 3;
+        let figures: Vec<i128> = (0..3).map(|_| parts.next(third)).collect();
+        assert_eq!(scale.text(figures.iter().sum()), "80.00");
+        assert_eq!(scale.text(figures[0]), "26.67");
+        assert_eq!(scale.text(scale.parts().next(-1 << 30)), "-1.00");
+        assert_eq!((scale.unit(), Scale::of(1 << 30).unit()), ("GiB", "MiB"));
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use base::units::{lacks_unit, parse_size};
 use quota::Scope;
+
+use crate::settings::DEEPEST_STACK;
 
 const MIB: u64 = 1 << 20;
 
@@ -12,6 +15,11 @@ pub(crate) fn fraction(text: &str) -> Option<f64> {
 
 pub(crate) fn mebibytes(text: &str) -> Option<u64> {
     text.parse::<u64>().ok()?.checked_mul(MIB)
+}
+
+/// A size. A small number without a unit is refused, because it was most likely meant with one.
+pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
+    parse_size(text).filter(|_| !lacks_unit(text))
 }
 
 pub(crate) fn boolean(text: &str) -> Option<bool> {
@@ -54,6 +62,10 @@ pub(crate) fn stored(text: &str) -> Option<bool> {
         "ignore" => Some(false),
         _ => None,
     }
+}
+
+pub(crate) fn stack_depth(text: &str) -> Option<usize> {
+    text.parse().ok().filter(|depth| (1..=DEEPEST_STACK).contains(depth))
 }
 
 pub(crate) fn scope(text: &str) -> Option<Scope> {

@@ -11,8 +11,8 @@ use policy::Strategy;
 use quota::Scope;
 use quota::limits::Limits;
 
-use crate::parse::{boolean, duration_or_never, mebibytes, scope, stored};
-use crate::settings::{Config, ConfigError, LogLevel};
+use crate::parse::{boolean, duration_or_never, mebibytes, scope, size_with_unit, stack_depth, stored};
+use crate::settings::{Config, ConfigError, LogLevel, Stacks};
 use crate::table::{self, Part, VARIABLES, Variable};
 
 impl Config {
@@ -31,8 +31,10 @@ impl Config {
                 reader.parsed(variable.name, (variable.accepted)(), store);
             }
         }
-        reader.set(&table::JOURNAL_MAX, parse_size, &mut config.journal_max);
+        reader.set(&table::JOURNAL_MAX, size_with_unit, &mut config.journal_max);
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
+        reader.set(&table::STACKS, Stacks::parse, &mut config.stacks);
+        reader.set(&table::STACK_DEPTH, stack_depth, &mut config.stack_depth);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
         reader.set(&table::STRICT, boolean, &mut config.strict);
         reader.set(&table::ASSUMPTIONS, stored, &mut config.use_verdicts);
@@ -103,6 +105,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
     /// Reads the limits, their scope (each process alone or a group), and the folder of the shared accounts.
     fn quota(&mut self, config: &mut Config) {
         let quota = &mut config.quota;
+        quota.strict = config.strict;
         let mut of_process_only = false;
         if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
             (quota.limits, quota.from) = (self.inherited_limits(), table::INHERITED_LIMIT.name);

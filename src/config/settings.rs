@@ -7,6 +7,9 @@ use std::time::Duration;
 use policy::{Settings, Strategy};
 
 const DEFAULT_JOURNAL_MAX_BYTES: u64 = 4 << 30;
+const DEFAULT_STACK_DEPTH: usize = 32;
+/// `VRAMSHIM_STACK_DEPTH` is at most this.
+pub const DEEPEST_STACK: usize = 128;
 
 /// How much the library writes to standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,40 @@ impl LogLevel {
     }
 }
 
+/// Which stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stacks {
+    Off,
+    Python,
+    Native,
+    Both,
+}
+
+impl Stacks {
+    pub const ALL: [Stacks; 4] = [Stacks::Off, Stacks::Python, Stacks::Native, Stacks::Both];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stacks::Off => "off",
+            Stacks::Python => "python",
+            Stacks::Native => "native",
+            Stacks::Both => "both",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Stacks> {
+        Stacks::ALL.into_iter().find(|stacks| stacks.name() == text)
+    }
+
+    pub fn python(self) -> bool {
+        matches!(self, Stacks::Python | Stacks::Both)
+    }
+
+    pub fn native(self) -> bool {
+        matches!(self, Stacks::Native | Stacks::Both)
+    }
+}
+
 /// The settings of the library, as the environment variables give them.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -47,6 +84,9 @@ pub struct Config {
     pub journal_max: u64,
     /// How long a pool must be without a request before its free memory is given back; `None` keeps the memory.
     pub idle_release: Option<Duration>,
+    pub stacks: Stacks,
+    /// How many frames of a stack are kept at most.
+    pub stack_depth: usize,
     pub quota: quota::Settings,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
@@ -67,6 +107,8 @@ impl Default for Config {
             directory: None,
             journal_max: DEFAULT_JOURNAL_MAX_BYTES,
             idle_release: None,
+            stacks: Stacks::Off,
+            stack_depth: DEFAULT_STACK_DEPTH,
             quota: quota::Settings::default(),
             use_verdicts: true,
             verdicts: None,

@@ -54,10 +54,10 @@ pub struct Variable {
 
 const MEBIBYTES: &str = "a whole number of MiB, 0 or more";
 const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
-const SIZE: &str = "bytes, or a number with a unit (KiB, MiB, GiB, TiB, KB, MB, GB, TB)";
+const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from 1048576 on bytes; 0";
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
-const LIMIT_FORMS: &str = "a size or share (8GiB, 50%), or a list by device number or UUID (0=8GiB,1=50%,GPU-3f2a=4GiB); \
-                           inherit takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
+const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
+                           (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
 static PADDLES_STRATEGIES: LazyLock<String> =
     LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
@@ -249,6 +249,22 @@ variables! {
             settings.free_when_no_cache_hit = boolean(text)?;
             Some(())
         }),
+        in_journal: true,
+    };
+    STACKS = Variable {
+        name: "VRAMSHIM_STACKS",
+        default: "off",
+        accepted: || "off, python, native, both",
+        meaning: "Which stacks the journal keeps of calls that allocate: the frames of Python, those of C and C++, or both.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    STACK_DEPTH = Variable {
+        name: "VRAMSHIM_STACK_DEPTH",
+        default: "32",
+        accepted: || "a number from 1 to 128",
+        meaning: "How many frames of a stack are kept, from the innermost on.",
+        part: Part::Library,
         in_journal: true,
     };
     TORCH = Variable {

@@ -1,7 +1,8 @@
-//! Memory that is on its way back to the next layer.
+//! Work that runs without a lock, and whose end others can wait for.
 //!
-//! It serves no request of the policy, and the next layer does not have it yet. A request that finds no memory waits for it
-//! before it fails.
+//! Memory on its way back to the next layer is such work: it serves no request of the policy, and the next layer does not
+//! have it yet. A request that finds no memory waits for it before it fails. Calls of the driver are such work too, if a
+//! capture, a stream or a block must not change before they end.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -23,7 +24,7 @@ struct Numbers {
     open: BTreeSet<u64>,
 }
 
-/// One piece of work that gives memory back; it ends when this is dropped.
+/// One piece of work; it ends when this is dropped.
 pub struct Ticket<'a> {
     under_way: &'a UnderWay,
     number: u64,
@@ -45,32 +46,42 @@ impl UnderWay {
         !lock(&self.numbers).open.is_empty()
     }
 
-    /// As `wait`, but not longer than this. Returns whether there was anything to wait for, and all of it has ended.
-    pub fn wait_at_most(&self, longest: Duration) -> bool {
-        let start = Instant::now();
-        let mut numbers = lock(&self.numbers);
-        let (given_up, last) = (numbers.given_up, numbers.begun);
-        let is_open = |numbers: &Numbers| numbers.open.iter().any(|&number| given_up < number && number <= last);
-        let waits = is_open(&numbers);
-        while is_open(&numbers) {
-            let Some(left) = longest.checked_sub(start.elapsed()) else {
-                numbers.given_up = numbers.given_up.max(last);
-                return false;
-            };
-            let waited = self.one_ended.wait_timeout(numbers, left);
-            (numbers, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-        waits
-    }
-
     /// Waits until all that has begun has ended. Returns whether there was anything to wait for.
     pub fn wait(&self) -> bool {
+        self.wait_for(None)
+    }
+
+    /// As `wait`, but not longer than this. Returns whether there was anything to wait for, and all of it has ended.
+    pub fn wait_at_most(&self, longest: Duration) -> bool {
+        self.wait_for(Some(longest))
+    }
+
+    fn wait_for(&self, longest: Option<Duration>) -> bool {
+        let start = Instant::now();
         let mut numbers = lock(&self.numbers);
         let last = numbers.begun;
-        let is_open = |numbers: &Numbers| numbers.open.first().is_some_and(|&first| first <= last);
+        // Only a wait with an end gives up.
+        let given_up = longest.map_or(0, |_| numbers.given_up);
+        let is_open = |numbers: &Numbers| {
+            numbers
+                .open
+                .range(given_up + 1..)
+                .next()
+                .is_some_and(|&first| first <= last)
+        };
         let waits = is_open(&numbers);
         while is_open(&numbers) {
-            numbers = self.one_ended.wait(numbers).unwrap_or_else(PoisonError::into_inner);
+            numbers = match longest.map(|longest| longest.checked_sub(start.elapsed())) {
+                None => self.one_ended.wait(numbers).unwrap_or_else(PoisonError::into_inner),
+                Some(Some(left)) => {
+                    let waited = self.one_ended.wait_timeout(numbers, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                Some(None) => {
+                    numbers.given_up = numbers.given_up.max(last);
+                    return false;
+                }
+            };
         }
         waits
     }

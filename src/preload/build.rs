@@ -1,9 +1,24 @@
 //! Link options of `libvramshim.so`.
 
+use std::path::PathBuf;
+use std::{env, fs};
+
+/// An archive without members.
+const EMPTY_ARCHIVE: &[u8] = b"!<arch>\n";
+
 fn main() {
     // The library's references to its own exported functions must reach its own functions. Without this option, the loader
     // binds them to the first definition in the process. If a layer were preloaded in front of the library, the table of
     // hooks would then hold that layer's functions.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // After `dlclose` the loader would unmap code that hooks handed out and that runs at exit.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+
+    // rustc asks the linker for `-lgcc_s`. `unwinder.rs` defines what would be used of it, so an empty archive of the name
+    // serves, and the library does not need `libgcc_s.so.1`.
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let archive = folder.join("libgcc_s.a");
+    fs::write(&archive, EMPTY_ARCHIVE).unwrap_or_else(|error| panic!("{}: {error}", archive.display()));
+    println!("cargo:rustc-cdylib-link-arg=-L{}", folder.display());
     println!("cargo:rerun-if-changed=build.rs");
 }

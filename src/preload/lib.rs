@@ -2,9 +2,14 @@
 //! layer.
 //!
 //! `abi` is the front door, with every exported C name; `engine` handles the calls; `next` is the back door, with the
-//! functions of the next layer. `log` writes messages on stderr. ARCHITECTURE.md has the map.
+//! functions of the next layer. `stacks` reads stacks and keeps them, `log` writes messages on stderr. ARCHITECTURE.md has
+//! the map.
 
 mod abi;
 mod engine;
 mod log;
 mod next;
+mod stacks;
+// Unit tests are a program of their own, which unwinds.
+#[cfg(not(test))]
+mod unwinder;

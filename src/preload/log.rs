@@ -5,8 +5,8 @@
 //! its own, because messages may come while a thread or the process ends.
 
 use std::fmt::{self, Write as _};
-use std::mem::MaybeUninit;
 use std::sync::Once;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
@@ -82,37 +82,89 @@ impl Visit for Message<'_> {
     }
 }
 
-/// Month, day and time of day, in local time.
+/// Month, day and time of day, in UTC. Local time would need the C library's lock of the time zone. In a forked child,
+/// a thread that does not exist there may hold that lock for ever.
 struct Now {
-    parts: libc::tm,
-    microseconds: i64,
+    month: u32,
+    day: u32,
+    second_of_day: u32,
+    microseconds: u32,
 }
 
 impl Now {
     fn read() -> Self {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut parts = MaybeUninit::<libc::tm>::zeroed();
-        // SAFETY: both pointers are to variables of this frame, and a `tm` of zeros is a valid one.
-        let parts = unsafe {
-            libc::clock_gettime(libc::CLOCK_REALTIME, &mut time);
-            libc::localtime_r(&time.tv_sec, parts.as_mut_ptr());
-            parts.assume_init()
-        };
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now::at(since_1970)
+    }
+
+    fn at(since_1970: Duration) -> Self {
+        let seconds = since_1970.as_secs();
+        let (month, day) = month_and_day(seconds / SECONDS_A_DAY);
         Now {
-            parts,
-            microseconds: time.tv_nsec / 1000,
+            month,
+            day,
+            second_of_day: (seconds % SECONDS_A_DAY) as u32,
+            microseconds: since_1970.subsec_micros(),
         }
+    }
+}
+
+const SECONDS_A_DAY: u64 = 24 * 60 * 60;
+
+/// The month (1 to 12) and the day of the month (1 to 31), so many days after 1970-01-01.
+fn month_and_day(days: u64) -> (u32, u32) {
+    let mut left = days;
+    let mut year = 1970;
+    loop {
+        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+        let months = [31, 28 + u64::from(leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+        for (month, length) in (1..).zip(months) {
+            if left < length {
+                return (month, left as u32 + 1);
+            }
+            left -= length;
+        }
+        year += 1;
     }
 }
 
 impl fmt::Display for Now {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let tm = &self.parts;
-        write!(f, "{:02}{:02} ", tm.tm_mon + 1, tm.tm_mday)?;
+        let (minutes, seconds) = (self.second_of_day / 60, self.second_of_day % 60);
         write!(
             f,
-            "{:02}:{:02}:{:02}.{:06}",
-            tm.tm_hour, tm.tm_min, tm.tm_sec, self.microseconds
+            "{:02}{:02} {:02}:{:02}:{seconds:02}.{:06}",
+            self.month,
+            self.day,
+            minutes / 60,
+            minutes % 60,
+            self.microseconds
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The expected texts are those of `date -u -d @SECONDS +'%m%d %H:%M:%S'`.
+    #[test]
+    fn the_time_is_that_of_the_calendar() {
+        let expected = [
+            (0, "0101 00:00:00.000000"),
+            (951_782_399, "0228 23:59:59.000000"),
+            (951_782_400, "0229 00:00:00.000000"),
+            (1_709_251_199, "0229 23:59:59.000000"),
+            (1_709_251_200, "0301 00:00:00.000000"),
+            (1_735_689_599, "1231 23:59:59.000000"),
+            (4_107_542_400, "0301 00:00:00.000000"),
+        ];
+        for (seconds, text) in expected {
+            assert_eq!(Now::at(Duration::from_secs(seconds)).to_string(), text);
+        }
+        assert_eq!(
+            Now::at(Duration::from_micros(61_000_007)).to_string(),
+            "0101 00:01:01.000007"
+        );
     }
 }

@@ -102,6 +102,8 @@ pub struct Seat {
     pub namespace: AtomicU64,
     /// Start time of the process in clock ticks after boot.
     pub start_ticks: AtomicU64,
+    /// 1 if the process may lose its lock on the seat while it lives; else 0.
+    pub weak: AtomicU64,
 }
 
 /// What a process knows of its seat: the seat's index, and how the latest operation on the seat ended.
@@ -136,6 +138,30 @@ impl<F: FnMut()> Steps for F {}
 impl Account {
     pub fn used(&self) -> u64 {
         Word(self.word.load(SeqCst)).used()
+    }
+
+    /// Sets all to zero. The caller must have locked all seats.
+    pub fn clear(&self) {
+        for seat in &self.seats {
+            let Seat {
+                number,
+                acknowledged,
+                held: [even, odd],
+                taken,
+                pid,
+                namespace,
+                start_ticks,
+                weak,
+            } = seat;
+            let held = even.iter().chain(odd);
+            for field in [number, acknowledged, taken, pid, namespace, start_ticks, weak]
+                .into_iter()
+                .chain(held)
+            {
+                field.store(0, SeqCst);
+            }
+        }
+        self.word.store(0, SeqCst);
     }
 
     pub fn seat(&self, seat: usize) -> &Seat {

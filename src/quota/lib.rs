@@ -1,12 +1,14 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
-//! `limits` parses the text of limits, `account` counts the bytes that each process holds, `file` lets several
-//! processes share an account. A device with neither a limit nor a shared account has no `DeviceQuota`, so nothing is
-//! counted for its allocations here.
+//! `limits` parses the text of limits, and `account` counts the bytes that each process holds. `file` lets several
+//! processes share an account, `seats` tells which of them are alive, and `locks` calls the kernel. A device with neither
+//! a limit nor a shared account has no `DeviceQuota`, so nothing is counted for its allocations here.
 
 mod account;
 pub mod file;
 pub mod limits;
+mod locks;
+pub mod seats;
 
 use std::alloc;
 use std::collections::HashMap;
@@ -17,8 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use once_cell::sync::OnceCell;
 
 use account::{Account, SeatHandle};
-use file::{Holder, SharedAccount};
+use file::SharedAccount;
 use limits::Limits;
+use seats::Holder;
 
 use base::cuda::MAX_DEVICES;
 use base::identity;
@@ -53,6 +56,8 @@ pub struct Settings {
     pub scope: Scope,
     /// The folder of the shared accounts; `None` if accounts are not shared.
     pub accounts: Option<PathBuf>,
+    /// Whether a process gets no memory if it cannot share its account.
+    pub strict: bool,
 }
 
 impl Settings {
@@ -113,9 +118,14 @@ impl DeviceQuota {
     fn new(quota: &Quota, device: &Device) -> DeviceQuota {
         let settings = &quota.settings;
         let number = u32::try_from(device.ordinal).ok();
-        let limit = settings.limits.of(number, &uuid_text(device.uuid), device.total);
+        let mut limit = settings.limits.of(number, &uuid_text(device.uuid), device.total);
         let shared = match quota.take_seat(device.uuid) {
             Ok(shared) => shared,
+            Err(problem) if settings.strict => {
+                tracing::error!("{problem}; this process gets no memory of the device, because VRAMSHIM_STRICT is set");
+                limit = Some(0);
+                None
+            }
             Err(problem) => {
                 tracing::error!("{problem}; limits hold for this process alone");
                 None
@@ -246,7 +256,7 @@ impl DeviceQuota {
     }
 
     /// The living processes that hold memory in this device's account.
-    fn holders(&self) -> Vec<Holder> {
+    pub fn holders(&self) -> Vec<Holder> {
         match &self.account {
             AnyAccount::Shared(shared) => shared.holders(),
             AnyAccount::Own(_) => vec![Holder {
@@ -322,6 +332,18 @@ impl Quota {
             (quota.limit.is_some() || self.settings.accounts.is_some()).then_some(quota)
         };
         cell.get_or_init(begin).as_ref()
+    }
+
+    /// The names in the limits that mean none of these devices.
+    pub fn limits_of_none(&self, devices: &[Device]) -> Vec<String> {
+        let means = |name: &limits::Name, device: &Device| {
+            name.means(u32::try_from(device.ordinal).ok(), &uuid_text(device.uuid))
+        };
+        let names = self.settings.limits.names().into_iter();
+        names
+            .filter(|name| !devices.iter().any(|device| means(name, device)))
+            .map(|name| name.to_string())
+            .collect()
     }
 
     /// The quotas of the devices that this process has used.

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use base::units::parse_size;
+use base::units::{lacks_unit, parse_size};
 
 /// An amount of device memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,14 +17,15 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// Reads `8GiB`, `50%` or a number of bytes; `None` for any other text.
+    /// Reads `8GiB`, `50%` or a number of bytes from 1 MiB on; `None` for any other text.
     fn parse(text: &str) -> Option<Amount> {
         match text.trim().strip_suffix('%') {
             Some(number) => {
                 let percent: f64 = number.trim().parse().ok()?;
                 (percent > 0.0 && percent <= 100.0).then_some(Amount::Share(percent / 100.0))
             }
-            None => parse_size(text).map(Amount::Bytes),
+            // A small number without a unit was most likely meant with one.
+            None => parse_size(text).filter(|_| !lacks_unit(text)).map(Amount::Bytes),
         }
     }
 
@@ -195,6 +196,7 @@ mod tests {
         for bad in [
             "",
             "8 parsecs",
+            "8",
             "-1",
             "0%",
             "101%",

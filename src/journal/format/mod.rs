@@ -33,11 +33,15 @@
 pub(crate) mod check;
 pub mod header;
 pub mod record;
+pub mod stacks;
 pub mod tensors;
 
 pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
-pub use record::{Allocation, Event, MemInfo, RawRecord, Record};
-pub use tensors::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
+pub use record::{
+    Allocation, Event, LimitState, MarkKind, MemInfo, ProcessBytes, RawRecord, Record, ShortName, Teller, shares,
+};
+pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
+pub use tensors::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, line_of_the_job};
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
@@ -89,6 +93,7 @@ pub enum SlotState {
 
 impl SlotState {
     /// What slot `index` of a file of format `version` holds. `slot` has the slot's bytes.
+    #[inline]
     pub(crate) fn of(version: u32, index: u64, slot: &[u8]) -> SlotState {
         let word = bytes::u64_at(slot, offset_of!(Slot, commit));
         let record = || RawRecord::from_bytes(&slot[offset_of!(Slot, record)..]);

@@ -8,11 +8,11 @@
 //! should read 0 as "not known" (`None`). Records of allocations have only some bits of `flags` left. If no field is
 //! left, the record needs a new format `VERSION`.
 
-use std::mem::offset_of;
+mod bytes;
+mod evidence;
 
-use super::check;
-use crate::bytes::{bytes_at, u32_at, u64_at};
 use base::api::{Api, ApiCode, Class, ClassCode};
+pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
 
 /// One record as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Record {
     pub api: ApiCode,
     /// The device's ordinal as the job sees it, or `HOST_DEVICE`.
     pub device: i16,
-    /// The number of the stack of the call; 0 if it was not recorded.
+    /// The number of the stack of the call, or why there is none (`NoStack::stack` tells them apart).
     pub stack: u32,
     pub event: Event,
 }
@@ -86,8 +86,27 @@ pub enum Event {
         /// Reserved bytes of the device in the ledger.
         reserved: u64,
     },
+    /// The job named a moment, or the begin or the end of a range of time. `text` is the number of the mark's text in the
+    /// file of stacks; 0 if the text was not kept.
+    Mark { text: u64, kind: MarkKind },
+    /// What a process holds of the device. Such records stand before the record of a failure for lack of memory, or
+    /// shortly after it if NVML took long.
+    Process(ProcessBytes),
+    /// The limit of the device, before the record of a failure.
+    Limit(LimitState),
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
+}
+
+/// What a mark stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u64)]
+pub enum MarkKind {
+    /// A moment.
+    Instant = 0,
+    /// A range begins. It ends with the next `End` of the same text, or with the process.
+    Begin = 1,
+    End = 2,
 }
 
 /// One allocation of the job.
@@ -149,6 +168,9 @@ const MAP: u8 = 9;
 const UNMAP: u8 = 10;
 const MEASURED: u8 = 11;
 const STITCH_PART: u8 = 12;
+const MARK: u8 = 13;
+const PROCESS: u8 = 14;
+const LIMIT: u8 = 15;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -291,6 +313,20 @@ impl Event {
                 detail: process_bytes.unwrap_or(0),
                 ..blank
             },
+            Event::Mark { text, kind } => RawRecord {
+                kind: MARK,
+                address: text,
+                detail: kind as u64,
+                ..blank
+            },
+            Event::Process(process) => RawRecord {
+                kind: PROCESS,
+                ..process.encode(blank)
+            },
+            Event::Limit(state) => RawRecord {
+                kind: LIMIT,
+                ..state.encode(blank)
+            },
             Event::Unknown { kind } => RawRecord { kind, ..blank },
         }
     }
@@ -343,50 +379,15 @@ fn segment_record(blank: RawRecord, address: u64, size: u64) -> RawRecord {
 }
 
 impl RawRecord {
-    /// The record in the first 56 bytes of `bytes`, which must not be fewer.
-    pub fn from_bytes(bytes: &[u8]) -> RawRecord {
-        RawRecord {
-            time_ns: u64_at(bytes, offset_of!(RawRecord, time_ns)),
-            address: u64_at(bytes, offset_of!(RawRecord, address)),
-            size: u64_at(bytes, offset_of!(RawRecord, size)),
-            allocated: u64_at(bytes, offset_of!(RawRecord, allocated)),
-            detail: u64_at(bytes, offset_of!(RawRecord, detail)),
-            tid: u32_at(bytes, offset_of!(RawRecord, tid)),
-            stack: u32_at(bytes, offset_of!(RawRecord, stack)),
-            api: u16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, api))),
-            device: i16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, device))),
-            kind: bytes[offset_of!(RawRecord, kind)],
-            class: bytes[offset_of!(RawRecord, class)],
-            flags: bytes[offset_of!(RawRecord, flags)],
-            stream: bytes[offset_of!(RawRecord, stream)],
-        }
-    }
-
-    /// The checksum of all fields: 22 bits. The words are put together from the fields and not read back from memory,
-    /// because a wide load would wait for the narrow stores before it.
-    #[inline(always)]
-    pub(crate) fn check(&self) -> u64 {
-        let ids = u64::from(self.tid) | u64::from(self.stack) << 32;
-        let kinds = u64::from(self.api)
-            | u64::from(self.device as u16) << 16
-            | u64::from(self.kind) << 32
-            | u64::from(self.class) << 40
-            | u64::from(self.flags) << 48
-            | u64::from(self.stream) << 56;
-        check::of_words([
-            self.time_ns,
-            self.address,
-            self.size,
-            self.allocated,
-            self.detail,
-            ids,
-            kinds,
-        ])
-    }
-
     /// The record with the number of a stack.
     pub fn with_stack(self, stack: u32) -> RawRecord {
         RawRecord { stack, ..self }
+    }
+
+    /// Whether the record is that of a request for memory, which has a stack if stacks are recorded.
+    #[inline(always)]
+    pub fn is_request(&self) -> bool {
+        matches!(self.kind, ALLOC | ALLOC_FAILED)
     }
 
     pub(crate) fn is_failure(&self) -> bool {
@@ -401,21 +402,9 @@ impl RawRecord {
         self.flags |= KEPT;
     }
 
-    /// A record of format 1 or 2, which has its result at the place of the stack, as one of this format.
-    pub(crate) fn of_old_format(self) -> RawRecord {
-        let detail = match self.is_failure() {
-            true => u64::from(self.stack),
-            false => self.detail,
-        };
-        RawRecord {
-            detail,
-            stack: 0,
-            ..self
-        }
-    }
-
     /// Decodes the record. This works for any 56 bytes: an unknown kind becomes `Event::Unknown`, an unknown class or
     /// function stays a number.
+    #[inline]
     pub fn decode(&self, slot: u64) -> Record {
         let class = ClassCode::from(self.class);
         let has = |bit: u8| self.flags & bit != 0;
@@ -476,6 +465,16 @@ impl RawRecord {
                 process_bytes: (self.detail > 0).then_some(self.detail),
                 reserved: self.address,
             },
+            MARK => Event::Mark {
+                text: self.address,
+                kind: match self.detail {
+                    1 => MarkKind::Begin,
+                    2 => MarkKind::End,
+                    _ => MarkKind::Instant,
+                },
+            },
+            PROCESS => Event::Process(ProcessBytes::decode(self)),
+            LIMIT => Event::Limit(LimitState::decode(self)),
             kind => Event::Unknown { kind },
         };
         Record {

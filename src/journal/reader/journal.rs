@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{OpenError, Problem};
@@ -207,21 +207,38 @@ impl Head {
     }
 }
 
-/// Whether the process that wrote this file still runs: whether it holds its lock on the file. This works from any pid
-/// namespace. On a file system without locks, the process is looked for by pid and start time instead.
+/// Whether the process that wrote this file still runs. A lock of the process on the file shows it, in any pid namespace.
+/// Without a lock the process is looked for: the file system may have no locks, and a job that opens and closes its own
+/// journal loses the lock.
 fn is_running(file: &File, header: &Header) -> bool {
     // SAFETY: `flock` is plain data, valid if all zero.
     let mut conflict: libc::flock = unsafe { std::mem::zeroed() };
     conflict.l_type = libc::F_WRLCK as libc::c_short;
     conflict.l_whence = libc::SEEK_SET as libc::c_short;
     // SAFETY: the descriptor is open and `conflict` outlives the call.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0 {
-        return conflict.l_type != libc::F_UNLCK as libc::c_short;
-    }
-    !header.ended
-        && header.boot_id != [0; 16]
-        && header.boot_id == identity::boot_id()
-        && identity::start_ticks(&header.pid.to_string()) == Some(header.start_ticks)
+    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut conflict) } == 0;
+    let locked = asked && conflict.l_type != libc::F_UNLCK as libc::c_short;
+    locked
+        || !header.ended
+            && header.boot_id != [0; 16]
+            && header.boot_id == identity::boot_id()
+            && identity::start_ticks(&header.pid.to_string()) == Some(header.start_ticks)
+            && has_mapped(header.pid, file)
+}
+
+/// Whether a process has mapped the file. After `exec` it has not, although its pid and start time are the same. A process
+/// whose mappings cannot be read counts as one that has.
+fn has_mapped(pid: u32, file: &File) -> bool {
+    let Ok(inode) = file.metadata().map(|metadata| metadata.ino().to_string()) else {
+        return true;
+    };
+    let Ok(maps) = std::fs::read(format!("/proc/{pid}/maps")) else {
+        return true;
+    };
+    maps.split(|&byte| byte == b'\n').any(|line| {
+        let mut fields = line.split(|&byte| byte == b' ').filter(|field| !field.is_empty());
+        fields.nth(4) == Some(inode.as_bytes())
+    })
 }
 
 /// Reads from `offset` until `buffer` is full or the file ends. Returns the number of bytes read.

@@ -3,13 +3,16 @@
 //! Offsets come from `format`, never from the file; the number of slots comes from the file's size. The file is read in
 //! blocks and not mapped: if a mapped file were cut short, SIGBUS would kill the reader. A slot whose commit word does
 //! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
-//! still writes. `tensors` reads the file of PyTorch's tensors beside a journal.
+//! still writes. `tensors` reads the file of PyTorch's tensors beside a journal,
+//! `stacks` the file of stacks; `lines` has what both share.
 
 mod error;
 mod follow;
 mod header;
 mod journal;
+mod lines;
 mod records;
+mod stacks;
 mod tensors;
 
 pub use error::{OpenError, Problem};
@@ -17,6 +20,7 @@ pub use follow::Follower;
 pub use header::{Device, HandedOut, Header};
 pub use journal::{Journal, State};
 pub use records::Records;
+pub use stacks::{Module, Place, Stacks};
 pub use tensors::TensorFile;
 
 #[cfg(test)]

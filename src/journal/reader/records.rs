@@ -5,8 +5,9 @@
 //!
 //! The file is read twice, in blocks of slots. The first reading finds the earliest time in each block. The second
 //! reading sorts the records of each block. A record is handed out if no record in a later block is earlier. All other
-//! records of the block wait in a heap. The order is right for any times in the file; the more disorder, the larger the
-//! heap.
+//! records of the block wait in a heap. The more disorder, the larger the heap. A journal that the library wrote has at
+//! most a few records of each thread there. A file with so much disorder that the heap would grow beyond
+//! `MOST_WAITING` is damaged or made up, and its records are handed out as they come.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -15,8 +16,10 @@ use std::io;
 use super::journal::Journal;
 use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
 
-/// Bytes that are read at once.
-const BLOCK_BYTES: usize = 4 << 20;
+/// Bytes that are read at once. The records of a block stay in the processor's cache.
+const BLOCK_BYTES: usize = 256 << 10;
+/// The largest number of records in the heap: about 100 MiB.
+const MOST_WAITING: usize = 1 << 20;
 /// Later than any time of a record.
 const NEVER: u64 = u64::MAX;
 
@@ -34,8 +37,10 @@ pub struct Records<'a> {
     blocks: usize,
     /// The offset in the file where the blocks read so far end.
     read_to: u64,
-    /// Records of the block that was read last, in reverse order: the next record to hand out is the last.
+    /// Records of the block that was read last, in their order.
     ready: Vec<Record>,
+    /// The index in `ready` of the next record to hand out.
+    next: usize,
     /// Records of earlier blocks that are not handed out yet, because some record of a later block is earlier.
     waiting: BinaryHeap<Waiting>,
     /// Records up to this time may be handed out.
@@ -97,6 +102,7 @@ impl<'a> Records<'a> {
             blocks: 0,
             read_to: HEADER_SIZE as u64,
             ready: Vec::new(),
+            next: 0,
             waiting: BinaryHeap::new(),
             frontier: 0,
             unfinished: 0,
@@ -109,7 +115,7 @@ impl<'a> Records<'a> {
 
     /// How many bytes of the file have been handed out, for a progress bar. Records in the heap count as handed out.
     pub fn position(&self) -> u64 {
-        let ahead = (self.ready.len() * SLOT_SIZE) as u64;
+        let ahead = ((self.ready.len() - self.next) * SLOT_SIZE) as u64;
         self.read_to.saturating_sub(ahead).max(HEADER_SIZE as u64)
     }
 
@@ -169,7 +175,9 @@ impl<'a> Records<'a> {
         if self.blocks == 0 {
             self.look_ahead();
         }
-        self.waiting.extend(self.ready.drain(..).map(Waiting));
+        self.waiting.extend(self.ready.drain(self.next..).map(Waiting));
+        self.ready.clear();
+        self.next = 0;
         let more = match self.read(self.read_to) {
             Ok(more) => more,
             Err(error) => {
@@ -205,7 +213,6 @@ impl<'a> Records<'a> {
         self.blocks += 1;
         // The records are mostly in order already, and the sort is fast on such input.
         self.ready.sort_by_key(key);
-        self.ready.reverse();
     }
 }
 
@@ -214,16 +221,16 @@ impl Iterator for Records<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let ready = self.ready.last().map(key);
+            let ready = self.ready.get(self.next).map(key);
             let waiting = self.waiting.peek().map(|waiting| key(&waiting.0));
             let from_waiting = waiting.is_some_and(|waiting| ready.is_none_or(|ready| waiting < ready));
             match if from_waiting { waiting } else { ready } {
-                Some((time, _)) if time <= self.frontier => {
-                    let event = match from_waiting {
-                        true => self.waiting.pop().map(|waiting| waiting.0),
-                        false => self.ready.pop(),
-                    };
-                    return event.map(Ok);
+                Some((time, _)) if time <= self.frontier || self.waiting.len() > MOST_WAITING => {
+                    if from_waiting {
+                        return self.waiting.pop().map(|waiting| Ok(waiting.0));
+                    }
+                    self.next += 1;
+                    return Some(Ok(self.ready[self.next - 1]));
                 }
                 _ if self.done => return self.failed.take().map(Err),
                 _ => self.advance(),

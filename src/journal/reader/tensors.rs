@@ -2,46 +2,26 @@
 //!
 //! A line that is not complete or cannot be understood is counted and left out.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use super::lines::{self, Lines, unescaped};
 use crate::format::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
 
-/// No line of a job is longer; a longer one is damage.
-const LONGEST_LINE_BYTES: u64 = 1 << 20;
-
 pub struct TensorFile {
-    reader: BufReader<File>,
+    lines: Lines,
     /// The version of PyTorch.
     pub torch: String,
     /// Lines that could not be understood.
     pub damaged: u64,
 }
 
-fn unescaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        match letter {
-            '\\' => match letters.next() {
-                Some('t') => out.push('\t'),
-                Some('n') => out.push('\n'),
-                Some(other) => out.push(other),
-                None => {}
-            },
-            letter => out.push(letter),
-        }
-    }
-    out
-}
-
 fn frames(fields: &[&str]) -> Option<Vec<Frame>> {
     let triples = fields.chunks(3).map(|triple| match triple {
         [file, line, function] => Some(Frame {
-            file: unescaped(file),
+            file: unescaped(file).into(),
             line: line.parse().ok()?,
-            function: unescaped(function),
+            function: unescaped(function).into(),
         }),
         _ => None,
     });
@@ -84,11 +64,13 @@ fn parse(line: &str) -> Option<TensorLine> {
             address: number(2)?,
         },
         "S" => TensorLine::SegmentObtained {
+            time_us,
             device,
             address: number(2)?,
             size: number(3)?,
         },
         "U" => TensorLine::SegmentReturned {
+            time_us,
             device,
             address: number(2)?,
             size: number(3)?,
@@ -109,46 +91,22 @@ impl TensorFile {
         journal.with_extension(TENSORS_EXTENSION)
     }
 
-    /// Opens the file; `None` if there is none.
+    /// Opens the file. `None` if the file does not exist.
     pub fn open(path: &Path) -> io::Result<Option<TensorFile>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+        let what = "PyTorch's tensors";
+        let Some((lines, head)) = lines::open(path, TENSORS_MAGIC, TENSORS_VERSION, what)? else {
+            return Ok(None);
         };
-        let mut opened = TensorFile {
-            reader: BufReader::new(file),
-            torch: String::new(),
+        Ok(Some(TensorFile {
+            lines,
+            torch: head.into_iter().nth(1).unwrap_or_default(),
             damaged: 0,
-        };
-        let head = opened.line()?.unwrap_or_default();
-        let fields: Vec<&str> = head.split('\t').collect();
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        match fields[..] {
-            [TENSORS_MAGIC, version, _, torch, ..] => match version.parse() {
-                Ok(TENSORS_VERSION) => opened.torch = unescaped(torch),
-                _ => return Err(wrong("a newer vramshim wrote this file")),
-            },
-            _ => return Err(wrong("not a file of PyTorch's tensors")),
-        }
-        Ok(Some(opened))
-    }
-
-    /// The next complete line; `None` at the end.
-    fn line(&mut self) -> io::Result<Option<String>> {
-        let mut bytes = Vec::new();
-        let mut limited = io::Read::take(&mut self.reader, LONGEST_LINE_BYTES);
-        limited.read_until(b'\n', &mut bytes)?;
-        match bytes.pop() {
-            Some(b'\n') => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-            // The process was killed while it wrote this line, or writes it now.
-            _ => Ok(None),
-        }
+        }))
     }
 
     /// What the next line says that can be understood; `None` at the end.
     pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
-        while let Some(line) = self.line()? {
+        while let Some(line) = self.lines.next()? {
             match parse(&line) {
                 Some(parsed) => return Ok(Some(parsed)),
                 None => self.damaged += 1,

@@ -10,12 +10,16 @@
 //!
 //! Nothing here panics or stops the job. While the file cannot grow, new records take the place of older ones in the
 //! last part of the file (`ring`), and the records that are lost are counted. At most once a second a thread tries
-//! again to grow the file.
+//! again to grow the file. `stacks` writes the file of stacks beside the journal.
 
 mod journal;
 mod mapping;
+mod past;
 mod ring;
 mod slots;
+mod stacks;
 
 pub use crate::file::CreateError;
 pub use journal::{Claim, Journal, Options, Outcome};
+pub use past::{About, PastDevice, PastJournal};
+pub use stacks::{Line, StackFile};

@@ -74,7 +74,8 @@ pub struct Batch {
     pub generation: u64,
     /// How many blocks have joined the batch.
     pub joined: u64,
-    /// How many frees there had been in all batches when the last block joined.
+    /// How many frees there had been in all batches when the first block joined, and when the last one did.
+    pub first_free: Option<u64>,
     pub last_free: u64,
     /// How many had joined when the engine was last asked to record events.
     pub wanted_at: u64,
@@ -93,6 +94,7 @@ impl Batch {
             takes_no_events: false,
             generation,
             joined: 0,
+            first_free: None,
             last_free: 0,
             wanted_at: 0,
             recorded_at: 0,

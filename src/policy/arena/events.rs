@@ -90,7 +90,7 @@ impl Arena {
                 self.clean(BatchId::new(looked.batch), &mut then);
             }
         }
-        self.requests_until_look = if any_done || self.is_prompt {
+        self.requests_until_look = if any_done || self.is_prompt && !self.has_one_stream() {
             0
         } else {
             REQUESTS_BETWEEN_LOOKS
@@ -141,6 +141,19 @@ impl Arena {
         }
         let used: Vec<BatchId> = self.dirty_batches().filter(|&id| !self.is_empty(id)).collect();
         for id in used {
+            self.want_events(id);
+        }
+    }
+
+    /// Asks for events although one stream alone uses the memory: something is to be unmapped, which needs clean memory.
+    pub fn want_end(&mut self) {
+        let has_joined = |&id: &BatchId| self.batch(id).first_free.is_some();
+        let dirty: Vec<BatchId> = self.dirty_batches().filter(has_joined).collect();
+        if !self.has_one_stream() || dirty.iter().any(|&id| self.batch(id).is_closed) {
+            return;
+        }
+        for id in dirty {
+            self.batches[id.index()].is_closed = true;
             self.want_events(id);
         }
     }

@@ -14,6 +14,11 @@ impl Arena {
         self.reserved
     }
 
+    /// Bytes of live blocks.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
+    }
+
     /// Bytes of all blocks that were ever freed.
     pub fn freed(&self) -> u64 {
         self.freed

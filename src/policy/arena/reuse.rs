@@ -63,6 +63,7 @@ impl Arena {
         self.dirty_frees += 1;
         let batch = &mut self.batches[id.index()];
         batch.joined += 1;
+        batch.first_free.get_or_insert(self.dirty_frees);
         batch.last_free = self.dirty_frees;
         // If there are too many batches, a closed one is opened again: it then waits for a later end.
         batch.cleaned_by = None;
@@ -94,6 +95,11 @@ impl Arena {
         let id = later.find(|&id| self.is_empty(id))?;
         let before = std::mem::replace(&mut self.batches[id.index()], batch);
         self.forgotten.extend(before.events);
+        // The work that used its blocks may go on. Another batch answers for it, and waits for a later end.
+        let unknown = &mut self.batches[BatchId::UNKNOWN.index()];
+        unknown.first_free = unknown.first_free.into_iter().chain(before.first_free).min();
+        unknown.joined += 1;
+        unknown.cleaned_by = None;
         Some(id)
     }
 
@@ -145,6 +151,14 @@ impl Arena {
         best.map(|(_, id)| id)
     }
 
+    /// The free blocks of at least `least` units that may be used now.
+    pub(super) fn usable_blocks(&self, region: Region, request: &Request, least: u32) -> impl Iterator<Item = Id> {
+        let own = request.stream.filter(|_| !request.capturing);
+        let own = own.into_iter().flat_map(|stream| self.batches_of(stream));
+        let batches = own.chain([BatchId::CLEAN]);
+        batches.flat_map(move |batch| self.free_list(region, batch).descending(&self.blocks, least))
+    }
+
     /// Whether this is a free block that may be used or unmapped now.
     pub fn is_clean(&self, id: Id) -> bool {
         self.is_free(id, BatchId::CLEAN)
@@ -167,28 +181,27 @@ impl Arena {
     pub fn begin_wait(&mut self) -> WaitTicket {
         self.waits_begun += 1;
         for index in BatchId::UNKNOWN.index()..self.batches.len() {
-            let has_blocks = !self.is_empty(BatchId::new(index));
             let batch = &mut self.batches[index];
-            if has_blocks && batch.cleaned_by.is_none() {
+            if batch.first_free.is_some() && batch.cleaned_by.is_none() {
                 batch.cleaned_by = Some(self.waits_begun);
             }
         }
         WaitTicket(self.waits_begun)
     }
 
-    /// How many waits have begun.
-    pub fn waits_begun(&self) -> u64 {
-        self.waits_begun
+    /// How many blocks have joined a dirty batch.
+    pub fn dirty_frees(&self) -> u64 {
+        self.dirty_frees
     }
 
-    /// Whether a wait has ended that began when more than so many had begun.
-    pub fn has_waited_since(&self, waits_begun: u64) -> bool {
-        self.waits_ended > waits_begun
+    /// Whether the work is done that could use the first `frees` of these blocks when they were freed.
+    pub fn is_past(&self, frees: u64) -> bool {
+        let mut batches = self.batches.iter();
+        batches.all(|batch| batch.first_free.is_none_or(|first| first > frees))
     }
 
     /// The wait has ended: the blocks that were dirty when it began are clean. `then` hears of each.
     pub fn end_wait(&mut self, WaitTicket(wait): WaitTicket, mut then: impl FnMut(&mut Arena, Id)) {
-        self.waits_ended = self.waits_ended.max(wait);
         for index in BatchId::UNKNOWN.index()..self.batches.len() {
             if self.batches[index].cleaned_by.is_some_and(|first| first <= wait) {
                 self.clean(BatchId::new(index), &mut then);

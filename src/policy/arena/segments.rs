@@ -23,8 +23,6 @@ pub struct Arena {
     /// How many blocks have joined a dirty batch, all batches together.
     pub(super) dirty_frees: u64,
     pub(super) waits_begun: u64,
-    /// The number of the latest wait that has ended.
-    pub(super) waits_ended: u64,
     pub(super) streams: Streams,
     /// Whether every free of a job with several streams records events, and every request looks at them.
     pub(super) is_prompt: bool,
@@ -70,7 +68,6 @@ impl Arena {
             batches_begun: 0,
             dirty_frees: 0,
             waits_begun: 0,
-            waits_ended: 0,
             streams: Streams::Several,
             has_second_user: false,
             is_prompt: false,

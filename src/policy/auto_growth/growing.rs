@@ -6,10 +6,10 @@ use super::handles::{Handle, Left};
 use super::mapping::{For, Grow, Map, NewHandle, NewStitch, Part, Reserve, Stage, Task};
 use super::memory::{LARGEST_RANGE, Memory};
 use super::pieces::{self, Piece};
-use super::stitches::{MOST_REMEMBERED, Stitch};
+use super::stitches::{MOST_IDLE, Stitch};
+use super::tight::Place;
 use crate::arena::{Arena, Claim, Region};
 use crate::blocks::{Id, Kind};
-use crate::policy::Block;
 use crate::request::{Request, UNIT};
 use crate::work::Work;
 
@@ -22,13 +22,17 @@ const GROWING_SHARE: u64 = 64;
 const LITTLE_MEMORY: u64 = 1 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
-const MOST_SHARE: u64 = 24;
+const MOST_SHARE: u64 = 23;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 48;
+/// The same for a job that repeats itself with other sizes each time: no stitch of it serves twice.
+const SPARED_SHARE_OF_NEARLY_SAME_SIZES: u64 = 24;
 /// The least and the most part at once for handles of a job whose sizes do not repeat.
-const SHARE_OF_NEW_SIZES: u64 = 512;
+pub(super) const SHARE_OF_NEW_SIZES: u64 = 8192;
+/// The same if the job itself repeats: its sizes are nearly the same every time.
+const SHARE_OF_NEARLY_SAME_SIZES: u64 = 512;
 
 /// A range of addresses for homes is this many times as large as the device's memory, one for stitches as many times that
 /// much. Addresses cost nothing. What is given back leaves holes, which are filled again.
@@ -39,30 +43,33 @@ const UNKNOWN_MEMORY: u64 = 80 << 30;
 /// Ranges begin at multiples of this, as large blocks may want it.
 const LARGEST_ALIGNMENT: u64 = 2 << 20;
 /// After so many failures without a success, the next layer is taken to map no handle twice.
-const FAILURES_UNTIL_REFUSED: u32 = 3;
+pub(super) const FAILURES_UNTIL_REFUSED: u32 = 3;
 
 impl Memory {
-    /// A block for a request that no free block serves.
-    pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
-        // With one stream, usable neighbours are joined.
-        if !arena.has_one_stream() && request.stream.is_some() {
-            let runs = pieces::runs(arena, &self.handles, request);
-            let mut long = runs.iter().filter(|run| run.start + request.rounded() <= run.end);
-            if let Some(run) = long.next() {
-                return arena.carve_run(run.start, request);
-            }
-        }
-        self.stitches.serve(arena, request)
-    }
-
     /// Work that makes room for a request that nothing serves.
     pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
         let bytes = request.rounded();
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
         }
-        self.sizes.note(bytes);
+        let work = self.make_room(arena, request)?;
+        if matches!(&work, Work::Map(map) if matches!(map.0, Task::Grow(_))) {
+            self.sizes.note(bytes);
+        }
+        Ok(work)
+    }
+
+    fn make_room(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
+        let bytes = request.rounded();
         let is_sparing = self.is_scarce;
+        let is_irregular = self.is_irregular(arena);
+        if is_irregular
+            && !is_sparing
+            && !request.capturing
+            && let Some(released) = self.release_larger(arena, 2 * self.share(arena, SHARE_OF_NEW_SIZES))
+        {
+            return Ok(released);
+        }
         let Some((hole, before)) = self.hole_for(arena, request) else {
             return Ok(self.reserve(For::Home, bytes));
         };
@@ -70,19 +77,28 @@ impl Memory {
         let may_stitch = self.may_stitch && !skips_stitch;
         let spared = arena.free_bytes().saturating_sub(before);
         let mut pieces = Vec::new();
-        if may_stitch && (is_sparing || spared > arena.reserved() / SPARED_SHARE) {
-            if self.stitches.remembered.len() >= MOST_REMEMBERED
-                && !request.capturing
-                && let Some(evict) = self.evict(arena)
-            {
-                return Ok(evict);
+        let least_spared = match is_irregular || is_sparing {
+            true => 0,
+            false if !self.sizes.repeat() => arena.reserved() / SPARED_SHARE_OF_NEARLY_SAME_SIZES,
+            false => arena.reserved() / SPARED_SHARE,
+        };
+        let is_tight = may_stitch && self.is_tight(arena, request);
+        if is_tight || may_stitch && spared > least_spared {
+            if self.stitches.idle() >= MOST_IDLE && !request.capturing {
+                if let Some(evict) = self.evict(arena) {
+                    return Ok(evict);
+                }
+                arena.want_end();
             }
-            let runs = pieces::runs(arena, &self.handles, request);
-            pieces = pieces::choose(&runs, &self.handles, bytes);
+            let tightest = is_tight.then(|| self.tightest(arena, request)).flatten();
+            pieces = match tightest {
+                Some(Place::Stitch(pieces)) => pieces,
+                _ => pieces::choose(&pieces::runs(arena, &self.handles, request), &self.handles, bytes),
+            };
         }
         let is_extension = |pieces: &[Piece]| matches!(pieces, [piece] if piece.end() == arena.blocks.address(hole));
         let found: u64 = pieces.iter().map(|piece| piece.bytes).sum();
-        let has_room = self.stitches.remembered.len() < MOST_REMEMBERED;
+        let has_room = self.stitches.idle() < 2 * MOST_IDLE;
         if found <= before || is_extension(&pieces) || !has_room {
             let new = self.new_handles(arena, hole, bytes - before, is_sparing);
             return Ok(self.work(arena, Some(hole), new, None, is_sparing));
@@ -105,6 +121,7 @@ impl Memory {
         let stitch = NewStitch {
             address,
             room,
+            offset: pieces[0].address - parts[0].0.home,
             parts,
             mapped: 0,
             is_usable: false,
@@ -140,6 +157,11 @@ impl Memory {
         })
     }
 
+    /// This part of the reserved memory as whole granules, and at least one.
+    pub(super) fn share(&self, arena: &Arena, of: u64) -> u64 {
+        (arena.reserved() / of / self.granule * self.granule).max(self.granule)
+    }
+
     /// The new handles for `lacking` bytes, at the beginning of a hole.
     fn new_handles(&self, arena: &Arena, hole: Id, lacking: u64, is_sparing: bool) -> Vec<NewHandle> {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
@@ -151,6 +173,7 @@ impl Memory {
         let (share, most_share) = match repeats {
             true if only_grows => (GROWING_SHARE, 1),
             true => (LEAST_SHARE, MOST_SHARE),
+            false if self.cycles.repeat(arena.reserved()) => (SHARE_OF_NEARLY_SAME_SIZES, SHARE_OF_NEARLY_SAME_SIZES),
             false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
         };
         let share = arena.reserved() / share / self.granule * self.granule;
@@ -303,6 +326,8 @@ impl Memory {
             old.for_each(|(part, _)| self.handles.let_go(part.home));
             self.stitched(stitch, grow.stitch_problem);
         }
+        let new: u64 = grow.new.iter().map(|handle| handle.bytes).sum();
+        self.note_search(arena, new);
         match grow.problem {
             None => {
                 self.is_scarce &= grow.new.is_empty();
@@ -360,6 +385,7 @@ impl Memory {
         if bytes < made.room {
             self.space.give(address + bytes, made.room - bytes);
         }
+        self.made = made.is_usable.then_some(address + made.offset);
         self.stitches
             .add(Stitch::new(address, parts, made.mapped, made.is_usable));
     }

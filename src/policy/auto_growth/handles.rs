@@ -12,7 +12,7 @@ pub struct Handle {
     pub bytes: u64,
     /// The driver's name of it, which is not 0.
     pub name: u64,
-    /// How many works under way need it. It is not given back before there are none.
+    /// How many works under way need the handle. While any does, the handle is not given back.
     pub holds: u32,
 }
 

@@ -74,6 +74,8 @@ pub(super) struct NewStitch {
     pub address: u64,
     /// Bytes of address space from there on.
     pub room: u64,
+    /// How many bytes after its beginning the request lies.
+    pub offset: u64,
     /// The parts, and the driver's names of their handles. The name of a new handle is not known before.
     pub parts: Vec<(Part, Option<u64>)>,
     pub mapped: usize,

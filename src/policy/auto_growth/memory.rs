@@ -1,13 +1,12 @@
 //! The memory that `auto_growth` maps itself.
 
+use super::cycles::Cycles;
 use super::handles::Handles;
 use super::sizes::Sizes;
 use super::space::Space;
 use super::stitches::Stitches;
 use crate::Mapping;
-use crate::arena::{Arena, Cut, Region};
 use crate::policy::{Backing, Block, Statistics, VirtualMemory};
-use crate::request::Request;
 
 /// The largest range, in bytes: units are counted in 32 bits, and the sizes of two neighbours are added.
 pub(super) const LARGEST_RANGE: u64 = 1 << 40;
@@ -36,6 +35,11 @@ pub struct Memory {
     pub(super) has_stitched: bool,
     /// Whether the next growth must do without a stitch, because one has just failed.
     pub(super) skips_stitch: bool,
+    /// For how many more requests the tightest place is looked for.
+    pub(super) searches_left: u32,
+    pub(super) cycles: Cycles,
+    /// Where the request lies in the stitch that has just been made for it.
+    pub(super) made: Option<u64>,
 }
 
 impl Memory {
@@ -55,6 +59,9 @@ impl Memory {
             stitch_failures: 0,
             has_stitched: false,
             skips_stitch: false,
+            searches_left: 0,
+            cycles: Cycles::default(),
+            made: None,
         }
     }
 
@@ -101,11 +108,5 @@ impl Memory {
         statistics.free += left;
         statistics.handles = self.handles.by_home.len() + self.handles.left.len();
         self.stitches.add_statistics(statistics);
-    }
-
-    /// A block of a request for which a place has been made at the head of a free block.
-    pub fn carve(arena: &mut Arena, request: &Request) -> Option<Block> {
-        let found = arena.best(Region::Main, request)?;
-        Some(arena.carve(found, request, Cut::Head))
     }
 }

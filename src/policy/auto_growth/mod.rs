@@ -10,12 +10,15 @@
 //! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
 //!
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
-//! - `pieces`: which free memory a stitch is made of
-//! - `sizes`: whether the sizes of a job repeat, which decides how large handles are
+//! - `finding`: which memory that is there serves a request
+//! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
+//! - `sizes`, `cycles`: whether the sizes of a job repeat, and the job itself
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
 mod chunks;
+mod cycles;
+mod finding;
 mod growing;
 mod handles;
 pub(crate) mod mapping;
@@ -25,6 +28,7 @@ mod release;
 mod sizes;
 mod space;
 mod stitches;
+mod tight;
 
 use base::cuda::DriverError;
 
@@ -105,7 +109,7 @@ impl AutoGrowth {
 impl ArenaPolicy for AutoGrowth {
     fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
         match &mut self.memory {
-            Some(memory) => Memory::carve(arena, request).or_else(|| memory.find(arena, request)),
+            Some(memory) => memory.find(arena, request),
             None => self.chunks.find(arena, request),
         }
     }

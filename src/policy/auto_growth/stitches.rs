@@ -16,9 +16,9 @@ use crate::arena::Arena;
 use crate::policy::{Block, Statistics, UsedBy, VirtualMemory};
 use crate::request::{Request, UNIT};
 
-/// At most so many are remembered. Each is looked at for a request that no free block serves, which takes about 0.1 us.
-/// A job that repeats itself has 10 to 200.
-pub const MOST_REMEMBERED: usize = 1024;
+/// So many are remembered in which no block is live. Each is looked at for a request that no free block serves, which
+/// takes about 0.1 us. A job that repeats itself has 10 to 200.
+pub const MOST_IDLE: usize = 2048;
 
 #[derive(Debug)]
 pub struct Stitch {
@@ -28,11 +28,11 @@ pub struct Stitch {
     mapped: usize,
     /// Whether it serves requests: making it may have failed, and not have been undone.
     pub is_usable: bool,
-    /// How many live blocks and works under way need it.
+    /// How many live blocks need it.
     pub holds: u32,
     /// Whether it is being unmapped, so that it serves nobody.
     pub leaves: bool,
-    /// How many waits had begun when a block in it was freed that work could still use.
+    /// How many dirty frees there were when a block in it was freed that work could still use.
     used_until: Option<u64>,
     /// Grows with every use of any stitch.
     used_last: u64,
@@ -128,11 +128,18 @@ pub struct Stitches {
     by_address: BTreeMap<u64, u64>,
     /// By first address.
     live: BTreeMap<u64, InStitch>,
+    /// How many stitches have a live block.
+    in_use: usize,
     uses: u64,
     evicted: u64,
 }
 
 impl Stitches {
+    /// How many stitches have no live block.
+    pub fn idle(&self) -> usize {
+        self.remembered.len() - self.in_use
+    }
+
     pub fn add(&mut self, stitch: Stitch) {
         self.made += 1;
         self.by_address.insert(stitch.address, self.made);
@@ -151,12 +158,30 @@ impl Stitches {
         let all = self.remembered.iter();
         let mut whole = all.filter(|(_, stitch)| stitch.serves() && stitch.bytes() >= request.rounded());
         let (number, address) = whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))?;
+        self.take(arena, request, number, address)
+    }
+
+    /// A block for the request at this address in a stitch, if its memory is usable.
+    pub fn serve_at(&mut self, arena: &mut Arena, request: &Request, address: u64) -> Option<Block> {
+        let (_, &number) = self.by_address.range(..=address).next_back()?;
+        let stitch = self.remembered.get(&number).filter(|stitch| stitch.serves())?;
+        let end = address + request.rounded();
+        let is_usable = |(_, range): Covered| arena.usable_around(range.start, request).end >= range.end;
+        let is_aligned = address.is_multiple_of(u64::from(request.alignment) * UNIT);
+        if !is_aligned || end > stitch.address + stitch.bytes() || !stitch.behind(address..end).all(is_usable) {
+            return None;
+        }
+        self.take(arena, request, number, address)
+    }
+
+    fn take(&mut self, arena: &mut Arena, request: &Request, number: u64, address: u64) -> Option<Block> {
         let stitch = self.remembered.get_mut(&number)?;
         for (_, range) in stitch.behind(address..address + request.rounded()) {
             arena.take_part(range.start, range.end - range.start);
         }
         self.uses += 1;
         stitch.used_last = self.uses;
+        self.in_use += usize::from(stitch.holds == 0);
         stitch.holds += 1;
         let block = InStitch {
             stitch: number,
@@ -172,8 +197,10 @@ impl Stitches {
         let block = self.live.remove(&address)?;
         let stitch = self.remembered.get_mut(&block.stitch)?;
         stitch.holds -= 1;
+        self.in_use -= usize::from(stitch.holds == 0);
         if used_by != UsedBy::Nothing {
-            stitch.used_until = Some(arena.waits_begun());
+            // The parts join as one.
+            stitch.used_until = Some(arena.dirty_frees() + 1);
         }
         let parts = stitch.behind(address..address + block.allocated);
         arena.free_parts(parts.map(|(_, range)| range.start), used_by);
@@ -238,13 +265,13 @@ impl Stitches {
     /// Whether a wait would let stitches be unmapped that cannot be now.
     pub fn wants_wait(&self, arena: &Arena) -> bool {
         let mut all = self.remembered.values();
-        all.any(|stitch| stitch.used_until.is_some_and(|waits| !arena.has_waited_since(waits)))
+        all.any(|stitch| stitch.used_until.is_some_and(|frees| !arena.is_past(frees)))
     }
 
     /// Whether no block and no work needs this stitch.
     pub fn can_leave(&self, arena: &Arena, number: u64) -> bool {
         let is_clean = |stitch: &Stitch| {
-            let is_past = stitch.used_until.is_none_or(|waits| arena.has_waited_since(waits));
+            let is_past = stitch.used_until.is_none_or(|frees| arena.is_past(frees));
             let mut parts = stitch.parts.iter();
             is_past || parts.all(|part| arena.is_range_clean(&(part.home..part.home + part.bytes)))
         };

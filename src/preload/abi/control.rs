@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 
 use crate::engine::{self, Limit, Stats};
-use base::api::Class;
+use base::api::{Api, Class};
 
 /// Copies `text` and a NUL into `buffer`, cut to `capacity`. Returns the bytes that the whole text needs with its NUL.
 ///
@@ -104,6 +104,16 @@ pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: us
     let path = engine::running().and_then(|engine| engine.journal_path());
     // SAFETY: the same contract.
     unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
+}
+
+/// # Safety
+/// `text` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_mark(text: *const c_char) {
+    if !text.is_null() {
+        // SAFETY: the pointer is not null, so it is a C string by contract.
+        engine::marks::instant(Api::vramshim_mark, unsafe { CStr::from_ptr(text) }.to_bytes());
+    }
 }
 
 #[unsafe(no_mangle)]

@@ -157,7 +157,7 @@ export! {
     enter(cuMemPoolSetAttribute) |call, below| call.change_pool(pool, below);
     cuMemPoolImportPointer(out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut c_void)
     enter(cuMemPoolImportPointer) |call, below| {
-        call.import(written!(out), Key::Address, |_| 0, below)
+        call.import(written!(out), Key::Address, size_at, below)
     };
     cuStreamSynchronize(stream: CUstream) enter_running(Policy) |call, below| {
         call.stream_waits(stream as usize, below)

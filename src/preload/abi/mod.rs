@@ -6,6 +6,7 @@ mod control;
 mod dlsym;
 mod driver;
 mod nvml;
+mod nvtx;
 mod operations;
 mod process;
 mod route;

@@ -9,7 +9,7 @@
 //! - `control`: what the library answers about itself (`shim.h`)
 //! - `call`: one file for each family of CUDA functions
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
-//! - `life`: notes in the journal that the process is alive
+//! - `life`: notes in the journal that the process is alive; `marks`: moments and ranges that the job names
 //! - `pools`: blocks for the job, and the memory that they are cut from
 //! - `state`: what the library knows (ledger, limits, captures, peers ...)
 //! - `scope`: the call that a thread is in; `thread`: how threads of the library begin
@@ -20,6 +20,7 @@ mod call;
 mod control;
 mod enter;
 mod life;
+pub mod marks;
 mod pools;
 mod process;
 mod routes;

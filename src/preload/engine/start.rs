@@ -3,21 +3,26 @@
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Once;
+use std::time::Duration;
 
 use tracing::{debug, error, warn};
 
-use super::call::ipc;
+use super::call::{holders, ipc};
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
 use super::state::records::Recorder;
-use super::{Engine, process, routes, scope};
+use super::{Engine, marks, process, routes, scope};
 use base::filesystem;
 use base::process as this_process;
-use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting};
+use config::{Config, DefaultFolder, default_folder, explaining_variables, is_allocator_setting, unknown_variables};
 use journal::writer::{Journal, Options};
 
 use crate::log;
+use crate::stacks::Stacks;
+
+/// How long the end of a process waits for an answer of NVML about a failure.
+const FOR_NVML: Duration = Duration::from_millis(200);
 
 /// The engine of this process. `None` if the library stays out of it.
 pub fn start() -> Option<Box<Engine>> {
@@ -39,11 +44,16 @@ pub fn start() -> Option<Box<Engine>> {
     for remark in &config.remarks {
         warn!("{remark}");
     }
+    for unknown in unknown_variables(std::env::vars_os().map(|(name, _)| name)) {
+        warn!("{unknown}");
+    }
     super::announce(&config);
     let journal = journal(&config);
+    let beside = |journal: &Journal| Stacks::new(config.stacks, config.stack_depth, journal.path());
+    let stacks = journal.as_ref().map(beside);
     at_fork_and_exit();
     let quota = process::quota_with(config.quota);
-    let state: &'static State = Box::leak(Box::new(State::new(quota, Recorder::new(journal))));
+    let state: &'static State = Box::leak(Box::new(State::new(quota, Recorder::new(journal, stacks))));
     let engine = Engine {
         strategy: config.strategy,
         refuses: config.strict && !errors.is_empty(),
@@ -128,6 +138,7 @@ fn at_fork_and_exit() {
 unsafe extern "C" fn in_forked_child() {
     process::in_forked_child();
     scope::reset();
+    marks::in_forked_child();
     registry::next_generation();
     ipc::in_forked_child();
 }
@@ -143,6 +154,7 @@ pub fn process_ends(status: i32) {
         && engine.pid == std::process::id()
     {
         engine.sharing.process_ends();
+        holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
         engine.state.records.process_ends(status & 0xff);
     }

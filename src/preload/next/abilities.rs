@@ -45,6 +45,14 @@ pub fn missing_for_mapping() -> Option<&'static str> {
     ])
 }
 
+/// The library that answers `cuMemAlloc`, if another one answers `cuMemCreate`: a layer that does not see mapped memory.
+pub fn layer_without_mapping() -> Option<String> {
+    let answers = elf::object_of(hooked::cuMemAlloc_v2.get()?)?;
+    let creates = elf::object_of(hooked::cuMemCreate.get()?)?;
+    let path = || answers.path().to_string_lossy().into_owned();
+    (answers.span() != creates.span()).then(path)
+}
+
 fn first_missing(slots: &[&'static Slot]) -> Option<&'static str> {
     let missing = slots.iter().find(|slot| slot.get().is_none())?;
     Some(missing.name())

@@ -14,7 +14,7 @@ pub const OK: i32 = 0;
 pub const INSUFFICIENT_SIZE: i32 = 7;
 const FUNCTION_NOT_FOUND: i32 = 13;
 /// The value of a figure that the driver does not tell.
-const NOT_AVAILABLE: u64 = u64::MAX;
+pub const NOT_AVAILABLE: u64 = u64::MAX;
 
 pub type Device = *mut c_void;
 
@@ -139,9 +139,8 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     None
 }
 
-/// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform
-/// without such figures, or without NVML.
-pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
+/// The processes that compute on the device that has this UUID. `None` if NVML does not say.
+pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
     static READY: OnceCell<bool> = OnceCell::new();
     // SAFETY: the call takes no argument. It is never undone, because the job may use NVML as well.
     if !READY.get_or_init(|| unsafe { nvmlInit_v2() } == OK) {
@@ -154,14 +153,17 @@ pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
         // SAFETY: the name is a C string, and the pointer is to a variable of this frame.
         unsafe { nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
     });
-    if !found {
-        return None;
-    }
+    if found { processes(device) } else { None }
+}
+
+/// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform
+/// without such figures, or without NVML.
+pub fn process_bytes(uuid: [u8; 16]) -> Option<u64> {
     /// Set once NVML has listed this process. NVML then knows its process id, so if the process is not listed any more, it
     /// holds nothing.
     static LISTED: AtomicBool = AtomicBool::new(false);
     let own = std::process::id();
-    let used = processes(device)?
+    let used = holders(uuid)?
         .into_iter()
         .filter(|process| process.pid == own)
         .map(|process| process.used);

@@ -191,7 +191,13 @@ impl Library {
             return handle;
         }
         // SAFETY: the handle comes from `dlopen`, and is never closed.
-        unless_ours(unsafe { symbol_in(handle, name) })
+        let answer = unless_ours(unsafe { symbol_in(handle, name) });
+        if !answer.is_null() {
+            return answer;
+        }
+        // The `dlsym` of some layers asks RTLD_DEFAULT whatever the handle, and so finds our function.
+        // SAFETY: as above.
+        unless_ours(unsafe { ask(c_library_dlsym(), handle, name) })
     }
 }
 
@@ -380,31 +386,71 @@ impl RuntimeFunction {
     }
 }
 
+/// `_Unwind_Backtrace` and `_Unwind_GetIP` of the Itanium C++ ABI.
+type Backtrace = unsafe extern "C" fn(extern "C" fn(*mut c_void, *mut c_void) -> c_int, *mut c_void) -> c_int;
+type InstructionPointer = unsafe extern "C" fn(*mut c_void) -> usize;
+
+struct Unwinder {
+    backtrace: Backtrace,
+    instruction_pointer: InstructionPointer,
+}
+
+/// The unwinder of `libgcc_s.so.1`, which every C++ program has loaded. Our own library is not linked with it.
+fn unwinder() -> Option<Unwinder> {
+    const ABSENT: *mut c_void = usize::MAX as *mut c_void;
+    static BACKTRACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    static INSTRUCTION_POINTER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let find = |name: &CStr| {
+        let handle = open(c"libgcc_s.so.1", RTLD_LOCAL);
+        // SAFETY: the handle comes from `dlopen`. It is never closed, because the function must stay loaded.
+        let found = (!handle.is_null()).then(|| unsafe { symbol_in(handle, name) });
+        found.filter(|found| !found.is_null()).unwrap_or(ABSENT)
+    };
+    let backtrace = once(&BACKTRACE, || find(c"_Unwind_Backtrace"));
+    let instruction_pointer = once(&INSTRUCTION_POINTER, || find(c"_Unwind_GetIP"));
+    if backtrace == ABSENT || instruction_pointer == ABSENT {
+        return None;
+    }
+    // SAFETY: the functions of these names have these signatures.
+    Some(unsafe {
+        Unwinder {
+            backtrace: mem::transmute::<*mut c_void, Backtrace>(backtrace),
+            instruction_pointer: mem::transmute::<*mut c_void, InstructionPointer>(instruction_pointer),
+        }
+    })
+}
+
+/// What `visit` fills in.
+struct Caller {
+    instruction_pointer: InstructionPointer,
+    address: *mut c_void,
+}
+
 /// The object that called into ours: that of the first frame on the stack that is not in ours.
 pub fn calling_object() -> Option<Object> {
     const CONTINUE: c_int = 0;
     const STOP: c_int = 4;
-    unsafe extern "C" {
-        // Rust's std links libgcc_s or LLVM's libunwind, which has both. They belong to the Itanium C++ ABI.
-        fn _Unwind_Backtrace(visit: extern "C" fn(*mut c_void, *mut c_void) -> c_int, data: *mut c_void) -> c_int;
-        fn _Unwind_GetIP(context: *mut c_void) -> usize;
-    }
-    extern "C" fn visit(context: *mut c_void, found: *mut c_void) -> c_int {
+    extern "C" fn visit(context: *mut c_void, caller: *mut c_void) -> c_int {
+        // SAFETY: the pointer is to the variable `caller` below, to which there is no other reference during the call.
+        let caller = unsafe { &mut *caller.cast::<Caller>() };
         // SAFETY: the context is the one that the unwinder passed.
-        let address = unsafe { _Unwind_GetIP(context) } as *mut c_void;
+        let address = unsafe { (caller.instruction_pointer)(context) } as *mut c_void;
         if address.is_null() || is_ours(address) {
             return CONTINUE;
         }
-        // SAFETY: the pointer is to the variable `address` below.
-        unsafe { *found.cast::<*mut c_void>() = address };
+        caller.address = address;
         STOP
     }
-    let mut address: *mut c_void = ptr::null_mut();
+    let unwinder = unwinder()?;
+    let mut caller = Caller {
+        instruction_pointer: unwinder.instruction_pointer,
+        address: ptr::null_mut(),
+    };
     // SAFETY: `visit` gets a pointer to the variable that it fills, and only during the call.
-    unsafe { _Unwind_Backtrace(visit, (&raw mut address).cast()) };
-    if address.is_null() {
+    unsafe { (unwinder.backtrace)(visit, (&raw mut caller).cast()) };
+    if caller.address.is_null() {
         None
     } else {
-        elf::object_of(address)
+        elf::object_of(caller.address)
     }
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import importlib.util
+import os
 import sys
 
 
@@ -77,6 +78,9 @@ def _say_if_nothing_was_recorded():
     if preloaded is None or not library.text(preloaded.vramshim_journal_path):
         return
     record = sys.modules.get("vramshim.record")
-    reason = record.why_nothing() if record else None if "torch" in sys.modules else "it has not imported PyTorch"
-    if reason:
+    imported = "torch" in sys.modules
+    reason = record.why_nothing() if record else None if imported else "it has not imported PyTorch"
+    # With stacks of Python, tensors are recorded in case the job has some.
+    in_case = not imported and os.environ.get("VRAMSHIM_STACKS") in ("python", "both")
+    if reason and not in_case:
         library.say(f"no tensor of this process was recorded, because {reason}")

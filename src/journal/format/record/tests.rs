@@ -8,7 +8,7 @@ use proptest::prelude::*;
 const ADDRESS: u64 = 0x7f12_3456_7000;
 
 /// The 56 bytes of each record, in the order of `records` below.
-const BYTES: [&str; 15] = [
+const BYTES: [&str; 16] = [
     "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000000100020001020100",
     "080706050403020100705634127f0000e803000000000000000400000000000000000000000000001413121100000000c800020001010003",
     "080706050403020100705634127f0000e8030000000000000004000000000000000600000000000014131211000000002600ffff02040300",
@@ -24,6 +24,7 @@ const BYTES: [&str; 15] = [
     "080706050403020100705634127f0000001000000000000000000000000000004d0000000000000014131211000000001700020009070000",
     "080706050403020100705634127f00000010000000000000000000000000000000000000000000001413121100000000180002000a070000",
     "080706050403020188130000000000000000000014000000000000c01300000070170000000000001413121100000000900102000b000000",
+    "08070605040302014d0000000000000000000000000000000000000000000000010000000000000014131211000000003601ffff0d000000",
 ];
 
 /// Records of failures as formats 1 and 2 have them, and their results and sizes.
@@ -197,8 +198,24 @@ fn each_kind_of_record_has_the_bytes_it_always_had() {
                 reserved: 5000,
             },
         ),
+        stored(
+            Api::vramshim_mark,
+            HOST_DEVICE,
+            Event::Mark {
+                text: 77,
+                kind: MarkKind::Begin,
+            },
+        ),
     ];
     assert_eq!(records.map(hex), BYTES);
+}
+
+#[test]
+fn a_long_name_is_cut_between_letters() {
+    assert_eq!(ShortName::of("train").text(), "train");
+    assert_eq!(ShortName::of("a-very-long-name-of-a-job").text(), "a-very-long-name");
+    assert_eq!(ShortName::of("fünfzehnZeichenü").text(), "fünfzehnZeichen");
+    assert_eq!(ShortName::default().text(), "");
 }
 
 #[test]
@@ -294,7 +311,26 @@ fn any_event() -> impl Strategy<Value = Event> {
                 process_bytes,
                 reserved
             }),
-        prop_oneof![Just(0), STITCH_PART + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        (
+            number(),
+            prop::sample::select(vec![MarkKind::Instant, MarkKind::Begin, MarkKind::End])
+        )
+            .prop_map(|(text, kind)| Event::Mark { text, kind }),
+        (any::<u32>(), any::<Option<u64>>(), any::<bool>(), "[a-z]{0,20}").prop_map(|(pid, bytes, by_nvml, name)| {
+            Event::Process(ProcessBytes {
+                pid,
+                bytes,
+                told_by: if by_nvml { Teller::Nvml } else { Teller::Account },
+                name: ShortName::of(&name),
+            })
+        }),
+        (number(), number(), number(), any::<bool>()).prop_map(|(limit, used, own, group)| Event::Limit(LimitState {
+            limit,
+            used,
+            own,
+            group
+        })),
+        prop_oneof![Just(0), LIMIT + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 
@@ -318,6 +354,6 @@ proptest! {
     fn any_bytes_decode(bytes in prop::collection::vec(any::<u8>(), 56)) {
         let raw = RawRecord::from_bytes(&bytes);
         let unknown = matches!(raw.decode(0).event, Event::Unknown { .. });
-        prop_assert_eq!(unknown, !(ALLOC..=STITCH_PART).contains(&raw.kind));
+        prop_assert_eq!(unknown, !(ALLOC..=LIMIT).contains(&raw.kind));
     }
 }

@@ -7,7 +7,8 @@ use crate::engine::state::location::Location;
 use crate::engine::state::records;
 use crate::engine::{Call, Engine};
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, HOST_DEVICE, result_code};
+use base::cuda::{CudaResult, DriverError, HOST_DEVICE, of_request, result_code};
+use base::shortage::Allowance;
 use journal::format::Event;
 use journal::writer::Claim;
 use quota::Refusal;
@@ -84,6 +85,7 @@ impl Call {
             self.failed(class, location, size, DriverError::OUT_OF_MEMORY);
             return Err(DriverError::OUT_OF_MEMORY);
         };
+        let ask = || of_request(ask());
         let mut result = ask();
         if result == Err(DriverError::OUT_OF_MEMORY)
             && location.is_some_and(|location| self.engine.pools.make_room(location.device, Patience::Bounded))
@@ -118,14 +120,30 @@ impl Call {
 
     /// Counts and records a request that failed, and explains it on stderr if memory ran out.
     pub(super) fn failed(&self, class: Class, location: Option<Location>, size: u64, problem: DriverError) {
+        self.failed_over(None, class, location, size, problem);
+    }
+
+    /// As `failed`, for a request that `allowance` refused.
+    pub(super) fn failed_over(
+        &self,
+        allowance: Option<Allowance>,
+        class: Class,
+        location: Option<Location>,
+        size: u64,
+        problem: DriverError,
+    ) {
         let state = self.engine.state;
         let device = location.map_or(HOST_DEVICE, |location| location.device);
         self.engine.measure_if_due(device);
         state.ledger.failed(device, class);
         let mut over_limit = false;
-        if location.is_some() && problem == DriverError::OUT_OF_MEMORY && class.is_device_memory() {
-            over_limit = state.limits.would_refuse(device, size);
-            self.engine.explain_out_of_memory(device, size);
+        if location.is_some() && class.is_device_memory() {
+            if problem == DriverError::OUT_OF_MEMORY {
+                over_limit = allowance.is_some() || state.limits.would_refuse(device, size);
+                self.explain_out_of_memory(device, size, over_limit, allowance);
+            } else if problem.is_of_driver() {
+                self.explain_driver_failure(device, size, problem);
+            }
         }
         let event = Event::AllocFailed {
             class: class.into(),

@@ -10,7 +10,7 @@ use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
 use crate::next;
 use base::api::{Api, Class};
-use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check};
+use base::cuda::{CudaResult, DriverError, MAX_DEVICES, check, of_request};
 use base::sync::lock;
 
 /// `CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT`
@@ -90,9 +90,10 @@ impl Call {
         result
     }
 
-    /// A launch obtains the memory of the graph's allocation nodes. If there is none, it is tried once more after idle
-    /// memory of the pools was given back.
+    /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, the pools give idle memory
+    /// back, and the launch is tried once more.
     pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
+        let launch = || of_request(launch());
         let mut result = launch();
         if result == Err(DriverError::OUT_OF_MEMORY)
             && let Some(location) = Location::current()

@@ -3,6 +3,8 @@
 //! NVML is asked only if a limit or a shared account is in force. What NVML says that the process holds, less what the
 //! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account.
 
+use tracing::warn;
+
 use crate::engine::state::limits::describe;
 use crate::engine::state::location::Location;
 use crate::engine::state::measurements::Due;
@@ -38,6 +40,10 @@ impl Engine {
                     Some((described, name, state.limits.of(device).and_then(|quota| quota.limit)))
                 });
                 state.records.software(next::software::in_use);
+                let first = state.measurements.used_devices().count() == 1;
+                for remark in state.limits.without_effect(device, first) {
+                    warn!("{remark}");
+                }
                 self.show_life();
                 self.measure(device);
             }

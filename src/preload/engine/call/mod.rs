@@ -1,7 +1,8 @@
 //! The calls of the job: one file for each family of CUDA functions.
 //!
-//! Three files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
-//! asks the next layer and NVML about a device; `out_of_memory` explains a failure on stderr.
+//! Four files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
+//! asks the next layer and NVML about a device; `out_of_memory` explains a failure; `holders` asks NVML, for a failure,
+//! which processes hold a device's memory.
 
 pub mod arrays;
 mod attributes;
@@ -12,6 +13,7 @@ pub mod copies;
 pub mod driver_pools;
 mod external;
 pub mod graphs;
+pub mod holders;
 mod host;
 pub mod ipc;
 mod linear;

@@ -10,7 +10,7 @@ use crate::engine::state::limits::describe;
 use crate::next::nvml::{self, Device, Process};
 use base::identity;
 use quota::View;
-use quota::file::Holder;
+use quota::seats::Holder;
 
 /// Bytes.
 pub struct Memory {
@@ -45,7 +45,9 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     for holder in holders() {
         match list.iter_mut().find(|process| process.pid == holder.pid) {
             Some(process) => process.used = holder.held,
-            None => list.push(entry(holder)),
+            // NVML lists a process as long as it has a context, which our books do not show.
+            None if holder.held > 0 => list.push(entry(holder)),
+            None => {}
         }
     }
     Some(list)

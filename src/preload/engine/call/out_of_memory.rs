@@ -1,29 +1,249 @@
-//! Explains on stderr why a request failed for lack of memory, in the words of Paddle's own message.
+//! Explains why a request failed: on stderr in a few lines, and in the journal by what the device held.
+//!
+//! The first line is in the words of Paddle's own message. The others say who has which bytes of the device, and what
+//! follows from that. Nothing here changes what the job's call returns.
+
+use std::time::Duration;
 
 use tracing::warn;
 
-use crate::engine::Engine;
+use crate::engine::call::holders;
 use crate::engine::pools::patience::LONGEST_WAIT;
+use crate::engine::state::limits::describe;
+use crate::engine::state::location::Location;
+use crate::engine::{Call, Engine};
 use crate::next;
-use base::cuda::check;
+use base::api::Api;
+use base::cuda::{DriverError, check};
+use base::identity::pid_namespace;
+use base::shortage::{Allowance, Parts, Reading, Shortage, Verdict};
 use base::units::size as in_units;
+use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller, shares};
 use policy::device_memory::Available;
+use quota::Scope;
 
-impl Engine {
-    pub(super) fn explain_out_of_memory(&self, device: i16, requested: u64) {
-        let Some(count) = self.state.limits.count_out_of_memory(device) else {
-            return;
-        };
-        // Only the first, second, fourth ... failure is explained: some jobs request memory until they fail, on purpose.
-        if !count.is_power_of_two() {
+/// How long a failure waits for NVML. Whatever NVML says later still gets into the journal.
+const PATIENCE: Duration = Duration::from_millis(8);
+
+/// At most so many other processes are named on stderr.
+const NAMED: usize = 3;
+
+/// What was read of a device at a failure.
+struct Evidence {
+    reading: Reading,
+    mem_info: Option<MemInfo>,
+    /// Whether NVML's figure of this process belongs to the ledger's: nothing was obtained or given back meanwhile.
+    quiet: bool,
+    processes: Vec<ProcessBytes>,
+}
+
+impl Call {
+    /// Measures and explains a request that failed for lack of memory. If `by_limit`, a limit refused it: `allowance`
+    /// is the limit that is known only to the caller, or else that of the device.
+    pub(super) fn explain_out_of_memory(
+        &self,
+        device: i16,
+        requested: u64,
+        by_limit: bool,
+        allowance: Option<Allowance>,
+    ) {
+        let (engine, state) = (self.engine, self.engine.state);
+        let told = state.failures.count(device);
+        if told.is_none() && !state.failures.takes_measurement() {
             return;
         }
-        // What the device held at the failure is then in the journal.
-        self.measure(device);
-        let text = self.out_of_memory_report(device, requested);
-        match count {
-            1 => warn!("{text}"),
-            _ => warn!("{text} (failure {count})"),
+        let evidence = engine.evidence(device);
+        let allowance = allowance.or_else(|| engine.allowance(device));
+        let members = engine.members(device);
+        engine.record(device, &evidence, allowance, &members);
+        let Some(count) = told else { return };
+        let shortage = Shortage {
+            requested,
+            result: DriverError::OUT_OF_MEMORY.0,
+            of_host: false,
+            by_limit,
+            total: evidence.reading.total,
+            parts: evidence.mem_info.map(|_| Parts::of(evidence.reading)),
+            largest_cached: engine.pools.free_inside(device).1,
+            allowance,
+            grown: 0,
+        };
+        let mut text = engine.out_of_memory_report(device, requested);
+        if count > 1 {
+            text += &format!(" (failure {count})");
+        }
+        text += &format!(
+            "\n    Failed: {}{} ({}, GPU {device}).",
+            in_units(requested),
+            state
+                .records
+                .place()
+                .map_or(String::new(), |place| format!(" at {place}")),
+            self.api().name()
+        );
+        if let Some(equation) = shortage.equation() {
+            text += &format!(" {equation}.");
+        }
+        if shortage.largest_cached > 0 {
+            text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
+        }
+        let named = match by_limit {
+            true => named(&members),
+            false => named(&evidence.processes),
+        };
+        if let Some(named) = named {
+            text += &format!("\n    Others: {named}");
+        }
+        text += &format!("\n    Verdict: {}.", shortage.explanation());
+        if shortage.verdict() == Verdict::LiveSet && caches_tensors() && self.api() != Api::vramshim_torch_alloc {
+            text += " PyTorch's segments count as live; PyTorch gives free ones back and asks again before it fails.";
+        }
+        text += &self.engine.see();
+        warn!("{text}");
+    }
+
+    /// Tells a request that failed for another reason than memory: the driver, the device or the host failed.
+    pub(super) fn explain_driver_failure(&self, device: i16, requested: u64, problem: DriverError) {
+        let (engine, state) = (self.engine, self.engine.state);
+        let told = state.failures.count(device);
+        if told.is_none() && !state.failures.takes_measurement() {
+            return;
+        }
+        let evidence = engine.evidence(device);
+        engine.record(device, &evidence, None, &[]);
+        if told.is_none() {
+            return;
+        }
+        let shortage = Shortage {
+            requested,
+            result: problem.0,
+            ..Shortage::default()
+        };
+        let (asked, api) = (in_units(requested), self.api().name());
+        let (verdict, see) = (shortage.explanation(), engine.see());
+        warn!("{api} of {asked} failed on GPU {device}\n    Verdict: {verdict}.{see}");
+    }
+}
+
+/// Whether PyTorch is loaded, whose cache stands between its tensors and the library.
+fn caches_tensors() -> bool {
+    String::from_utf8_lossy(&next::software::in_use()).contains("PyTorch")
+}
+
+/// The largest other processes of a list, in words.
+fn named(processes: &[ProcessBytes]) -> Option<String> {
+    let own = std::process::id();
+    let others: Vec<&ProcessBytes> = processes.iter().filter(|process| process.pid != own).collect();
+    let one = |process: &&ProcessBytes| {
+        let bytes = process.bytes.map_or("an unknown number of bytes".to_owned(), in_units);
+        format!("{bytes} by pid {} ({})", process.pid, process.name.text())
+    };
+    let mut text: Vec<String> = others.iter().take(NAMED).map(one).collect();
+    if others.len() > NAMED {
+        text.push(format!("and {} more", others.len() - NAMED));
+    }
+    (!text.is_empty()).then(|| text.join(", "))
+}
+
+impl Engine {
+    /// Where the user learns more; empty without a journal.
+    fn see(&self) -> String {
+        let folder = self.state.records.path().and_then(|path| path.parent());
+        folder.map_or(String::new(), |folder| {
+            format!("\n    see: vramshim why {}", folder.display())
+        })
+    }
+
+    fn evidence(&self, device: i16) -> Evidence {
+        let state = self.state;
+        let before = state.reserved(device);
+        let late = move |processes: &[ProcessBytes]| {
+            for &process in processes {
+                state.records.write(Event::Process(process).encode(Api::Policy, device));
+            }
+        };
+        let processes = describe(device).and_then(|described| holders::ask(described.uuid, PATIENCE, late));
+        let processes = processes.unwrap_or_default();
+        if !state.captures.any_open() {
+            self.refresh_pools(Api::Policy);
+        }
+        let (mut free, mut total) = (0usize, 0usize);
+        if Location::current().is_some_and(|location| location.device == device) {
+            // SAFETY: both pointers are to variables of this frame.
+            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
+        }
+        let (free, total) = (free as u64, total as u64);
+        let readings = state.ledger.readings(device, None);
+        let shares = shares(&processes, self.pid);
+        Evidence {
+            reading: Reading {
+                total,
+                free,
+                live: readings.allocated.current,
+                reserved: readings.reserved.current,
+                process: shares.map(|(own, _)| own),
+                others: shares.map(|(_, others)| others),
+                context: 0,
+            },
+            mem_info: (total > 0).then_some(MemInfo { total, free }),
+            quiet: readings.reserved.current == before,
+            processes,
+        }
+    }
+
+    /// The limit of a device.
+    fn allowance(&self, device: i16) -> Option<Allowance> {
+        let quota = self.state.limits.of(device)?;
+        Some(Allowance {
+            limit: quota.limit?,
+            used: quota.used(),
+            own: quota.held(),
+            group: quota.scope == Scope::Group,
+        })
+    }
+
+    /// The other processes whose memory counts towards the limit of a device.
+    fn members(&self, device: i16) -> Vec<ProcessBytes> {
+        let Some(quota) = self.state.limits.of(device).filter(|quota| quota.scope == Scope::Group) else {
+            return Vec::new();
+        };
+        let here = pid_namespace();
+        let holders = quota.holders().into_iter();
+        holders
+            .filter(|holder| holder.namespace == here && holder.pid != self.pid && holder.held > 0)
+            .map(|holder| ProcessBytes {
+                pid: holder.pid,
+                bytes: Some(holder.held),
+                told_by: Teller::Account,
+                name: holders::name_of(holder.pid),
+            })
+            .collect()
+    }
+
+    /// Writes down what was found. Also in a journal that has lost events: a failure is why people read it.
+    fn record(&self, device: i16, evidence: &Evidence, allowance: Option<Allowance>, members: &[ProcessBytes]) {
+        let write = |event: Event| self.state.records.write(event.encode(Api::Policy, device));
+        write(Event::Measured {
+            mem_info: evidence.mem_info,
+            process_bytes: evidence.reading.process.filter(|&bytes| evidence.quiet && bytes > 0),
+            reserved: evidence.reading.reserved,
+        });
+        if let Some(Allowance {
+            limit,
+            used,
+            own,
+            group,
+        }) = allowance
+        {
+            write(Event::Limit(LimitState {
+                limit,
+                used,
+                own,
+                group,
+            }));
+        }
+        for &process in evidence.processes.iter().chain(members) {
+            write(Event::Process(process));
         }
     }
 

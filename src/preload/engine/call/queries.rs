@@ -13,12 +13,8 @@ impl Call {
     /// # Safety
     /// Each pointer is null or writable.
     pub unsafe fn memory_info(&self, free: *mut usize, total: *mut usize) -> CudaResult {
-        self.refresh_pools();
-        // SAFETY: the job's own arguments go to the function that the job called.
-        check(unsafe { next::cuMemGetInfo_v2(free, total) })?;
-        // SAFETY: the same contract, and the call has written what is not null.
-        unsafe { self.correct_memory_info(free, total) };
-        Ok(())
+        // SAFETY: the same contract.
+        unsafe { self.tell_memory(free, total, |free, total| next::cuMemGetInfo_v2(free, total)) }
     }
 
     /// As `memory_info`, for the 32-bit function.
@@ -26,53 +22,57 @@ impl Call {
     /// # Safety
     /// Each pointer is null or writable.
     pub unsafe fn memory_info_v1(&self, free: *mut u32, total: *mut u32) -> CudaResult {
+        // SAFETY: the same contract.
+        unsafe { self.tell_memory(free, total, |free, total| next::cuMemGetInfo(free, total)) }
+    }
+
+    /// Asks the next layer, and corrects its answer. The next layer gets variables of ours: some layers write to what the
+    /// job may leave null (HAMi-core#234, #333).
+    ///
+    /// # Safety
+    /// Each pointer is null or writable.
+    unsafe fn tell_memory<T>(&self, free: *mut T, total: *mut T, ask: impl Fn(*mut T, *mut T) -> i32) -> CudaResult
+    where
+        T: Copy + Default + TryFrom<u64>,
+        u64: TryFrom<T>,
+    {
         self.refresh_pools();
-        // SAFETY: the job's own arguments go to the function that the job called.
-        check(unsafe { next::cuMemGetInfo(free, total) })?;
-        // SAFETY: the same contract, and the call has written what is not null.
-        unsafe { self.correct_memory_info(free, total) };
+        let mut told = (T::default(), T::default());
+        check(ask(&mut told.0, &mut told.1))?;
+        let answer = self.corrected(told.0, told.1);
+        for (out, value) in [(free, answer.0), (total, answer.1)] {
+            // SAFETY: null or writable, by contract.
+            if let Some(out) = unsafe { out.as_mut() } {
+                *out = value;
+            }
+        }
         Ok(())
     }
 
-    /// # Safety
-    /// Each pointer is null, or writable and was written.
-    unsafe fn correct_memory_info<T>(&self, free: *mut T, total: *mut T)
+    /// Free and total memory as the job is told them. A figure that the type cannot hold stays as the next layer told it.
+    fn corrected<T>(&self, free: T, total: T) -> (T, T)
     where
         T: Copy + TryFrom<u64>,
         u64: TryFrom<T>,
     {
-        let Some(location) = Location::current() else {
-            return;
+        let Some(Location { device, .. }) = Location::current() else {
+            return (free, total);
         };
-        let device = location.device;
         // What the driver holds for contexts is known from here on.
         self.engine.measure_if_due(device);
-        let value = |out: *mut T| {
-            // SAFETY: null or written, by contract.
-            let written = unsafe { out.as_ref() };
-            written.and_then(|&value| u64::try_from(value).ok()).unwrap_or(0)
-        };
+        let bytes = |value: T| u64::try_from(value).unwrap_or(0);
         let actual = Available {
-            free: value(free),
-            total: value(total),
+            free: bytes(free),
+            total: bytes(total),
         };
         let allowed = self.engine.state.limits.within(device, actual);
         let inside = self.engine.pools.free_inside(device).0;
         // Memory that a pool has obtained since the next layer answered is in both figures.
-        let most = if total.is_null() { u64::MAX } else { allowed.total };
-        let answers = [
-            (free, allowed.free.saturating_add(inside).min(most)),
-            (total, allowed.total),
-        ];
-        for (out, answer) in answers {
-            // An answer that the type cannot hold is left out, and the next layer's answer stands.
-            if let Ok(answer) = T::try_from(answer)
-                && !out.is_null()
-            {
-                // SAFETY: the pointer is not null, and writable by contract.
-                unsafe { *out = answer };
-            }
-        }
+        let served = allowed.free.saturating_add(inside).min(allowed.total);
+        (
+            T::try_from(served).unwrap_or(free),
+            T::try_from(allowed.total).unwrap_or(total),
+        )
     }
 
     /// Reduces a device's total, which the next layer has answered with `result`, to the limit.

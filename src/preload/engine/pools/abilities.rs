@@ -81,7 +81,16 @@ impl Abilities {
         let function = next::missing_for_mapping().map(lacks);
         let dma_buf = next::device_attribute(i32::from(device), DMA_BUF_SUPPORTED).is_ok_and(|value| value != 0);
         let network = || needs_memory_of_cu_mem_alloc(dma_buf).then(|| PEER_MEMORY_WITHOUT_DMA_BUF.to_owned());
-        function.or_else(network).map(|why| (Instead::Chunks, why))
+        let layer = || {
+            let path = next::layer_without_mapping()?;
+            Some(format!(
+                "{path} hooks cuMemAlloc but not cuMemCreate, so its limit would not hold for mapped memory"
+            ))
+        };
+        function
+            .or_else(layer)
+            .or_else(network)
+            .map(|why| (Instead::Chunks, why))
     }
 
     /// What the strategy does instead, because an assumption was found not to hold.

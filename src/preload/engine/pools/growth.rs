@@ -5,6 +5,7 @@
 
 use std::sync::Mutex;
 
+use super::counted;
 use super::pool::Pool;
 use crate::engine::state::captures::{is_capturing, relaxed};
 use crate::engine::state::context_work::{self, new_event};
@@ -13,7 +14,7 @@ use crate::engine::state::operations;
 use crate::engine::state::peers::DeviceSet;
 use crate::engine::state::records;
 use crate::next::{self, CUevent, CUmemAllocationProp, CUstream, LOCATION_DEVICE, POSIX_FILE_DESCRIPTOR};
-use base::cuda::{CudaResult, DriverError, check};
+use base::cuda::{CudaResult, DriverError, check, of_request};
 use base::sync::lock;
 use policy::VirtualMemory;
 use policy::device_memory::{Available, DeviceMemory, EventId, NoEvent};
@@ -277,10 +278,24 @@ impl Growth {
         }
     }
 
+    /// What the next layer tells of the device's memory.
+    fn information(&self) -> CudaResult<Available> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both pointers are to variables of this frame.
+        self.in_context(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }))?;
+        Ok(Available {
+            free: free as u64,
+            total: total as u64,
+        })
+    }
+
     fn create_with(&self, size: u64, properties: &CUmemAllocationProp) -> CudaResult<u64> {
         let mut handle = 0;
-        // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
-        let create = || check(unsafe { next::cuMemCreate(&mut handle, size as usize, properties, 0) });
+        let create = || {
+            // SAFETY: the pointer to the handle is to a variable of this frame, and the properties outlive the call.
+            let created = unsafe { next::cuMemCreate(&mut handle, size as usize, properties, 0) };
+            of_request(check(created))
+        };
         self.in_context(create)?;
         Ok(handle)
     }
@@ -312,7 +327,7 @@ impl DeviceMemory for Growth {
         let mut address = 0;
         self.charged(size, || {
             // SAFETY: the pointer is to a variable of this frame.
-            self.in_context(|| check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) }))
+            self.in_context(|| of_request(check(unsafe { next::cuMemAlloc_v2(&mut address, bytes) })))
         })?;
         self.gained(address, size, false);
         Ok(address)
@@ -385,19 +400,20 @@ impl DeviceMemory for Growth {
     }
 
     fn available(&self) -> CudaResult<Available> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: both pointers are to variables of this frame.
-        self.in_context(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }))?;
-        let actual = Available {
-            free: free as u64,
-            total: total as u64,
-        };
+        let actual = self.information()?;
         Ok(self.pool.state.limits.within(self.pool.location.device, actual))
     }
 
     fn granularity(&self) -> Option<u64> {
+        let free = || self.information().ok().map(|information| information.free);
         match self.in_context(|| self.least_granularity()) {
-            Ok(granularity) => Some(granularity),
+            Ok(granularity) if counted::is_counted(self, free, granularity) => Some(granularity),
+            Ok(_) => {
+                warn_of_chunks(
+                    "the next layer does not count memory of cuMemCreate, so its limit would not hold for it",
+                );
+                None
+            }
             Err(DriverError::NOT_SUPPORTED) => {
                 warn_of_chunks("the next layer has no virtual memory management");
                 None

@@ -6,7 +6,7 @@
 //!   memory that lies idle
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
-//! - `growth`: the memory that a pool's policy works on
+//! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
 //! - `abilities`: the policy of a new pool, as far as the next layer carries it
 //! - `contents`: what the pools hold, for a list of it
 //! - `thread_pool`: the pool that a thread remembers; `pool`: the type; `registry` and `pages`: the lists of all pools
@@ -15,6 +15,7 @@ pub mod abilities;
 mod access;
 mod contention;
 pub mod contents;
+mod counted;
 mod growth;
 mod idle;
 mod pages;

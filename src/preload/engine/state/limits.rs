@@ -5,10 +5,9 @@
 //! layer took it back. So the processes that share a limit never hold more than the limit together. Only the driver knows
 //! what launched graphs take, so that is charged afterwards.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::next::{self, CUuuid};
-use base::cuda::{MAX_DEVICES, check};
+use base::cuda::check;
+use base::units::size;
 use policy::device_memory::Available;
 use quota::{Device, DeviceQuota, Quota, Refusal};
 
@@ -56,16 +55,11 @@ pub fn describe(ordinal: i16) -> Option<Device> {
 
 pub struct Limits {
     quota: &'static Quota,
-    /// Requests that failed for lack of memory, by device.
-    out_of_memory: [AtomicU64; MAX_DEVICES],
 }
 
 impl Limits {
     pub fn new(quota: &'static Quota) -> Limits {
-        Limits {
-            quota,
-            out_of_memory: [const { AtomicU64::new(0) }; MAX_DEVICES],
-        }
+        Limits { quota }
     }
 
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
@@ -108,16 +102,40 @@ impl Limits {
         }
     }
 
+    /// What the user should know of limits that have no effect, when a device is used: a limit above the device's memory
+    /// and, for the `first` device, limits that name devices which the process does not have.
+    pub fn without_effect(&self, device: i16, first: bool) -> Vec<String> {
+        let mut remarks = Vec::new();
+        if let (Some(quota), Some(described)) = (self.of(device), describe(device))
+            && let Some(limit) = quota.limit.filter(|&limit| limit > described.total)
+        {
+            remarks.push(format!(
+                "the limit of device {device}, {} ({}), is more than the device has, {}: it refuses nothing",
+                size(limit),
+                quota.from,
+                size(described.total)
+            ));
+        }
+        if first && self.quota.is_in_force() {
+            let count = i16::try_from(next::device_count()).unwrap_or(i16::MAX);
+            let devices: Vec<Device> = (0..count).filter_map(describe).collect();
+            for name in self.quota.limits_of_none(&devices) {
+                let devices = match count {
+                    1 => "device 0 alone".to_owned(),
+                    _ => format!("devices 0 to {}", count - 1),
+                };
+                remarks.push(format!(
+                    "the limit for device {name} holds for nothing: this process has {devices}"
+                ));
+            }
+        }
+        remarks
+    }
+
     /// Whether the limit alone would refuse a request of this size.
     pub fn would_refuse(&self, device: i16, size: u64) -> bool {
         self.of(device)
             .and_then(DeviceQuota::available)
             .is_some_and(|available| available < size)
-    }
-
-    /// Counts a request that failed for lack of memory; returns how many have failed on the device so far.
-    pub fn count_out_of_memory(&self, device: i16) -> Option<u64> {
-        let count = self.out_of_memory.get(usize::try_from(device).ok()?)?;
-        Some(count.fetch_add(1, Ordering::Relaxed) + 1)
     }
 }

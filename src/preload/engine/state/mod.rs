@@ -7,6 +7,7 @@ mod book;
 pub mod captures;
 pub mod context_work;
 pub mod counter;
+pub mod failures;
 mod frees_in_flight;
 pub mod ledger;
 pub mod limits;
@@ -25,6 +26,7 @@ use quota::Quota;
 
 use allocation::Allocation;
 use captures::Captures;
+use failures::Failures;
 use ledger::Ledger;
 use limits::{Grant, Limits};
 use live_streams::LiveStreams;
@@ -42,6 +44,7 @@ pub struct State {
     pub live_streams: LiveStreams,
     pub limits: Limits,
     pub measurements: Measurements,
+    pub failures: Failures,
     pub registrations: Registrations,
     pub records: Recorder,
 }
@@ -56,6 +59,7 @@ impl State {
             live_streams: LiveStreams::default(),
             limits: Limits::new(quota),
             measurements: Measurements::default(),
+            failures: Failures::default(),
             registrations: Registrations::default(),
             records,
         }

@@ -7,11 +7,15 @@ use tracing::warn;
 
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};
-use base::cuda::DriverError;
-use journal::format::{self, Event, MAX_ROUTES, RawRecord, RouteEntry};
+use base::cuda::{DriverError, HOST_DEVICE};
+use journal::format::{
+    self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, line_of_the_job,
+};
 use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 use quota::Device;
+
+use crate::stacks::Stacks;
 
 /// An allocation of the ledger as the journal has it.
 fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
@@ -112,17 +116,57 @@ pub fn driver_pools(api: Api, class: Class, device: i16, reserved: u64, used: u6
 /// Writes records into the journal, if there is one.
 pub struct Recorder {
     journal: Option<Journal>,
+    stacks: Option<Stacks>,
 }
 
 impl Recorder {
-    pub fn new(journal: Option<Journal>) -> Recorder {
-        Recorder { journal }
+    /// `stacks` are those beside the journal.
+    pub fn new(journal: Option<Journal>, stacks: Option<Stacks>) -> Recorder {
+        Recorder { journal, stacks }
     }
 
+    /// Writes a record. If stacks are recorded, that of a request gets the calling thread's stack.
     pub fn write(&self, record: RawRecord) {
-        if let Some(journal) = &self.journal {
+        if let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) {
+            let record = match record.is_request() && stacks.are_recorded() {
+                true => record.with_stack(stacks.here()),
+                false => record,
+            };
             report_loss(journal, journal.write(record));
         }
+    }
+
+    /// Writes the record of a mark with this text.
+    pub fn mark(&self, api: Api, text: u64, kind: MarkKind) {
+        if let Some(journal) = &self.journal {
+            let record = Event::Mark { text, kind }.encode(api, HOST_DEVICE);
+            report_loss(journal, journal.write(record));
+        }
+    }
+
+    /// The line of the job's code that is calling, if stacks are recorded. It is read from the file of stacks, for
+    /// messages that are rare.
+    pub fn place(&self) -> Option<String> {
+        /// A longer file is not read in the middle of a call.
+        const LONGEST_BYTES: u64 = 1 << 20;
+        let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
+        let number = NoStack::stack(stacks.here()).ok()?;
+        let journal = self.journal.as_ref()?.path();
+        let file = journal.with_extension(STACKS_EXTENSION);
+        std::fs::metadata(file)
+            .ok()
+            .filter(|file| file.len() <= LONGEST_BYTES)?;
+        let known = journal::reader::Stacks::beside(journal).ok()??;
+        let frame = line_of_the_job(&known.get(number)?.frames)?;
+        Some(match frame.line {
+            0 => frame.function.to_string(),
+            line => format!("{}:{line}", frame.file),
+        })
+    }
+
+    /// The number of a mark's text in this process's file; 0 if it is not kept.
+    pub fn text(&self, text: &[u8]) -> u64 {
+        self.stacks.as_ref().map_or(0, |stacks| stacks.text(text))
     }
 
     /// Takes the next slot of the journal for a record that follows.

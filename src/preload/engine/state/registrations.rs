@@ -3,7 +3,6 @@
 //! The driver keeps both for whole allocations. A block is a part of one, so the library keeps them here, until the
 //! block is freed. A table entry exists only for blocks that the job asked about.
 
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
@@ -14,30 +13,6 @@ use super::operations;
 /// far above. They are positive as signed numbers too.
 const FIRST_ID: u64 = 1 << 62;
 
-/// Device addresses and handles are already well spread above their alignment: one multiplication mixes them.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_isize(&mut self, value: isize) {
-        self.write_u64(value as u64);
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-}
-
 #[derive(Clone, Copy, Default)]
 struct Registration {
     context: u64,
@@ -47,7 +22,7 @@ struct Registration {
 
 pub struct Registrations {
     /// By first address of the block.
-    blocks: DashMap<u64, Registration, BuildHasherDefault<AddressHasher>>,
+    blocks: DashMap<u64, Registration>,
     /// Entries of the table. While there is none, a free looks no further.
     count: AtomicUsize,
     /// Blocks whose synchronous operations must end before they return.
@@ -58,7 +33,7 @@ pub struct Registrations {
 impl Default for Registrations {
     fn default() -> Self {
         Registrations {
-            blocks: DashMap::with_hasher_and_shard_amount(BuildHasherDefault::default(), 16),
+            blocks: DashMap::with_shard_amount(16),
             count: AtomicUsize::new(0),
             synchronising: AtomicUsize::new(0),
             given_ids: AtomicU64::new(0),

@@ -1,10 +1,32 @@
 //! The loader's list of objects, in load order.
 
 use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::dl_phdr_info;
 
 use super::object::Object;
+use super::start;
+
+type Visit = unsafe extern "C" fn(*mut dl_phdr_info, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Option<Visit>, *mut c_void) -> c_int;
+
+/// The C library's own `dl_iterate_phdr`. If the name were bound by the loader, the call could reach a function of the same
+/// name in the program or in another library, as with ThreadSanitizer. Such a function asks `dlsym` for the next one at its
+/// first call. That question comes to our `dlsym`, which needs the list to answer, and so on without end.
+fn iterate() -> Iterate {
+    static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    let mut function = FUNCTION.load(Ordering::Acquire);
+    if function.is_null() {
+        let own = start::c_library_function(c"dl_iterate_phdr");
+        function = own.unwrap_or(libc::dl_iterate_phdr as *mut c_void);
+        FUNCTION.store(function, Ordering::Release);
+    }
+    // SAFETY: the function of this name has this signature.
+    unsafe { mem::transmute::<*mut c_void, Iterate>(function) }
+}
 
 struct Search<T, F> {
     pick: F,
@@ -34,7 +56,7 @@ pub fn find<T, F: FnMut(&Object) -> Option<T>>(pick: F) -> Option<T> {
         ours_seen: false,
     };
     // SAFETY: `visit` gets the search as the type that it has, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(visit::<T, F>), (&raw mut search).cast()) };
+    unsafe { iterate()(Some(visit::<T, F>), (&raw mut search).cast()) };
     search.found
 }
 
@@ -47,6 +69,6 @@ pub fn generation() -> u64 {
     }
     let mut generation = 0u64;
     // SAFETY: `first` gets a pointer to the number that it fills, and only during the call.
-    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut generation).cast()) };
+    unsafe { iterate()(Some(first), (&raw mut generation).cast()) };
     generation
 }

@@ -2,20 +2,11 @@
 
 use super::list;
 use super::object::{Object, Position, our_address};
-use std::ffi::{c_char, c_int, c_void};
+use super::start::LinkMap;
+use std::ffi::{c_int, c_void};
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// The public part of `struct link_map` (`<link.h>`).
-#[repr(C)]
-struct LinkMap {
-    base: usize,
-    name: *const c_char,
-    dynamic: *const c_void,
-    next: *const LinkMap,
-    previous: *const LinkMap,
-}
 
 /// `struct dl_find_object`
 #[repr(C)]
@@ -45,6 +36,21 @@ fn ask(function: FindObject, address: *const c_void) -> Option<Found> {
     let mut found = MaybeUninit::<Found>::zeroed();
     // SAFETY: the structure is as large as glibc's. Its fields are numbers and pointers, of which zero is a value.
     unsafe { (function(address, found.as_mut_ptr()) == 0).then(|| found.assume_init()) }
+}
+
+/// A number that stands for the object that holds `address`: another object at the same address has another one, unless
+/// it has the same size and the same place of its unwind table. 0 if no object holds the address. The outer `None` means
+/// that the loader cannot tell.
+pub fn stamp(address: *const c_void) -> Option<u64> {
+    let Some(found) = ask(find_object()?, address) else {
+        return Some(0);
+    };
+    let parts = [found.start as u64, found.end as u64, found.map as u64, found.others[0]];
+    Some(
+        parts.into_iter().fold(1, |sum: u64, part| {
+            (sum.rotate_left(25) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        }) | 1,
+    )
 }
 
 /// The object that holds `address`, if one does. The outer `None` means that the loader cannot tell.

@@ -4,17 +4,20 @@
 //! While those two functions answer, they may neither allocate nor take a lock of ours. So this module reads the tables
 //! that the loader has mapped already, from inside `dl_iterate_phdr`, and nothing outside an object's own segments.
 //!
-//! `object` reads one object, `list` goes through the loader's list of objects, and `loader` finds the object of an
-//! address without a lock.
+//! `object` reads one object, and `list` goes through the loader's list of objects. Without a lock, `loader` finds the
+//! object of an address, and `start` goes through the objects that the program started with.
 
 mod list;
 mod loader;
 mod object;
+mod start;
 
 use std::ffi::c_void;
 
 pub use list::{find, generation};
+pub use loader::stamp;
 pub use object::{Object, Position};
+pub use start::next_function;
 
 /// The object that holds `address`. With glibc 2.35 and later this takes no lock. The lock of the loader's list may be held
 /// for ever in a forked child, if another thread of the parent held it at the fork.

@@ -266,6 +266,68 @@ impl Object {
         self.holds(address).then_some(address as *mut c_void)
     }
 
+    /// The difference between addresses in memory and those in the object's file.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// The first segment of a type that is not loaded for itself, in the loaded segment that it lies in.
+    #[cfg(target_arch = "x86_64")]
+    fn part(&self, segment_type: u32) -> Option<&[u8]> {
+        let header = self.headers().iter().find(|header| header.p_type == segment_type)?;
+        let tail = self.tail(self.base.wrapping_add(header.p_vaddr as usize))?;
+        let end = tail.start.checked_add(header.p_memsz as usize)?;
+        // SAFETY: the bytes lie in a readable segment of a loaded object.
+        (end <= tail.end).then(|| unsafe { slice::from_raw_parts(tail.start as *const u8, end - tail.start) })
+    }
+
+    /// The table that finds unwind information (`.eh_frame_hdr`).
+    #[cfg(target_arch = "x86_64")]
+    pub fn unwind_table(&self) -> Option<&[u8]> {
+        self.part(libc::PT_GNU_EH_FRAME)
+    }
+
+    /// The bytes of a readable segment from `address` on.
+    #[cfg(target_arch = "x86_64")]
+    pub fn bytes_from(&self, address: usize) -> Option<&[u8]> {
+        let tail = self.tail(address)?;
+        // SAFETY: the bytes lie in a readable segment of a loaded object.
+        Some(unsafe { slice::from_raw_parts(tail.start as *const u8, tail.end - tail.start) })
+    }
+
+    /// The build id (a note of type 3 with the name `GNU`); empty if there is none.
+    pub fn build_id(&self) -> &[u8] {
+        const GNU_BUILD_ID: u32 = 3;
+        let notes = self.headers().iter().filter(|header| header.p_type == libc::PT_NOTE);
+        for note in notes {
+            let mut at = self.tail(self.base.wrapping_add(note.p_vaddr as usize));
+            let mut left = note.p_memsz as usize;
+            while let Some(tail) = at {
+                let (Some(name), Some(length), Some(kind)) =
+                    (tail.read::<u32>(0), tail.read::<u32>(1), tail.read::<u32>(2))
+                else {
+                    break;
+                };
+                let (name, length) = (name as usize, length as usize);
+                let size = 12 + name.next_multiple_of(4) + length.next_multiple_of(4);
+                if size > left {
+                    break;
+                }
+                let content = tail.skip(12 + name.next_multiple_of(4));
+                if kind == GNU_BUILD_ID
+                    && tail.skip(12).is_some_and(|tail| tail.is(c"GNU"))
+                    && let Some(content) = content.filter(|content| length <= content.end - content.start)
+                {
+                    // SAFETY: the bytes lie in a readable segment of a loaded object.
+                    return unsafe { slice::from_raw_parts(content.start as *const u8, length) };
+                }
+                left -= size;
+                at = tail.skip(size);
+            }
+        }
+        &[]
+    }
+
     fn dynamic_strings(&self, tag: i64) -> impl Iterator<Item = &CStr> {
         let strings = self
             .dynamic()

@@ -9,10 +9,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
+use base::descriptor::Descriptor;
+
 /// The most descriptors in one message. The kernel's own bound is 253 (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 250;
 
-pub struct Channel(OwnedFd);
+pub struct Channel(Descriptor);
 
 /// Enough for the control message with `MAX_DESCRIPTORS` descriptors.
 const CONTROL_BYTES: usize = 1024 + 64;
@@ -55,46 +57,51 @@ fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, length as libc::socklen_t)
 }
 
-fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: the call takes numbers only, and the new descriptor belongs to nothing else.
-    unsafe {
-        let fd = result(libc::socket(
-            libc::AF_UNIX,
-            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
-            0,
-        ))?;
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
+fn own(new: RawFd) -> io::Result<Descriptor> {
+    // SAFETY: a system call made the descriptor, and it belongs to nothing else.
+    Descriptor::from_new(unsafe { OwnedFd::from_raw_fd(new) }).map_err(io::Error::from_raw_os_error)
 }
 
-pub fn listen(name: &str) -> io::Result<OwnedFd> {
+/// The number of a descriptor, or the error of a descriptor that is not open if the job closed it.
+fn number(descriptor: &Descriptor) -> io::Result<RawFd> {
+    descriptor
+        .number()
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+}
+
+fn socket() -> io::Result<Descriptor> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: the call takes numbers only.
+    own(result(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?)
+}
+
+pub fn listen(name: &str) -> io::Result<Descriptor> {
     let socket = socket()?;
     let (address, length) = address_of(name);
     // SAFETY: the address outlives the call and has the length that the call is told.
     unsafe {
-        result(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length))?;
-        result(libc::listen(socket.as_raw_fd(), 128))?;
+        result(libc::bind(number(&socket)?, (&raw const address).cast(), length))?;
+        result(libc::listen(number(&socket)?, 128))?;
     }
     Ok(socket)
 }
 
-/// Waits for the next peer.
-pub fn accept(listener: RawFd) -> io::Result<Channel> {
-    // SAFETY: a null pointer means that the peer's address is not asked for. The new descriptor belongs to nothing else.
-    unsafe {
-        let accept = || libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC) as isize;
-        let fd = uninterrupted(accept)?;
-        Ok(Channel(OwnedFd::from_raw_fd(fd as RawFd)))
-    }
+/// Waits for the next peer. Fails with EBADF if the job closed the listener.
+pub fn accept(listener: &Descriptor) -> io::Result<Channel> {
+    let listener = number(listener)?;
+    // SAFETY: a null pointer means that the peer's address is not asked for.
+    let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC) as isize };
+    Ok(Channel(own(uninterrupted(accept)? as RawFd)?))
 }
 
 /// Connects to a listener; no call on the channel waits longer than `longest_wait`.
 pub fn connect(name: &str, longest_wait: Duration) -> io::Result<Channel> {
     let channel = Channel(socket()?);
     channel.limit_waits(longest_wait)?;
+    let fd = number(&channel.0)?;
     let (address, length) = address_of(name);
     // SAFETY: the address outlives the call and has the length that the call is told.
-    uninterrupted(|| unsafe { libc::connect(channel.0.as_raw_fd(), (&raw const address).cast(), length) as isize })?;
+    uninterrupted(|| unsafe { libc::connect(fd, (&raw const address).cast(), length) as isize })?;
     Ok(channel)
 }
 
@@ -108,7 +115,7 @@ impl Channel {
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as libc::socklen_t);
             // SAFETY: the value outlives the call and has the length that the call is told.
-            result(unsafe { libc::setsockopt(self.0.as_raw_fd(), libc::SOL_SOCKET, option, value, size) })?;
+            result(unsafe { libc::setsockopt(number(&self.0)?, libc::SOL_SOCKET, option, value, size) })?;
         }
         Ok(())
     }
@@ -119,15 +126,16 @@ impl Channel {
         let mut peer: libc::ucred = unsafe { zeroed() };
         let mut size = size_of::<libc::ucred>() as libc::socklen_t;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        let Some(fd) = self.0.number() else { return false };
         // SAFETY: both pointers are to variables of this frame, of the size that the call is told. `geteuid` takes nothing.
         unsafe {
-            libc::getsockopt(self.0.as_raw_fd(), level, option, (&raw mut peer).cast(), &mut size) == 0
-                && peer.uid == libc::geteuid()
+            libc::getsockopt(fd, level, option, (&raw mut peer).cast(), &mut size) == 0 && peer.uid == libc::geteuid()
         }
     }
 
     /// Sends one message, with at most `MAX_DESCRIPTORS` descriptors.
     pub fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
+        let fd = number(&self.0)?;
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let payload = size_of::<RawFd>() * raw.len();
         let mut control = Control([0; CONTROL_BYTES]);
@@ -150,13 +158,14 @@ impl Channel {
                 (*head).cmsg_len = libc::CMSG_LEN(payload as u32) as _;
                 ptr::copy_nonoverlapping(raw.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), payload);
             }
-            uninterrupted(|| libc::sendmsg(self.0.as_raw_fd(), &message, libc::MSG_NOSIGNAL))?;
+            uninterrupted(|| libc::sendmsg(fd, &message, libc::MSG_NOSIGNAL))?;
         }
         Ok(())
     }
 
     /// Receives one message of exactly `bytes.len()` bytes. Returns the descriptors that came with it.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+        let fd = number(&self.0)?;
         let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
@@ -171,7 +180,7 @@ impl Channel {
             message.msg_control = control.0.as_mut_ptr().cast();
             message.msg_controllen = control.0.len() as _;
             let message = &raw mut message;
-            let length = uninterrupted(|| libc::recvmsg(self.0.as_raw_fd(), message, libc::MSG_CMSG_CLOEXEC))?;
+            let length = uninterrupted(|| libc::recvmsg(fd, message, libc::MSG_CMSG_CLOEXEC))?;
             let mut head = libc::CMSG_FIRSTHDR(message);
             while !head.is_null() {
                 if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
@@ -212,9 +221,10 @@ mod tests {
         let listener = listen(&name).expect("a socket");
         assert!(super::connect("vramshim-test-nobody", Duration::from_secs(1)).is_err());
         let here = connect(&name, Duration::from_secs(5)).expect("a peer");
-        let there = accept(listener.as_raw_fd()).expect("the other end");
+        let there = accept(&listener).expect("the other end");
         assert!(here.peer_is_ours() && there.peer_is_ours());
-        let many: Vec<OwnedFd> = (0..MAX_DESCRIPTORS).map(|_| socket().expect("a descriptor")).collect();
+        let zero = || std::fs::File::open("/dev/zero").expect("a descriptor").into();
+        let many: Vec<OwnedFd> = (0..MAX_DESCRIPTORS).map(|_| zero()).collect();
         there.send(b"eight by", &many).expect("a message");
         let mut bytes = [0; 8];
         let came = here.receive(&mut bytes).expect("the message");

@@ -4,7 +4,7 @@
 //! holds no lock. It calls the driver only to export.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use super::ticket::{self, ServiceId, Ticket};
 use crate::engine::{scope, thread};
 use base::api::Api;
 use base::cuda::{DriverError, SUCCESS};
+use base::descriptor::Descriptor;
 
 /// After this long without a message from an importer, the service turns to the next one.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
@@ -63,19 +64,21 @@ fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
 /// Starts the thread.
 pub fn start(exports: &'static Exports, id: ServiceId) -> io::Result<()> {
     let listener = channel::listen(&id.socket_name(std::process::id()))?;
-    LISTENER_INODE.store(inode(listener.as_raw_fd()), Ordering::SeqCst);
-    LISTENER.store(listener.as_raw_fd(), Ordering::SeqCst);
+    if let Some(number) = listener.number() {
+        LISTENER_INODE.store(inode(number), Ordering::SeqCst);
+        LISTENER.store(number, Ordering::SeqCst);
+    }
     let builder = std::thread::Builder::new()
         .name("vramshim-ipc".into())
         .stack_size(256 << 10);
     thread::start(builder, move || listen(exports, &listener))
 }
 
-fn listen(exports: &'static Exports, listener: &OwnedFd) {
+fn listen(exports: &'static Exports, listener: &Descriptor) {
     // Calls that the next layer makes meanwhile are not calls of the job.
     let _scope = scope::driver(Api::Policy);
     loop {
-        match channel::accept(listener.as_raw_fd()) {
+        match channel::accept(listener) {
             // A failure with one importer does not concern the others.
             Ok(channel) => drop(serve(exports, &channel)),
             Err(problem) => match problem.raw_os_error() {

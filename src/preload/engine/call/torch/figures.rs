@@ -148,6 +148,11 @@ impl Figures {
         (wanted > allowed).then_some(allowed)
     }
 
+    /// Bytes of all tensors of a device.
+    pub fn allocated_now(&self, device: i32) -> u64 {
+        self.device(device).map_or(0, |tensors| tensors.current(ALLOCATED))
+    }
+
     /// Begins all peaks anew.
     pub fn reset_peaks(&self, device: i32) {
         let Some(tensors) = self.device(device) else { return };

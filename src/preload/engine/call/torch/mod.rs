@@ -28,6 +28,7 @@ use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
+use base::shortage::Allowance;
 use base::sync::lock;
 use base::units::size as in_units;
 use figures::{Figures, Memory};
@@ -96,12 +97,20 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
-        if torch.figures.exceeds(device, size as u64).is_some() {
+        if let Some(limit) = torch.figures.exceeds(device, size as u64) {
+            let used = torch.figures.allocated_now(device);
+            let allowance = Allowance {
+                limit,
+                used,
+                own: used,
+                group: false,
+            };
             let location = Location {
                 device: device as i16,
                 context: 0,
             };
-            self.failed(Class::Linear, Some(location), size as u64, DriverError::OUT_OF_MEMORY);
+            let problem = DriverError::OUT_OF_MEMORY;
+            self.failed_over(Some(allowance), Class::Linear, Some(location), size as u64, problem);
             torch.figures.out_of_memory(device);
             return Err(DriverError::OUT_OF_MEMORY);
         }
@@ -188,7 +197,7 @@ impl Call {
 
     /// Frees a block that no graph may use. Its device is current.
     fn free_tensor(&self, address: u64, used_by: UsedBy) -> CudaResult {
-        // The thread has a context here, which the memory of a pool needs no more than that.
+        // The thread has a current context here. Whose context that is does not matter for the memory of a pool.
         let owner = self.engine.pools.possible_owner(address);
         let freed = owner.map_or(FreedPooled::NotPooled(None), |pool| {
             self.free_block_of(pool, address, used_by)
@@ -349,7 +358,8 @@ impl TorchAllocator {
         lock(&self.used_elsewhere).entry(address).or_default().push(stream);
     }
 
-    /// PyTorch has not named the private pool of a graph, so nobody will tell when the graph is gone.
+    /// Says once that tensors of a graph stay allocated: PyTorch has not named the private pool of the graph, so PyTorch will
+    /// not report that the graph is gone.
     fn warn_of_graphs(&self) {
         if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {
             tracing::warn!(

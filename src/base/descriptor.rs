@@ -1,0 +1,73 @@
+//! A descriptor in somebody else's process.
+//!
+//! A descriptor is a number that the job may close, and may then get for a file of its own. So each descriptor is kept with
+//! the identity of its file, and is compared with it before each use and before it is closed.
+
+use std::ffi::CStr;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+
+use crate::file::{self, FileId};
+
+/// A descriptor of this library, close-on-exec, at a number that programs do not expect. Dropping it closes it, unless the
+/// job closed it before.
+#[derive(Debug)]
+pub struct Descriptor {
+    number: RawFd,
+    file: FileId,
+}
+
+impl Descriptor {
+    /// Opens a file as `file::open` does. The error is an errno value.
+    pub fn open(path: &CStr, flags: libc::c_int) -> Result<Descriptor, i32> {
+        let number = file::open(path, flags)?;
+        FileId::of(number).map(|file| Descriptor { number, file })
+    }
+
+    /// Takes over a descriptor that a system call just made.
+    pub fn from_new(made: OwnedFd) -> Result<Descriptor, i32> {
+        let number = file::out_of_the_way(made.into_raw_fd());
+        FileId::of(number).map(|file| Descriptor { number, file })
+    }
+
+    /// The file that was opened.
+    pub fn file(&self) -> FileId {
+        self.file
+    }
+
+    /// The number, if it still stands for the file. Another thread of the job may close it at any moment after this.
+    pub fn number(&self) -> Option<RawFd> {
+        (FileId::of(self.number) == Ok(self.file)).then_some(self.number)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if let Some(number) = self.number() {
+            // SAFETY: the number stands for the file that this value opened, and nobody else has the value.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_the_job_uses_for_another_file_is_neither_used_nor_closed() {
+        let descriptor = Descriptor::open(c"/dev/null", libc::O_RDWR).unwrap();
+        let number = descriptor.number().unwrap();
+        assert!(number >= 100, "{number}");
+        // SAFETY: the number is that of the descriptor above, and `dup2` gives it to another file.
+        unsafe {
+            let other = libc::open(c"/dev/zero".as_ptr(), libc::O_RDONLY);
+            assert_eq!(libc::dup2(other, number), number);
+            libc::close(other);
+        }
+        assert_eq!(descriptor.number(), None);
+        drop(descriptor);
+        assert!(FileId::of(number).is_ok(), "the job's file was closed");
+        // SAFETY: the number is the one that `dup2` gave out above.
+        unsafe { libc::close(number) };
+    }
+}

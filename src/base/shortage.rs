@@ -1,0 +1,356 @@
+//! Why a request for device memory failed: what the device held, in parts that sum to the device, and the verdict that
+//! follows from these figures. The library says it at the failure, and the program says the same from the journal.
+
+use crate::cuda::DriverError;
+use crate::units::{Scale, size};
+
+/// The cause of a failed request, or that none failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// No request failed for lack of memory.
+    NoneFailed,
+    /// The journal does not say enough.
+    NotEnoughEvidence,
+    /// The request alone is larger than the device.
+    LargerThanDevice,
+    /// What the process itself holds live leaves too little.
+    LiveSet,
+    /// What the process holds live has grown all the time; without the growth the request fits.
+    Growth,
+    /// Free memory would suffice, but it cannot be used for this request: it is in pieces, or work may still use it.
+    Unusable,
+    /// Without the memory of other processes the request fits.
+    OtherProcesses,
+    /// The limit of the process refused the request.
+    Limit,
+    /// The limit of the group refused the request; without the other members it fits.
+    GroupLimit,
+    /// The driver or the host failed for another reason than memory of the device.
+    Driver,
+}
+
+impl Verdict {
+    pub const ALL: [Verdict; 10] = [
+        Verdict::NoneFailed,
+        Verdict::NotEnoughEvidence,
+        Verdict::LargerThanDevice,
+        Verdict::LiveSet,
+        Verdict::Growth,
+        Verdict::Unusable,
+        Verdict::OtherProcesses,
+        Verdict::Limit,
+        Verdict::GroupLimit,
+        Verdict::Driver,
+    ];
+
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::NoneFailed => "none_failed",
+            Verdict::NotEnoughEvidence => "not_enough_evidence",
+            Verdict::LargerThanDevice => "larger_than_device",
+            Verdict::LiveSet => "live_set",
+            Verdict::Growth => "growth",
+            Verdict::Unusable => "cached_but_unusable",
+            Verdict::OtherProcesses => "other_processes",
+            Verdict::Limit => "limit",
+            Verdict::GroupLimit => "group_limit",
+            Verdict::Driver => "driver_failure",
+        }
+    }
+
+    /// The verdict in a few words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Verdict::NoneFailed => "no request failed for lack of memory",
+            Verdict::NotEnoughEvidence => "not enough evidence",
+            Verdict::LargerThanDevice => "larger than the device",
+            Verdict::LiveSet => "the job's own live memory is too much",
+            Verdict::Growth => "live memory that grew all the time (a leak)",
+            Verdict::Unusable => "free memory that cannot be used",
+            Verdict::OtherProcesses => "another process",
+            Verdict::Limit => "the limit",
+            Verdict::GroupLimit => "the limit of the group",
+            Verdict::Driver => "a failure of the driver or the host",
+        }
+    }
+}
+
+/// What was read of a device at a failure, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub total: u64,
+    pub free: u64,
+    /// Allocated and reserved bytes of the ledger.
+    pub live: u64,
+    pub reserved: u64,
+    /// What NVML says that this process holds, and what it says that all other processes hold.
+    pub process: Option<u64>,
+    pub others: Option<u64>,
+    /// What the driver is known to hold at least for the contexts of this process, for want of NVML's figure.
+    pub context: u64,
+}
+
+/// The bytes of a device at a failure, by who has them. The parts sum to `total`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parts {
+    pub total: u64,
+    /// Allocations of the job.
+    pub live: u64,
+    /// Obtained from the next layer, but no allocation.
+    pub cached: u64,
+    /// What the driver holds for this process besides: contexts, loaded code, rounding.
+    pub context: u64,
+    /// `None` if it is not known; the bytes are then part of `unknown`.
+    pub others: Option<u64>,
+    /// Used, but by nobody who is known. Negative if more bytes are known than used.
+    pub unknown: i64,
+    pub free: u64,
+}
+
+impl Parts {
+    pub fn of(reading: Reading) -> Parts {
+        let used = reading.total.saturating_sub(reading.free);
+        let cached = reading.reserved.saturating_sub(reading.live);
+        let own = reading.live.saturating_add(cached);
+        let context = match reading.process {
+            Some(process) => process.saturating_sub(own),
+            None => reading.context.min(used.saturating_sub(own)),
+        };
+        let known = i128::from(own) + i128::from(context) + i128::from(reading.others.unwrap_or(0));
+        let unknown = i128::from(used) - known;
+        Parts {
+            total: reading.total,
+            live: reading.live,
+            cached,
+            context,
+            others: reading.others,
+            unknown: i64::try_from(unknown).unwrap_or(if unknown > 0 { i64::MAX } else { i64::MIN }),
+            free: reading.total - used,
+        }
+    }
+
+    /// What this process has of the device.
+    pub fn own(&self) -> u64 {
+        self.live.saturating_add(self.cached).saturating_add(self.context)
+    }
+}
+
+/// A limit at a failure, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    pub limit: u64,
+    /// Bytes of all processes that count towards the limit, and those of this process.
+    pub used: u64,
+    pub own: u64,
+    pub group: bool,
+}
+
+impl Allowance {
+    pub fn room(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    /// What the other members of the group hold.
+    pub fn of_members(&self) -> u64 {
+        self.used.saturating_sub(self.own)
+    }
+}
+
+/// A failed request, and what is known of the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shortage {
+    pub requested: u64,
+    /// The CUDA result.
+    pub result: i32,
+    /// The request was for host memory.
+    pub of_host: bool,
+    /// The library's limit refused the request.
+    pub by_limit: bool,
+    /// The bytes of the device; 0 if they are not known.
+    pub total: u64,
+    pub parts: Option<Parts>,
+    /// The largest free block inside reserved memory.
+    pub largest_cached: u64,
+    pub allowance: Option<Allowance>,
+    /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
+    pub grown: u64,
+}
+
+impl Shortage {
+    pub fn verdict(&self) -> Verdict {
+        if self.result != DriverError::OUT_OF_MEMORY.0 || self.of_host {
+            return Verdict::Driver;
+        }
+        if self.by_limit {
+            let fits_alone = |allowance: Allowance| {
+                allowance.group && self.requested <= allowance.room().saturating_add(allowance.of_members())
+            };
+            return match self.allowance.is_some_and(fits_alone) {
+                true => Verdict::GroupLimit,
+                false => Verdict::Limit,
+            };
+        }
+        let total = self.total();
+        if total > 0 && self.requested > total {
+            return Verdict::LargerThanDevice;
+        }
+        let Some(parts) = self.parts else {
+            return Verdict::NotEnoughEvidence;
+        };
+        let Some(short) = self.short_of() else {
+            return Verdict::Unusable;
+        };
+        let causes = [
+            (self.grown, Verdict::Growth),
+            (parts.others.unwrap_or(0), Verdict::OtherProcesses),
+            (parts.cached, Verdict::Unusable),
+        ];
+        // The largest of the causes without which the request fits. Of equal ones the last counts.
+        let largest = causes.into_iter().filter(|&(bytes, _)| bytes >= short);
+        match largest.max_by_key(|&(bytes, _)| bytes) {
+            Some((_, verdict)) => verdict,
+            None if u64::try_from(parts.unknown).is_ok_and(|unknown| unknown >= short) => Verdict::NotEnoughEvidence,
+            None => Verdict::LiveSet,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.parts.map_or(self.total, |parts| parts.total)
+    }
+
+    /// How many bytes the device lacked; `None` if it had as many free as were asked for.
+    pub fn short_of(&self) -> Option<u64> {
+        /// The driver obtains memory in pages of this size, so less may be of no use.
+        const PAGE: u64 = 2 << 20;
+        let free = self.parts?.free;
+        let needs = self.requested.checked_next_multiple_of(PAGE).unwrap_or(self.requested);
+        needs.checked_sub(free).filter(|&short| short > 0)
+    }
+
+    /// The device's bytes as a sum, such as `Device 79.2 = this process 58.3 (live 51.8 + cached 6.1 + context 0.4)
+    /// + others 18.9 + free 2.0 (GiB)`. The printed figures sum as well.
+    pub fn equation(&self) -> Option<String> {
+        let parts = self.parts?;
+        let scale = Scale::of(parts.total);
+        let mut figures = scale.parts();
+        let mut next = |bytes: i128| figures.next(bytes);
+        let (live, cached, context) = (
+            next(parts.live.into()),
+            next(parts.cached.into()),
+            next(parts.context.into()),
+        );
+        let others = parts.others.map(|others| next(others.into()));
+        let unknown = next(parts.unknown.into());
+        let free = next(parts.free.into());
+        let own = live + cached + context;
+        let others_text = others.map_or(String::new(), |others| format!(" + others {}", scale.text(others)));
+        let unknown_text = match (parts.unknown, others) {
+            (0, _) => String::new(),
+            (_, Some(_)) => format!(" + unknown {}", scale.text(unknown)),
+            (_, None) => format!(" + others or unknown {}", scale.text(unknown)),
+        };
+        Some(format!(
+            "Device {} = this process {} (live {} + cached {} + context {}){others_text}{unknown_text} + free {} ({})",
+            scale.text(own + others.unwrap_or(0) + unknown + free),
+            scale.text(own),
+            scale.text(live),
+            scale.text(cached),
+            scale.text(context),
+            scale.text(free),
+            scale.unit(),
+        ))
+    }
+
+    /// The verdict as a sentence or two, with the bytes that would help.
+    pub fn explanation(&self) -> String {
+        let verdict = self.verdict();
+        let parts = self.parts.unwrap_or_default();
+        let short = self.short_of().unwrap_or(0);
+        let asked = size(self.requested);
+        let words = verdict.words();
+        match verdict {
+            Verdict::NoneFailed => words.to_owned(),
+            Verdict::NotEnoughEvidence if self.parts.is_none() => {
+                format!("{words}: the device's memory could not be measured at the failure")
+            }
+            Verdict::NotEnoughEvidence => format!(
+                "{words}: {} are used outside this process's ledger, and it is not known by whom. Without them this fits",
+                size(parts.unknown.unsigned_abs())
+            ),
+            Verdict::LargerThanDevice => {
+                /// A request that is so much larger than the device was hardly meant.
+                const ABSURD: u64 = 8;
+                let hint = match self.requested / ABSURD >= self.total() {
+                    true => ". Check the length that this size was computed from",
+                    false => "",
+                };
+                format!("{words}: the device has {} in all{hint}", size(self.total()))
+            }
+            Verdict::LiveSet => format!(
+                "{words}: {} of {} are live, and {} are missing",
+                size(parts.live),
+                size(parts.total),
+                size(short)
+            ),
+            Verdict::Growth => format!(
+                "{words}: {} of the {} that are live came bit by bit. Without them this fits",
+                size(self.grown),
+                size(parts.live)
+            ),
+            Verdict::Unusable if short == 0 => format!(
+                "{words}: the device has {} free, but the driver found no place for {asked} there",
+                size(parts.free)
+            ),
+            Verdict::Unusable if self.largest_cached >= self.requested => format!(
+                "{words}: a free block of {} lies in the cache, but work of another stream may still use it, or it \
+                 belongs to another pool",
+                size(self.largest_cached)
+            ),
+            Verdict::Unusable => format!(
+                "{words}: {} lie free in the cache, the largest block {}. In one piece, or given back, they suffice",
+                size(parts.cached),
+                size(self.largest_cached)
+            ),
+            Verdict::OtherProcesses => {
+                format!("{words}. Without its {} this fits", size(parts.others.unwrap_or(0)))
+            }
+            Verdict::Limit | Verdict::GroupLimit => self.limited(words),
+            Verdict::Driver if self.of_host => {
+                format!("{words}: the host gave no {asked} of its memory. The device's memory is not the reason")
+            }
+            Verdict::Driver => format!("{words} (CUDA result {}), not lack of device memory", self.result),
+        }
+    }
+
+    fn limited(&self, words: &str) -> String {
+        let Some(allowance) = self.allowance else {
+            return format!("{words}: it refused the request, and the driver was not asked");
+        };
+        let more = self.requested.saturating_sub(allowance.room());
+        let members = match allowance.of_members() {
+            0 => String::new(),
+            _ if !allowance.group => String::new(),
+            members => format!(", and other members of the group hold {}", size(members)),
+        };
+        let help = match self.parts {
+            _ if self.requested > allowance.limit => format!("; the request alone, {}, is more", size(self.requested)),
+            Some(parts) if self.short_of().is_some() => {
+                format!(
+                    "; a larger limit does not help, because the device has only {} free",
+                    size(parts.free)
+                )
+            }
+            Some(_) => format!(". With {} more this fits", size(more)),
+            None => String::new(),
+        };
+        format!(
+            "{words}: of {}, {} are left{members}{help}",
+            size(allowance.limit),
+            size(allowance.room())
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

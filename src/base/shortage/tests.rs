@@ -1,0 +1,110 @@
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// A device of 24 GiB of which this much is live, cached, of contexts and of others, and a request.
+fn shortage(requested: u64, [live, cached, context, others]: [u64; 4]) -> Shortage {
+    let own = live + cached + context;
+    let parts = Parts::of(Reading {
+        total: 24 * GIB,
+        free: 24 * GIB - own - others,
+        live,
+        reserved: live + cached,
+        process: Some(own),
+        others: Some(others),
+        context: 0,
+    });
+    Shortage {
+        requested,
+        result: 2,
+        parts: Some(parts),
+        largest_cached: cached / 4,
+        ..Shortage::default()
+    }
+}
+
+#[test]
+fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
+    let of = |requested, held| shortage(requested, held).verdict();
+    assert_eq!(of(40 * GIB, [GIB, 0, 0, 0]), Verdict::LargerThanDevice);
+    assert_eq!(of(2 * GIB, [23 * GIB, 0, 0, 0]), Verdict::LiveSet);
+    assert_eq!(of(2 * GIB, [18 * GIB, 5 * GIB, GIB, 0]), Verdict::Unusable);
+    assert_eq!(of(2 * GIB, [3 * GIB, 2 * GIB, GIB, 18 * GIB]), Verdict::OtherProcesses);
+    assert_eq!(of(2 * GIB, [10 * GIB, 8 * GIB, GIB, 4 * GIB]), Verdict::Unusable);
+    assert_eq!(of(12 * GIB, [12 * GIB, 2 * GIB, GIB, 9 * GIB]), Verdict::LiveSet);
+    assert_eq!(of(GIB, [10 * GIB, 0, 0, 0]), Verdict::Unusable, "14 GiB are free");
+    let leak = Shortage {
+        grown: 20 * GIB,
+        ..shortage(2 * GIB, [22 * GIB, 0, GIB, 0])
+    };
+    assert_eq!(leak.verdict(), Verdict::Growth);
+    let broken = Shortage {
+        result: 999,
+        ..shortage(GIB, [0; 4])
+    };
+    assert_eq!(broken.verdict(), Verdict::Driver);
+    let blind = Shortage {
+        parts: None,
+        ..shortage(GIB, [0; 4])
+    };
+    assert_eq!(blind.verdict(), Verdict::NotEnoughEvidence);
+}
+
+#[test]
+fn a_limit_of_a_group_refuses_only_for_the_sake_of_its_members() {
+    let refused = |requested, used, own, group| {
+        let allowance = Allowance {
+            limit: 8 * GIB,
+            used,
+            own,
+            group,
+        };
+        Shortage {
+            by_limit: true,
+            allowance: Some(allowance),
+            ..shortage(requested, [own, 0, 0, 0])
+        }
+    };
+    assert_eq!(refused(2 * GIB, 7 * GIB, 7 * GIB, false).verdict(), Verdict::Limit);
+    assert_eq!(refused(2 * GIB, 7 * GIB, GIB, true).verdict(), Verdict::GroupLimit);
+    assert_eq!(refused(8 * GIB, 7 * GIB, GIB, true).verdict(), Verdict::Limit);
+    let text = refused(2 * GIB, 7 * GIB, 7 * GIB, false).explanation();
+    assert_eq!(
+        text,
+        "the limit: of 8.00 GiB, 1.00 GiB are left. With 1.00 GiB more this fits"
+    );
+}
+
+#[test]
+fn the_printed_parts_sum_to_the_device() {
+    let short = shortage(2 * GIB, [GIB * 10 / 3, GIB * 7 / 3, GIB / 3, GIB * 50 / 3]);
+    assert_eq!(
+        short.equation().unwrap(),
+        "Device 24.00 = this process 6.00 (live 3.33 + cached 2.34 + context 0.33) + others 16.67 + free 1.33 (GiB)"
+    );
+}
+
+#[test]
+fn every_byte_is_in_one_part() {
+    let readings = [
+        [24, 2, 18, 20, 21, 1],
+        [24, 0, 18, 18, 17, 9],
+        [24, 30, 18, 18, 17, 9],
+        [0, 0, 5, 5, 5, 5],
+    ];
+    for [total, free, live, reserved, process, others] in readings.map(|reading| reading.map(|gib| gib * GIB)) {
+        for (process, others) in [(Some(process), Some(others)), (None, None)] {
+            let parts = Parts::of(Reading {
+                total,
+                free,
+                live,
+                reserved,
+                process,
+                others,
+                context: GIB,
+            });
+            let sum = i128::from(parts.own()) + i128::from(others.unwrap_or(0)) + i128::from(parts.unknown);
+            assert_eq!(sum + i128::from(parts.free), i128::from(total), "{parts:?}");
+        }
+    }
+}

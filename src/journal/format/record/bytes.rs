@@ -1,0 +1,86 @@
+//! The 56 bytes of a record in the file, their checksum, and what differs in files of old formats.
+
+use std::mem::offset_of;
+
+use super::RawRecord;
+use crate::bytes::{bytes_at, u32_at, u64_at};
+use crate::format::check;
+
+impl RawRecord {
+    /// The record in the first 56 bytes of `bytes`, which must not be fewer.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8]) -> RawRecord {
+        // The one check of the length.
+        let bytes = &bytes[..size_of::<RawRecord>()];
+        RawRecord {
+            time_ns: u64_at(bytes, offset_of!(RawRecord, time_ns)),
+            address: u64_at(bytes, offset_of!(RawRecord, address)),
+            size: u64_at(bytes, offset_of!(RawRecord, size)),
+            allocated: u64_at(bytes, offset_of!(RawRecord, allocated)),
+            detail: u64_at(bytes, offset_of!(RawRecord, detail)),
+            tid: u32_at(bytes, offset_of!(RawRecord, tid)),
+            stack: u32_at(bytes, offset_of!(RawRecord, stack)),
+            api: u16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, api))),
+            device: i16::from_le_bytes(bytes_at(bytes, offset_of!(RawRecord, device))),
+            kind: bytes[offset_of!(RawRecord, kind)],
+            class: bytes[offset_of!(RawRecord, class)],
+            flags: bytes[offset_of!(RawRecord, flags)],
+            stream: bytes[offset_of!(RawRecord, stream)],
+        }
+    }
+
+    /// The 56 bytes of the record, as `from_bytes` reads them.
+    pub(crate) fn to_bytes(self) -> [u8; 56] {
+        let mut bytes = [0; 56];
+        let mut put = |offset: usize, field: &[u8]| bytes[offset..offset + field.len()].copy_from_slice(field);
+        put(offset_of!(RawRecord, time_ns), &self.time_ns.to_le_bytes());
+        put(offset_of!(RawRecord, address), &self.address.to_le_bytes());
+        put(offset_of!(RawRecord, size), &self.size.to_le_bytes());
+        put(offset_of!(RawRecord, allocated), &self.allocated.to_le_bytes());
+        put(offset_of!(RawRecord, detail), &self.detail.to_le_bytes());
+        put(offset_of!(RawRecord, tid), &self.tid.to_le_bytes());
+        put(offset_of!(RawRecord, stack), &self.stack.to_le_bytes());
+        put(offset_of!(RawRecord, api), &self.api.to_le_bytes());
+        put(offset_of!(RawRecord, device), &self.device.to_le_bytes());
+        put(
+            offset_of!(RawRecord, kind),
+            &[self.kind, self.class, self.flags, self.stream],
+        );
+        bytes
+    }
+
+    /// The checksum of all fields: 22 bits. The words are put together from the fields and not read back from memory,
+    /// because a wide load would wait for the narrow stores before it.
+    #[inline(always)]
+    pub(crate) fn check(&self) -> u64 {
+        let ids = u64::from(self.tid) | u64::from(self.stack) << 32;
+        let kinds = u64::from(self.api)
+            | u64::from(self.device as u16) << 16
+            | u64::from(self.kind) << 32
+            | u64::from(self.class) << 40
+            | u64::from(self.flags) << 48
+            | u64::from(self.stream) << 56;
+        check::of_words([
+            self.time_ns,
+            self.address,
+            self.size,
+            self.allocated,
+            self.detail,
+            ids,
+            kinds,
+        ])
+    }
+
+    /// A record of format 1 or 2, which has its result at the place of the stack, as one of this format.
+    pub(crate) fn of_old_format(self) -> RawRecord {
+        let detail = match self.is_failure() {
+            true => u64::from(self.stack),
+            false => self.detail,
+        };
+        RawRecord {
+            detail,
+            stack: 0,
+            ..self
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The file of stacks, which lies beside a journal and has its name with another ending.
+//!
+//! The library writes the file, `reader/stacks.rs` reads it. It is text in the style of the file of tensors: one line
+//! for each entry, with fields between tabs, and each line is appended by one system call. Python files and functions,
+//! modules, frames, stacks and texts are *interned*: each has a line when it is first seen, and a number from then on.
+//! docs/journal-format.md describes the fields.
+
+use super::Frame;
+
+/// The ending of the file's name.
+pub const STACKS_EXTENSION: &str = "stacks";
+/// The first field of the first line.
+pub const STACKS_MAGIC: &str = "vramshim-stacks";
+pub const STACKS_VERSION: u64 = 1;
+
+/// Stack numbers of a record from this one on are reasons why there is no stack.
+const FIRST_REASON: u32 = 0xffff_ff00;
+
+/// Why a record has no stack. The number stands at the place of the stack's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum NoStack {
+    /// Stacks are not recorded, or not for records of this kind.
+    Off = 0,
+    /// The thread did not hold the interpreter's lock, so its Python frames could not be read.
+    NoLock = FIRST_REASON,
+    /// The thread runs no Python code, or its native stack could not be walked.
+    NoFrame = FIRST_REASON + 1,
+    /// The process has no Python interpreter.
+    NoPython = FIRST_REASON + 2,
+    /// The interpreter is of a version or a build whose frames the library does not read, or not the main one.
+    Unsupported = FIRST_REASON + 3,
+    /// The table of stacks was full.
+    Full = FIRST_REASON + 4,
+    /// Reading the stack or writing the file failed.
+    Failed = FIRST_REASON + 5,
+}
+
+impl NoStack {
+    pub const ALL: [NoStack; 7] = [
+        NoStack::Off,
+        NoStack::NoLock,
+        NoStack::NoFrame,
+        NoStack::NoPython,
+        NoStack::Unsupported,
+        NoStack::Full,
+        NoStack::Failed,
+    ];
+
+    /// What a record with the stack number `number` says. A reason that this version does not know is `Failed`.
+    pub fn stack(number: u32) -> Result<u32, NoStack> {
+        match NoStack::ALL.into_iter().find(|reason| *reason as u32 == number) {
+            Some(reason) => Err(reason),
+            None if number >= FIRST_REASON => Err(NoStack::Failed),
+            None => Ok(number),
+        }
+    }
+
+    /// The reason in words, after "no stack: ".
+    pub fn words(self) -> &'static str {
+        match self {
+            NoStack::Off => "not recorded",
+            NoStack::NoLock => "the thread did not hold Python's lock",
+            NoStack::NoFrame => "the thread ran no code whose frames can be read",
+            NoStack::NoPython => "the process has no Python interpreter",
+            NoStack::Unsupported => "the library does not read the frames of this interpreter",
+            NoStack::Full => "the table of stacks was full",
+            NoStack::Failed => "the stack could not be recorded",
+        }
+    }
+
+    /// The reason in one word, for JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            NoStack::Off => "off",
+            NoStack::NoLock => "no_lock",
+            NoStack::NoFrame => "no_frame",
+            NoStack::NoPython => "no_python",
+            NoStack::Unsupported => "unsupported",
+            NoStack::Full => "full",
+            NoStack::Failed => "failed",
+        }
+    }
+}
+
+/// What the frames of a stack are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StackKind {
+    Python,
+    Native,
+    /// Native frames down to the interpreter, then Python frames.
+    Both,
+}
+
+/// The frames that led to a call, innermost first. The file of a native frame is the path of its module, and its
+/// function is the symbol or `module+0xoffset`, with line 0, unless its symbol was found in the module's debug
+/// information.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stack {
+    pub kind: StackKind,
+    pub frames: Vec<Frame>,
+    /// How many of the frames, from the innermost on, are native.
+    pub native: usize,
+}

@@ -1,0 +1,187 @@
+//! Writes the file of stacks beside a journal (`format::stacks`). The file is created with its first line.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+
+use crate::format::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION};
+use base::file::{FileId, errno, file_size_limit, open};
+
+/// The file never grows beyond this.
+const MOST_BYTES: u64 = 128 << 20;
+/// A longer field is cut, so that no line is too long for the reader.
+const LONGEST_FIELD_BYTES: usize = 4096;
+
+/// One line of the file.
+pub struct Line(Vec<u8>);
+
+impl Line {
+    /// A line that begins with its kind and its number.
+    pub fn new(kind: u8, number: u64) -> Line {
+        let mut line = Line(Vec::with_capacity(128));
+        line.0.push(kind);
+        line.field(number.to_string().as_bytes())
+    }
+
+    /// Adds a field. Tab, line feed and backslash are escaped.
+    pub fn field(mut self, bytes: &[u8]) -> Line {
+        self.0.push(b'\t');
+        for &byte in &bytes[..bytes.len().min(LONGEST_FIELD_BYTES)] {
+            match byte {
+                b'\t' => self.0.extend(b"\\t"),
+                b'\n' => self.0.extend(b"\\n"),
+                b'\\' => self.0.extend(b"\\\\"),
+                other => self.0.push(other),
+            }
+        }
+        self
+    }
+}
+
+pub struct StackFile {
+    path: PathBuf,
+    opened: OnceLock<Result<Opened, i32>>,
+    bytes: AtomicU64,
+}
+
+struct Opened {
+    /// The job may have closed the descriptor.
+    fd: AtomicI32,
+    file: FileId,
+}
+
+impl StackFile {
+    /// The file that belongs to a journal.
+    pub fn beside(journal: &Path) -> StackFile {
+        StackFile {
+            path: journal.with_extension(STACKS_EXTENSION),
+            opened: OnceLock::new(),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Appends a line by one system call, so that it survives the process.
+    pub fn append(&self, line: Line) -> Result<(), NoStack> {
+        let mut bytes = line.0;
+        bytes.push(b'\n');
+        let total = self.bytes.fetch_add(bytes.len() as u64, Relaxed) + bytes.len() as u64;
+        // A write beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills the job.
+        if total > MOST_BYTES.min((file_size_limit() as u64).saturating_sub(4096)) {
+            return Err(NoStack::Full);
+        }
+        let opened = self.opened.get_or_init(|| create(&self.path)).as_ref();
+        let opened = opened.map_err(|_| NoStack::Failed)?;
+        let fd = self.own_descriptor(opened).map_err(|_| NoStack::Failed)?;
+        write_all(fd, &bytes).map_err(|_| NoStack::Failed)
+    }
+
+    /// The descriptor of the file. If the job has closed it, or another file has the number now, the file is opened
+    /// again.
+    fn own_descriptor(&self, opened: &Opened) -> Result<libc::c_int, i32> {
+        let fd = opened.fd.load(Relaxed);
+        if FileId::of(fd) == Ok(opened.file) {
+            return Ok(fd);
+        }
+        let fd = open(&c_path(&self.path)?, libc::O_WRONLY | libc::O_APPEND)?;
+        if FileId::of(fd) != Ok(opened.file) {
+            // SAFETY: the descriptor was opened above and is used nowhere else.
+            unsafe { libc::close(fd) };
+            return Err(libc::ESTALE);
+        }
+        opened.fd.store(fd, Relaxed);
+        Ok(fd)
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString, i32> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| libc::EINVAL)
+}
+
+fn create(path: &Path) -> Result<Opened, i32> {
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_EXCL;
+    let name = c_path(path)?;
+    let fd = open(&name, flags).or_else(|errno| {
+        // The journal of this name is new, so a file beside it is left over from one that was deleted.
+        if errno == libc::EEXIST && std::fs::remove_file(path).is_ok() {
+            return open(&name, flags);
+        }
+        Err(errno)
+    })?;
+    // SAFETY: getpid has no preconditions.
+    let pid = unsafe { libc::getpid() };
+    write_all(fd, format!("{STACKS_MAGIC}\t{STACKS_VERSION}\t{pid}\n").as_bytes())?;
+    Ok(Opened {
+        fd: AtomicI32::new(fd),
+        file: FileId::of(fd)?,
+    })
+}
+
+fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> Result<(), i32> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are readable.
+        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        match written {
+            1.. => bytes = &bytes[(written as usize).min(bytes.len())..],
+            0 => return Err(libc::ENOSPC),
+            _ if errno() == libc::EINTR => {}
+            _ => return Err(errno()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reader::Stacks;
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("a.vraj");
+        std::fs::write(folder.path().join("a.stacks"), "left over").unwrap();
+        let file = StackFile::beside(&journal);
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("a.stacks")).unwrap(),
+            "left over",
+            "nothing is written before the first line"
+        );
+        let python = Line::new(b'P', 7)
+            .field(b"a\tb\n\\.py")
+            .field(b"12")
+            .field(&[b'f'; 5000]);
+        file.append(python).unwrap();
+        file.append(Line::new(b'T', 1).field(b"python").field(b"7")).unwrap();
+        let other = "\\".repeat(3000);
+        file.append(Line::new(b'N', 1).field(other.as_bytes())).unwrap();
+        let read = Stacks::beside(&journal).unwrap().unwrap();
+        let frame = &read.get(1).unwrap().frames[0];
+        assert_eq!(
+            (&*frame.file, frame.line, frame.function.len()),
+            ("a\tb\n\\.py", 12, 4096)
+        );
+        assert_eq!(
+            (read.text(1), read.pid, read.damaged),
+            (Some(&other[..]), std::process::id(), 0)
+        );
+    }
+
+    #[test]
+    fn a_descriptor_that_the_job_closed_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("a.vraj");
+        let file = StackFile::beside(&journal);
+        file.append(Line::new(b'N', 1).field(b"one")).unwrap();
+        let fd = file.opened.get().unwrap().as_ref().ok().unwrap().fd.load(Relaxed);
+        let other = folder.path().join("other");
+        let other_file = std::fs::File::create(&other).unwrap();
+        // SAFETY: both descriptors are open, and nothing else uses the first.
+        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other_file), fd) };
+        file.append(Line::new(b'N', 2).field(b"two")).unwrap();
+        let read = Stacks::beside(&journal).unwrap().unwrap();
+        assert_eq!((read.text(1), read.text(2)), (Some("one"), Some("two")));
+        assert_eq!(std::fs::metadata(&other).unwrap().len(), 0);
+    }
+}

@@ -1,0 +1,91 @@
+//! Which memory that is there serves a request.
+//!
+//! The best fit at home serves most requests, a remembered stitch many of the others. Their places depend on little, so a
+//! job that repeats itself gets the same ones again. If a job has not begun to repeat itself and has grown not long ago,
+//! its larger requests get the `tight`est place, for which a stitch may be made although a free block is long enough.
+
+use super::growing::{FAILURES_UNTIL_REFUSED, SHARE_OF_NEW_SIZES};
+use super::memory::Memory;
+use super::pieces;
+use super::stitches::MOST_IDLE;
+use super::tight::{Place, Tight};
+use crate::arena::{Arena, Cut, Region};
+use crate::blocks::Id;
+use crate::policy::Block;
+use crate::request::Request;
+
+/// Requests of at most so many bytes get the best fit, which wastes little.
+const LARGEST_BEST_FIT: u64 = 1 << 20;
+/// A free block is taken as it is if it is longer by at most this part of the request.
+const CLOSE_FIT: u32 = 256;
+/// For so many requests the tightest place is looked for after memory has grown by 1 / `FULL_GROWTH`, and for
+/// proportionally fewer after less.
+const SEARCHES_AFTER_GROWTH: u128 = 4000;
+const FULL_GROWTH: u128 = 50;
+
+impl Memory {
+    /// A block for the request; `None` if work must make room for it.
+    pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        if let Some(address) = self.made.take()
+            && let Some(block) = self.stitches.serve_at(arena, request, address)
+        {
+            return Some(block);
+        }
+        self.cycles.note(arena.allocated(), arena.reserved());
+        let best = arena.best(Region::Main, request);
+        let is_tight = self.is_tight(arena, request);
+        let is_close = |&id: &Id| !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT;
+        if let Some(best) = best.filter(is_close) {
+            return Some(arena.carve(best, request, Cut::Head));
+        }
+        // With one stream, usable neighbours are joined.
+        let may_join = !arena.has_one_stream() && request.stream.is_some();
+        if is_tight {
+            let place = (best.is_some() || may_join).then(|| self.tightest(arena, request));
+            return match place.flatten() {
+                Some(Place::At(address)) => arena.carve_run(address, request),
+                _ => None,
+            };
+        }
+        if may_join {
+            let runs = pieces::runs(arena, &self.handles, request);
+            let mut long = runs.iter().filter(|run| run.start + request.rounded() <= run.end);
+            if let Some(run) = long.next() {
+                return arena.carve_run(run.start, request);
+            }
+        }
+        self.stitches.serve(arena, request)
+    }
+
+    /// Whether the job has not begun to repeat itself.
+    pub(super) fn is_irregular(&self, arena: &Arena) -> bool {
+        !self.sizes.repeat() && !self.cycles.repeat(arena.reserved())
+    }
+
+    /// Whether the request gets the tightest place.
+    pub(super) fn is_tight(&self, arena: &Arena, request: &Request) -> bool {
+        self.searches_left > 0
+            && request.rounded() > LARGEST_BEST_FIT
+            // Tensors need no more than the places of a search have.
+            && request.alignment == 1
+            && !request.capturing
+            && !self.is_scarce
+            && self.may_stitch
+            && self.stitch_failures < FAILURES_UNTIL_REFUSED
+            && self.stitches.idle() < 2 * MOST_IDLE
+            && self.is_irregular(arena)
+    }
+
+    pub(super) fn tightest(&self, arena: &Arena, request: &Request) -> Option<Place> {
+        let usual = self.share(arena, SHARE_OF_NEW_SIZES);
+        Tight::new(arena, &self.handles, request, usual).choose(request.rounded(), !self.skips_stitch)
+    }
+
+    /// Memory has grown by so many bytes for a request, or a stitch was made.
+    pub(super) fn note_search(&mut self, arena: &Arena, grown: u64) {
+        let reserved = u128::from(arena.reserved()).max(1);
+        let more = SEARCHES_AFTER_GROWTH * (u128::from(grown) * FULL_GROWTH).min(reserved) / reserved;
+        let left = u128::from(self.searches_left.saturating_sub(1)) + more;
+        self.searches_left = left.min(SEARCHES_AFTER_GROWTH) as u32;
+    }
+}

@@ -1,0 +1,111 @@
+//! Asks NVML who holds a device's memory, within a bounded time.
+//!
+//! NVML's first call can take long, and a driver in trouble may never answer. A thread asks, and the caller waits for
+//! the answer as long as it has patience. The thread exists only while a failure is examined.
+
+use std::sync::atomic::{AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::engine::thread;
+use crate::next::nvml;
+use base::process::job_name_of;
+use base::sync::lock;
+use journal::format::{ProcessBytes, ShortName, Teller};
+
+/// The process whose thread asks NVML now; 0 if none does. A forked child has no such thread.
+static ASKING: AtomicU32 = AtomicU32::new(0);
+
+/// At most so many processes are told of: those with the most bytes.
+const MOST: usize = 16;
+
+enum Turn {
+    Waiting,
+    Answered(Vec<ProcessBytes>),
+    /// The caller waits no more.
+    Late,
+}
+
+/// The processes on a device, most bytes first. `None` if NVML has not answered within `patience`; `late` then gets the
+/// answer, if one comes.
+pub fn ask(
+    uuid: [u8; 16],
+    patience: Duration,
+    late: impl FnOnce(&[ProcessBytes]) + Send + 'static,
+) -> Option<Vec<ProcessBytes>> {
+    let own = std::process::id();
+    let before = ASKING.swap(own, AcqRel);
+    if before == own {
+        return None;
+    }
+    let question = Arc::new((Mutex::new(Turn::Waiting), Condvar::new()));
+    let asked = question.clone();
+    let work = move || {
+        let answer = listed(uuid);
+        let (turn, answered) = &*asked;
+        let mut turn = lock(turn);
+        match *turn {
+            Turn::Waiting => {
+                *turn = Turn::Answered(answer);
+                answered.notify_one();
+            }
+            _ => {
+                drop(turn);
+                late(&answer);
+            }
+        }
+        ASKING.store(0, Release);
+    };
+    if thread::start(std::thread::Builder::new().name("vramshim-nvml".to_owned()), work).is_err() {
+        ASKING.store(0, Release);
+        return None;
+    }
+    let (turn, answered) = &*question;
+    let waiting = |turn: &mut Turn| matches!(turn, Turn::Waiting);
+    let mut turn = match answered.wait_timeout_while(lock(turn), patience, waiting) {
+        Ok((turn, _)) => turn,
+        Err(poisoned) => poisoned.into_inner().0,
+    };
+    match std::mem::replace(&mut *turn, Turn::Late) {
+        Turn::Answered(answer) => Some(answer),
+        _ => None,
+    }
+}
+
+/// The process ends: waits for an answer that is under way, so that the journal gets it.
+pub fn process_ends(patience: Duration) {
+    let begun = Instant::now();
+    while ASKING.load(Acquire) == std::process::id() && begun.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn listed(uuid: [u8; 16]) -> Vec<ProcessBytes> {
+    let mut list: Vec<ProcessBytes> = nvml::holders(uuid)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|process| ProcessBytes {
+            pid: process.pid,
+            bytes: Some(process.used).filter(|&bytes| bytes != nvml::NOT_AVAILABLE),
+            told_by: Teller::Nvml,
+            name: ShortName::default(),
+        })
+        .collect();
+    let own = std::process::id();
+    // This process is never left out.
+    list.sort_by_key(|process| (process.pid != own, std::cmp::Reverse(process.bytes)));
+    list.truncate(MOST);
+    for process in &mut list {
+        process.name = name_of(process.pid);
+    }
+    list
+}
+
+/// The name of the job of another process on this machine; empty if it cannot be read.
+pub fn name_of(pid: u32) -> ShortName {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    match line.is_empty() {
+        true => ShortName::default(),
+        false => ShortName::of(&job_name_of(&line)),
+    }
+}

@@ -1,0 +1,172 @@
+//! Numbers for frames, stacks and texts. Each gets a line in the file of stacks when it is first seen, before any record
+//! refers to it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::table::{Key, Table};
+use super::unwind;
+use journal::format::{NoStack, StackKind};
+use journal::writer::{Line, StackFile};
+
+const MOST_FRAMES: usize = 1 << 18;
+const MOST_STACKS: usize = 1 << 16;
+const MOST_TEXTS: usize = 1 << 16;
+
+/// Values of tables from here on are reasons instead of numbers.
+const REASON: u64 = 1 << 32;
+/// The bit of a place's value that stands for a reason.
+const FAILED_PLACE: u64 = 1 << 62;
+const _: () = assert!(unwind::BITS + 32 <= 62);
+
+/// One kind of things that have numbers.
+struct Numbered {
+    table: OnceLock<Table>,
+    places: usize,
+    next: AtomicU64,
+}
+
+impl Numbered {
+    const fn new(places: usize) -> Numbered {
+        Numbered {
+            table: OnceLock::new(),
+            places,
+            next: AtomicU64::new(1),
+        }
+    }
+
+    /// The number of `key`. If it is new, `write` writes the line for its number.
+    #[inline]
+    fn number(&self, key: Key, write: impl FnOnce(u64) -> Result<(), NoStack>) -> Result<u32, NoStack> {
+        let table = self.table.get_or_init(|| Table::new(self.places));
+        let value = match table.get(key) {
+            Some(known) => known,
+            None => table
+                .get_or_make(key, || {
+                    let number = self.next.fetch_add(1, Relaxed);
+                    match write(number) {
+                        Ok(()) => number,
+                        Err(reason) => REASON | u64::from(reason as u32),
+                    }
+                })
+                .ok_or(NoStack::Full)?,
+        };
+        match value {
+            REASON.. => Err(NoStack::stack(value as u32).err().unwrap_or(NoStack::Failed)),
+            number => Ok(number as u32),
+        }
+    }
+}
+
+/// What the file of stacks of one process has.
+pub struct Interned {
+    file: StackFile,
+    frames: Numbered,
+    places: OnceLock<Table>,
+    modules: Numbered,
+    stacks: Numbered,
+    texts: Numbered,
+}
+
+impl Interned {
+    pub fn new(file: StackFile) -> Interned {
+        Interned {
+            file,
+            frames: Numbered::new(MOST_FRAMES),
+            places: OnceLock::new(),
+            modules: Numbered::new(1 << 12),
+            stacks: Numbered::new(MOST_STACKS),
+            texts: Numbered::new(MOST_TEXTS),
+        }
+    }
+
+    /// The number of a frame. If it is new, `describe` adds the fields of its line, which is of `kind`.
+    #[inline]
+    pub fn frame(
+        &self,
+        kind: u8,
+        key: Key,
+        describe: impl FnOnce(Line) -> Result<Line, NoStack>,
+    ) -> Result<u32, NoStack> {
+        self.frames
+            .number(key, |number| self.file.append(describe(Line::new(kind, number))?))
+    }
+
+    /// The number of the frame at a place in the code, and what is kept with the number (`unwind::Step::pack`). If the
+    /// place is new, `make` answers both; it gets a function that writes the frame's line with these fields.
+    #[inline]
+    pub fn place(
+        &self,
+        key: Key,
+        make: impl FnOnce(&dyn Fn(&[&[u8]]) -> Result<u32, NoStack>) -> Result<(u32, u64), NoStack>,
+    ) -> Result<(u32, u64), NoStack> {
+        let table = self.places.get_or_init(|| Table::new(MOST_FRAMES));
+        let value = match table.get(key) {
+            Some(known) => known,
+            None => {
+                let describe = |fields: &[&[u8]]| {
+                    let number = self.frames.next.fetch_add(1, Relaxed);
+                    let line = fields
+                        .iter()
+                        .fold(Line::new(b'A', number), |line, field| line.field(field));
+                    self.file.append(line).map(|()| number as u32)
+                };
+                let pack = || match make(&describe) {
+                    Ok((number, step)) => step | u64::from(number) << unwind::BITS,
+                    Err(reason) => FAILED_PLACE | u64::from(reason as u32),
+                };
+                table.get_or_make(key, pack).ok_or(NoStack::Full)?
+            }
+        };
+        if value & FAILED_PLACE != 0 {
+            return Err(NoStack::stack(value as u32).err().unwrap_or(NoStack::Failed));
+        }
+        Ok(((value >> unwind::BITS) as u32, value & ((1 << unwind::BITS) - 1)))
+    }
+
+    /// The number of a module, from 0. If it is new, `describe` adds the fields of its line.
+    pub fn module(&self, key: Key, describe: impl FnOnce(Line) -> Line) -> Result<u32, NoStack> {
+        let write = |number| self.file.append(describe(Line::new(b'M', number - 1)));
+        Ok(self.modules.number(key, write)? - 1)
+    }
+
+    /// The number of a stack with these frames.
+    #[inline]
+    pub fn stack(&self, kind: StackKind, frames: &[u32]) -> Result<u32, NoStack> {
+        let key = content_key(kind as u64, frames.iter().map(|&frame| u64::from(frame)));
+        self.stacks.number(key, |number| {
+            let name: &[u8] = match kind {
+                StackKind::Python => b"python",
+                StackKind::Native => b"native",
+                StackKind::Both => b"both",
+            };
+            let line = Line::new(b'T', number).field(name);
+            let with_frame = |line: Line, frame: &u32| line.field(frame.to_string().as_bytes());
+            self.file.append(frames.iter().fold(line, with_frame))
+        })
+    }
+
+    /// The number of a text; 0 if it is not kept.
+    pub fn text(&self, text: &[u8]) -> u64 {
+        let words = text.chunks(8).map(|bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        });
+        let key = content_key(text.len() as u64, words);
+        let write = |number| self.file.append(Line::new(b'N', number).field(text));
+        self.texts.number(key, write).map_or(0, u64::from)
+    }
+}
+
+/// A key that stands for a sequence of words: two sums that mix differently. Two sequences of one job having the same
+/// 128 bits is less likely than a fault of its memory.
+fn content_key(seed: u64, words: impl Iterator<Item = u64>) -> Key {
+    let (mut a, mut b) = (seed ^ 0x9e37_79b9_7f4a_7c15, !seed);
+    for word in words {
+        a = (a ^ word).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        a ^= a >> 32;
+        b = (b.rotate_left(23) ^ word).wrapping_mul(0x94d0_49bb_1331_11eb);
+    }
+    [a, b ^ b >> 29]
+}

@@ -1,0 +1,77 @@
+//! The stacks of calls that allocate, and the texts of marks: what the file of stacks beside the journal has.
+//!
+//! `python` and `native` (with `unwind`) read the frames of the calling thread, `intern` gives numbers to frames, stacks and texts, and
+//! `table` finds the numbers again. Nothing here fails a call: if there is no stack, its number is a reason (`NoStack`).
+
+mod intern;
+mod native;
+mod python;
+mod table;
+mod unwind;
+
+use std::path::Path;
+
+use config::DEEPEST_STACK;
+use journal::format::{NoStack, StackKind};
+use journal::writer::StackFile;
+
+use intern::Interned;
+
+/// What is recorded, and what was recorded so far.
+pub struct Stacks {
+    kinds: config::Stacks,
+    depth: usize,
+    interned: Interned,
+}
+
+impl Stacks {
+    /// Stacks of the journal at `journal`.
+    pub fn new(kinds: config::Stacks, depth: usize, journal: &Path) -> Stacks {
+        Stacks {
+            kinds,
+            depth: depth.min(DEEPEST_STACK),
+            interned: Interned::new(StackFile::beside(journal)),
+        }
+    }
+
+    #[inline]
+    pub fn are_recorded(&self) -> bool {
+        self.kinds != config::Stacks::Off
+    }
+
+    /// The number of the calling thread's stack, or why there is none, as a record has it.
+    pub fn here(&self) -> u32 {
+        self.walk().unwrap_or_else(|reason| reason as u32)
+    }
+
+    #[inline(never)]
+    fn walk(&self) -> Result<u32, NoStack> {
+        let (interned, mut frames) = (&self.interned, [0; 2 * DEEPEST_STACK]);
+        let (first, second) = frames.split_at_mut(self.depth);
+        let python = match self.kinds.python() {
+            true => python::frames(interned, &mut second[..self.depth]),
+            false => Err(NoStack::Off),
+        };
+        let native = match (self.kinds.native(), python) {
+            (false, _) => Err(NoStack::Off),
+            // The frames of C code that Python called. The other native frames are the interpreter's.
+            (true, Ok(_)) => native::frames(interned, first, python::has),
+            (true, Err(_)) => native::frames(interned, first, |_| false),
+        };
+        match (native, python) {
+            (Ok(inner), Ok(outer)) => {
+                frames.copy_within(self.depth..self.depth + outer, inner);
+                interned.stack(StackKind::Both, &frames[..inner + outer])
+            }
+            (Err(_), Ok(count)) => interned.stack(StackKind::Python, &second[..count]),
+            (Ok(count), Err(_)) => interned.stack(StackKind::Native, &first[..count]),
+            // Python's reason says more.
+            (Err(reason), Err(NoStack::Off)) | (Err(_), Err(reason)) => Err(reason),
+        }
+    }
+
+    /// The number of a mark's text; 0 if it is not kept.
+    pub fn text(&self, text: &[u8]) -> u64 {
+        self.interned.text(text)
+    }
+}

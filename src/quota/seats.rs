@@ -1,0 +1,258 @@
+//! Which process has which seat of an account's file.
+//!
+//! One byte of the file stands for each seat. A process has a seat as long as it holds the lock on that byte. The kernel
+//! drops the lock when the process ends, however it ends, and in every pid namespace. So if a process can lock a seat that
+//! another process took, the other process is dead. The process with the lock may then give back what the dead process held.
+//!
+//! The job must not lose a seat by closing descriptors. So a process locks its seat through an open file that it maps and
+//! then closes: the mapping keeps the lock, and there is no descriptor that the job could close. A forked child does not
+//! inherit the mapping. All other questions open the file anew.
+//!
+//! On some file systems (overlayfs) a mapping does not keep the lock. There the process keeps one descriptor, and holds the
+//! lock as a process. If the job closes a descriptor of the file, such a lock is lost, until the process locks its seat
+//! again. So the seat is marked, and others of the same pid namespace do not take a living process for dead.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use super::account::{SEATS, SeatHandle};
+use super::file::{CLOSED, SharedAccount, all_seats, byte};
+use super::locks::{self, Keeping, Look, Own, Owner};
+use base::identity;
+use base::sync::lock;
+
+/// How often `take_seat` looks for a seat, with a millisecond between.
+const ROUNDS: usize = 200;
+
+/// One process that holds memory of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The process id in the pid namespace of the process.
+    pub pid: u32,
+    /// The inode number of that pid namespace.
+    pub namespace: u64,
+    /// Start time in clock ticks after boot.
+    pub start_ticks: u64,
+    /// Bytes that the process holds.
+    pub held: u64,
+}
+
+impl SharedAccount {
+    /// Takes a seat for this process. A process that sees one device under two ordinals takes one seat for each.
+    pub fn take_seat(&self) -> Result<SeatHandle, String> {
+        let mut own = lock(&self.own);
+        let mut why = format!("all {SEATS} seats are taken");
+        for _ in 0..ROUNDS {
+            match self.try_to_take(&mut own) {
+                Ok(Some(seat)) => return Ok(seat),
+                // A process that finds nobody alive has all seats for a moment.
+                Ok(None) => {}
+                Err(problem) => why = problem,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Err(why)
+    }
+
+    fn try_to_take(&self, own: &mut Own) -> Result<Option<SeatHandle>, String> {
+        if own.keeping.is_none() {
+            own.keeping = Some(match self.mapping_keeps_locks()? || self.mapping_keeps_locks()? {
+                true => Keeping::Mapping,
+                false => Keeping::Descriptor(self.open_again()?),
+            });
+        }
+        let Some(seat) = self.lock_a_seat(own)? else {
+            return Ok(None);
+        };
+        own.seats.push(seat);
+        let weak = matches!(own.keeping, Some(Keeping::Descriptor(_)));
+        Ok(Some(self.occupy(seat, weak)))
+    }
+
+    /// Whether a lock stays if the file is mapped and its descriptor closed. The lock is on a byte far behind the seats that
+    /// no other process uses.
+    fn mapping_keeps_locks(&self) -> Result<bool, String> {
+        const BEHIND: i64 = 1 << 40;
+        let start = BEHIND + (RandomState::new().hash_one(std::process::id()) >> 16) as i64;
+        let bytes = start..start + 1;
+        let file = self.open_again()?;
+        let fd = file.number().ok_or(CLOSED)?;
+        if !Owner::OpenFile.lock(fd, bytes.clone()) {
+            return Err(CLOSED.to_owned());
+        }
+        let kept = locks::keep(fd)?;
+        drop(file);
+        let is_kept = self.is_locked(bytes);
+        drop(kept);
+        is_kept
+    }
+
+    /// Locks a seat for as long as this process lives. `None` if no seat could be locked.
+    fn lock_a_seat(&self, own: &Own) -> Result<Option<usize>, String> {
+        if let Some(Keeping::Descriptor(file)) = &own.keeping {
+            let owner = Owner::Process;
+            return Ok(self.find_seat(&Look { file, owner }, own));
+        }
+        let file = self.open_again()?;
+        let look = Look {
+            file: &file,
+            owner: Owner::OpenFile,
+        };
+        self.forget_if_nobody_lives(&look);
+        let Some(seat) = self.find_seat(&look, own) else {
+            return Ok(None);
+        };
+        let kept = locks::keep(file.number().ok_or(CLOSED)?)?;
+        drop(file);
+        if !self.is_locked(byte(seat))? {
+            return Err(CLOSED.to_owned());
+        }
+        kept.forever();
+        Ok(Some(seat))
+    }
+
+    /// Whether anybody, this process included, has a lock on one of the bytes.
+    fn is_locked(&self, bytes: Range<i64>) -> Result<bool, String> {
+        let look = self.open_again()?;
+        let fd = look.number().ok_or(CLOSED)?;
+        let is_locked = locks::is_locked(fd, bytes);
+        look.number().map(|_| is_locked).ok_or(CLOSED.to_owned())
+    }
+
+    /// Finds a seat that nobody has, and locks it.
+    fn find_seat(&self, look: &Look, own: &Own) -> Option<usize> {
+        // A hash of the process id is the first seat to try, so that processes which start at once try different seats.
+        let pid = u64::from(std::process::id());
+        let first = (pid.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % self.span();
+        // The first round tries free seats, the second round tries taken seats, whose processes may be dead.
+        [0, 1].into_iter().find_map(|taken| {
+            let mut seats = (0..SEATS).map(|step| (first + step) % SEATS);
+            seats.find(|&seat| {
+                self.account().seat(seat).taken.load(SeqCst) == taken
+                    && !own.seats.contains(&seat)
+                    && !self.is_marked_and_alive(seat)
+                    && look.lock(byte(seat))
+            })
+        })
+    }
+
+    /// How many seats `take_seat` chooses its first seat from. The number is small while few seats are in use. The used
+    /// seats then have low numbers, and `reap` has few seats to check.
+    fn span(&self) -> usize {
+        (2 * self.seats_used() + 16).min(SEATS)
+    }
+
+    fn seats_used(&self) -> usize {
+        (self.layout().seats_used.load(SeqCst) as usize).min(SEATS)
+    }
+
+    /// Sets the account to zero if it counts bytes that no seat holds, and nobody has a seat.
+    fn forget_if_nobody_lives(&self, look: &Look) {
+        let account = self.account();
+        let held = |seats: usize| (0..seats).map(|seat| account.held(seat)).fold(0, u64::wrapping_add);
+        let marked = || (0..self.seats_used()).any(|seat| self.is_marked_and_alive(seat));
+        if account.used() != held(self.seats_used()) && !marked() && look.lock(all_seats()) {
+            tracing::warn!(
+                "accounts {}: {} bytes belong to no process; they are given back",
+                self.path().display(),
+                account.used()
+            );
+            account.clear();
+            look.unlock(all_seats());
+        }
+    }
+
+    /// Writes this process into a seat that it has locked.
+    fn occupy(&self, seat: usize, weak: bool) -> SeatHandle {
+        self.layout().seats_used.fetch_max(seat as u32 + 1, SeqCst);
+        let state = self.account().seat(seat);
+        state.taken.store(1, SeqCst);
+        let handle = self.clear(seat);
+        state.namespace.store(identity::pid_namespace(), SeqCst);
+        state
+            .start_ticks
+            .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
+        state.weak.store(weak.into(), SeqCst);
+        state.pid.store(std::process::id().into(), SeqCst);
+        handle
+    }
+
+    /// Gives back what the previous process of a seat held. The calling process must have locked the seat.
+    fn clear(&self, seat: usize) -> SeatHandle {
+        let account = self.account();
+        account.seat(seat).pid.store(0, SeqCst);
+        let mut handle = account.handle(seat);
+        let held = handle.held();
+        account.give(&mut handle, held);
+        handle
+    }
+
+    /// Whether the process of a seat is alive, although its lock may be lost. A seat of this process that it does not know
+    /// of was left by the program that it ran before `exec`.
+    fn is_marked_and_alive(&self, seat: usize) -> bool {
+        let state = self.account().seat(seat);
+        let pid = state.pid.load(SeqCst);
+        state.weak.load(SeqCst) == 1
+            && pid != u64::from(std::process::id())
+            && state.namespace.load(SeqCst) == identity::pid_namespace()
+            && identity::start_ticks(&pid.to_string()) == Some(state.start_ticks.load(SeqCst))
+    }
+
+    /// Gives back what dead processes held, and frees their seats.
+    pub fn reap(&self) {
+        let mut own = lock(&self.own);
+        if let Some(Keeping::Descriptor(file)) = &mut own.keeping
+            && file.number().is_none()
+        {
+            let Ok(again) = self.open_again() else { return };
+            *file = again;
+        }
+        if let Some(Keeping::Descriptor(file)) = &own.keeping {
+            let owner = Owner::Process;
+            let look = Look { file, owner };
+            // The job may have closed a descriptor of the file.
+            for &seat in &own.seats {
+                look.lock(byte(seat));
+            }
+            self.reap_through(&look, &own);
+        } else if let Ok(file) = self.open_again() {
+            let owner = Owner::OpenFile;
+            self.reap_through(&Look { file: &file, owner }, &own);
+        }
+    }
+
+    fn reap_through(&self, look: &Look, own: &Own) {
+        for seat in (0..self.seats_used()).filter(|seat| !own.seats.contains(seat)) {
+            let state = self.account().seat(seat);
+            if state.taken.load(SeqCst) == 0 || self.is_marked_and_alive(seat) || !look.lock(byte(seat)) {
+                continue;
+            }
+            // Another process may have cleared the seat before this one locked it.
+            if state.taken.load(SeqCst) != 0 {
+                self.clear(seat);
+                state.taken.store(0, SeqCst);
+            }
+            look.unlock(byte(seat));
+        }
+    }
+
+    /// The living processes that hold bytes of this account.
+    pub fn holders(&self) -> Vec<Holder> {
+        self.reap();
+        (0..self.seats_used())
+            .filter_map(|seat| {
+                let state = self.account().seat(seat);
+                let pid = state.pid.load(SeqCst);
+                let holder = Holder {
+                    pid: pid as u32,
+                    namespace: state.namespace.load(SeqCst),
+                    start_ticks: state.start_ticks.load(SeqCst),
+                    held: self.account().held(seat),
+                };
+                (state.taken.load(SeqCst) != 0 && pid != 0 && holder.held > 0).then_some(holder)
+            })
+            .collect()
+    }
+}
