@@ -5,9 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use journal::format::EXTENSION;
+use journal::reader::Journal;
 
 use crate::analysis::job::{Job, LoadError};
-use crate::render::progress;
+use crate::render::{format, progress};
 
 /// The journals that `paths` name, each once. Adds a message to `problems` for each folder that has no journals or
 /// cannot be read.
@@ -42,17 +43,46 @@ pub fn in_folder(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The folder of the newest journal, or the journal itself if it lies in the working folder: in `VRAMSHIM_DIR`, in the
+/// working folder, and in the folders `vramshim-*` there.
+pub fn newest() -> Result<PathBuf, String> {
+    let chosen = std::env::var_os(config::table::DIRECTORY.name).filter(|folder| !folder.is_empty());
+    let mut folders: Vec<PathBuf> = chosen.map(PathBuf::from).into_iter().collect();
+    folders.push(PathBuf::from("."));
+    let here = std::fs::read_dir(".").map_err(|error| format!("the working folder cannot be read: {error}"))?;
+    folders.extend(here.flatten().map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("vramshim-") && path.is_dir()
+    }));
+    let journals = folders.iter().flat_map(|folder| in_folder(folder).unwrap_or_default());
+    let dated = journals.filter_map(|path| Some((std::fs::metadata(&path).ok()?.modified().ok()?, path)));
+    let (_, newest) = dated.max().ok_or(
+        "no journal here: give a folder or a file, or start the job with vramshim run in this folder".to_owned(),
+    )?;
+    Ok(match newest.parent() {
+        Some(folder) if folder != Path::new(".") => folder.to_owned(),
+        _ => newest,
+    })
+}
+
 /// Reads a journal. For a long journal a progress bar is shown on standard error.
 pub fn load(path: &Path) -> Result<Job, LoadError> {
-    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    if size < progress::WORTH_A_BAR_BYTES {
-        return Job::load(path, |_, _| {});
+    let journal = Journal::open(path).map_err(LoadError::Open)?;
+    with_progress(&journal, |progress| Job::load_with(&journal, &mut [], progress))
+}
+
+/// Does what reads a journal, and shows a progress bar for a long one. `read` calls the function that it gets with the
+/// bytes read and the bytes in total.
+pub fn with_progress<T>(journal: &Journal, read: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+    if journal.size() < progress::WORTH_A_BAR_BYTES {
+        return read(&mut |_, _| {});
     }
-    let bar = progress::reading(size, &path.file_name().unwrap_or_default().to_string_lossy());
-    let job = Job::load(path, |done, total| {
+    let name = journal.path().file_name().unwrap_or_default().to_string_lossy();
+    let bar = progress::reading(journal.size(), &format::printable(&name, 80));
+    let done = read(&mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    job
+    done
 }

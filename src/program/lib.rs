@@ -2,14 +2,19 @@
 //!
 //! `commands` is the command line, with a module for each subcommand. `launch` starts jobs, `journals` finds and reads
 //! journals, and `analysis` rebuilds ledgers and compares them with devices. `replay` plays requests through other
-//! strategies, and `render` formats results.
+//! strategies, `import` reads files of other programs, `export` writes such files, and `render` formats results. `report`
+//! makes the HTML page.
 
 pub mod analysis;
 mod commands;
+mod export;
 mod failure;
+mod import;
 mod journals;
 mod launch;
+mod output;
 mod render;
 pub mod replay;
+mod report;
 
 pub use commands::main;

@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use base::api::Class;
 use base::cuda::HOST_DEVICE;
 
+use super::floors::Floors;
 use super::measurements::{Balance, Measurements};
 use super::slack::Slack;
 use super::space::{Contradiction, Space};
+use super::tally::Tally;
 
 /// A number of bytes: the current value, and the highest value so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +78,7 @@ pub struct DeviceLedger {
     /// The sum of all classes that occupy memory of this device.
     pub all: Totals,
     /// The totals of each class, by class number.
-    pub classes: BTreeMap<u8, Totals>,
+    pub classes: Tally<u8, Totals>,
     /// The free ranges inside a policy's segments.
     pub space: Space,
     /// An upper bound for the bytes that the driver's pages occupy beyond the obtained bytes.
@@ -85,8 +87,9 @@ pub struct DeviceLedger {
     pub measurements: Measurements,
     /// The most bytes that were reserved since the last measurement.
     pub since_measured: u64,
-    /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
-    pub at_peak: Free,
+    /// The free bytes inside segments while reserved was at its peak, at the moment with the fewest of them. `space` has
+    /// caught this moment.
+    fewest_at_peak: u64,
     pub segments_obtained: u64,
     pub segments_returned: u64,
     /// How many stitches were made, and how many bytes of addresses they cover now.
@@ -98,10 +101,12 @@ pub struct DeviceLedger {
     parts: BTreeMap<u64, (u64, u64)>,
     /// Bytes of blocks in stitches whose parts are not known, because the journal is older than these records.
     unplaced: u64,
+    /// How low the live bytes fall again and again.
+    pub floors: Floors,
     pub failures: u64,
     /// The last reported state of the driver's pools, by class number: bytes reserved, and bytes used (0 except for
     /// graphs).
-    pub(super) pools: BTreeMap<u8, (u64, u64)>,
+    pub(super) pools: Tally<u8, (u64, u64)>,
 }
 
 /// Free bytes, and the size of the largest contiguous free range.
@@ -130,7 +135,7 @@ impl DeviceLedger {
             requested: self.all.requested.current,
             allocated: self.all.allocated.current,
             reserved: self.all.reserved.current,
-            free_inside: self.free().bytes,
+            free_inside: self.free_bytes(),
             slack: self.slack.bytes(),
             managed: managed.map_or(0, |totals| totals.reserved.current),
         }
@@ -139,11 +144,32 @@ impl DeviceLedger {
     /// In older journals it is not known which bytes of the segments a block in a stitch takes, only how many. The largest
     /// free range can then be too large.
     pub fn free(&self) -> Free {
-        let bytes = self.space.free().saturating_sub(self.unplaced);
+        let bytes = self.free_bytes();
         Free {
             bytes,
             largest: self.space.largest().min(bytes),
         }
+    }
+
+    /// The bytes of `free`, which are known without a search.
+    #[inline]
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free().saturating_sub(self.unplaced)
+    }
+
+    /// The free memory inside segments while reserved was at its peak, at the moment with the fewest free bytes.
+    pub fn at_peak(&self) -> Free {
+        let bytes = self.fewest_at_peak;
+        let largest = self.space.gaps_at_catch().into_iter().max().unwrap_or(0);
+        Free {
+            bytes,
+            largest: largest.min(bytes),
+        }
+    }
+
+    /// Bytes that launched graphs use.
+    pub fn graphs(&self) -> u64 {
+        self.pools.get(&Class::Graph.number()).map_or(0, |&(_, used)| used)
     }
 
     /// Whether the address lies in a policy's memory.
@@ -153,33 +179,33 @@ impl DeviceLedger {
 
     /// Takes a block out of the free memory that it lies in.
     pub(super) fn occupy(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
-        if !self.stitch_space.holds(address) {
-            return self.space.occupy(address, length);
-        }
-        self.stitch_space.occupy(address, length)?;
-        match self.homes(address, length) {
-            Some(homes) => homes
-                .into_iter()
-                .try_for_each(|(home, bytes)| self.space.occupy(home, bytes)),
-            None => {
-                self.unplaced = self.unplaced.saturating_add(length);
-                Ok(())
-            }
-        }
+        self.change_space(address, length, Space::occupy, u64::saturating_add)
     }
 
     /// Makes an occupied block free.
     pub(super) fn release(&mut self, address: u64, length: u64) -> Result<(), Contradiction> {
+        self.change_space(address, length, Space::release, u64::saturating_sub)
+    }
+
+    /// Applies `change` to a block where it is, and at its home if it lies in a stitch. Where its home is not known,
+    /// `count` changes the bytes that have no place.
+    fn change_space(
+        &mut self,
+        address: u64,
+        length: u64,
+        change: impl Fn(&mut Space, u64, u64) -> Result<(), Contradiction>,
+        count: impl Fn(u64, u64) -> u64,
+    ) -> Result<(), Contradiction> {
         if !self.stitch_space.holds(address) {
-            return self.space.release(address, length);
+            return change(&mut self.space, address, length);
         }
-        self.stitch_space.release(address, length)?;
+        change(&mut self.stitch_space, address, length)?;
         match self.homes(address, length) {
             Some(homes) => homes
                 .into_iter()
-                .try_for_each(|(home, bytes)| self.space.release(home, bytes)),
+                .try_for_each(|(home, bytes)| change(&mut self.space, home, bytes)),
             None => {
-                self.unplaced = self.unplaced.saturating_sub(length);
+                self.unplaced = count(self.unplaced, length);
                 Ok(())
             }
         }
@@ -199,6 +225,14 @@ impl DeviceLedger {
         Some(homes)
     }
 
+    /// Where the bytes of a block lie in segments: addresses and lengths. A block in a stitch lies in several places.
+    pub fn places(&self, address: u64, length: u64) -> Vec<(u64, u64)> {
+        match self.stitch_space.holds(address) {
+            true => self.homes(address, length).unwrap_or_default(),
+            false => vec![(address, length)],
+        }
+    }
+
     pub(super) fn add_part(&mut self, address: u64, size: u64, home: u64) {
         self.parts.insert(address, (size, home));
     }
@@ -206,7 +240,13 @@ impl DeviceLedger {
     /// Removes the stitches in this range. Returns how many of its bytes lay in stitches.
     pub(super) fn remove_stitch(&mut self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
-        self.parts.retain(|part, _| !(address..end).contains(part));
+        let parts: Vec<u64> = match address < end {
+            true => self.parts.range(address..end).map(|(&part, _)| part).collect(),
+            false => Vec::new(),
+        };
+        for part in parts {
+            self.parts.remove(&part);
+        }
         self.stitch_space.remove_segment(address, size)
     }
 
@@ -229,29 +269,32 @@ impl DeviceLedger {
     /// Applies `change` to the totals of a class and, if the class occupies memory of this device, to the totals of the
     /// device.
     pub(super) fn each(&mut self, device: i16, class: u8, change: impl Fn(&mut Totals)) {
-        change(self.classes.entry(class).or_default());
-        let counts = Class::from_number(class).is_some_and(|class| {
-            if device == HOST_DEVICE {
-                !matches!(class, Class::Imported | Class::AddressRange)
-            } else {
-                class.is_device_memory()
-            }
-        });
-        if counts {
+        change(self.classes.of(class));
+        if counts(device, class) {
             change(&mut self.all);
         }
     }
 
     /// Updates `at_peak` after an event of this device. `peak_before` is the peak of reserved before the event.
+    #[inline]
     pub(super) fn note_peak(&mut self, peak_before: u64) {
         let reserved = self.all.reserved;
         self.since_measured = self.since_measured.max(reserved.current);
-        let free = self.free();
+        let free = self.free_bytes();
         let higher = reserved.peak > peak_before;
-        if higher || (reserved.current == reserved.peak && free.bytes < self.at_peak.bytes) {
-            self.at_peak = free;
+        if higher || (reserved.current == reserved.peak && free < self.fewest_at_peak) {
+            self.fewest_at_peak = free;
+            self.space.catch();
         }
     }
+}
+
+/// Whether memory of a class counts towards the totals of a device, or of the host.
+fn counts(device: i16, class: u8) -> bool {
+    Class::from_number(class).is_some_and(|class| match device {
+        HOST_DEVICE => !matches!(class, Class::Imported | Class::AddressRange),
+        _ => class.is_device_memory(),
+    })
 }
 
 /// A live allocation.
@@ -267,15 +310,36 @@ pub struct Live {
     pub tid: u32,
     /// The stream's number in the record; 0 if the request names no stream.
     pub stream: u8,
+    /// `Record.stack`
+    pub stack: u32,
     pub time_ns: u64,
-    /// Whether the allocation lies in a policy's segment.
-    pub(super) in_segment: bool,
+    /// The slot of the record. Time and slot together tell which of two allocations came first.
+    pub slot: u64,
+    /// What the ledger took for the allocation, and must give back with it.
+    pub(super) taken: Taken,
+}
+
+impl Live {
+    /// Whether the allocation counts towards the totals of its device.
+    pub fn counts(&self) -> bool {
+        counts(self.device, self.class)
+    }
+}
+
+/// Which addresses a ledger took for an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Nothing,
+    /// Addresses in a policy's segment or stitch.
+    InSegment,
+    /// Addresses of its own.
+    Direct,
 }
 
 /// The kind of an allocation's handle. Handles of different kinds may have equal values, so the ledger's keys contain
 /// the kind. The library's ledger does the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NameSpace {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameSpace {
     Address,
     Registered,
     Range,
@@ -285,7 +349,7 @@ pub(super) enum NameSpace {
 }
 
 impl NameSpace {
-    pub(super) fn of(class: u8) -> Self {
+    pub fn of(class: u8) -> Self {
         match Class::from_number(class) {
             Some(Class::HostRegistered) => Self::Registered,
             Some(Class::AddressRange) => Self::Range,

@@ -8,10 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::identity;
+use journal::format::Record;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
 
 use super::device_ledger::DeviceLedger;
 use super::ledger::Ledger;
+use super::torch_cache::{self, TorchCache};
 
 pub struct Job {
     pub path: PathBuf,
@@ -24,6 +26,8 @@ pub struct Job {
     /// Slots that are damaged; their records are left out.
     pub damaged: u64,
     pub ledger: Ledger,
+    /// PyTorch's cache at its last failure, if PyTorch's tensors were recorded.
+    pub torch_cache: Option<TorchCache>,
 }
 
 #[derive(Debug)]
@@ -70,10 +74,29 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
+/// Looks at the records of a journal while the ledger is built from them.
+pub trait Observer {
+    /// The ledger has not seen the record yet.
+    fn before(&mut self, _ledger: &Ledger, _record: &Record) {}
+
+    /// The ledger has just seen the record.
+    fn after(&mut self, _ledger: &Ledger, _record: &Record) {}
+}
+
 impl Job {
     /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
-    pub fn load(path: &Path, mut progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
+    pub fn load(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
+        Job::load_with(&journal, &mut [], progress)
+    }
+
+    /// The same, and shows the records to observers.
+    pub fn load_with(
+        journal: &Journal,
+        observers: &mut [&mut dyn Observer],
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<Job, LoadError> {
+        let path = journal.path();
         let mut ledger = Ledger::default();
         let mut records = journal.records();
         while let Some(record) = records.next() {
@@ -83,13 +106,23 @@ impl Job {
                 position,
                 error,
             })?;
+            for observer in observers.iter_mut() {
+                observer.before(&ledger, &record);
+            }
             ledger.apply(&record);
+            for observer in observers.iter_mut() {
+                observer.after(&ledger, &record);
+            }
             if ledger.events.is_multiple_of(1 << 16) {
                 progress(position, journal.size());
             }
         }
-        let mut job = Job::of(&journal, ledger, records.unfinished());
+        let mut job = Job::of(journal, ledger, records.unfinished());
         job.damaged = records.damaged();
+        if job.caches().is_some() && job.ledger.scenes.last().is_some() {
+            // Without the record the verdict does without.
+            job.torch_cache = torch_cache::at_last_failure(path).unwrap_or(None);
+        }
         Ok(job)
     }
 
@@ -104,6 +137,7 @@ impl Job {
             unfinished,
             damaged: 0,
             ledger,
+            torch_cache: None,
         };
         job.refresh(journal);
         job
@@ -148,7 +182,10 @@ impl Job {
 
     /// The framework whose own cache stands between its tensors and the library. Its requests are for segments.
     pub fn caches(&self) -> Option<&'static str> {
-        let asks_for_tensors = self.ledger.apis.contains_key(&Api::vramshim_torch_alloc.number());
+        let of_tensors = [Api::vramshim_torch_alloc, Api::torch_alloc];
+        let asks_for_tensors = of_tensors
+            .iter()
+            .any(|api| self.ledger.apis.contains_key(&api.number()));
         (self.header.uses("PyTorch") && !asks_for_tensors).then_some("PyTorch")
     }
 

@@ -5,14 +5,19 @@
 //! An event that contradicts earlier events (a free of an unknown address, two blocks that overlap) is counted as an
 //! anomaly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use base::api::{Class, ClassCode};
-use base::cuda::HOST_DEVICE;
+use base::cuda::{HOST_DEVICE, MAX_DEVICES};
+use foldhash::fast::RandomState;
 use journal::format::{Allocation, Event, Record};
 
-use super::device_ledger::{DeviceLedger, Live, NameSpace};
+use super::blocks::Blocks;
+use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
 use super::out_of_memory::OutOfMemories;
+use super::scene::Scenes;
+use super::space::Contradiction;
+use super::tally::Tally;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ApiTotals {
@@ -49,6 +54,7 @@ pub struct Anomalies {
     pub segment: u64,
     pub unknown_kind: u64,
     pub unknown_class: u64,
+    pub unknown_device: u64,
 }
 
 impl Anomalies {
@@ -60,8 +66,9 @@ impl Anomalies {
             segment,
             unknown_kind,
             unknown_class,
+            unknown_device,
         } = *self;
-        unknown_free + same_address + overlap + segment + unknown_kind + unknown_class
+        unknown_free + same_address + overlap + segment + unknown_kind + unknown_class + unknown_device
     }
 }
 
@@ -70,28 +77,52 @@ pub struct Ledger {
     pub events: u64,
     pub last_ns: u64,
     /// By device number; `HOST_DEVICE` is the host.
-    pub devices: BTreeMap<i16, DeviceLedger>,
+    pub devices: Tally<i16, DeviceLedger>,
     /// By `Api` number.
-    pub apis: BTreeMap<u16, ApiTotals>,
+    pub apis: Tally<u16, ApiTotals>,
     /// Requests for device memory by size. Key 0 has the sizes 0 and 1, key 1 the sizes 2 and 3, key 2 the sizes 4 to
     /// 7.
-    pub sizes: BTreeMap<u32, SizeTotals>,
+    pub sizes: Tally<u32, SizeTotals>,
     /// By `Api` number and result.
     pub failures: BTreeMap<(u16, i32), Failure>,
     pub anomalies: Anomalies,
     pub out_of_memory: OutOfMemories,
-    live: BTreeMap<(NameSpace, u64), Live>,
+    pub scenes: Scenes,
+    live: HashMap<(NameSpace, u64), Live, RandomState>,
+    /// The addresses of live allocations that lie in no segment.
+    direct: Blocks,
+    /// The allocation that the last record removed.
+    gone: Option<Live>,
+    /// The device of the last record.
+    last_device: i16,
 }
 
 impl Ledger {
     pub fn apply(&mut self, record: &Record) {
-        // A measurement is no call of the job, so it does not count as an event.
-        self.events += u64::from(!matches!(record.event, Event::Measured { .. }));
+        if let Event::Mark { .. } = record.event {
+            self.last_ns = self.last_ns.max(record.time_ns);
+            return;
+        }
+        // What was found out is no call of the job, so it does not count as an event.
+        let tells = matches!(
+            record.event,
+            Event::Measured { .. } | Event::Limit(_) | Event::Process(_)
+        );
+        self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
+        self.gone = None;
         let device = device_of(record);
-        let reserved = self.devices.entry(device).or_default().all.reserved;
+        self.last_device = device;
+        if device < HOST_DEVICE || device as usize >= MAX_DEVICES && device != HOST_DEVICE {
+            self.anomalies.unknown_device += 1;
+            return;
+        }
+        let reserved = self.device(device).all.reserved;
         let peak_before = reserved.peak;
         self.out_of_memory.apply(record, reserved.current);
+        if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
+            self.scenes.apply(record, self.devices.of(device));
+        }
         match record.event {
             Event::Alloc(allocation) => self.alloc(device, record, &allocation),
             Event::Free { allocation, .. } => self.free(record, &allocation),
@@ -117,10 +148,21 @@ impl Ledger {
                 ledger.since_measured = 0;
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
-            Event::Map { .. } | Event::Unmap { .. } => {}
+            Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } | Event::Limit(_) | Event::Process(_) => {}
             Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }
-        self.device(device).note_peak(peak_before);
+        let ledger = self.device(device);
+        ledger.note_peak(peak_before);
+        let is_free = matches!(record.event, Event::Free { .. });
+        let is_alloc = matches!(record.event, Event::Alloc(_));
+        if is_free || is_alloc {
+            ledger
+                .floors
+                .note(ledger.all.allocated.current, record.time_ns, is_free);
+        }
+        if is_alloc {
+            self.scenes.allocated();
+        }
     }
 
     /// The live allocations, largest first.
@@ -130,17 +172,40 @@ impl Ledger {
         live
     }
 
+    /// The live allocations in no order.
+    pub fn live_unsorted(&self) -> impl Iterator<Item = &Live> {
+        self.live.values()
+    }
+
+    /// The allocation that the last record removed: freed, or replaced by another at the same address.
+    #[inline]
+    pub fn gone(&self) -> Option<&Live> {
+        self.gone.as_ref()
+    }
+
+    /// The device that the last record changed.
+    #[inline]
+    pub fn last_device(&self) -> i16 {
+        self.last_device
+    }
+
+    /// Gives the memory of the live allocations back. Sums and peaks stay.
+    pub fn forget_live(&mut self) {
+        self.live = HashMap::default();
+        self.direct = Blocks::default();
+    }
+
     /// The number of all failed calls.
     pub fn failed_calls(&self) -> u64 {
         self.failures.values().map(|failure| failure.count).sum()
     }
 
     fn device(&mut self, device: i16) -> &mut DeviceLedger {
-        self.devices.entry(device).or_default()
+        self.devices.of(device)
     }
 
     fn call(&mut self, record: &Record, bytes: u64) {
-        let api = self.apis.entry(record.api.number()).or_default();
+        let api = self.apis.of(record.api.number());
         api.calls += 1;
         api.bytes = api.bytes.saturating_add(bytes);
     }
@@ -157,7 +222,6 @@ impl Ledger {
             self.anomalies.same_address += 1;
             self.forget(&stale);
         }
-        let may_lie_in_segment = allocation.reserved.is_none() && key.0 == NameSpace::Address;
         let live = Live {
             address,
             size: allocation.requested,
@@ -168,15 +232,13 @@ impl Ledger {
             device,
             tid: record.tid,
             stream: allocation.stream,
+            stack: record.stack,
             time_ns: record.time_ns,
-            in_segment: may_lie_in_segment && self.device(device).holds(address),
+            slot: record.slot,
+            taken: Taken::Nothing,
         };
-        let overlaps = if live.in_segment {
-            self.device(device).occupy(address, live.allocated).is_err()
-        } else {
-            key.0 == NameSpace::Address && self.overlaps_another(&live)
-        };
-        self.anomalies.overlap += u64::from(overlaps);
+        let taken = self.take(&live, allocation.reserved.is_none());
+        self.anomalies.overlap += u64::from(taken.is_err());
         let ledger = self.device(device);
         ledger.each(device, live.class, |totals| totals.add(&live));
         ledger.obtained(&live, true);
@@ -186,14 +248,26 @@ impl Ledger {
             sizes.live += 1;
             sizes.live_bytes = sizes.live_bytes.saturating_add(live.size);
         }
-        // A block that overlaps another was not taken from the free ranges, so freeing the block must not change them.
-        self.live.insert(
-            key,
-            Live {
-                in_segment: live.in_segment && !overlaps,
-                ..live
-            },
-        );
+        // A block that overlaps another has taken nothing, so freeing the block must give nothing back.
+        let taken = taken.unwrap_or(Taken::Nothing);
+        self.live.insert(key, Live { taken, ..live });
+    }
+
+    /// Takes the addresses of an allocation. Without rounding if it lies in no segment, because a policy may leave the
+    /// bytes that rounding adds to another block.
+    fn take(&mut self, live: &Live, may_lie_in_segment: bool) -> Result<Taken, Contradiction> {
+        if NameSpace::of(live.class) != NameSpace::Address {
+            return Ok(Taken::Nothing);
+        }
+        let device = self.device(live.device);
+        if may_lie_in_segment && device.holds(live.address) {
+            device.occupy(live.address, live.allocated)?;
+            return Ok(Taken::InSegment);
+        }
+        match live.size {
+            0 => Ok(Taken::Nothing),
+            size => self.direct.occupy(live.address, size).map(|()| Taken::Direct),
+        }
     }
 
     fn free(&mut self, record: &Record, freed: &Allocation) {
@@ -205,14 +279,16 @@ impl Ledger {
     }
 
     fn forget(&mut self, live: &Live) {
+        self.gone = Some(*live);
         let device = self.device(live.device);
         device.each(live.device, live.class, |totals| totals.subtract(live));
         device.obtained(live, false);
-        if live.in_segment {
-            // `release` fails only if the segment was returned before the block, which happens if a context is
-            // destroyed.
-            let _ = device.release(live.address, live.allocated);
-        }
+        // `release` fails only if the segment was returned before the block, which happens if a context is destroyed.
+        let _ = match live.taken {
+            Taken::Nothing => Ok(()),
+            Taken::InSegment => device.release(live.address, live.allocated),
+            Taken::Direct => self.direct.release(live.address, live.size),
+        };
         if let Some(sizes) = self.size_class(live) {
             sizes.live = sizes.live.saturating_sub(1);
             sizes.live_bytes = sizes.live_bytes.saturating_sub(live.size);
@@ -222,22 +298,12 @@ impl Ledger {
     /// The totals for allocations of this size; `None` if the allocation is no device memory.
     fn size_class(&mut self, live: &Live) -> Option<&mut SizeTotals> {
         let counts = live.device != HOST_DEVICE && Class::from_number(live.class)?.is_device_memory();
-        counts.then(|| self.sizes.entry(live.size.checked_ilog2().unwrap_or(0)).or_default())
-    }
-
-    /// Whether `live` overlaps another live allocation. Only requested bytes are compared, because a policy may leave
-    /// the bytes that rounding adds to another block.
-    fn overlaps_another(&self, live: &Live) -> bool {
-        let key = |address| (NameSpace::Address, address);
-        let before = self.live.range(key(0)..key(live.address)).next_back();
-        let after = self.live.range(key(live.address)..=key(u64::MAX)).next();
-        before.is_some_and(|(_, other)| other.address.saturating_add(other.size) > live.address)
-            || after.is_some_and(|(_, other)| live.address.saturating_add(live.size) > other.address)
+        counts.then(|| self.sizes.of(live.size.checked_ilog2().unwrap_or(0)))
     }
 
     fn failed(&mut self, device: i16, record: &Record, size: u64, result: i32, over_limit: bool) {
         let number = record.api.number();
-        let api = self.apis.entry(number).or_default();
+        let api = self.apis.of(number);
         api.calls += 1;
         api.failures += 1;
         self.device(device).failures += 1;
@@ -297,7 +363,7 @@ impl Ledger {
 }
 
 /// The device whose ledger a record belongs to. Host memory has its own ledger, whatever device was current.
-fn device_of(record: &Record) -> i16 {
+pub(super) fn device_of(record: &Record) -> i16 {
     let class = match record.event {
         Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class,
         Event::AllocFailed { class, .. } | Event::PoolReserved { class, .. } => class,

@@ -3,26 +3,47 @@
 //! `job` reads a whole journal into a `ledger`, which has a `device_ledger` for each device. `space` keeps the free
 //! ranges inside segments, and `slack` bounds what the driver's pages add. `measurements` keeps what NVML and the next
 //! layer reported. `out_of_memory` counts failures for lack of
-//! memory. `names` has the names of numbers in records. `running` finds the processes that write journals now,
+//! memory. `scene` keeps what was known when the last request failed, `floors` tells a leak, and `verdict` says why the
+//! request failed. `names` has the names of numbers in records. `running` finds the processes that write journals now,
 //! and `watch` follows one such journal.
 //!
 //! `reconciliation` explains the difference between the ledger and NVML for one process, `side_by_side` for a device
 //! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
 //! (GPU code that a process has mapped).
+//!
+//! `tensors` reads what PyTorch recorded, `torch_cache` what PyTorch's cache held when memory ran out, and `stacks` the stacks of requests, whose native frames `symbols` names.
 
+mod blocks;
 mod device_code;
 pub mod device_ledger;
+pub mod floors;
+pub mod fragmentation;
+pub mod growth;
+pub mod holdings;
 mod host;
 pub mod job;
+pub mod labels;
+pub mod landmarks;
 pub mod ledger;
+pub mod lifetimes;
+pub mod live_set;
 pub mod measurements;
 pub mod names;
 pub mod nvml;
 pub mod out_of_memory;
+pub mod purpose;
 pub mod reconciliation;
 pub mod running;
+pub mod scene;
 pub mod side_by_side;
 mod slack;
 pub mod space;
+pub mod stacks;
+pub mod summary;
+mod symbols;
+pub mod tally;
 pub mod tensors;
+pub mod timeline;
+pub mod torch_cache;
+pub mod verdict;
 pub mod watch;

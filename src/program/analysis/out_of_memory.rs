@@ -8,6 +8,11 @@ use journal::format::{Event, Record};
 
 const OUT_OF_MEMORY: i32 = 2;
 
+/// Whether a call with this result failed for lack of memory.
+pub fn is_out_of_memory(result: i32) -> bool {
+    result == OUT_OF_MEMORY
+}
+
 /// A request that failed for lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
@@ -46,7 +51,7 @@ impl OutOfMemories {
                     ..
                 },
                 last,
-            ) if result == OUT_OF_MEMORY => {
+            ) if is_out_of_memory(result) => {
                 let failed = OutOfMemory {
                     time_ns: record.time_ns,
                     api: record.api.number(),

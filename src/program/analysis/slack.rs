@@ -6,13 +6,15 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 /// The size of the driver's large page in bytes.
 pub const PAGE: u64 = 2 << 20;
 
 #[derive(Default)]
 pub struct Slack {
     /// The pages that are covered in part, with the covered bytes of each.
-    pages: HashMap<u64, u64>,
+    pages: HashMap<u64, u64, RandomState>,
     bytes: u64,
 }
 

@@ -5,9 +5,13 @@
 //! treated in the same way, because a journal does not distinguish them from mapped segments. A gap across two chunks
 //! that happen to touch is therefore shown too large, because no policy joins chunks.
 //!
-//! The lengths of the gaps are kept in a second tree, so the largest gap is known after every event.
+//! The free bytes are known after every event. The gaps are what blocks leave, and are found if they are asked for: now,
+//! or at a moment that was caught.
 
 use std::collections::BTreeMap;
+
+use super::blocks::Blocks;
+pub use super::blocks::Contradiction;
 
 #[derive(Default)]
 pub struct Space {
@@ -15,24 +19,42 @@ pub struct Space {
     segments: Ranges,
     /// The bytes of `segments`, with adjacent segments joined.
     joined: Ranges,
-    /// The free ranges inside `joined`, with adjacent free ranges joined.
-    gaps: Ranges,
-    /// How many gaps have each length.
-    lengths: BTreeMap<u64, u64>,
-    free: u64,
+    /// The bytes of `joined`.
+    held: u64,
+    blocks: Blocks,
+    /// `joined` at the last `catch`.
+    caught: Vec<(u64, u64)>,
+    /// Whether `joined` has changed since.
+    changed: bool,
 }
-
-/// The journal contradicts itself: blocks overlap, or bytes lie outside every segment.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Contradiction;
 
 impl Space {
     pub fn free(&self) -> u64 {
-        self.free
+        self.held - self.blocks.bytes()
     }
 
     pub fn largest(&self) -> u64 {
-        self.lengths.last_key_value().map_or(0, |(&length, _)| length)
+        self.gaps().into_iter().max().unwrap_or(0)
+    }
+
+    /// The lengths of all gaps.
+    pub fn gaps(&self) -> Vec<u64> {
+        lengths(self.free_ranges())
+    }
+
+    /// From now on the present state can be asked for (`gaps_at_catch`), until the next call.
+    #[inline]
+    pub fn catch(&mut self) {
+        self.blocks.catch();
+        if self.changed {
+            self.changed = false;
+            self.caught = self.joined.iter().collect();
+        }
+    }
+
+    /// The lengths of all gaps at the last `catch`.
+    pub fn gaps_at_catch(&self) -> Vec<u64> {
+        lengths(gaps(self.caught.iter().copied(), self.blocks.at_catch().collect()))
     }
 
     /// The number of segments. A segment whose middle was given back counts as two.
@@ -40,9 +62,20 @@ impl Space {
         self.segments.0.len()
     }
 
+    /// The segments as start and end, in the order of addresses, neighbours joined.
+    pub fn joined(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.joined.iter()
+    }
+
+    /// The gaps as start and end, in the order of addresses.
+    pub fn free_ranges(&self) -> Vec<(u64, u64)> {
+        gaps(self.joined.iter(), self.blocks.iter().collect())
+    }
+
     /// Whether the address lies in a segment.
+    #[inline]
     pub fn holds(&self, address: u64) -> bool {
-        self.joined.around(address).is_some()
+        self.held > 0 && (self.blocks.knows(address) || self.joined.around(address).is_some())
     }
 
     /// Adds a free segment. Bytes that already lie in a segment are left as they are. Returns the number of the other
@@ -57,104 +90,91 @@ impl Space {
             if from < there {
                 self.segments.insert(from, there);
                 self.joined.insert_joined(from, there);
-                self.add_gap(from, there);
                 added += there - from;
             }
             from = there_end.max(from);
         }
+        self.held += added;
+        self.changed = true;
         added
     }
 
     /// Removes a range of addresses, and the blocks in it. Returns how many bytes of the range lay in segments.
     pub fn remove_segment(&mut self, start: u64, length: u64) -> u64 {
         let Some(end) = start.checked_add(length) else { return 0 };
-        for (gap, gap_end) in self.gaps.overlapping(start, end) {
-            self.remove_gap(gap);
-            self.add_gap(gap, gap_end.min(start));
-            self.add_gap(gap_end.min(end).max(gap), gap_end);
+        if start < end {
+            self.blocks.cut(start, end);
         }
         self.segments.cut(start, end);
-        self.joined.cut(start, end)
+        let removed = self.joined.cut(start, end);
+        self.held -= removed;
+        self.changed = true;
+        removed
     }
 
     /// Takes a block out of the gap that contains it.
     pub fn occupy(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
-        let end = start.checked_add(length).ok_or(Contradiction)?;
         if length == 0 {
-            return Ok(());
+            return start.checked_add(length).map(|_| ()).ok_or(Contradiction);
         }
-        let (gap, gap_end) = self.gaps.around(start).ok_or(Contradiction)?;
-        if end > gap_end {
-            return Err(Contradiction);
+        // A place where a block was lies in a segment, because places go with their segment.
+        if let Some(done) = self.blocks.reuse(start, length) {
+            return done;
         }
-        self.remove_gap(gap);
-        self.add_gap(gap, start);
-        self.add_gap(end, gap_end);
-        Ok(())
+        let end = start.checked_add(length).ok_or(Contradiction)?;
+        match self.joined.around(start) {
+            Some((_, range_end)) if end <= range_end => self.blocks.occupy(start, length),
+            _ => Err(Contradiction),
+        }
     }
 
-    /// Makes an occupied block free and joins it with the gaps beside it.
+    /// Makes an occupied block free.
+    #[inline]
     pub fn release(&mut self, start: u64, length: u64) -> Result<(), Contradiction> {
-        let end = start.checked_add(length).ok_or(Contradiction)?;
-        if length == 0 {
-            return Ok(());
-        }
-        let held = self.joined.around(start).is_some_and(|(_, range_end)| end <= range_end);
-        if !held || self.gaps.first_overlapping(start, end).is_some() {
-            return Err(Contradiction);
-        }
-        self.add_gap(start, end);
-        Ok(())
-    }
-
-    /// Adds a gap and joins it with the gaps that it touches.
-    fn add_gap(&mut self, start: u64, end: u64) {
-        if start >= end {
-            return;
-        }
-        let (mut start, mut end) = (start, end);
-        if let Some((before, before_end)) = self.gaps.last_below(start)
-            && before_end == start
-        {
-            self.remove_gap(before);
-            start = before;
-        }
-        if let Some(after_end) = self.gaps.end_of(end) {
-            self.remove_gap(end);
-            end = after_end;
-        }
-        self.gaps.insert(start, end);
-        *self.lengths.entry(end - start).or_default() += 1;
-        self.free += end - start;
-    }
-
-    fn remove_gap(&mut self, start: u64) {
-        let Some(length) = self.gaps.0.remove(&start) else {
-            return;
-        };
-        self.free -= length;
-        if let Some(count) = self.lengths.get_mut(&length) {
-            *count -= 1;
-            if *count == 0 {
-                self.lengths.remove(&length);
-            }
+        match length {
+            0 => Ok(()),
+            length => self.blocks.release(start, length),
         }
     }
 }
 
+/// The lengths of what `blocks` leave of `ranges`.
+fn gaps(ranges: impl Iterator<Item = (u64, u64)>, mut blocks: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    blocks.sort_unstable();
+    let mut blocks = blocks.into_iter().peekable();
+    let mut gaps = Vec::new();
+    for (start, end) in ranges {
+        let mut from = start;
+        while let Some((block, length)) = blocks.next_if(|&(block, _)| block < end) {
+            if block > from {
+                gaps.push((from, block));
+            }
+            from = from.max(block.saturating_add(length));
+        }
+        if end > from {
+            gaps.push((from, end));
+        }
+    }
+    gaps
+}
+
+fn lengths(ranges: Vec<(u64, u64)>) -> Vec<u64> {
+    ranges.into_iter().map(|(start, end)| end - start).collect()
+}
+
 /// Ranges that do not overlap: start -> length. No range is empty or reaches past the last address.
 #[derive(Default)]
-struct Ranges(BTreeMap<u64, u64>);
+pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    fn insert(&mut self, start: u64, end: u64) {
+    pub fn insert(&mut self, start: u64, end: u64) {
         if start < end {
             self.0.insert(start, end - start);
         }
     }
 
     /// Inserts a range and joins it with the ranges that it touches.
-    fn insert_joined(&mut self, start: u64, end: u64) {
+    pub fn insert_joined(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if let Some((before, before_end)) = self.last_below(start)
             && before_end == start
@@ -167,6 +187,11 @@ impl Ranges {
         self.insert(start, end);
     }
 
+    /// All ranges, as start and end, in the order of addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().map(|(&start, &length)| (start, start + length))
+    }
+
     /// The last range that begins below `address`.
     fn last_below(&self, address: u64) -> Option<(u64, u64)> {
         self.0
@@ -175,12 +200,8 @@ impl Ranges {
             .map(|(&start, &length)| (start, start + length))
     }
 
-    fn end_of(&self, start: u64) -> Option<u64> {
-        self.0.get(&start).map(|length| start + length)
-    }
-
     /// The range that contains `address`.
-    fn around(&self, address: u64) -> Option<(u64, u64)> {
+    pub fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &length) = self.0.range(..=address).next_back()?;
         (address - start < length).then_some((start, start + length))
     }
@@ -207,7 +228,7 @@ impl Ranges {
     }
 
     /// Removes the addresses `start..end` from all ranges. Returns how many of these addresses lay in a range.
-    fn cut(&mut self, start: u64, end: u64) -> u64 {
+    pub fn cut(&mut self, start: u64, end: u64) -> u64 {
         let mut removed = 0;
         for (range, range_end) in self.overlapping(start, end) {
             self.0.remove(&range);

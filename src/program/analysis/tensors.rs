@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use base::api::Class;
+pub use journal::format::line_of_the_job;
 use journal::format::{Event, Frame, TensorLine};
 use journal::reader::{Journal, TensorFile};
 
@@ -113,7 +114,9 @@ impl Replay {
                 device,
                 address,
             } => self.of(device).freed(time_us, address),
-            TensorLine::SegmentObtained { device, address, size } => {
+            TensorLine::SegmentObtained {
+                device, address, size, ..
+            } => {
                 let reading = self.of(device);
                 reading.segments = reading.segments.saturating_add(size);
                 self.segments.insert((device, address));
@@ -182,12 +185,6 @@ impl Reading {
             ..Moment::default()
         }
     }
-}
-
-/// The innermost frame that is not in an installed package or inside Python; else the innermost one.
-fn line_of_the_job(stack: &[Frame]) -> Option<&Frame> {
-    let is_foreign = |file: &str| file.contains("-packages/") || file.starts_with('<') || file.contains("/lib/python3");
-    stack.iter().find(|frame| !is_foreign(&frame.file)).or(stack.first())
 }
 
 /// Reads the file up to `last` lines.

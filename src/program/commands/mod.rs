@@ -3,12 +3,16 @@
 //! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `main`.
 
 mod doctor;
+mod export;
+mod import;
 mod inspect;
 mod reconcile;
 mod replay;
+mod report;
 mod run;
 mod top;
 mod variables;
+mod why;
 
 use std::process::ExitCode;
 
@@ -40,10 +44,14 @@ enum Command {
     Run(run::Run),
     /// Show what jobs did with GPU memory
     Inspect(inspect::Inspect),
+    /// Say why a job ran out of memory, and what to do next
+    Why(why::Why),
     /// Check what could go wrong with a job on this machine, before it starts
     Doctor(doctor::Doctor),
     #[command(name = doctor::PROBE, hide = true)]
     Probe(doctor::Probe),
+    /// Write one HTML file that shows what jobs did with GPU memory; it needs no network
+    Report(report::Report),
     /// Compute what other strategies would have reserved for the same requests
     Replay(replay::Replay),
     /// Compare ledger, driver and NVML and name every byte of difference
@@ -51,6 +59,10 @@ enum Command {
     /// Asks NVML for `reconcile`, in a child process
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
+    /// Write journals in the formats of other programs: PyTorch's snapshot, Perfetto, pprof, Parquet and more
+    Export(export::Export),
+    /// Write a journal from a memory snapshot of PyTorch or from RMM's log, for all views
+    Import(import::Import),
     /// Show all devices and all processes under the library, continuously
     Top(top::Top),
     /// List the environment variables that the library and the program read
@@ -65,11 +77,15 @@ pub fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
+        Command::Why(why) => why.explain(),
         Command::Doctor(doctor) => doctor.examine(),
         Command::Probe(probe) => probe.answer(),
+        Command::Report(report) => report.make(),
         Command::Replay(replay) => replay.play(),
         Command::Reconcile(reconcile) => reconcile.show(),
         Command::AskNvml(question) => question.answer(),
+        Command::Export(export) => export.write(),
+        Command::Import(import) => import.write(),
         Command::Top(top) => top.show(),
         Command::Variables(variables) => variables.show(),
     };

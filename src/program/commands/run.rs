@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
-use config::Config;
+use config::{Config, Unknown, unknown_variables};
 use policy::Strategy;
 
 use crate::failure::Failure;
@@ -53,10 +53,19 @@ impl Run {
                 .find(|(own, _)| *own == name)
                 .map(|(_, value)| value.clone())
         };
-        Config::from_lookup(|name| own(name).or_else(|| std::env::var_os(name))).map_err(|errors| {
+        let config = Config::from_lookup(|name| own(name).or_else(|| std::env::var_os(name))).map_err(|errors| {
             let lines: Vec<String> = errors.iter().map(|error| self.options.as_given(error)).collect();
             Failure::refused(lines.join("\n"))
         })?;
+        self.options.check_devices(&config.quota)?;
+        let unknown = unknown_variables(std::env::vars_os().map(|(name, _)| name));
+        if !unknown.is_empty() {
+            let lines: Vec<String> = unknown.iter().map(Unknown::to_string).collect();
+            return Err(Failure::refused(lines.join("\n")));
+        }
+        if let Some(line) = self.options.recording(&config, &self.command) {
+            eprintln!("vramshim: {line}");
+        }
         if let Some(remark) = self.options.remark() {
             eprintln!("vramshim: {remark}");
         }

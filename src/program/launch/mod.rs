@@ -1,6 +1,7 @@
-//! What `run` and `doctor` need to start a job: the options, the library that is preloaded, the Python part, the
+//! What `run` and `doctor` need to start a job: the options, the devices, the library that is preloaded, the Python part, the
 //! simulated GPU; and the probes that `doctor` starts.
 
+pub mod devices;
 pub mod library;
 pub mod options;
 pub mod probes;

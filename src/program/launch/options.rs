@@ -1,13 +1,16 @@
 //! The options that set up a job. `run` starts a job with them; `doctor` checks what such a job would find.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use base::process::job_name_of;
 use base::units::{lacks_unit, parse_size};
 use clap::Args;
-use config::{ConfigError, table};
+use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
+use super::devices::Devices;
 use super::library::{find_library, preload};
 use super::python::Torch;
 use super::simulator::Simulator;
@@ -15,6 +18,9 @@ use crate::failure::Failure;
 
 const STRATEGY: &str = table::STRATEGY.name;
 const LIMIT: &str = table::LIMIT.name;
+const STACKS: &str = table::STACKS.name;
+/// The variable by which NVTX finds the library that its marks go to.
+const NVTX: &str = "NVTX_INJECTION64_PATH";
 
 /// Environment variables that are set for the job, with their values.
 pub type Variables = Vec<(&'static str, OsString)>;
@@ -40,6 +46,11 @@ pub struct JobOptions {
     /// What happens in a job that imports PyTorch [default: PyTorch keeps its allocator, and the journal has no tensors]
     #[arg(long, value_name = "MODE")]
     torch: Option<Torch>,
+
+    /// Which stacks the journal keeps of calls that allocate: python, native, both or off. With python or both, PyTorch's
+    /// own record (--torch record) names the lines behind its tensors [default: $VRAMSHIM_STACKS, off]
+    #[arg(long, value_name = "KINDS")]
+    stacks: Option<OsString>,
 
     /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
     #[arg(long, value_name = "SIZE")]
@@ -74,12 +85,22 @@ impl JobOptions {
         let option = match error.variable {
             STRATEGY if self.strategy.is_some() => "--strategy",
             LIMIT if self.limit.is_some() => "--limit",
+            STACKS if self.stacks.is_some() => "--stacks",
             _ => return error.to_string(),
         };
         format!(
             "{option} {:?} is not accepted; accepted: {}",
             error.value, error.accepted
         )
+    }
+
+    fn python_stacks(&self) -> bool {
+        let kinds = self
+            .stacks
+            .clone()
+            .or_else(|| std::env::var_os(STACKS))
+            .unwrap_or_default();
+        config::Stacks::parse(kinds.to_string_lossy().trim()).is_some_and(config::Stacks::python)
     }
 
     /// The strategy that `--torch allocator` implies if none is chosen. As PyTorch's allocator, `passthrough` would make
@@ -104,6 +125,9 @@ impl JobOptions {
         let mut environment = self.variables()?;
         let library = find_library(self.library.as_deref())?;
         environment.extend(self.for_python(&library)?);
+        if std::env::var_os(NVTX).is_none_or(|other| other.is_empty()) {
+            environment.push((NVTX, library.clone().into()));
+        }
         let mut preloads = vec![library];
         if let Some((simulator, variables)) = self.simulator()? {
             preloads.extend(simulator.preloads());
@@ -115,7 +139,14 @@ impl JobOptions {
 
     /// The variables of `--torch` for a job under the library at `library`.
     pub fn for_python(&self, library: &Path) -> Result<Variables, Failure> {
-        self.torch.map_or(Ok(Vec::new()), |torch| torch.variables(library))
+        if let Some(torch) = self.torch {
+            return torch.variables(library);
+        }
+        // PyTorch's operators give up Python's lock, so the library cannot read their Python frames. PyTorch itself can.
+        if self.python_stacks() && std::env::var_os(table::TORCH.name).is_none() {
+            return Ok(Torch::Record.variables(library).unwrap_or_default());
+        }
+        Ok(Vec::new())
     }
 
     /// The variables for the options, without `--library`, `--sim`, and the hook of `--torch`.
@@ -140,6 +171,9 @@ impl JobOptions {
             self.check_limit(&limit.to_string_lossy())?;
             environment.push((LIMIT, limit.clone()));
         }
+        if let Some(stacks) = &self.stacks {
+            environment.push((STACKS, stacks.clone()));
+        }
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));
         }
@@ -149,38 +183,69 @@ impl JobOptions {
         Ok(environment)
     }
 
-    /// Refuses a limit that was most likely meant otherwise: a small number without a unit, or a device that is not
-    /// there. Whether the text is a limit at all is not checked here.
+    /// Refuses a limit that was most likely meant otherwise: none, or a small number without a unit. Whether the text is
+    /// a limit at all is not checked here.
     fn check_limit(&self, limit: &str) -> Result<(), Failure> {
+        if limit.trim().is_empty() {
+            return Err(Failure::refused(
+                "--limit \"\": give a limit, such as 8GiB or 50%, or leave the option out",
+            ));
+        }
         for part in limit.split(',') {
             let (device, amount) = part
                 .split_once('=')
                 .map_or((None, part), |(device, amount)| (Some(device), amount));
             let option = device.map_or("--limit".to_owned(), |device| format!("--limit {}=...", device.trim()));
             with_unit(&option, amount)?;
-            let number: Option<u32> = device.and_then(|device| device.trim().parse().ok());
-            if let (Some(number), Some(count)) = (number, self.device_count())
-                && number >= count
-            {
-                return Err(Failure::refused(match count {
-                    1 => format!("--limit {part}: there is no device {number}, only device 0"),
-                    _ => format!(
-                        "--limit {part}: there is no device {number}, only devices 0 to {}",
-                        count - 1
-                    ),
-                }));
-            }
         }
         Ok(())
     }
 
-    /// How many devices a job can see at most; `None` if that is not known here.
-    fn device_count(&self) -> Option<u32> {
-        if self.sim.is_some() {
-            return Some(self.sim_devices);
+    /// Refuses limits of devices that the job would not see, whether an option or the variable named them.
+    pub fn check_devices(&self, quota: &quota::Settings) -> Result<(), Failure> {
+        // The variables of a virtualisation layer may name devices that this job does not get.
+        if quota.from != LIMIT {
+            return Ok(());
         }
-        let devices = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?.count();
-        u32::try_from(devices).ok().filter(|&count| count > 0)
+        let devices = match self.sim {
+            Some(_) => Devices::simulated(Simulator::uuids(self.sim_devices)),
+            None => Devices::of_machine(),
+        };
+        let Some(problem) = devices.and_then(|devices| devices.problem(&quota.limits)) else {
+            return Ok(());
+        };
+        let given = match &self.limit {
+            Some(limit) => format!("--limit {}", limit.to_string_lossy()),
+            None => format!(
+                "{LIMIT}={}",
+                std::env::var_os(LIMIT).unwrap_or_default().to_string_lossy()
+            ),
+        };
+        Err(Failure::refused(format!("{given}: {problem}")))
+    }
+
+    /// One line that says where the journals will be; `None` if the user wants no such lines, or no journal.
+    pub fn recording(&self, config: &Config, command: &[OsString]) -> Option<String> {
+        if self.quiet || config.journal_max == 0 {
+            return None;
+        }
+        if let Some(folder) = &config.directory {
+            return Some(format!("recording to {}", folder.display()));
+        }
+        let mut line: Vec<u8> = Vec::new();
+        for argument in command {
+            line.extend_from_slice(argument.as_bytes());
+            line.push(0);
+        }
+        let folder = default_folder(&job_name_of(&line)).path;
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let others = parent.unwrap_or(Path::new(".")).join("vramshim-NAME");
+        let own = others.with_file_name(folder.file_name().unwrap_or_default());
+        Some(format!(
+            "recording to {} (programs of other names that it starts: {})",
+            own.display(),
+            others.display()
+        ))
     }
 
     /// The simulated GPU, if `--sim` asks for it, and the variables that make a job use it.

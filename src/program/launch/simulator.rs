@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use base::uuid::uuid_text;
 use config::table;
 
 use super::library::own_folder;
@@ -68,6 +69,12 @@ impl Simulator {
             .collect();
         found.sort();
         found
+    }
+
+    /// The UUIDs that the simulated GPU gives to devices (`sim_uuid` in src/simgpu/driver/config.c).
+    pub fn uuids(devices: u32) -> Vec<String> {
+        let uuid = |device: u32| uuid_text(std::array::from_fn(|i| (0x51 + 7 * i as u32 + 31 * device) as u8));
+        (0..devices).map(uuid).collect()
     }
 
     pub fn environment(&self, memory: u64, devices: u32) -> Result<Vec<(&'static str, OsString)>, Failure> {

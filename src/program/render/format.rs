@@ -7,10 +7,16 @@ use journal::reader::State;
 
 pub use base::units::size;
 
-/// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set.
+/// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set or the
+/// terminal is known to be dumb.
 pub fn styled() -> bool {
     let refused = std::env::var_os(table::NO_COLOR.name).is_some_and(|value| !value.is_empty());
-    io::stdout().is_terminal() && !refused
+    io::stdout().is_terminal() && !refused && !is_dumb()
+}
+
+/// Whether the terminal shows ASCII characters alone (`TERM=dumb`).
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// `text`, printed bold by escape sequences if `bold` is true.
@@ -111,13 +117,16 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Text from a file, with control characters replaced, and cut to `most` characters.
+/// Text from a file on one line: white space is a blank, other control characters and those that change the direction
+/// of writing are replaced, and the text is cut to `most` characters.
 pub fn printable(text: &str, most: usize) -> String {
-    let mut short: String = text
-        .chars()
-        .take(most)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let shown = |c: char| match c {
+        '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    let mut short: String = text.chars().take(most).map(shown).collect();
     if text.chars().nth(most).is_some() {
         short.push_str("...");
     }
@@ -161,5 +170,7 @@ mod tests {
     fn escape_sequences_do_not_reach_the_terminal() {
         assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
         assert_eq!(printable("abcdef", 3), "abc...");
+        assert_eq!(printable("python -c\nimport torch\r\n", 80), "python -c import torch  ");
+        assert_eq!(printable("a\u{202e}b\u{9b}31m", 80), "a\u{fffd}b\u{fffd}31m");
     }
 }

@@ -38,8 +38,11 @@ pub struct JobPage {
 
 impl JobPage {
     pub fn job(&self, out: &mut impl Write, job: &Job) -> io::Result<()> {
-        if let Some(verdict) = verdict(job) {
-            writeln!(out, "{}\n", strong(&verdict, self.bold))?;
+        if let Some(lines) = verdict(job) {
+            for (line, number) in lines.iter().zip(0..) {
+                writeln!(out, "{}", strong(line, self.bold && number == 0))?;
+            }
+            writeln!(out)?;
         }
         self.head(out, job)?;
         let empty = DeviceLedger::default();
@@ -342,7 +345,7 @@ fn software(header: &Header) -> Option<String> {
 
 fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<()> {
     classes(out, ledger)?;
-    let (free, at_peak) = (ledger.free(), ledger.at_peak);
+    let (free, at_peak) = (ledger.free(), ledger.at_peak());
     let of = match job.caches() {
         Some(framework) => {
             format!(", counting {framework}'s segments as used: what it wastes inside them is not seen here")

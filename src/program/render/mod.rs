@@ -2,8 +2,12 @@
 
 pub mod format;
 pub mod job_page;
+pub mod page;
+pub mod plot;
 pub mod progress;
+pub mod rank;
 pub mod reconciliation;
+pub mod stacks;
 pub mod table;
 pub mod tensors;
 pub mod variables;

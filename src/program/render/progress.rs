@@ -1,6 +1,9 @@
 //! The progress bars for what takes a while.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 /// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
@@ -14,6 +17,28 @@ pub fn reading(total: u64, name: &str) -> ProgressBar {
     }
     bar.set_message(name.to_owned());
     bar
+}
+
+/// Smaller files are read before a progress display would be seen.
+const LONG_FILE_BYTES: u64 = 8 << 20;
+
+/// Shows that a long file is being read, until the returned bar is dropped.
+pub fn reading_long(path: &Path) -> Option<ProgressBar> {
+    let length = std::fs::metadata(path).ok()?.len();
+    (length >= LONG_FILE_BYTES).then(|| {
+        // Hidden unless standard error is a terminal.
+        let spinner = ProgressBar::new_spinner()
+            .with_finish(ProgressFinish::AndClear)
+            .with_message(format!("reading {}", path.display()));
+        spinner.enable_steady_tick(Duration::from_millis(100));
+        spinner
+    })
+}
+
+/// A progress bar for an export of journals with these sizes, which are read at least once. `None` if that is quick.
+pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<ProgressBar> {
+    let bytes: u64 = journals.map(|journal| journal.len()).sum();
+    (bytes >= WORTH_A_BAR_BYTES).then(|| reading(bytes, "journals"))
 }
 
 /// A progress bar on standard error for questions to the driver. Its length is set when it is known.

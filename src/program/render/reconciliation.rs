@@ -26,7 +26,7 @@ pub fn process_rows(
     let rounded = minus(balance.allocated, balance.requested);
     let pools = minus(balance.reserved, balance.allocated).saturating_sub_unsigned(balance.free_inside);
     let basis = match context.map(|context| context.basis) {
-        Some(Basis::Nvml) => "nvml, when the device was first used",
+        Some(Basis::Nvml) => "nvml, when it was first asked",
         Some(Basis::Device) => "the driver, when no other process was there",
         Some(Basis::Alike) => "another process's context",
         None => "",

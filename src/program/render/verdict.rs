@@ -1,86 +1,213 @@
-//! The first line about a job: how it ended for want of memory, or how far from its limit it stayed.
+//! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
+use journal::format::{ProcessBytes, Teller};
 use journal::reader::State;
+use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
-use crate::analysis::names::api_name;
-use crate::analysis::out_of_memory::OutOfMemory;
-use crate::render::format::{count, duration, size, times};
+use crate::analysis::names::{api_name, result_name};
+use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
+use crate::render::format::{count, duration, ended_in_words, printable, size, times};
 
-/// `None` if the job used no device.
-pub fn verdict(job: &Job) -> Option<String> {
-    let verdict = match job.ledger.out_of_memory.last() {
-        Some(last) => failed(job, last),
-        None => distance(job)?,
+/// What happened, in a line, and the verdict in a sentence or two. `None` if the job used no device.
+pub fn verdict(job: &Job) -> Option<Vec<String>> {
+    let finding = job.finding();
+    let mut lines = match &finding.failure {
+        Some(failure) => vec![what_failed(job, failure), explanation(job, failure)],
+        None => vec![distance(finding.distance.as_ref()?)],
     };
-    Some(match job.lost {
-        0 => verdict,
-        lost => format!(
-            "Not certain, because {} events were lost. In what is left: {verdict}",
-            count(lost)
-        ),
-    })
+    if finding.uncertain {
+        lines[0] = format!(
+            "Not certain, because {} events were lost. In what is left: {}",
+            count(job.lost),
+            lines[0]
+        );
+    }
+    if finding.failure.is_none() && job.state == State::Killed {
+        lines.insert(
+            0,
+            "Killed, but not for lack of device memory: the process ended without exit, by a signal that is not known"
+                .to_owned(),
+        );
+    }
+    Some(lines)
 }
 
-/// The last request that failed for lack of memory, and what the job did after it.
-fn failed(job: &Job, last: &OutOfMemory) -> String {
-    let all = &job.ledger.out_of_memory;
-    let tries = match last.tries {
+/// Why the request failed, with the bytes that would help.
+fn explanation(job: &Job, failure: &Failure) -> String {
+    let mut text = format!("Verdict: {}", failure.shortage.explanation());
+    let verdict = failure.shortage.verdict();
+    if let (Verdict::Growth, Some(growth)) = (verdict, failure.scene.growth) {
+        text += &format!(
+            ". They came from {} to {}",
+            duration(growth.from_ns),
+            duration(growth.to_ns)
+        );
+    }
+    if let (Verdict::LiveSet | Verdict::Unusable | Verdict::Growth, Some(framework)) = (verdict, job.caches())
+        && !failure.knows_cache
+    {
+        text += &format!(
+            ". {framework}'s segments count as live: what its cache wastes inside them is not seen, unless the job runs \
+             with --torch record"
+        );
+    }
+    text
+}
+
+/// The request, and what the job did after it.
+fn what_failed(job: &Job, failure: &Failure) -> String {
+    let scene = failure.scene;
+    let tries = match failure.request.map_or(1, |request| request.tries) {
         1 => String::new(),
         tries => format!(" (asked {}, counted once)", times(tries)),
     };
-    let why = match last.by_limit {
-        true => ", refused by the limit",
-        false => "",
+    let why = match (failure.request, scene.by_limit) {
+        (None, _) => format!(", {}", result_name(scene.result)),
+        (_, true) => ", refused by the limit".to_owned(),
+        (_, false) => String::new(),
+    };
+    let place = match scene.of_host {
+        true => "of the host's memory".to_owned(),
+        false => format!("on device {}", scene.device),
+    };
+    let of = match scene.requested {
+        0 => String::new(),
+        bytes => format!(" of {}", size(bytes)),
     };
     let request = format!(
-        "{} of {} on device {}{why}{tries} at {}",
-        api_name(last.api),
-        size(last.requested),
-        last.device,
-        duration(last.time_ns)
+        "{}{of} {place}{why}{tries} at {}",
+        api_name(scene.api),
+        duration(scene.time_ns)
     );
-    let held = format!("; the process held {} there", size(last.held));
-    match (last.went_on, job.state) {
-        (0, State::Running) => format!("Out of memory: {request}; no allocation since{held}"),
-        (0, _) => format!("Out of memory: {request}; the job allocated nothing after it{held}"),
+    let held = match failure.request {
+        Some(request) => format!("; the process held {} there", size(request.held)),
+        None => String::new(),
+    };
+    let out = match failure.request {
+        Some(_) if !scene.of_host => "Out of memory",
+        _ => "Failed",
+    };
+    match (scene.went_on, job.state) {
+        (0, State::Running) => format!("{out}: {request}; no allocation since{held}"),
+        (0, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
         (went_on, _) => {
-            let number = match all.count {
-                1 => "once".to_owned(),
+            let number = match job.ledger.out_of_memory.count {
+                0 | 1 => "once".to_owned(),
                 several => times(several),
             };
             let allocations = match went_on {
                 1 => "1 allocation".to_owned(),
                 several => format!("{} allocations", count(several)),
             };
-            format!(
-                "Out of memory {number}, and the job went on: the last was {request}, then {allocations} followed{held}"
-            )
+            format!("{out} {number}, and the job went on: the last was {request}, then {allocations} followed{held}")
         }
     }
 }
 
 /// How far the fullest device stayed from its limit or its size.
-fn distance(job: &Job) -> Option<String> {
-    let devices = job.devices().into_iter().filter_map(|(ordinal, entry, ledger)| {
-        let (entry, peak) = (entry?, ledger?.all.reserved.peak);
-        let (room, what) = match entry.limit {
-            Some(limit) if limit < entry.total_memory => (limit, "its limit"),
-            _ => (entry.total_memory, "the device's memory"),
-        };
-        (room > 0).then_some((peak as f64 / room as f64, ordinal, peak, room, what))
-    });
-    let (_, ordinal, peak, room, what) = devices.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    Some(match room.checked_sub(peak) {
+fn distance(distance: &Distance) -> String {
+    let &Distance {
+        device,
+        peak,
+        room,
+        is_limit,
+    } = distance;
+    let what = if is_limit { "its limit" } else { "the device's memory" };
+    match room.checked_sub(peak) {
         Some(left) => format!(
-            "No request failed for lack of memory: at most {} of device {ordinal} reserved, {} below {what}",
+            "No request failed for lack of memory: at most {} of device {device} reserved, {} below {what}",
             size(peak),
             size(left)
         ),
         None => format!(
-            "No request failed for lack of memory: at most {} reserved on device {ordinal}, more than {what} ({})",
+            "No request failed for lack of memory: at most {} reserved on device {device}, more than {what} ({})",
             size(peak),
             size(room)
         ),
-    })
+    }
+}
+
+/// A process on a device, as `why` names it.
+pub fn process_name(process: &ProcessBytes) -> String {
+    match process.name.text().as_str() {
+        "" => process.pid.to_string(),
+        name => format!("{} {}", process.pid, printable(name, 16)),
+    }
+}
+
+pub fn as_json(job: &Job) -> Value {
+    let finding = job.finding();
+    let Finding {
+        verdict,
+        fatal,
+        uncertain,
+        ..
+    } = finding;
+    let sentences = self::verdict(job);
+    let mut page = json!({
+        "verdict": verdict.name(),
+        "text": sentences.as_ref().map(|lines| lines.join("\n")),
+        "fatal": fatal,
+        "uncertain": uncertain,
+        "ended": ended_in_words(job.state).trim_end_matches(','),
+        "distance": finding.distance.map(|distance| json!({
+            "device": distance.device,
+            "peak_reserved": distance.peak,
+            "room": distance.room,
+            "is_limit": distance.is_limit,
+        })),
+    });
+    let Some(failure) = &finding.failure else { return page };
+    let (scene, shortage) = (failure.scene, &failure.shortage);
+    page["failure"] = json!({
+        "api": api_name(scene.api),
+        "device": scene.device,
+        "requested": scene.requested,
+        "code": scene.result,
+        "result": result_name(scene.result),
+        "refused_by_limit": scene.by_limit,
+        "of_host": scene.of_host,
+        "time_ns": scene.time_ns,
+        "tries": failure.request.map_or(1, |request| request.tries),
+        "allocations_after": scene.went_on,
+        "largest_cached_block": shortage.largest_cached,
+    });
+    page["ledger"] = json!(shortage.parts.map(|parts| json!({
+        "total": parts.total,
+        "live": parts.live,
+        "cached": parts.cached,
+        "context": parts.context,
+        "others": parts.others,
+        "unknown": parts.unknown,
+        "free": parts.free,
+    })));
+    page["limit"] = json!(shortage.allowance.map(|allowance| json!({
+        "limit": allowance.limit,
+        "used": allowance.used,
+        "own": allowance.own,
+        "group": allowance.group,
+    })));
+    page["growth"] = json!(scene.growth.map(|growth| json!({
+        "bytes": growth.bytes,
+        "from_ns": growth.from_ns,
+        "to_ns": growth.to_ns,
+    })));
+    let processes: Vec<Value> = scene
+        .processes
+        .iter()
+        .map(|process| {
+            json!({
+                "pid": process.pid,
+                "bytes": process.bytes,
+                "name": process.name.text(),
+                "known_from": match process.told_by {
+                    Teller::Nvml => "nvml",
+                    Teller::Account => "account",
+                },
+            })
+        })
+        .collect();
+    page["processes"] = json!(processes);
+    page
 }

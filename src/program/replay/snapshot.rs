@@ -1,73 +1,15 @@
-//! Reads the history of one device from PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of
-//! plain values). Memory that was allocated before the recording began counts as allocated at its start.
+//! Collects the history of one device from PyTorch's memory snapshot. Memory that was allocated before the recording
+//! began counts as allocated at its start.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use deser::Deserialize;
-use deser_pickle::DeserializerConfig;
-
 use super::gathering::{Gathering, Source, Way, choose_device};
+use crate::import::snapshot::{Action, Event, WANTED, read};
 
-/// The most values that may be read through references. PyTorch writes equal call stacks once and then refers to them,
-/// and the reader reads the stack again at every reference. A million events with stacks of a hundred frames take a
-/// fifth of this number.
-const MOST_REPEATED: usize = 1 << 32;
-
-const WANTED: &str = "give what torch.cuda.memory._dump_snapshot wrote";
-
-#[derive(Deserialize)]
-struct Snapshot {
-    device_traces: Vec<Vec<Event>>,
-    #[deser(default)]
-    segments: Vec<Segment>,
-    #[deser(default)]
-    allocator_settings: Settings,
-}
-
-/// One event of a device. The action decides which other fields are present.
-#[derive(Default, Deserialize)]
-#[deser(default)]
-struct Event {
-    action: String,
-    addr: Option<u64>,
-    size: Option<u64>,
-    stream: Option<u64>,
-    time_us: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[deser(default)]
-struct Segment {
-    device: Option<i16>,
-    stream: Option<u64>,
-    blocks: Vec<Block>,
-}
-
-#[derive(Default, Deserialize)]
-#[deser(default)]
-struct Block {
-    address: Option<u64>,
-    state: String,
-    size: Option<u64>,
-    /// The requested bytes; `size` is rounded.
-    requested_size: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[deser(default)]
-struct Settings {
-    expandable_segments: bool,
-}
-
-/// Reads the history of `device`, or of the device with the most events.
+/// Collects the history of `device`, or of the device with the most events.
 pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<Source, String> {
-    let bytes = std::fs::read(path).map_err(|problem| format!("cannot be read: {problem}"))?;
-    let reader = DeserializerConfig::builder().max_shared_events(MOST_REPEATED).build();
-    let page: Snapshot = reader
-        .from_slice(&bytes)
-        .map_err(|problem| format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))?;
-    drop(bytes);
+    let (page, _) = read(path)?;
     let recorded = (0..).zip(&page.device_traces).filter(|(_, events)| !events.is_empty());
     let recorded: BTreeMap<i16, &Vec<Event>> = recorded.collect();
     if recorded.is_empty() {
@@ -86,9 +28,9 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
     let mut seen = HashSet::new();
     for event in events {
         let Some(address) = event.addr else { continue };
-        match event.action.as_str() {
-            "alloc" => drop(seen.insert(address)),
-            "free_completed" if seen.insert(address) => {
+        match event.action {
+            Action::Alloc => drop(seen.insert(address)),
+            Action::FreeCompleted if seen.insert(address) => {
                 before.insert(address, (event.size.unwrap_or(0), event.stream));
             }
             _ => {}
@@ -112,19 +54,19 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         if let Some(us) = event.time_us {
             gathering.at(us.saturating_mul(1000));
         }
-        if event.action == "oom" {
+        if event.action == Action::OutOfMemory {
             gathering.fail(event.size.unwrap_or(0), Way::Tensor(event.stream));
         }
         let Some(address) = event.addr else { continue };
-        match event.action.as_str() {
-            "alloc" => {
+        match event.action {
+            Action::Alloc => {
                 let missing = || format!("event {index} of device {device} allocates no size: {WANTED}");
                 let way = Way::Tensor(event.stream);
                 gathering.allocate(address, event.size.ok_or_else(missing)?, way);
             }
             // PyTorch completes a free when no stream uses the memory any more. Before that no allocator could reuse
             // it.
-            "free_completed" => gathering.free_used_alone(address),
+            Action::FreeCompleted => gathering.free_used_alone(address),
             _ => {}
         }
     }

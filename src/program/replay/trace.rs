@@ -2,18 +2,16 @@
 //! memory snapshot. This file reads journals; `rmm_log` and `snapshot` read the other two.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
 use base::units::size;
-use flate2::read::MultiGzDecoder;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
 use super::gathering::{Action, Gathering, LastUse, Request, Source, Way, choose_device};
 use super::{rmm_log, snapshot};
+use crate::import::kind::{self, Kind};
 
 #[derive(Debug)]
 pub struct Trace {
@@ -40,8 +38,7 @@ pub struct TraceError {
 }
 
 impl Trace {
-    /// Reads a trace. The file's name decides the format: a journal (`.vraj`), a snapshot (`.pickle`, `.pkl`), or else
-    /// RMM's log. Of a journal or snapshot, takes the requests of `device`; without it, of the device that was used
+    /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a journal or snapshot, takes the requests of `device`; without it, of the device that was used
     /// most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
@@ -54,23 +51,34 @@ impl Trace {
         if path.is_dir() {
             return Err(fail("is a folder: give one file of it".to_owned()));
         }
-        let source = if name.ends_with(&format!(".{EXTENSION}")) {
-            let (source, memory) = journal(path, device, &mut gathering).map_err(fail)?;
-            device_memory = memory;
-            source
+        let kind = kind::of(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+        // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
+        let kind = if name.ends_with(&format!(".{EXTENSION}")) {
+            Kind::Journal
         } else if name.ends_with(".pickle") || name.ends_with(".pkl") {
-            snapshot::gather(path, device, &mut gathering).map_err(fail)?
+            Kind::Snapshot
         } else {
-            if device.is_some() {
-                return Err(fail("is a log, which names no devices: leave --device out".to_owned()));
+            kind
+        };
+        let source = match kind {
+            Kind::Journal => {
+                let (source, memory) = journal(path, device, &mut gathering).map_err(fail)?;
+                device_memory = memory;
+                source
             }
-            let file = File::open(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
-            let source: Box<dyn Read> = match name.ends_with(".gz") {
-                true => Box::new(MultiGzDecoder::new(file)),
-                false => Box::new(file),
-            };
-            rmm_log::gather(source, &mut gathering).map_err(fail)?;
-            Source::Log
+            Kind::Snapshot => snapshot::gather(path, device, &mut gathering).map_err(fail)?,
+            Kind::Other(what) => {
+                return Err(fail(format!(
+                    "looks like {what}: give a journal, a memory snapshot of PyTorch or RMM's log"
+                )));
+            }
+            Kind::Log | Kind::GzippedLog | Kind::Empty => {
+                if device.is_some() {
+                    return Err(fail("is a log, which names no devices: leave --device out".to_owned()));
+                }
+                rmm_log::gather(path, kind == Kind::GzippedLog, &mut gathering).map_err(fail)?;
+                Source::Log
+            }
         };
         let duration_ns = gathering.end();
         if gathering.requests.is_empty() {
@@ -107,31 +115,30 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         let of_file = format!("{}: ", path.display());
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
-    let mut devices: BTreeMap<i16, Vec<Record>> = BTreeMap::new();
+    // By device, the requested bytes of linear memory, and the number of records.
+    let mut devices: BTreeMap<i16, (u128, usize)> = BTreeMap::new();
     let mut memory = BTreeMap::new();
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
+    // The journal is read twice, so that not all of its records are in memory at once.
     for record in journal.records() {
         let record = record.map_err(|problem| problem.to_string())?;
-        let linear = match record.event {
-            Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class == Class::Linear.into(),
-            Event::AllocFailed { class, .. } => class == Class::Linear.into(),
-            _ => false,
-        };
-        if let Event::Alloc(allocation) = record.event
-            && !linear
-        {
-            *others.entry(allocation.class.number()).or_default() += 1;
-        }
-        if linear {
-            devices.entry(record.device).or_default().push(record);
+        if is_linear(&record) {
+            let (asked, records) = devices.entry(record.device).or_default();
+            *records += 1;
+            if let Event::Alloc(allocation) = record.event {
+                *asked += u128::from(allocation.requested);
+            }
             continue;
         }
-        if let Event::Measured {
-            mem_info: Some(told), ..
-        } = record.event
-        {
-            memory.insert(record.device, told.total);
+        match record.event {
+            Event::Alloc(allocation) => *others.entry(allocation.class.number()).or_default() += 1,
+            Event::Measured {
+                mem_info: Some(told), ..
+            } => {
+                memory.insert(record.device, told.total);
+            }
+            _ => {}
         }
     }
     for (class, whose) in [
@@ -146,17 +153,10 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             ));
         }
     }
-    let asked = |records: &Vec<Record>| -> u128 {
-        let requested = records.iter().map(|record| match record.event {
-            Event::Alloc(allocation) => u128::from(allocation.requested),
-            _ => 0,
-        });
-        requested.sum()
-    };
     let mut device_memory = None;
-    let mut records = Vec::new();
+    let mut played = None;
     if !devices.is_empty() {
-        let chosen = choose_device("journal", &devices, device, asked, gathering)?;
+        let chosen = choose_device("journal", &devices, device, |&(asked, _)| asked, gathering)?;
         let known = journal
             .header()
             .devices
@@ -171,7 +171,8 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
                 size(limit.unwrap_or(0))
             ));
         }
-        records = devices.remove(&chosen).unwrap_or_default();
+        played = Some(chosen);
+        gathering.requests.reserve_exact(devices[&chosen].1);
     }
     if journal.lost() > 0 {
         let lost = journal.lost();
@@ -179,7 +180,11 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    for record in records {
+    for record in journal.records() {
+        let record = record.map_err(|problem| problem.to_string())?;
+        if Some(record.device) != played || !is_linear(&record) {
+            continue;
+        }
         gathering.at(record.time_ns);
         match record.event {
             Event::Alloc(block) => gathering.allocate(block.address, block.requested, way(&record, block.stream)),
@@ -214,6 +219,15 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     Ok((source, device_memory))
 }
 
+/// Whether a record is of a request for linear memory, which strategies serve, or of its free.
+fn is_linear(record: &Record) -> bool {
+    match record.event {
+        Event::Alloc(allocation) | Event::Free { allocation, .. } => allocation.class == Class::Linear.into(),
+        Event::AllocFailed { class, .. } => class == Class::Linear.into(),
+        _ => false,
+    }
+}
+
 /// The number of a stream in a journal; 0 stands for none, and 255 for several streams.
 fn stream(number: u8) -> Option<u64> {
     Some(u64::from(number)).filter(|number| (1..255).contains(number))
@@ -222,7 +236,7 @@ fn stream(number: u8) -> Option<u64> {
 /// How the job asked for the memory of a record.
 fn way(record: &Record, number: u8) -> Way {
     match record.api.known() {
-        Some(Api::vramshim_torch_alloc) => Way::Tensor(stream(number)),
+        Some(Api::vramshim_torch_alloc | Api::torch_alloc | Api::rmm_allocate) => Way::Tensor(stream(number)),
         _ => Way::Driver,
     }
 }

@@ -157,7 +157,7 @@ fn segments_are_reserved_and_what_is_free_in_them_is_known() {
     );
     assert_eq!(device.free().fragmentation(), 1.0 - 4096.0 / 5120.0);
     assert_eq!(
-        device.at_peak,
+        device.at_peak(),
         Free {
             bytes: 4096,
             largest: 4096
@@ -364,6 +364,7 @@ fn what_cannot_be_is_counted_and_survived() {
         segment: 1,
         unknown_kind: 1,
         unknown_class: 1,
+        unknown_device: 0,
     };
     assert_eq!(ledger.anomalies, expected);
     assert_eq!(ledger.devices[&0].all.requested.current, 8192);

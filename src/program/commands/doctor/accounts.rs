@@ -4,7 +4,8 @@ use std::path::Path;
 
 use base::uuid::{parse_uuid, uuid_text};
 use config::Config;
-use quota::file::{EXTENSION, Holder, SharedAccount};
+use quota::file::{EXTENSION, SharedAccount};
+use quota::seats::Holder;
 use quota::{Scope, Settings};
 
 use super::folder::try_nearest;

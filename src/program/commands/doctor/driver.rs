@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
+use base::process::job_name_of;
 use policy::Strategy;
 
 use super::ask::{Answer, ask};
@@ -19,6 +20,8 @@ use crate::analysis::names;
 use crate::render::format::{self, duration};
 
 const CHECK: &str = "driver";
+/// How many other processes on a device are named.
+const NAMED: usize = 3;
 
 /// Asks the driver through the preloaded layers of the job. If the driver fails, asks it without layers, to find the
 /// cause.
@@ -159,7 +162,7 @@ fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
             .note(
                 "layer",
                 "another library answers for the driver's functions",
-                "The library calls it as the next layer; its limits hold.",
+                "The library calls it as the next layer. The lines vmm say whether it counts mapped memory.",
             )
             .at(answers);
     }
@@ -289,7 +292,8 @@ fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]
         .note(
             "layer",
             format!("libcuda.so.1 is {sure} not NVIDIA's own: {}", against.join(", ")),
-            "A layer stands in place of the driver. The library calls it as the next layer; its limits hold.",
+            "A layer stands in place of the driver. The library calls it as the next layer. The lines vmm say whether it \
+             counts mapped memory.",
         )
         .at(real.display().to_string());
 }
@@ -305,6 +309,7 @@ fn describe_device(findings: &mut Findings, device: &Device) {
         about += &format!(", {} free", format::size(free));
     }
     findings.ok("device", about).at(device.uuid.clone().unwrap_or_default());
+    occupied(findings, device);
     match device.compute_mode {
         0 => {}
         2 => {
@@ -339,6 +344,46 @@ fn describe_device(findings: &mut Findings, device: &Device) {
             },
         );
     }
+}
+
+/// Says who else holds memory of the device.
+fn occupied(findings: &mut Findings, device: &Device) {
+    let own = device.context_bytes.unwrap_or(0);
+    let used = device.free_memory.map(|free| device.total_memory.saturating_sub(free));
+    let others = used.map_or(0, |used| used.saturating_sub(own));
+    let told: u64 = device.others.iter().map(|held| held.bytes).sum();
+    if device.others.is_empty() && (device.context_bytes.is_none() || others <= device.total_memory / 50) {
+        return;
+    }
+    let mut holders: Vec<_> = device.others.iter().collect();
+    holders.sort_by_key(|held| std::cmp::Reverse(held.bytes));
+    let name = |pid: u32| match std::fs::read(format!("/proc/{pid}/cmdline")) {
+        Ok(line) if !line.is_empty() => format!("{pid} {}", format::printable(&job_name_of(&line), 40)),
+        _ => pid.to_string(),
+    };
+    let mut words: Vec<String> = holders
+        .iter()
+        .take(NAMED)
+        .map(|held| format!("process {} has {}", name(held.process), format::size(held.bytes)))
+        .collect();
+    if holders.len() > NAMED {
+        words.push(format!("{} processes have the rest", holders.len() - NAMED));
+    }
+    if told < others && others - told > device.total_memory / 50 {
+        words.push(format!("NVML does not say who has {}", format::size(others - told)));
+    }
+    let text = format!(
+        "device {}: others hold {} of {}: {}",
+        device.ordinal,
+        format::size(others.max(told)),
+        format::size(device.total_memory),
+        words.join(", ")
+    );
+    let advice = "A job gets only the rest. vramshim reconcile shows who has which bytes.";
+    match others.max(told) >= device.total_memory / 2 {
+        true => findings.warning("device", text, advice),
+        false => findings.note("device", text, advice),
+    };
 }
 
 /// Checks whether `auto_growth` can grow by granules on this device.
@@ -382,7 +427,16 @@ fn granules(findings: &mut Findings, device: &Device, strategy: Strategy) {
     }
     if device.vmm && needs_memory_of_cu_mem_alloc(device.dma_buf) {
         let found = format!("device {ordinal}: {PEER_MEMORY_WITHOUT_DMA_BUF}");
-        findings.add("vmm", severity, found, advice);
+        findings.add("vmm", severity, found, advice.as_str());
+    }
+    if device.granularity.is_some() && !device.granule_counted {
+        let found = format!("device {ordinal}: free memory does not fall when memory is created for mapping");
+        findings.add(
+            "vmm",
+            severity,
+            found,
+            format!("A limit of the layer would not hold for mapped memory. {advice}"),
+        );
     }
     if device.granularity.is_some() && !device.mapped_twice {
         let found = format!("device {ordinal} maps no memory twice");

@@ -82,6 +82,8 @@ pub struct Device {
     pub free_memory: Option<u64>,
     /// The size of a context according to NVML; `None` if NVML does not list this process.
     pub context_bytes: Option<u64>,
+    /// What other processes hold, according to NVML.
+    pub others: Vec<Holding>,
     /// `CU_COMPUTEMODE_*`
     pub compute_mode: i32,
     /// Whether the device reports virtual memory management, sharing by file descriptor, and memory pools.
@@ -93,6 +95,8 @@ pub struct Device {
     pub granularity: Option<u64>,
     /// Whether a mapped granule can be mapped at a second address.
     pub mapped_twice: bool,
+    /// Whether free memory falls when memory is created for mapping.
+    pub granule_counted: bool,
     /// Function and result, if a context (`context_error`) or a granule (`granule_error`) could not be made.
     pub context_error: Option<(String, i32)>,
     pub granule_error: Option<(String, i32)>,
@@ -229,12 +233,17 @@ fn probe_device(library: &Library, nvml: Option<&Nvml>, known: &mut Driver, step
         let us = std::process::id();
         let holdings = nvml.holdings(uuid);
         device.context_bytes = holdings.iter().find(|held| held.process == us).map(|held| held.bytes);
+        device.others = holdings.into_iter().filter(|held| held.process != us).collect();
     }
     if device.vmm {
         step(known, "cuMemCreate");
         let Some(device) = known.devices.last_mut() else { return };
         match map_granule(library, ordinal) {
-            Ok((granularity, twice)) => (device.granularity, device.mapped_twice) = (Some(granularity), twice),
+            Ok(granule) => {
+                device.granularity = Some(granule.size);
+                device.mapped_twice = granule.twice;
+                device.granule_counted = granule.counted;
+            }
             Err((function, result)) => device.granule_error = Some((function.into(), result)),
         }
     }
@@ -267,9 +276,24 @@ struct Access {
     rights: c_int,
 }
 
-/// Creates and maps a granule as `auto_growth` does, and frees it. Returns the size of the granule, and whether it
-/// could be mapped at a second address.
-fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'static str, i32)> {
+/// A granule that was made and mapped.
+struct Granule {
+    size: u64,
+    /// Whether it could be mapped at a second address.
+    twice: bool,
+    /// Whether free memory fell by it.
+    counted: bool,
+}
+
+/// Free bytes of the current context's device.
+fn free_memory(library: &Library) -> usize {
+    let (mut free, mut total) = (0usize, 0usize);
+    call!(library, cuMemGetInfo_v2(&mut free => *mut usize, &mut total => *mut usize));
+    free
+}
+
+/// Creates and maps a granule as `auto_growth` does, and frees it.
+fn map_granule(library: &Library, ordinal: c_int) -> Result<Granule, (&'static str, i32)> {
     let checked = |name: &'static str, result: i32| if result == 0 { Ok(()) } else { Err((name, result)) };
     let location = Location { kind: 1, id: ordinal };
     let properties = Properties {
@@ -287,6 +311,7 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'stat
         &mut address => *mut u64, 2 * size => usize, 0 => usize, 0 => u64, 0 => u64
     ));
     checked("cuMemAddressReserve", result)?;
+    let before = free_memory(library);
     let result = call!(library, cuMemCreate(
         &mut handle => *mut u64, size => usize, &properties => *const Properties, 0 => u64
     ));
@@ -303,6 +328,7 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'stat
         allowed
     };
     let mut done = checked("cuMemCreate", result);
+    let counted = free_memory(library) + size / 2 <= before;
     let mut twice = false;
     if done.is_ok() {
         done = map(address);
@@ -317,7 +343,11 @@ fn map_granule(library: &Library, ordinal: c_int) -> Result<(u64, bool), (&'stat
         call!(library, cuMemRelease(handle => u64));
     }
     call!(library, cuMemAddressFree(address => u64, 2 * size => usize));
-    done.map(|()| (size as u64, twice))
+    done.map(|()| Granule {
+        size: size as u64,
+        twice,
+        counted,
+    })
 }
 
 /// The time between two readings of `watch_memory`.

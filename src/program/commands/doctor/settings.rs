@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use config::{Config, ConfigError, VARIABLES, table};
+use config::{Config, ConfigError, table, unknown_variables};
 use policy::Strategy;
 
 use super::environment::Environment;
@@ -245,21 +245,16 @@ impl Job<'_> {
     }
 }
 
-/// Notes variables that begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
+/// Warns of variables that begin with `VRAMSHIM_` but are none of ours, most likely because of a typing error.
 pub fn check_names(findings: &mut Findings, names: impl Iterator<Item = OsString>) {
-    let unknown = names
-        .filter_map(|name| name.into_string().ok())
-        .filter(|name| name.starts_with("VRAMSHIM_") && VARIABLES.iter().all(|variable| variable.name != *name));
-    let mut unknown: Vec<String> = unknown.collect();
-    unknown.sort_unstable();
-    for name in unknown {
+    for unknown in unknown_variables(names) {
         findings
-            .note(
+            .warning(
                 CHECK,
-                format!("{name} is set, but neither the library nor this program has a variable of that name"),
-                "`vramshim variables` lists the variables.",
+                unknown.to_string(),
+                "Correct or unset it: vramshim run refuses to start the job.",
             )
-            .at(name.as_str());
+            .at(unknown.name.as_str());
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use base::cuda::HOST_DEVICE;
-use journal::reader::{Header, State};
+use journal::reader::{Header, Stacks, State};
 use serde_json::{Value, json};
 
 use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Totals};
@@ -12,12 +12,20 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
+use crate::analysis::stacks::Uses;
 use crate::analysis::tensors::Tensors;
 use crate::render::format;
 use crate::render::reconciliation::{differences_json, process_json};
+use crate::render::stacks;
 use crate::render::tensors;
+use crate::render::verdict;
 
-pub fn write(out: &mut impl Write, jobs: &[Job], recorded: impl Fn(&Job) -> Option<Tensors>) -> io::Result<()> {
+pub fn write(
+    out: &mut impl Write,
+    jobs: &[Job],
+    recorded: impl Fn(&Job) -> Option<Tensors>,
+    stacked: impl Fn(&Job) -> Option<(Uses, Option<Stacks>)>,
+) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
     for (place, job) in jobs.iter().enumerate() {
@@ -25,6 +33,9 @@ pub fn write(out: &mut impl Write, jobs: &[Job], recorded: impl Fn(&Job) -> Opti
         let mut description = describe(job);
         if let Some(tensors) = recorded(job) {
             description["tensors"] = tensors::as_json(&tensors);
+        }
+        if let Some((uses, stacks)) = stacked(job) {
+            description["stacks"] = stacks::as_json(&uses, stacks.as_ref());
         }
         serde_json::to_writer(&mut *out, &description)?;
     }
@@ -73,6 +84,7 @@ fn describe(job: &Job) -> Value {
             "segment": ledger.anomalies.segment,
             "unknown_kind": ledger.anomalies.unknown_kind,
             "unknown_class": ledger.anomalies.unknown_class,
+            "unknown_device": ledger.anomalies.unknown_device,
         },
         "devices": devices(job),
         "host_memory": host(job.host_memory()),
@@ -80,6 +92,7 @@ fn describe(job: &Job) -> Value {
         "sizes": sizes(ledger),
         "failed": failed(ledger),
         "out_of_memory": out_of_memory(ledger),
+        "why": verdict::as_json(job),
         "requests_are_segments_of": job.caches(),
         "live": ledger.live().iter().map(|live| describe_live(live, job.duration_ns)).collect::<Value>(),
     });
@@ -126,7 +139,7 @@ fn devices(job: &Job) -> Value {
                 "fragmentation": free.fragmentation(),
                 "free_inside": free.bytes,
                 "largest_free_block": free.largest,
-                "at_peak_reserved": at_peak(ledger.at_peak),
+                "at_peak_reserved": at_peak(ledger.at_peak()),
                 "count": ledger.all.count,
                 "live_count": ledger.all.live,
                 "failures": ledger.failures,

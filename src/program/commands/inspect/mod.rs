@@ -2,19 +2,24 @@
 
 mod json;
 mod text;
+mod views;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use journal::reader::Stacks;
 
 use crate::analysis::job::Job;
+use crate::analysis::stacks::{self, Uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
 use crate::render::format;
 use crate::render::job_page::JobPage;
+use crate::render::stacks as stacks_page;
 use crate::render::tensors as tensors_page;
+use views::Views;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +27,11 @@ Examples:
   vramshim inspect vramshim-myjob --all            # each of them in full
   vramshim inspect run/node1-4711-98765.vraj --top 20
   vramshim inspect vramshim-myjob --json | jq '.jobs[].devices[].utilisation'
+  vramshim inspect vramshim-myjob --timeline       # drawn in the terminal
+  vramshim inspect vramshim-myjob --top stack      # what held the most at the peak
+  vramshim inspect vramshim-myjob --at oom --top api
+  vramshim inspect vramshim-myjob --between mark:warm..end --growth
+  vramshim inspect before --diff after --fail-above 5%   # for CI
 
 Terms, in bytes:
   requested     what the job asked for and still holds
@@ -34,7 +44,8 @@ Terms, in bytes:
 
 Sizes are shown with binary units (1 KiB = 1024 bytes); --json gives bytes. Works on a running job, too.
 
-Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage.";
+Exit codes: 0 done, 1 if a journal cannot be read (the others are shown), 2 wrong usage, 3 if --fail-above was
+exceeded.";
 
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -47,23 +58,33 @@ pub struct Inspect {
     #[arg(long)]
     json: bool,
 
-    /// Number of entries to show of each list
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    top: usize,
-
     /// Show every process in full; by default several processes are shown as a table
     #[arg(long)]
     all: bool,
+
+    #[command(flatten)]
+    views: Views,
 }
 
 impl Inspect {
     pub fn show(self) -> Result<(), Failure> {
+        if self.views.any() {
+            return self.views.show(&self.paths, self.json, self.all);
+        }
         let mut problems = Vec::new();
         let mut early = Vec::new();
         let mut jobs = Vec::new();
-        for path in collect(&self.paths, &mut problems) {
+        let paths = collect(&self.paths, &mut problems);
+        // The overview needs sums alone, and there may be hundreds of processes.
+        let is_overview = paths.len() > 1 && !self.all && !self.json;
+        for path in paths {
             match load(&path) {
-                Ok(job) => jobs.push(job),
+                Ok(mut job) => {
+                    if is_overview {
+                        job.ledger.forget_live();
+                    }
+                    jobs.push(job);
+                }
                 Err(error) if error.is_too_early() => early.push(error.to_string()),
                 Err(error) => problems.push(error.to_string()),
             }
@@ -89,10 +110,10 @@ impl Inspect {
     fn print(&self, jobs: &[Job]) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         if self.json {
-            json::write(&mut out, jobs, recorded)?;
+            json::write(&mut out, jobs, recorded, stacked)?;
         } else {
             let page = JobPage {
-                top: self.top,
+                top: self.views.entries(),
                 bold: format::styled(),
             };
             match jobs {
@@ -112,18 +133,46 @@ impl Inspect {
     /// A job in full, with PyTorch's tensors if they were recorded.
     fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
         page.job(out, job)?;
+        if let Some((uses, stacks)) = stacked(job) {
+            stacks_page::page(out, &uses, stacks.as_ref(), self.views.entries(), page.bold)?;
+        }
         match recorded(job) {
-            Some(tensors) => tensors_page::page(out, &tensors, self.top, page.bold),
+            Some(tensors) => tensors_page::page(out, &tensors, self.views.entries(), page.bold),
             None if asked_for_tensors(job) => tensors_page::none(out),
             None => Ok(()),
         }
     }
 }
 
-/// Whether the job was started with `--torch record`.
-fn asked_for_tensors(job: &Job) -> bool {
+/// What the job's records say of stacks, and the stacks; `None` if stacks were not recorded. A file that cannot be read
+/// is named on stderr.
+fn stacked(job: &Job) -> Option<(Uses, Option<Stacks>)> {
     let mut environment = job.header.environment.iter();
-    environment.any(|(name, value)| name == config::table::TORCH.name && value == "record")
+    let kinds = environment.find(|(name, _)| name == config::table::STACKS.name)?;
+    if config::Stacks::parse(kinds.1.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
+        return None;
+    }
+    let stacks = stacks::load(&job.path).unwrap_or_else(|error| {
+        eprintln!(
+            "vramshim: the stacks beside {} cannot be read: {error}",
+            job.path.display()
+        );
+        None
+    });
+    Some((stacks::uses(&job.path, stacks.as_ref())?, stacks))
+}
+
+/// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.
+fn asked_for_tensors(job: &Job) -> bool {
+    let value = |variable: &config::Variable| {
+        let mut environment = job.header.environment.iter();
+        environment
+            .find(|(name, _)| name == variable.name)
+            .map(|(_, value)| value.trim())
+    };
+    let stacks = value(&config::table::STACKS).and_then(config::Stacks::parse);
+    let in_case = stacks.is_some_and(config::Stacks::python) && !job.header.uses("PyTorch");
+    value(&config::table::TORCH) == Some("record") && !in_case
 }
 
 /// The tensors that were recorded beside the job's journal. A file that cannot be read is named on stderr.

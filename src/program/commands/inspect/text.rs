@@ -6,10 +6,12 @@ use std::io::{self, Write};
 
 use journal::reader::State;
 
+use super::views::{Odd, odd};
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
 use crate::render::format::{self, count, duration, ended, printable, size, strong};
+use crate::render::rank::rank;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
@@ -50,7 +52,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         let [allocated, reserved] = sum;
         rows.push(vec![
             job.header.pid.to_string(),
-            rank(job),
+            rank(&job.header).unwrap_or_else(|| "-".into()),
             printable(&job.title(), 40),
             printable(&job.header.strategy, 32),
             ended(job.state),
@@ -79,6 +81,9 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "lost",
     ];
     table(out, &titles, &[6, 7, 8, 9, 10, 11], rows)?;
+    for odd in odd_ones(jobs) {
+        writeln!(out, "{}", odd.words())?;
+    }
     if devices.is_empty() {
         return Ok(());
     }
@@ -113,10 +118,17 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     table(out, &titles, &[2, 3, 4, 5, 6], rows.collect())
 }
 
-/// The process's rank in its job, if a launcher gave it one.
-fn rank(job: &Job) -> String {
-    ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"]
-        .iter()
-        .find_map(|wanted| job.header.environment.iter().find(|(name, _)| name == wanted))
-        .map_or_else(|| "-".into(), |(_, value)| printable(value, 12))
+/// Of the ranks of each job, the one whose peak differs from that of the others.
+fn odd_ones(jobs: &[Job]) -> Vec<Odd> {
+    let mut ranks: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
+    for job in jobs {
+        let Some(rank) = rank(&job.header) else { continue };
+        let devices = job.ledger.devices.iter().filter(|(device, _)| **device >= 0);
+        let peak = devices
+            .map(|(_, ledger)| ledger.all.allocated.peak)
+            .fold(0, u64::saturating_add);
+        let name = format!("process {} (rank {rank})", job.header.pid);
+        ranks.entry(job.title()).or_default().push((name, peak));
+    }
+    ranks.into_values().filter_map(odd).collect()
 }

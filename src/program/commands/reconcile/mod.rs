@@ -17,6 +17,7 @@ use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
 use crate::failure::Failure;
 use crate::journals::{collect, load};
+use crate::launch::options::with_unit;
 use round::Round;
 use watch::Interruptions;
 
@@ -74,6 +75,7 @@ pub struct Reconcile {
 
 impl Reconcile {
     pub fn show(self) -> Result<(), Failure> {
+        with_unit("--bound", &self.bound)?;
         let bound = parse_size(&self.bound).ok_or_else(|| {
             Failure::refused(format!(
                 "--bound {:?} is no size; give bytes or a unit, such as 64MiB",

@@ -169,7 +169,7 @@ impl Replay {
         let initial = given("--initial", &self.initial)?;
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
-        let reading = progress::reading(&self.trace);
+        let reading = crate::render::progress::reading_long(&self.trace);
         let mut trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
         drop(reading);
         let mut settings = settings_of(&trace.source);

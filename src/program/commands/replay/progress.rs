@@ -1,32 +1,14 @@
 //! Progress on standard error for traces that take long to read or to play.
 
 use std::cell::Cell;
-use std::path::Path;
-use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Fewer requests (requests of the trace times strategies) are played before a progress bar would be seen.
 const WORTH_A_BAR_REQUESTS: u64 = 1_000_000;
 /// How often a trace is usually played for one strategy: once for the table, and nine times to find the smallest
 /// device.
 const PLAYS: u64 = 10;
-
-/// Smaller files are read before a progress display would be seen.
-const LONG_FILE_BYTES: u64 = 8 << 20;
-
-/// Shows that a long file is being read, until the returned bar is dropped.
-pub fn reading(path: &Path) -> Option<ProgressBar> {
-    let length = std::fs::metadata(path).ok()?.len();
-    (length >= LONG_FILE_BYTES).then(|| {
-        // Hidden unless standard error is a terminal.
-        let spinner = ProgressBar::new_spinner()
-            .with_finish(ProgressFinish::AndClear)
-            .with_message(format!("reading {}", path.display()));
-        spinner.enable_steady_tick(Duration::from_millis(100));
-        spinner
-    })
-}
 
 pub struct Progress {
     bar: Option<ProgressBar>,

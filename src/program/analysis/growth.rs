@@ -1,0 +1,91 @@
+//! Which holders grow: whose live bytes rise from mark to mark, or from valley to valley.
+
+use super::holdings::{At, Group, Series};
+
+/// Fewer moments tell nothing about growth.
+pub const FEWEST_MOMENTS: usize = 4;
+/// Of more moments a part is looked at.
+pub const MOST_MOMENTS: usize = 64;
+
+/// A group whose live bytes rise.
+#[derive(Clone, Debug)]
+pub struct Grower {
+    pub group: Group,
+    /// Live bytes at the first moment that counts, and at the last.
+    pub from: u64,
+    pub to: u64,
+    /// Allocations that are live at the last moment.
+    pub count: u64,
+    /// Bytes for each step from one moment to the next, by least squares.
+    pub a_step: f64,
+    pub a_second: f64,
+}
+
+/// At most `MOST_MOMENTS` of the moments, evenly, with the first and the last.
+pub fn thinned(moments: &[At]) -> Vec<At> {
+    let most = MOST_MOMENTS.min(moments.len());
+    let place = |number: usize| number * (moments.len() - 1) / most.saturating_sub(1).max(1);
+    (0..most).map(|number| moments[place(number)]).collect()
+}
+
+/// The live bytes of a group at each moment.
+pub fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
+    let mut values = vec![(0, 0); moments];
+    for (change, &(from, held)) in series.changes.iter().enumerate() {
+        let until = series.changes.get(change + 1).map_or(moments, |next| next.0);
+        let until = until.min(moments);
+        if from < until {
+            values[from..until].fill((held.bytes, held.count));
+        }
+    }
+    values
+}
+
+/// The groups that grow, fastest first. The first quarter of the moments does not count, because a job gathers its
+/// parameters and its optimiser's state there. A group grows if it has more at the end than at the beginning of the rest,
+/// and gives back at most a tenth of what it takes between them.
+pub fn growers(series: &[Series], moments: &[At]) -> Vec<Grower> {
+    let first = moments.len() / 4;
+    let counted = &moments[first..];
+    let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
+        return Vec::new();
+    };
+    if counted.len() < FEWEST_MOMENTS - 1 || end.time_ns <= begin.time_ns {
+        return Vec::new();
+    }
+    let mut growers: Vec<Grower> = Vec::new();
+    for series in series {
+        let values = &values(series, moments.len())[first..];
+        let steps = values.windows(2).map(|pair| pair[1].0 as i128 - pair[0].0 as i128);
+        let (up, down) = steps.fold((0, 0), |(up, down), step| (up + step.max(0), down - step.min(0)));
+        let rises = values.windows(2).filter(|pair| pair[1].0 > pair[0].0).count();
+        let (from, (to, count)) = (values[0].0, values[values.len() - 1]);
+        if to <= from || down * 10 > up || rises < 2 {
+            continue;
+        }
+        let at = |number: usize| (counted[number].time_ns - begin.time_ns) as f64 / 1e9;
+        growers.push(Grower {
+            group: series.group,
+            from,
+            to,
+            count,
+            a_step: slope(values, |number| number as f64),
+            a_second: slope(values, at),
+        });
+    }
+    growers.sort_by(|one, other| other.a_second.total_cmp(&one.a_second));
+    growers
+}
+
+/// The slope of the straight line that fits best.
+fn slope(values: &[(u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
+    let count = values.len() as f64;
+    let x_mean = (0..values.len()).map(&at).sum::<f64>() / count;
+    let y_mean = values.iter().map(|value| value.0 as f64).sum::<f64>() / count;
+    let mut sums = (0.0, 0.0);
+    for (number, value) in values.iter().enumerate() {
+        let x = at(number) - x_mean;
+        sums = (sums.0 + x * (value.0 as f64 - y_mean), sums.1 + x * x);
+    }
+    if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 }
+}

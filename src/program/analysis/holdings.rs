@@ -1,0 +1,396 @@
+//! Who held how much, over time: the live bytes of *groups* of allocations at chosen moments.
+//!
+//! A group has the allocations of one device that agree in stack, API, thread, stream and class. Without a stack they
+//! must agree in size as well, because the size is then what tells most about them. The number of groups is bounded:
+//! when there are many, new ones are put together with fewer distinctions.
+//!
+//! `live_set` has each live allocation at a few moments; this module has sums at many.
+
+use std::collections::HashMap;
+
+use base::api::Class;
+use base::cuda::HOST_DEVICE;
+use journal::format::{Event, NoStack, Record};
+
+use super::device_ledger::NameSpace;
+use super::ledger::device_of;
+
+/// From so many groups on, new ones leave out thread and exact size.
+const COARSE_FROM: usize = 4096;
+/// From so many groups on, new ones have only device and class.
+const COARSEST_FROM: usize = 8192;
+/// The oldest allocation of each group is looked for while at most so many allocations are live.
+const MOST_LIVE_TO_SEARCH: usize = 100_000;
+
+/// A moment: all records up to this time and number count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct At {
+    /// Nanoseconds since the journal began.
+    pub time_ns: u64,
+    /// The number of the last record that counts, in the order of time.
+    pub event: u64,
+}
+
+/// What the allocations of a group have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group {
+    pub device: i16,
+    /// `Class` number
+    pub class: u8,
+    /// `Api` number; 0 if they differ.
+    pub api: u16,
+    /// 0 if they differ.
+    pub tid: u32,
+    pub stream: u8,
+    /// `Record.stack`
+    pub stack: u32,
+    /// Requested bytes of each allocation.
+    pub size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Size {
+    Any,
+    Exactly(u64),
+    /// From this power of two up to twice as much.
+    From(u64),
+}
+
+/// A group at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Allocated bytes of live allocations.
+    pub bytes: u64,
+    pub count: u64,
+    /// Allocated bytes of all allocations so far, also of freed ones, and their number.
+    pub ever_bytes: u64,
+    pub ever_count: u64,
+    /// When the oldest live one was made; `None` if it was not looked for, or there is none.
+    pub oldest_ns: Option<u64>,
+}
+
+impl Held {
+    fn add(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.ever_bytes = self.ever_bytes.saturating_add(bytes);
+        self.count += 1;
+        self.ever_count += 1;
+    }
+
+    fn subtract(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        self.count = self.count.saturating_sub(1);
+    }
+}
+
+/// A group over time: its state at the numbers of moments at which it differs from that of the moment before.
+#[derive(Clone, Debug)]
+pub struct Series {
+    pub group: Group,
+    pub changes: Vec<(usize, Held)>,
+}
+
+impl Series {
+    /// The most live bytes of the group at any of the moments.
+    pub fn most(&self) -> u64 {
+        self.changes.iter().map(|(_, held)| held.bytes).max().unwrap_or(0)
+    }
+
+    /// The group at the moment with this number.
+    pub fn at(&self, moment: usize) -> Held {
+        let until = self.changes.partition_point(|&(changed, _)| changed <= moment);
+        self.changes[..until]
+            .last()
+            .map_or_else(Held::default, |&(_, held)| held)
+    }
+
+    /// The bytes of all allocations of the group, also of freed ones.
+    pub fn ever(&self) -> u64 {
+        self.changes.last().map_or(0, |(_, held)| held.ever_bytes)
+    }
+}
+
+struct Live {
+    place: usize,
+    bytes: u64,
+    time_ns: u64,
+}
+
+struct Gathered {
+    series: Series,
+    now: Held,
+    changed: bool,
+}
+
+/// Groups while the records of a journal are read.
+pub struct Holdings {
+    moments: Vec<At>,
+    /// The number of moments that have passed.
+    passed: usize,
+    events: u64,
+    places: HashMap<Group, usize>,
+    groups: Vec<Gathered>,
+    /// Groups that changed since the last moment.
+    changed: Vec<usize>,
+    live: HashMap<(NameSpace, u64), Live>,
+}
+
+impl Holdings {
+    /// `moments` are sorted and given back by `moments`, each once.
+    pub fn new(mut moments: Vec<At>) -> Self {
+        moments.sort_unstable();
+        moments.dedup();
+        Holdings {
+            moments,
+            passed: 0,
+            events: 0,
+            places: HashMap::new(),
+            groups: Vec::new(),
+            changed: Vec::new(),
+            live: HashMap::new(),
+        }
+    }
+
+    pub fn moments(&self) -> &[At] {
+        &self.moments
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        let at = At {
+            time_ns: record.time_ns,
+            event: self.events,
+        };
+        while self.moments.get(self.passed).is_some_and(|&moment| moment < at) {
+            self.note();
+        }
+        self.events += 1;
+        match record.event {
+            Event::Alloc(allocation) => {
+                let class = allocation.class.number();
+                let device = device_of(record);
+                if !counts(device, class) {
+                    return;
+                }
+                let is_stack = NoStack::stack(record.stack).is_ok();
+                let place = self.place(Group {
+                    device,
+                    class,
+                    api: record.api.number(),
+                    tid: record.tid,
+                    stream: allocation.stream,
+                    stack: record.stack,
+                    size: match is_stack {
+                        true => Size::Any,
+                        false => Size::Exactly(allocation.requested),
+                    },
+                });
+                let live = Live {
+                    place,
+                    bytes: allocation.allocated,
+                    time_ns: record.time_ns,
+                };
+                if let Some(stale) = self.live.insert((NameSpace::of(class), allocation.address), live) {
+                    self.change(stale.place, |held| held.subtract(stale.bytes));
+                }
+                self.change(place, |held| held.add(allocation.allocated));
+            }
+            Event::Free { allocation, .. } => {
+                let key = (NameSpace::of(allocation.class.number()), allocation.address);
+                if let Some(freed) = self.live.remove(&key) {
+                    self.change(freed.place, |held| held.subtract(freed.bytes));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn change(&mut self, place: usize, change: impl FnOnce(&mut Held)) {
+        let group = &mut self.groups[place];
+        change(&mut group.now);
+        if !group.changed {
+            group.changed = true;
+            self.changed.push(place);
+        }
+    }
+
+    /// The place of a group in `groups`; a new one is made if there is none.
+    fn place(&mut self, group: Group) -> usize {
+        if let Some(&place) = self.places.get(&group) {
+            return place;
+        }
+        let group = match self.groups.len() {
+            0..COARSE_FROM => group,
+            COARSE_FROM..COARSEST_FROM => group.coarse(),
+            _ => group.coarsest(),
+        };
+        *self.places.entry(group).or_insert_with(|| {
+            self.groups.push(Gathered {
+                series: Series {
+                    group,
+                    changes: Vec::new(),
+                },
+                now: Held::default(),
+                changed: false,
+            });
+            self.groups.len() - 1
+        })
+    }
+
+    /// Notes what changed up to the next moment.
+    fn note(&mut self) {
+        let mut oldest: HashMap<usize, u64> = HashMap::new();
+        if self.live.len() <= MOST_LIVE_TO_SEARCH {
+            for live in self.live.values() {
+                let time = oldest.entry(live.place).or_insert(live.time_ns);
+                *time = live.time_ns.min(*time);
+            }
+        }
+        for place in self.changed.drain(..) {
+            let group = &mut self.groups[place];
+            group.changed = false;
+            let held = Held {
+                oldest_ns: oldest.get(&place).copied(),
+                ..group.now
+            };
+            group.series.changes.push((self.passed, held));
+        }
+        self.passed += 1;
+    }
+
+    /// All groups, after the last record.
+    pub fn finish(mut self) -> Vec<Series> {
+        while self.passed < self.moments.len() {
+            self.note();
+        }
+        self.groups.into_iter().map(|group| group.series).collect()
+    }
+}
+
+impl Group {
+    fn coarse(self) -> Self {
+        Group {
+            tid: 0,
+            size: match self.size {
+                Size::Exactly(bytes) => Size::From(bytes.checked_ilog2().map_or(0, |power| 1 << power)),
+                size => size,
+            },
+            ..self
+        }
+    }
+
+    fn coarsest(self) -> Self {
+        Group {
+            api: 0,
+            tid: 0,
+            stream: 0,
+            stack: 0,
+            size: Size::Any,
+            ..self
+        }
+    }
+}
+
+/// Whether memory of the class counts towards the device, as in the ledger.
+fn counts(device: i16, class: u8) -> bool {
+    Class::from_number(class).is_some_and(|class| match device {
+        HOST_DEVICE => !matches!(class, Class::Imported | Class::AddressRange),
+        _ => class.is_device_memory(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use base::api::Api;
+    use journal::format::Allocation;
+
+    use super::*;
+
+    fn record(time_ns: u64, stack: u32, event: Event) -> Record {
+        Record {
+            slot: time_ns,
+            time_ns,
+            tid: 7,
+            api: Api::cudaMalloc.into(),
+            device: 0,
+            stack,
+            event,
+        }
+    }
+
+    fn block(address: u64, bytes: u64) -> Allocation {
+        Allocation {
+            class: Class::Linear.into(),
+            address,
+            requested: bytes,
+            allocated: bytes,
+            reserved: Some(bytes),
+            stream: 1,
+        }
+    }
+
+    fn free(address: u64) -> Event {
+        Event::Free {
+            allocation: block(address, 0),
+            context_gone: false,
+        }
+    }
+
+    fn after(time_ns: u64) -> At {
+        At {
+            time_ns,
+            event: u64::MAX,
+        }
+    }
+
+    fn held(series: &Series) -> Vec<(usize, u64, u64, Option<u64>)> {
+        let told = |&(moment, held): &(usize, Held)| (moment, held.bytes, held.count, held.oldest_ns);
+        series.changes.iter().map(told).collect()
+    }
+
+    #[test]
+    fn groups_are_stacks_or_sizes() {
+        // The moment (2, 1) ends with the second of the two records of time 2.
+        let moments = vec![after(9), after(1), At { time_ns: 2, event: 1 }, after(5)];
+        let mut holdings = Holdings::new(moments);
+        for record in [
+            record(2, 1, Event::Alloc(block(0x1000, 100))),
+            record(2, 1, Event::Alloc(block(0x2000, 50))),
+            record(2, 0, Event::Alloc(block(0x3000, 10))),
+            record(3, 0, Event::Alloc(block(0x4000, 11))),
+            record(6, 0, free(0x1000)),
+            record(6, 0, free(0x9000)),
+        ] {
+            holdings.apply(&record);
+        }
+        let series = holdings.finish();
+        assert_eq!(series.len(), 3, "one stack and two sizes");
+        assert_eq!(held(&series[0]), [(1, 150, 2, Some(2)), (3, 50, 1, Some(2))]);
+        assert_eq!(held(&series[1]), [(2, 10, 1, Some(2))]);
+        assert_eq!(series[2].group.size, Size::Exactly(11));
+        assert_eq!(series[0].changes[1].1.ever_bytes, 150);
+        assert_eq!(series[0].most(), 150);
+    }
+
+    #[test]
+    fn an_address_that_is_given_out_again_replaces_the_stale_allocation() {
+        let mut holdings = Holdings::new(vec![after(9)]);
+        holdings.apply(&record(1, 0, Event::Alloc(block(0x1000, 100))));
+        holdings.apply(&record(2, 0, Event::Alloc(block(0x1000, 30))));
+        let series = holdings.finish();
+        let sums: Vec<u64> = series.iter().map(|series| series.changes[0].1.bytes).collect();
+        assert_eq!(sums, [0, 30]);
+    }
+
+    #[test]
+    fn the_number_of_groups_is_bounded_and_no_byte_is_lost() {
+        let mut holdings = Holdings::new(vec![after(u64::MAX)]);
+        let mut sum = 0;
+        for number in 1..100_000u64 {
+            holdings.apply(&record(number, 0, Event::Alloc(block(number << 20, number))));
+            sum += number;
+        }
+        let series = holdings.finish();
+        assert!(series.len() <= COARSEST_FROM + 64);
+        assert_eq!(series.iter().map(|series| series.changes[0].1.bytes).sum::<u64>(), sum);
+    }
+}

@@ -1,0 +1,192 @@
+//! The moments of a job that a person asks for: marks, the peak, the last failure, the valleys between the steps.
+
+use std::collections::HashMap;
+
+use journal::format::{Event, MarkKind, Record};
+
+use super::holdings::At;
+use super::job::Observer;
+use super::ledger::{Ledger, device_of};
+use super::out_of_memory::is_out_of_memory;
+
+/// Of so many marks at most the moments are kept.
+const MOST_MARKS: usize = 1 << 18;
+/// The number of equal parts of a job's time.
+const SLICES: usize = 1024;
+/// Without steps, so many moments at equal distances are taken.
+const FEW: usize = 32;
+/// The allocated bytes must fall and rise by this part of their range for a moment between to count as a valley.
+const PART_OF_RANGE: u64 = 3;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    pub at: At,
+    /// The number of the text in the file of stacks.
+    pub text: u64,
+    pub kind: MarkKind,
+}
+
+/// One device at its fewest bytes, or at its most, in a part of the job's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Extreme {
+    pub at: At,
+    pub device: i16,
+    pub allocated: u64,
+}
+
+/// One device in one slice of the job's time.
+struct Slice {
+    number: usize,
+    lowest: Extreme,
+    highest: u64,
+}
+
+#[derive(Default)]
+pub struct Landmarks {
+    /// Marks in the order of time.
+    pub marks: Vec<Mark>,
+    /// Marks beyond `MOST_MARKS`.
+    pub more_marks: u64,
+    /// The first moment at which a device had its most allocated bytes, for each device.
+    pub peaks: Vec<Extreme>,
+    /// The last failure for lack of memory.
+    pub failure: Option<Extreme>,
+    pub end: Option<At>,
+    /// Each device in each slice of the job's time.
+    slices: Vec<Slice>,
+    slice_ns: u64,
+    events: u64,
+}
+
+impl Landmarks {
+    /// `duration_ns` is the time that the job took, as its journal's header tells it.
+    pub fn new(duration_ns: u64) -> Landmarks {
+        Landmarks {
+            slice_ns: (duration_ns / SLICES as u64).max(1),
+            ..Landmarks::default()
+        }
+    }
+
+    pub fn peak(&self, device: Option<i16>) -> Option<&Extreme> {
+        let peaks = self
+            .peaks
+            .iter()
+            .filter(|peak| device.is_none_or(|device| device == peak.device));
+        peaks.filter(|peak| peak.device >= 0).max_by_key(|peak| peak.allocated)
+    }
+
+    /// The lowest moments of a device between its steps, in the order of time, if its bytes rise and fall; otherwise the
+    /// lowest moments of equal parts of the job's time.
+    pub fn valleys(&self, device: i16) -> Vec<At> {
+        let slices: Vec<&Slice> = (self.slices.iter())
+            .filter(|slice| slice.lowest.device == device)
+            .collect();
+        let valleys = valleys(&slices);
+        if valleys.len() >= 4 {
+            return valleys;
+        }
+        let parts = slices.chunks(slices.len().div_ceil(FEW).max(1));
+        let lowest = |part: &[&Slice]| {
+            part.iter()
+                .map(|slice| slice.lowest)
+                .min_by_key(|lowest| lowest.allocated)
+        };
+        parts.filter_map(lowest).map(|lowest| lowest.at).collect()
+    }
+
+    /// The moments between which a job repeats itself, as its marks tell them: those of the text that occurs most often,
+    /// or of all texts if each is different. Empty if there are fewer than two.
+    pub fn steps(&self) -> Vec<Mark> {
+        let begins = self.marks.iter().filter(|mark| mark.kind != MarkKind::End);
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        begins
+            .clone()
+            .for_each(|mark| *counts.entry(mark.text).or_default() += 1);
+        let most = counts.iter().max_by_key(|(text, count)| (**count, **text));
+        let often = most.filter(|(_, count)| **count >= 3).map(|(text, _)| *text);
+        let steps: Vec<Mark> = begins
+            .filter(|mark| often.is_none_or(|text| text == mark.text))
+            .copied()
+            .collect();
+        if steps.len() < 2 { Vec::new() } else { steps }
+    }
+}
+
+impl Observer for Landmarks {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        let at = At {
+            time_ns: record.time_ns,
+            event: self.events,
+        };
+        self.events += 1;
+        self.end = Some(at);
+        if let Event::Mark { text, kind } = record.event {
+            match self.marks.len() < MOST_MARKS {
+                true => self.marks.push(Mark { at, text, kind }),
+                false => self.more_marks += 1,
+            }
+            return;
+        }
+        let device = device_of(record);
+        let Some(of_device) = ledger.devices.get(&device) else {
+            return;
+        };
+        let allocated = of_device.all.allocated.current;
+        let now = Extreme { at, device, allocated };
+        match record.event {
+            Event::Alloc(_) | Event::PoolReserved { .. } => {
+                match self.peaks.iter_mut().find(|peak| peak.device == device) {
+                    Some(peak) if peak.allocated < allocated => *peak = now,
+                    None => self.peaks.push(now),
+                    _ => {}
+                }
+            }
+            Event::AllocFailed { result, .. } if is_out_of_memory(result) => self.failure = Some(now),
+            _ => {}
+        }
+        let number = ((record.time_ns / self.slice_ns) as usize).min(SLICES - 1);
+        let mut last = self.slices.iter_mut().rev().take_while(|slice| slice.number == number);
+        match last.find(|slice| slice.lowest.device == device) {
+            Some(slice) => {
+                slice.highest = slice.highest.max(allocated);
+                if allocated < slice.lowest.allocated {
+                    slice.lowest = now;
+                }
+            }
+            None => self.slices.push(Slice {
+                number,
+                lowest: now,
+                highest: allocated,
+            }),
+        }
+    }
+}
+
+/// The lowest moments between rises and falls by a part of the range.
+fn valleys(slices: &[&Slice]) -> Vec<At> {
+    // The job gathers its parameters in the first quarter, which says little about its steps.
+    let later = &slices[slices.len() / 4..];
+    let highest = later.iter().map(|slice| slice.highest).max().unwrap_or(0);
+    let lowest = later.iter().map(|slice| slice.lowest.allocated).min().unwrap_or(0);
+    let least = (highest.saturating_sub(lowest) / PART_OF_RANGE).max(1);
+    let mut valleys = Vec::new();
+    let (mut top, mut bottom): (u64, Option<Extreme>) = (0, None);
+    for slice in slices {
+        match bottom {
+            Some(valley) if slice.highest >= valley.allocated.saturating_add(least) => {
+                valleys.push(valley.at);
+                (top, bottom) = (slice.highest, None);
+            }
+            Some(valley) if slice.lowest.allocated < valley.allocated => bottom = Some(slice.lowest),
+            Some(_) => {}
+            None => {
+                top = top.max(slice.highest);
+                if top.saturating_sub(slice.lowest.allocated) >= least {
+                    bottom = Some(slice.lowest);
+                }
+            }
+        }
+    }
+    valleys.extend(bottom.map(|valley| valley.at));
+    valleys
+}

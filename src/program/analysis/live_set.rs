@@ -1,0 +1,479 @@
+//! What was live at a moment: at a time, at the peak, at the last failure for lack of memory, at a mark, at the end.
+//!
+//! `read` passes over a journal once, for any number of moments, also those that are known only afterwards, such as the
+//! peak. A moment that may be the right one is *caught*: from then on, each allocation that was live at it and goes is
+//! kept. What is live at the end and was made before the moment, and what was kept, was live at the moment. So the
+//! memory that this takes grows with the number of live allocations, and not with the length of the journal.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use journal::format::{Event, MarkKind, Record};
+use journal::reader::Journal;
+
+use super::device_ledger::{DeviceLedger, Live};
+use super::job::Observer;
+use super::ledger::Ledger;
+use super::out_of_memory::is_out_of_memory;
+
+/// A moment of a job. A record of exactly this moment has taken effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Moment {
+    /// Nanoseconds since the journal began.
+    Time(u64),
+    /// When the device's allocated bytes were highest, for the first time. Each device has its own such moment.
+    Peak,
+    /// The last failure for lack of memory.
+    OutOfMemory,
+    /// The last mark with this text, which is a number in the file of stacks: a moment, or the begin of a range.
+    Mark(u64),
+    End,
+}
+
+/// What live allocations are grouped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    Stack,
+    Size,
+    Api,
+    Thread,
+    Stream,
+}
+
+/// What the allocations of one `Holder` have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// `Record.stack`
+    Stack(u32),
+    /// Requested bytes of each allocation.
+    Size(u64),
+    /// `Api` number
+    Api(u16),
+    Thread(u32),
+    Stream(u8),
+}
+
+impl Key {
+    pub fn of(live: &Live, by: By) -> Key {
+        match by {
+            By::Stack => Key::Stack(live.stack),
+            By::Size => Key::Size(live.size),
+            By::Api => Key::Api(live.api),
+            By::Thread => Key::Thread(live.tid),
+            By::Stream => Key::Stream(live.stream),
+        }
+    }
+}
+
+/// Live allocations with the same key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub key: Key,
+    /// Allocated bytes: requested bytes and what rounding added.
+    pub bytes: u64,
+    pub requested: u64,
+    pub count: u64,
+    /// When the oldest of them was made, in nanoseconds since the journal began.
+    pub oldest_ns: u64,
+    /// The address of the oldest of them.
+    pub first_address: u64,
+}
+
+/// One device, or the host, at a moment.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceSet {
+    pub device: i16,
+    /// Nanoseconds since the journal began.
+    pub time_ns: u64,
+    /// Bytes of the device's ledger. `allocated` is the sum of `live` and `graphs`.
+    pub requested: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+    /// Free bytes inside segments, and the largest free range.
+    pub free_inside: u64,
+    pub largest_free: u64,
+    /// Bytes that launched graphs use. No allocation of their own stands for them.
+    pub graphs: u64,
+    /// The live allocations that count towards the device, in the order of their times.
+    pub live: Vec<Live>,
+}
+
+/// A job at a moment: the host and each device that it used, in the order of their numbers.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSet {
+    pub devices: Vec<DeviceSet>,
+}
+
+impl DeviceSet {
+    /// The live allocations by key, most bytes first. The bytes of all holders and `graphs` are `allocated`.
+    pub fn holders(&self, by: By) -> Vec<Holder> {
+        holders(&self.live, |live| Key::of(live, by))
+    }
+}
+
+/// Groups allocations by `key`, most bytes first.
+pub fn holders<'a>(live: impl IntoIterator<Item = &'a Live>, key: impl Fn(&Live) -> Key) -> Vec<Holder> {
+    let mut groups: HashMap<Key, Holder> = HashMap::new();
+    for live in live {
+        let group = groups.entry(key(live)).or_insert(Holder {
+            key: key(live),
+            bytes: 0,
+            requested: 0,
+            count: 0,
+            oldest_ns: live.time_ns,
+            first_address: live.address,
+        });
+        group.bytes = group.bytes.saturating_add(live.allocated);
+        group.requested = group.requested.saturating_add(live.size);
+        group.count += 1;
+        if live.time_ns < group.oldest_ns {
+            (group.oldest_ns, group.first_address) = (live.time_ns, live.address);
+        }
+    }
+    let mut groups: Vec<Holder> = groups.into_values().collect();
+    groups.sort_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.key));
+    groups
+}
+
+impl LiveSet {
+    pub fn device(&self, device: i16) -> Option<&DeviceSet> {
+        self.devices.iter().find(|set| set.device == device)
+    }
+}
+
+/// The place of a record among all others: time and slot.
+type Place = (u64, u64);
+
+/// A device at a moment that was caught.
+#[derive(Default)]
+struct Caught {
+    place: Place,
+    figures: DeviceSet,
+    /// What was live then and has gone since.
+    gone: Vec<Live>,
+}
+
+struct Catch {
+    moment: Moment,
+    /// Whether the moment came. `Peak` comes for each device by itself.
+    came: bool,
+    devices: BTreeMap<i16, Caught>,
+}
+
+/// Catches moments while a ledger is built from a journal's records. Call `finish` at the end.
+pub struct Catcher {
+    catches: Vec<Catch>,
+    last: Place,
+    /// The first `Moment::Time` that has not come yet.
+    next_ns: u64,
+}
+
+impl Catcher {
+    pub fn new(moments: &[Moment]) -> Catcher {
+        let catch = |&moment| Catch {
+            moment,
+            came: false,
+            devices: BTreeMap::new(),
+        };
+        let mut catcher = Catcher {
+            catches: moments.iter().map(catch).collect(),
+            last: (0, 0),
+            next_ns: 0,
+        };
+        catcher.find_next();
+        catcher
+    }
+
+    fn find_next(&mut self) {
+        let times = self.catches.iter().filter_map(|catch| match catch.moment {
+            Moment::Time(time_ns) if !catch.came => Some(time_ns),
+            _ => None,
+        });
+        self.next_ns = times.min().unwrap_or(u64::MAX);
+    }
+
+    #[inline]
+    fn before_record(&mut self, ledger: &Ledger, record: &Record) {
+        if record.time_ns > self.next_ns {
+            self.catch_times(ledger, record.time_ns);
+        }
+    }
+
+    #[cold]
+    fn catch_times(&mut self, ledger: &Ledger, now_ns: u64) {
+        let last = self.last;
+        for catch in &mut self.catches {
+            match catch.moment {
+                Moment::Time(time_ns) if time_ns < now_ns && !catch.came => catch.all(ledger, last, time_ns),
+                _ => {}
+            }
+        }
+        self.find_next();
+    }
+
+    #[inline]
+    fn after_record(&mut self, ledger: &Ledger, record: &Record) {
+        self.last = (record.time_ns, record.slot);
+        let last = self.last;
+        for catch in &mut self.catches {
+            if let Some(gone) = ledger.gone() {
+                catch.keep(gone);
+            }
+            match (catch.moment, record.event) {
+                (Moment::Peak, _) => catch.peak(ledger, ledger.last_device(), last),
+                (Moment::OutOfMemory, Event::AllocFailed { result, .. }) if is_out_of_memory(result) => {
+                    catch.all(ledger, last, record.time_ns);
+                }
+                (Moment::Mark(wanted), Event::Mark { text, kind }) if text == wanted && kind != MarkKind::End => {
+                    catch.all(ledger, last, record.time_ns);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What was live at each moment, in the order in which the moments were given.
+    pub fn finish(mut self, ledger: &Ledger) -> Vec<Option<LiveSet>> {
+        let last = self.last;
+        for catch in &mut self.catches {
+            match catch.moment {
+                Moment::Time(time_ns) if !catch.came => catch.all(ledger, last, time_ns),
+                Moment::End => catch.all(ledger, last, ledger.last_ns),
+                _ => {}
+            }
+        }
+        let catches = self.catches.into_iter();
+        catches
+            .map(|catch| catch.came.then(|| catch.live_set(ledger)))
+            .collect()
+    }
+}
+
+impl Observer for Catcher {
+    fn before(&mut self, ledger: &Ledger, record: &Record) {
+        self.before_record(ledger, record);
+    }
+
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        self.after_record(ledger, record);
+    }
+}
+
+impl Catch {
+    /// The present state of all devices is that of the moment.
+    fn all(&mut self, ledger: &Ledger, place: Place, time_ns: u64) {
+        self.came = true;
+        for (&device, of_device) in &ledger.devices {
+            self.devices
+                .entry(device)
+                .or_default()
+                .catch(device, of_device, place, time_ns);
+        }
+    }
+
+    /// The present state of a device is that of its peak, if it is higher than all before.
+    fn peak(&mut self, ledger: &Ledger, device: i16, place: Place) {
+        let Some(of_device) = ledger.devices.get(&device) else {
+            return;
+        };
+        let caught = self.devices.entry(device).or_default();
+        if of_device.all.allocated.current > caught.figures.allocated {
+            caught.catch(device, of_device, place, place.0);
+            self.came = true;
+        }
+    }
+
+    fn keep(&mut self, gone: &Live) {
+        if let Some(caught) = self.devices.get_mut(&gone.device)
+            && (gone.time_ns, gone.slot) <= caught.place
+        {
+            caught.gone.push(*gone);
+        }
+    }
+
+    fn live_set(self, ledger: &Ledger) -> LiveSet {
+        let mut devices = self.devices;
+        for live in ledger.live_unsorted() {
+            if let Some(caught) = devices.get_mut(&live.device)
+                && (live.time_ns, live.slot) <= caught.place
+            {
+                caught.gone.push(*live);
+            }
+        }
+        let devices = devices.into_values().map(|caught| {
+            let mut set = caught.figures;
+            set.live = caught.gone;
+            set.live.retain(Live::counts);
+            set.live.sort_by_key(|live| (live.time_ns, live.slot));
+            set
+        });
+        LiveSet {
+            devices: devices.collect(),
+        }
+    }
+}
+
+impl Caught {
+    fn catch(&mut self, device: i16, ledger: &DeviceLedger, place: Place, time_ns: u64) {
+        let free = ledger.free();
+        self.place = place;
+        self.gone.clear();
+        self.figures = DeviceSet {
+            device,
+            time_ns,
+            requested: ledger.all.requested.current,
+            allocated: ledger.all.allocated.current,
+            reserved: ledger.all.reserved.current,
+            free_inside: free.bytes,
+            largest_free: free.largest,
+            graphs: ledger.graphs(),
+            live: Vec::new(),
+        };
+    }
+}
+
+/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure. `progress` is called
+/// from time to time with the bytes read and the bytes in total.
+pub fn read(
+    journal: &Journal,
+    moments: &[Moment],
+    mut progress: impl FnMut(u64, u64),
+) -> io::Result<Vec<Option<LiveSet>>> {
+    let mut ledger = Ledger::default();
+    let mut catcher = Catcher::new(moments);
+    let mut records = journal.records();
+    while let Some(record) = records.next() {
+        let record = record?;
+        catcher.before(&ledger, &record);
+        ledger.apply(&record);
+        catcher.after(&ledger, &record);
+        if ledger.events.is_multiple_of(1 << 16) {
+            progress(records.position(), journal.size());
+        }
+    }
+    Ok(catcher.finish(&ledger))
+}
+
+#[cfg(test)]
+mod tests {
+    use base::api::{Api, Class};
+    use journal::format::Allocation;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Frees the block at `address` if one is there, else allocates one.
+    fn records(steps: &[(u64, u64, i16)]) -> Vec<Record> {
+        let mut live = BTreeMap::new();
+        let one = |(slot, &(address, size, device)): (usize, &(u64, u64, i16))| {
+            let address = 0x1000 * (address + 1);
+            let allocation = |size| Allocation {
+                class: Class::Linear.into(),
+                address,
+                requested: size,
+                allocated: size,
+                reserved: Some(size),
+                stream: 0,
+            };
+            let (event, device) = match (size, live.remove(&address)) {
+                (0, Some((size, device))) => {
+                    live.insert(address, (size, device));
+                    let failed = Event::AllocFailed {
+                        class: Class::Linear.into(),
+                        requested: 1,
+                        result: 2,
+                        over_limit: false,
+                    };
+                    (failed, device)
+                }
+                (_, Some((size, device))) => {
+                    let allocation = allocation(size);
+                    let context_gone = false;
+                    (
+                        Event::Free {
+                            allocation,
+                            context_gone,
+                        },
+                        device,
+                    )
+                }
+                (size, None) => {
+                    let size = size.max(1);
+                    live.insert(address, (size, device));
+                    (Event::Alloc(allocation(size)), device)
+                }
+            };
+            Record {
+                slot: slot as u64,
+                // Pairs of records have the same time.
+                time_ns: slot as u64 / 2,
+                tid: 1,
+                api: Api::cudaMalloc.into(),
+                device,
+                stack: 0,
+                event,
+            }
+        };
+        steps.iter().enumerate().map(one).collect()
+    }
+
+    fn sizes(set: &DeviceSet) -> Vec<(u64, u64)> {
+        let mut sizes: Vec<_> = set.live.iter().map(|live| (live.address, live.allocated)).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    proptest! {
+        #[test]
+        fn each_moment_has_what_was_live_at_it(
+            steps in prop::collection::vec((0u64..12, 0u64..9, 0i16..2), 1..80),
+            time_ns in 0u64..45,
+        ) {
+            let records = records(&steps);
+            let moments = [Moment::Time(time_ns), Moment::Peak, Moment::OutOfMemory, Moment::End];
+            let mut catcher = Catcher::new(&moments);
+            let mut ledger = Ledger::default();
+            // What a reader would note who looks after each record.
+            let mut at_time = BTreeMap::new();
+            let mut at_failure = None;
+            let mut at_peak: BTreeMap<i16, (u64, Vec<(u64, u64)>)> = BTreeMap::new();
+            let now = |ledger: &Ledger, device: i16| {
+                let live = ledger.live_unsorted().filter(|live| live.device == device);
+                let mut live: Vec<_> = live.map(|live| (live.address, live.allocated)).collect();
+                live.sort_unstable();
+                live
+            };
+            for record in &records {
+                catcher.before(&ledger, record);
+                ledger.apply(record);
+                catcher.after(&ledger, record);
+                let both = || [0, 1].map(|device| now(&ledger, device));
+                if record.time_ns <= time_ns {
+                    at_time.insert((), both());
+                }
+                if let Event::AllocFailed { .. } = record.event {
+                    at_failure = Some(both());
+                }
+                let bytes = ledger.devices[&record.device].all.allocated.current;
+                if bytes > at_peak.get(&record.device).map_or(0, |(most, _)| *most) {
+                    at_peak.insert(record.device, (bytes, now(&ledger, record.device)));
+                }
+            }
+            let caught = catcher.finish(&ledger);
+            let told = |set: &Option<LiveSet>| {
+                let of = |device| set.as_ref().and_then(|set| set.device(device)).map(sizes).unwrap_or_default();
+                [of(0), of(1)]
+            };
+            prop_assert_eq!(told(&caught[0]), at_time.remove(&()).unwrap_or_default());
+            prop_assert_eq!(caught[2].is_some(), at_failure.is_some());
+            prop_assert_eq!(told(&caught[2]), at_failure.unwrap_or_default());
+            prop_assert_eq!(told(&caught[3]), [0, 1].map(|device| now(&ledger, device)));
+            let peaks = [0, 1].map(|device| at_peak.remove(&device).unwrap_or_default().1);
+            prop_assert_eq!(told(&caught[1]), peaks);
+            for set in caught.iter().flatten().flat_map(|set| &set.devices) {
+                let bytes: u64 = set.holders(By::Size).iter().map(|holder| holder.bytes).sum();
+                prop_assert_eq!(bytes, set.allocated);
+            }
+        }
+    }
+}

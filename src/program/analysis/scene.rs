@@ -1,0 +1,214 @@
+//! The scene of the last failure: what ledger, driver, NVML and limit said of the device when a request failed.
+//!
+//! The library writes what it finds before the record of the failure, on the same thread, and begins with a
+//! measurement. If NVML was slow, its answer follows the failure, on another thread.
+
+use std::collections::BTreeMap;
+
+use base::api::Class;
+use base::cuda::DriverError;
+use base::shortage::{Allowance, Parts, Reading, Shortage};
+use journal::format::{Event, MemInfo, ProcessBytes, Record, shares};
+
+use super::device_ledger::DeviceLedger;
+use super::floors::Growth;
+use super::out_of_memory::is_out_of_memory;
+use super::reconciliation::Context;
+
+/// What was measured so long before a failure still holds for it.
+const FRESH_NS: u64 = 1_000_000_000;
+
+/// More threads than this do not measure at once.
+const MOST_THREADS: usize = 1024;
+
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    time_ns: u64,
+    mem_info: Option<MemInfo>,
+    process_bytes: Option<u64>,
+    reserved: u64,
+    allowance: Option<Allowance>,
+    processes: Vec<ProcessBytes>,
+}
+
+/// A request that failed, and the figures of the moment.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    pub time_ns: u64,
+    pub device: i16,
+    pub api: u16,
+    pub requested: u64,
+    pub result: i32,
+    pub by_limit: bool,
+    /// The request was for host memory.
+    pub of_host: bool,
+    /// Who NVML and the shared account said were on the device, this process among them.
+    pub processes: Vec<ProcessBytes>,
+    pub growth: Option<Growth>,
+    /// How many allocations succeeded after it.
+    pub went_on: u64,
+    evidence: Evidence,
+    live: u64,
+    reserved: u64,
+    largest_cached: u64,
+    /// The context of this process, by what was measured before.
+    context: u64,
+}
+
+/// Reads the scenes of a job, and keeps the last.
+#[derive(Default)]
+pub struct Scenes {
+    /// What each thread measured last, by device.
+    measured: BTreeMap<(i16, u32), Evidence>,
+    last: Option<Scene>,
+}
+
+impl Scenes {
+    /// `ledger` is that of the record's device, before the record.
+    pub(super) fn apply(&mut self, record: &Record, ledger: &DeviceLedger) {
+        let place = (record.device, record.tid);
+        match record.event {
+            Event::Measured {
+                mem_info,
+                process_bytes,
+                reserved,
+            } => {
+                if self.measured.len() >= MOST_THREADS {
+                    self.measured.clear();
+                }
+                let evidence = Evidence {
+                    time_ns: record.time_ns,
+                    mem_info,
+                    process_bytes,
+                    reserved,
+                    ..Evidence::default()
+                };
+                self.measured.insert(place, evidence);
+            }
+            Event::Limit(state) => {
+                if let Some(evidence) = self.measured.get_mut(&place) {
+                    evidence.allowance = Some(Allowance {
+                        limit: state.limit,
+                        used: state.used,
+                        own: state.own,
+                        group: state.group,
+                    });
+                }
+            }
+            Event::Process(process) => match (self.measured.get_mut(&place), &mut self.last) {
+                (Some(evidence), _) => evidence.processes.push(process),
+                (None, Some(last)) if last.device == record.device => last.processes.push(process),
+                _ => {}
+            },
+            Event::AllocFailed {
+                class,
+                requested,
+                result,
+                over_limit,
+            } if is_out_of_memory(result) || DriverError(result).is_of_driver() => {
+                let of_host = matches!(class.known(), Some(Class::Host | Class::HostRegistered));
+                self.failed(record, ledger, requested, result, over_limit, of_host);
+            }
+            // A free that fails with the error of a call before it tells nothing new.
+            Event::FreeFailed { segment, result, .. }
+                if DriverError(result).is_of_driver()
+                    && self.last.as_ref().is_none_or(|last| last.result != result) =>
+            {
+                self.failed(record, ledger, segment.unwrap_or(0), result, false, false);
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(
+        &mut self,
+        record: &Record,
+        ledger: &DeviceLedger,
+        requested: u64,
+        result: i32,
+        by_limit: bool,
+        of_host: bool,
+    ) {
+        let fresh = |evidence: &Evidence| record.time_ns.saturating_sub(evidence.time_ns) <= FRESH_NS;
+        let mut evidence = self
+            .measured
+            .remove(&(record.device, record.tid))
+            .filter(fresh)
+            .unwrap_or_default();
+        if evidence.mem_info.is_none()
+            && let Some((measured, _)) = ledger.measurements.last()
+            && let Some((total, free)) = measured.driver
+        {
+            evidence = Evidence {
+                time_ns: measured.time_ns,
+                mem_info: Some(MemInfo { total, free }),
+                process_bytes: measured.nvml,
+                reserved: measured.reserved,
+                ..Evidence::default()
+            };
+        }
+        let context = Context::of(&ledger.measurements, true, None).map_or(0, |context| context.bytes);
+        self.last = Some(Scene {
+            time_ns: record.time_ns,
+            device: record.device,
+            api: record.api.number(),
+            requested,
+            result,
+            by_limit,
+            of_host,
+            processes: std::mem::take(&mut evidence.processes),
+            growth: ledger.floors.growth(),
+            went_on: 0,
+            live: ledger.all.allocated.current,
+            reserved: ledger.all.reserved.current,
+            largest_cached: ledger.free().largest,
+            context,
+            evidence,
+        });
+    }
+
+    /// The job got memory.
+    pub(super) fn allocated(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.went_on += 1;
+        }
+    }
+
+    pub fn last(&self) -> Option<&Scene> {
+        self.last.as_ref()
+    }
+}
+
+impl Scene {
+    /// The shortage that the process `pid` met.
+    pub fn shortage(&self, pid: u32) -> Shortage {
+        let shares = shares(&self.processes, pid);
+        let evidence = &self.evidence;
+        // What the process obtained or gave back since the measurement.
+        let obtained = self.reserved.saturating_sub(evidence.reserved);
+        let returned = evidence.reserved.saturating_sub(self.reserved);
+        let process = evidence.process_bytes.or(shares.map(|(own, _)| own));
+        let parts = evidence.mem_info.map(|MemInfo { total, free }| {
+            Parts::of(Reading {
+                total,
+                free: free.saturating_add(returned).saturating_sub(obtained).min(total),
+                live: self.live,
+                reserved: self.reserved,
+                process: process.map(|bytes| bytes.saturating_add(obtained).saturating_sub(returned)),
+                others: shares.map(|(_, others)| others),
+                context: self.context,
+            })
+        });
+        Shortage {
+            requested: self.requested,
+            result: self.result,
+            by_limit: self.by_limit,
+            of_host: self.of_host,
+            total: 0,
+            parts,
+            largest_cached: self.largest_cached,
+            allowance: evidence.allowance,
+            grown: self.growth.map_or(0, |growth| growth.bytes),
+        }
+    }
+}

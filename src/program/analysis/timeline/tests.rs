@@ -1,0 +1,197 @@
+use base::api::{Api, Class};
+use journal::format::{Allocation, Event, Record};
+use proptest::prelude::*;
+
+use super::*;
+
+/// What a drawing of this many columns shows: the lowest and the highest level in each column.
+fn columns(points: &[Point], until_ns: u64, count: u64) -> Vec<Option<(u64, u64)>> {
+    let mut columns = vec![None; count as usize];
+    for point in points {
+        let column = &mut columns[(point.time_ns * count / until_ns) as usize];
+        let (low, high) = column.unwrap_or((point.bytes, point.bytes));
+        *column = Some((low.min(point.bytes), high.max(point.bytes)));
+    }
+    columns
+}
+
+proptest! {
+    /// However many changes are left out, the highest level and its time stay, every span's extremes are true, and the
+    /// number of spans is bounded.
+    #[test]
+    fn a_curve_keeps_its_peak_and_its_extremes(steps in prop::collection::vec((0u64..1000, 0u64..100), 1..3000)) {
+        let mut curve = Curve::new(64);
+        let (mut all, mut time_ns) = (Vec::new(), 0);
+        for (event, (wait, bytes)) in (0..).zip(steps) {
+            time_ns += wait;
+            let point = Point { event, time_ns, bytes };
+            all.push(point);
+            curve.push(point);
+        }
+        prop_assert!(curve.spans().len() <= 64);
+        let most = all.iter().map(|point| point.bytes).max().unwrap();
+        let first = all.iter().find(|point| point.bytes == most).unwrap();
+        prop_assert_eq!(curve.peak(), Some(*first));
+        let kept: Vec<Point> = curve.spans().iter().flat_map(Span::points).collect();
+        prop_assert!(kept.contains(first));
+        for span in curve.spans() {
+            let within = &all[span.first.event as usize..=span.last.event as usize];
+            prop_assert_eq!(span.lowest.bytes, within.iter().map(|point| point.bytes).min().unwrap());
+            prop_assert_eq!(span.highest.bytes, within.iter().map(|point| point.bytes).max().unwrap());
+        }
+        prop_assert!(kept.is_sorted_by_key(|point| point.event));
+        // A point that was left out had the level before it, or lies inside a span.
+        let (mut level, mut inside) = (None, kept.iter().peekable());
+        for point in &all {
+            if inside.next_if(|next| next.event == point.event).is_some() {
+                level = Some(point.bytes);
+            } else {
+                let spans = curve.spans();
+                let joined = spans.iter().any(|span| (span.first.event..span.last.event).contains(&point.event));
+                prop_assert!(joined || level == Some(point.bytes));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_short_curve_is_exact() {
+    let mut curve = Curve::new(100);
+    for event in 0..100 {
+        curve.push(Point {
+            event,
+            time_ns: event * event,
+            bytes: event % 7,
+        });
+    }
+    assert_eq!(curve.spans().len(), 100);
+    assert_eq!(
+        (curve.at(0), curve.at(8), curve.at(9), curve.at(u64::MAX)),
+        (0, 2, 3, 99 % 7)
+    );
+}
+
+#[test]
+fn a_drawing_of_spans_is_a_drawing_of_all_changes() {
+    const CHANGES: u64 = 1_000_000;
+    let mut curve = Curve::new(8192);
+    let mut all = Vec::new();
+    let mut random = 1u64;
+    for event in 0..CHANGES {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let point = Point {
+            event,
+            time_ns: event * 1000,
+            bytes: random >> 40,
+        };
+        all.push(point);
+        curve.push(point);
+    }
+    let kept: Vec<Point> = curve.spans().iter().flat_map(Span::points).collect();
+    let drawn = columns(&kept, CHANGES * 1000, 500);
+    for (kept, all) in drawn.iter().zip(columns(&all, CHANGES * 1000, 500)) {
+        let ((low, high), (least, most)) = (kept.unwrap(), all.unwrap());
+        assert!(low >= least && high <= most);
+    }
+    let highest = |columns: &[Option<(u64, u64)>]| {
+        let place = columns.iter().enumerate().max_by_key(|(_, column)| column.unwrap().1);
+        place.map(|(column, range)| (column, range.unwrap().1))
+    };
+    assert_eq!(highest(&drawn), highest(&columns(&all, CHANGES * 1000, 500)));
+}
+
+fn record(time_ns: u64, event: Event) -> Record {
+    Record {
+        slot: time_ns,
+        time_ns,
+        tid: 1,
+        api: Api::cudaMalloc.into(),
+        device: 0,
+        stack: 0,
+        event,
+    }
+}
+
+fn block(address: u64, bytes: u64) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
+        address,
+        requested: bytes,
+        allocated: bytes,
+        reserved: Some(bytes),
+        stream: 1,
+    }
+}
+
+#[test]
+fn around_peak_failure_and_end_every_record_is_kept() {
+    let mut ledger = Ledger::default();
+    let mut timeline = Timeline::new(16);
+    let mut time_ns = 0;
+    let mut play = |event: Event| {
+        time_ns += 1000;
+        let record = record(time_ns, event);
+        ledger.apply(&record);
+        timeline.note(&record, &ledger);
+        time_ns
+    };
+    let free = |allocation| Event::Free {
+        allocation,
+        context_gone: false,
+    };
+    let (mut peak_ns, mut failed_ns) = (0, 0);
+    for round in 0..20_000u64 {
+        let bytes = if round == 7_000 { 1 << 30 } else { 512 + round % 64 };
+        let at = play(Event::Alloc(block(1 << 20, bytes)));
+        if round == 7_000 {
+            peak_ns = at;
+        }
+        if round == 13_000 {
+            failed_ns = play(Event::AllocFailed {
+                class: Class::Linear.into(),
+                requested: 1 << 40,
+                result: 2,
+                over_limit: false,
+            });
+        }
+        play(free(block(1 << 20, bytes)));
+    }
+    let device = &timeline.devices[&0];
+    assert!(device.live.spans().len() <= 16);
+    assert_eq!(device.live.peak().unwrap().time_ns, peak_ns);
+    let half = device.half;
+    let kept = device.kept();
+    let times: Vec<u64> = kept.iter().map(|moment| moment.record.time_ns).collect();
+    for centre in [peak_ns, failed_ns] {
+        for step in 0..half as u64 {
+            assert!(times.contains(&(centre - step * 1000)), "{step} before");
+            assert!(times.contains(&(centre + step * 1000)), "{step} after");
+        }
+    }
+    assert_eq!(times.last(), Some(&(40_001 * 1000)));
+    assert_eq!(times.len(), 2 * (2 * half + 1) + half);
+    let points = device.live_points();
+    let peak = points.iter().max_by_key(|point| point.bytes).unwrap();
+    assert_eq!((peak.time_ns, peak.bytes), (peak_ns, 1 << 30));
+    // The failure changed no level, so it has no point, but its neighbours have.
+    assert!(points.iter().any(|point| point.time_ns == failed_ns - 1000));
+    assert!(points.iter().any(|point| point.time_ns == failed_ns + 1000));
+}
+
+#[test]
+fn a_short_job_keeps_each_record_once() {
+    let mut ledger = Ledger::default();
+    let mut timeline = Timeline::new(16);
+    for time_ns in 1..5 {
+        let record = record(time_ns, Event::Alloc(block(time_ns << 20, 512)));
+        ledger.apply(&record);
+        timeline.note(&record, &ledger);
+    }
+    let kept = timeline.devices[&0].kept();
+    assert_eq!(
+        kept.iter().map(|moment| moment.live).collect::<Vec<_>>(),
+        [512, 1024, 1536, 2048]
+    );
+}

@@ -1,0 +1,104 @@
+//! Why a job's last request failed, or how far the job stayed from its limit. `inspect`, `why` and `report` print this
+//! verdict.
+
+pub use base::shortage::{Parts, Shortage, Verdict};
+
+use journal::reader::State;
+
+use super::job::Job;
+use super::out_of_memory::OutOfMemory;
+use super::scene::Scene;
+use super::torch_cache::TorchCache;
+
+/// The verdict of a job, with the figures that it follows from.
+pub struct Finding<'a> {
+    pub verdict: Verdict,
+    /// The failure; `None` if no request failed.
+    pub failure: Option<Failure<'a>>,
+    /// How far the fullest device stayed from its limit or its size; `None` if the job used no device.
+    pub distance: Option<Distance>,
+    /// Events were lost, so the figures may be wrong.
+    pub uncertain: bool,
+    /// Whether the failure is what ended the job, as far as the journal tells: the job allocated nothing after it, or
+    /// ended with an error.
+    pub fatal: bool,
+}
+
+pub struct Failure<'a> {
+    pub scene: &'a Scene,
+    pub shortage: Shortage,
+    /// Whether what a framework's own cache holds is part of `cached`, and not of `live`.
+    pub knows_cache: bool,
+    /// The same failure among all of the job, if memory was missing.
+    pub request: Option<&'a OutOfMemory>,
+}
+
+/// The device that was fullest at its peak, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Distance {
+    pub device: i16,
+    pub peak: u64,
+    /// The limit if there is one below the device's memory, or else that memory.
+    pub room: u64,
+    pub is_limit: bool,
+}
+
+impl Job {
+    pub fn finding(&self) -> Finding<'_> {
+        let failure = self.ledger.scenes.last().map(|scene| {
+            let request = self.ledger.out_of_memory.last();
+            let mut shortage = scene.shortage(self.header.pid);
+            let mut devices = self.header.devices.iter();
+            shortage.total = devices
+                .find(|device| device.ordinal == i32::from(scene.device))
+                .map_or(0, |device| device.total_memory);
+            let cache = self.cache_of(scene);
+            if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
+                let free = cache.free.min(parts.live);
+                parts.live -= free;
+                parts.cached += free;
+                shortage.largest_cached = shortage.largest_cached.max(cache.largest);
+            }
+            Failure {
+                scene,
+                shortage,
+                knows_cache: cache.is_some() || self.caches().is_none(),
+                request: request.filter(|request| request.time_ns == scene.time_ns),
+            }
+        });
+        let went_on = failure.as_ref().is_some_and(|failure| failure.scene.went_on > 0);
+        Finding {
+            verdict: failure
+                .as_ref()
+                .map_or(Verdict::NoneFailed, |failure| failure.shortage.verdict()),
+            fatal: failure.is_some() && (!went_on || matches!(self.state, State::Exited(status) if status != 0)),
+            failure,
+            distance: self.distance(),
+            uncertain: self.lost > 0,
+        }
+    }
+
+    /// PyTorch's cache at a failure. PyTorch fails shortly after its last request to the driver.
+    fn cache_of(&self, scene: &Scene) -> Option<&TorchCache> {
+        const SAME_US: u64 = 1_000_000;
+        let at_us = (self.header.wall_start_ns + scene.time_ns) / 1000;
+        let cache = self.torch_cache.as_ref()?;
+        (cache.device == scene.device && cache.time_us.abs_diff(at_us) < SAME_US).then_some(cache)
+    }
+
+    fn distance(&self) -> Option<Distance> {
+        let devices = self.devices().into_iter().filter_map(|(device, entry, ledger)| {
+            let (entry, peak) = (entry?, ledger?.all.reserved.peak);
+            let limit = entry.limit.filter(|&limit| limit < entry.total_memory);
+            let room = limit.unwrap_or(entry.total_memory);
+            (room > 0).then_some(Distance {
+                device,
+                peak,
+                room,
+                is_limit: limit.is_some(),
+            })
+        });
+        let share = |distance: &Distance| distance.peak as f64 / distance.room as f64;
+        devices.max_by(|one, other| share(one).total_cmp(&share(other)))
+    }
+}

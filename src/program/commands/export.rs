@@ -1,0 +1,153 @@
+//! `vramshim export`: writes what journals say in the formats of other programs.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
+use crate::failure::Failure;
+use crate::journals::collect;
+use crate::render::progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim export vramshim-train --to torch-snapshot     # then drop it on https://pytorch.org/memory_viz
+  vramshim export vramshim-train --to pprof --at oom -o oom.pb.gz
+  vramshim export vramshim-train --to parquet -o train.parquet
+  vramshim export vramshim-train --to collapsed -o - | flamegraph.pl --countname bytes > memory.svg
+  vramshim export job.vraj --to rmm-csv -o job.csv && vramshim replay job.csv
+
+csv, jsonl, parquet, rmm-csv and perfetto have all events. The others show one moment, which --at chooses: the peak, or
+for torch-snapshot the end. Their bytes are allocated bytes, as in inspect. If PyTorch's tensors were recorded
+(run --torch record), they stand in the place of PyTorch's segments. A snapshot or an RMM log holds one process, all
+others hold the processes of a folder together. docs/tools.md says what becomes of each event.
+
+Exit codes: 0 done, 1 if a journal cannot be read, or the job has no such moment, 2 wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Export {
+    /// Journals (.vraj), or folders of them
+    #[arg(required = true, value_name = "FOLDER|FILE")]
+    paths: Vec<PathBuf>,
+
+    /// The format
+    #[arg(long, value_name = "FORMAT")]
+    to: Format,
+
+    /// The file; - is the standard output [default: the journal's or folder's name in the working folder]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// The moment that torch-snapshot, pprof, collapsed and speedscope show [default: peak; torch-snapshot: end]
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<At>,
+
+    /// The version of PyTorch whose fields a snapshot has; older readers refuse newer fields
+    #[arg(long, value_name = "VERSION", default_value = "2.12")]
+    torch_schema: Schema,
+
+    /// The device of rmm-csv [default: the one with the most requested bytes], or whose peak or failure --at means
+    #[arg(long, value_name = "NUMBER")]
+    device: Option<i16>,
+
+    /// Leave PyTorch's recorded tensors out
+    #[arg(long)]
+    no_tensors: bool,
+
+    /// Replace files that exist
+    #[arg(long)]
+    force: bool,
+
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Export {
+    pub fn write(self) -> Result<(), Failure> {
+        if self.at.is_some() && !self.to.has_moment() {
+            return Err(Failure::refused(
+                "--at: this format has all events; only torch-snapshot, pprof, collapsed and speedscope show a moment",
+            ));
+        }
+        if self.device.is_some() && !self.to.has_moment() && self.to != Format::RmmCsv {
+            return Err(Failure::refused("--device: this format has all devices"));
+        }
+        let mut problems = Vec::new();
+        let journals = collect(&self.paths, &mut problems);
+        if !problems.is_empty() {
+            return Err(Failure::failed(problems.join("\n")));
+        }
+        if journals.len() > 1 && !self.to.holds_several() {
+            let names: Vec<String> = journals.iter().map(|path| format!("  {}", path.display())).collect();
+            return Err(Failure::refused(format!(
+                "this format holds one process; name one of these journals:\n{}",
+                names.join("\n")
+            )));
+        }
+        let bar = progress::exporting(journals.iter().filter_map(|path| std::fs::metadata(path).ok()));
+        let read = Cell::new(0u64);
+        let progress = |bytes: u64| {
+            read.set(read.get() + bytes);
+            if let Some(bar) = &bar {
+                // The number of passes depends on the format and the devices.
+                if read.get() > bar.length().unwrap_or(0) {
+                    bar.set_length(read.get());
+                }
+                bar.set_position(read.get());
+            }
+        };
+        let mut processes = Vec::new();
+        for path in &journals {
+            let process = Process::open(path, !self.no_tensors, &progress).map_err(Failure::failed)?;
+            processes.push(process);
+        }
+        processes.sort_by_key(|process| (process.header().wall_start_ns, process.header().pid));
+        let request = Request {
+            format: self.to,
+            at: self.at,
+            schema: self.torch_schema,
+            device: self.device,
+            out: self.output.clone().unwrap_or_else(|| self.default_name()),
+            force: self.force,
+        };
+        let done = export::export(&processes, &request, &progress).map_err(|error| match error {
+            ExportError::Io(problem) if problem.kind() == std::io::ErrorKind::AlreadyExists => {
+                Failure::refused(problem)
+            }
+            error => Failure::failed(error),
+        })?;
+        if let Some(bar) = &bar {
+            bar.finish_and_clear();
+        }
+        for note in &done.notes {
+            eprintln!("vramshim: {note}");
+        }
+        let to_stdout = request.out.as_os_str() == "-";
+        if self.json && !to_stdout {
+            println!(
+                "{:#}",
+                json!({"files": done.files, "events": done.events, "notes": done.notes})
+            );
+        } else if !to_stdout {
+            let files: Vec<String> = done.files.iter().map(|path| path.display().to_string()).collect();
+            eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
+        }
+        Ok(())
+    }
+
+    /// The name of the first argument, in the working folder.
+    fn default_name(&self) -> PathBuf {
+        let path = self.paths.first().map(PathBuf::as_path);
+        let whole = path.and_then(|path| path.canonicalize().ok());
+        let stem = whole.as_deref().and_then(|path| match path.is_dir() {
+            true => path.file_name(),
+            false => path.file_stem(),
+        });
+        let stem = stem.map_or_else(|| "journal".into(), |stem| stem.to_string_lossy());
+        PathBuf::from(format!("{stem}.{}", self.to.ending()))
+    }
+}

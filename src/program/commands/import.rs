@@ -1,0 +1,117 @@
+//! `vramshim import`: writes a journal from another program's file, so that every view shows it.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::failure::Failure;
+use crate::import::into_journal;
+use crate::import::kind::{self, Kind};
+use crate::render::progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim import snapshot.pickle                    # writes snapshot.vraj and snapshot.stacks
+  vramshim inspect snapshot.vraj
+  vramshim import rmm.csv.gz -o job.vraj
+
+A snapshot is what torch.cuda.memory._dump_snapshot wrote; with its history if the job called
+torch.cuda.memory._record_memory_history(). A log is what RMM's logging adaptor wrote
+(Thread,Time,Action,Pointer,Size,Stream), plain or gzipped.
+
+Exit codes: 0 done, 1 if the file cannot be read or written, 2 wrong usage, or a file of another kind.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Import {
+    /// A memory snapshot of PyTorch (.pickle), or RMM's CSV log (.csv, .csv.gz)
+    file: PathBuf,
+
+    /// The journal [default: the file's name with the ending .vraj, in the working folder]
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Replace files that exist
+    #[arg(long)]
+    force: bool,
+
+    /// Print what was written as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Import {
+    pub fn write(self) -> Result<(), Failure> {
+        let source = &self.file;
+        let shown = source.display();
+        if source.is_dir() {
+            return Err(Failure::refused(format!("{shown}: is a folder: give one file of it")));
+        }
+        let kind =
+            kind::of(source).map_err(|problem| Failure::failed(format!("{shown}: cannot be read: {problem}")))?;
+        let path = self.output.clone().unwrap_or_else(|| default_name(source));
+        if path.as_os_str() == "-" {
+            return Err(Failure::refused(
+                "-o -: a journal is written in two places at once, so it needs a file",
+            ));
+        }
+        if !self.force && path.symlink_metadata().is_ok() {
+            let path = path.display();
+            return Err(Failure::refused(format!(
+                "{path}: exists already: give another name with -o, or --force"
+            )));
+        }
+        let _spinner = progress::reading_long(source);
+        let imported = match kind {
+            Kind::Snapshot => into_journal::of_snapshot(source, &path, self.force),
+            Kind::Log => into_journal::of_log(source, false, &path, self.force, day_of(source)),
+            Kind::GzippedLog => into_journal::of_log(source, true, &path, self.force, day_of(source)),
+            Kind::Journal => return Err(Failure::refused(format!("{shown}: is a journal already"))),
+            Kind::Empty => return Err(Failure::refused(format!("{shown}: is empty"))),
+            Kind::Other(what) => {
+                return Err(Failure::refused(format!(
+                    "{shown}: looks like {what}; give a memory snapshot of PyTorch or RMM's log"
+                )));
+            }
+        };
+        let imported = imported.map_err(Failure::failed)?;
+        for note in &imported.notes {
+            eprintln!("vramshim: {note}");
+        }
+        if self.json {
+            println!(
+                "{:#}",
+                json!({
+                    "file": path,
+                    "events": imported.events,
+                    "stacks": imported.stacks,
+                    "notes": imported.notes,
+                })
+            );
+        } else {
+            let (events, stacks) = (imported.events, imported.stacks);
+            eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// The file's name without its endings.
+fn default_name(source: &Path) -> PathBuf {
+    let name = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let endings = [".gz", ".csv", ".pickle", ".pkl"];
+    let stem = endings
+        .iter()
+        .fold(name.as_str(), |name, ending| name.strip_suffix(ending).unwrap_or(name));
+    PathBuf::from(format!("{stem}.vraj"))
+}
+
+/// The beginning of the day on which the file was last changed, in nanoseconds since 1970 (UTC).
+fn day_of(source: &Path) -> u64 {
+    const DAY_SECONDS: u64 = 86_400;
+    let changed = std::fs::metadata(source).and_then(|metadata| metadata.modified()).ok();
+    let since = changed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    since.map_or(0, |since| since.as_secs() / DAY_SECONDS * DAY_SECONDS * 1_000_000_000)
+}

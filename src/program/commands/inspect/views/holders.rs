@@ -1,0 +1,285 @@
+//! `--top` and `--at`: what held the most at a moment. `--leaks`: what still lives at the end, and when it came.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::study::{Study, without_stacks};
+use super::when::When;
+use crate::analysis::device_ledger::Live;
+use crate::analysis::job::LoadError;
+use crate::analysis::live_set::{By, DeviceSet, Key, LiveSet, Moment};
+use crate::render::format::{count, duration, percent, size};
+use crate::render::page::Page;
+
+/// The allocations of one name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Named {
+    pub bytes: u64,
+    pub requested: u64,
+    pub count: u64,
+    pub oldest_ns: u64,
+}
+
+/// The holders by name, most bytes first. Several stacks of one line of code have one name.
+pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<(String, Named)> {
+    let mut names: BTreeMap<String, Named> = BTreeMap::new();
+    for holder in set.holders(by) {
+        let named = names.entry(study.label(holder.key)).or_insert(Named {
+            oldest_ns: u64::MAX,
+            ..Named::default()
+        });
+        named.bytes = named.bytes.saturating_add(holder.bytes);
+        named.requested = named.requested.saturating_add(holder.requested);
+        named.count += holder.count;
+        named.oldest_ns = named.oldest_ns.min(holder.oldest_ns);
+    }
+    if set.graphs > 0 {
+        let graphs = Named {
+            bytes: set.graphs,
+            requested: set.graphs,
+            count: 1,
+            oldest_ns: set.time_ns,
+        };
+        names.insert("memory of launched graphs".to_owned(), graphs);
+    }
+    let mut names: Vec<_> = names.into_iter().collect();
+    names.sort_by_key(|(_, named)| std::cmp::Reverse(named.bytes));
+    names
+}
+
+/// What was live at the moment that the user named. The error says why there is no such moment.
+pub fn set_at(study: &Study, when: &When) -> Result<Result<LiveSet, String>, LoadError> {
+    let missing = |study: &Study| when.find(&study.landmarks, study.labels.stacks.as_ref()).err();
+    Ok(match when {
+        When::Peak => Ok(study.peak.clone()),
+        When::End => Ok(study.end.clone()),
+        When::OutOfMemory => study.failure.clone().ok_or_else(|| missing(study).unwrap_or_default()),
+        When::Start => Ok(LiveSet::default()),
+        When::Time(time_ns) => Ok(first(study.at(&[Moment::Time(*time_ns)])?)),
+        When::Mark(name) => {
+            let stacks = study.labels.stacks.as_ref();
+            let mut marks = study.landmarks.marks.iter().rev();
+            let text = marks.find(|mark| stacks.and_then(|stacks| stacks.text(mark.text)) == Some(name));
+            match (text, missing(study)) {
+                (Some(mark), None) => Ok(first(study.at(&[Moment::Mark(mark.text)])?)),
+                (_, why) => Err(why.unwrap_or_default()),
+            }
+        }
+    })
+}
+
+fn first(sets: Vec<Option<LiveSet>>) -> LiveSet {
+    sets.into_iter().next().flatten().unwrap_or_default()
+}
+
+/// Writes what held the most at a moment on each device.
+pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: usize) -> Result<(), LoadError> {
+    let set = match set_at(study, when)? {
+        Ok(set) => set,
+        Err(why) => {
+            page.line(format!("There is no such moment: {why}"));
+            page.json("at", json!({ "missing": why }));
+            return Ok(());
+        }
+    };
+    let mut devices = Vec::new();
+    for device in &set.devices {
+        if device.live.is_empty() && device.reserved == 0 && device.graphs == 0 {
+            continue;
+        }
+        let (by, why) = study.grouping(by, &device.live);
+        if let Some(why) = why {
+            page.line(why);
+        }
+        devices.push(one_device(page, study, device, when, by, top));
+    }
+    if devices.is_empty() {
+        page.line("Nothing was allocated then.");
+    }
+    page.json("at", json!({ "devices": devices }));
+    Ok(())
+}
+
+fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: By, top: usize) -> Value {
+    let names = named(study, set, by);
+    let place = device_name(set.device);
+    page.heading(format!(
+        "{place} at {}, {}: {} allocated, {} requested, {} reserved",
+        when.words(),
+        duration(set.time_ns),
+        size(set.allocated),
+        size(set.requested),
+        size(set.reserved),
+    ));
+    let age = |named: &Named| duration(set.time_ns.saturating_sub(named.oldest_ns));
+    let share = |bytes: u64| bytes as f64 / set.allocated.max(1) as f64;
+    let row = |(name, named): &(String, Named)| {
+        vec![
+            size(named.bytes),
+            percent(Some(share(named.bytes))),
+            count(named.count),
+            age(named),
+            name.clone(),
+        ]
+    };
+    let titles = ["bytes", "share", "count", "oldest", title(by)];
+    page.table(&titles, &[0, 1, 2, 3], names.iter().take(top).map(row).collect());
+    rest(page, &names, top);
+    if by == By::Stack
+        && let Some(share) = without_stacks(&set.live)
+    {
+        page.line(share);
+    }
+    let holders = set.holders(by).into_iter().map(|holder| {
+        json!({
+            "name": study.labels.key(holder.key),
+            "stack": frames(study, holder.key),
+            "bytes": holder.bytes,
+            "requested": holder.requested,
+            "count": holder.count,
+            "oldest_ns": holder.oldest_ns,
+        })
+    });
+    json!({
+        "device": set.device,
+        "time_ns": set.time_ns,
+        "requested": set.requested,
+        "allocated": set.allocated,
+        "reserved": set.reserved,
+        "free_inside": set.free_inside,
+        "graphs": set.graphs,
+        "by": title(by),
+        "holders": holders.collect::<Value>(),
+    })
+}
+
+/// Says what the table left out.
+fn rest(page: &mut Page, names: &[(String, Named)], top: usize) {
+    if names.len() > top {
+        let bytes: u64 = names[top..]
+            .iter()
+            .map(|(_, named)| named.bytes)
+            .fold(0, u64::saturating_add);
+        page.line(format!(
+            "   {} more: {}",
+            count((names.len() - top) as u64),
+            size(bytes)
+        ));
+    }
+}
+
+fn frames(study: &Study, key: Key) -> Value {
+    let Key::Stack(number) = key else { return Value::Null };
+    let frame = |frame: &journal::format::Frame| json!({ "file": &*frame.file, "line": frame.line, "function": &*frame.function });
+    match study.labels.frames(number) {
+        Ok(frames) => frames.iter().map(frame).collect(),
+        Err(_) => Value::Null,
+    }
+}
+
+pub fn device_name(device: i16) -> String {
+    match device {
+        base::cuda::HOST_DEVICE => "Host memory".to_owned(),
+        device => format!("Device {device}"),
+    }
+}
+
+/// The title of the column with the names.
+pub fn title(by: By) -> &'static str {
+    match by {
+        By::Stack => "stack",
+        By::Size => "size",
+        By::Api => "api",
+        By::Thread => "thread",
+        By::Stream => "stream",
+    }
+}
+
+/// The parts of the job's time in which survivors are counted.
+const PARTS: u64 = 10;
+
+/// Writes what lives at the end. What came again and again until the end looks like a leak; what came once is mostly
+/// parameters and caches.
+pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
+    let ended_ns = study.job.duration_ns.max(study.job.ledger.last_ns).max(1);
+    let part = |live: &Live| (live.time_ns.saturating_mul(PARTS) / ended_ns).min(PARTS - 1);
+    let mut devices = Vec::new();
+    for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
+        let (by, why) = study.grouping(by, &set.live);
+        if let Some(why) = why {
+            page.line(why);
+        }
+        let mut parts: BTreeMap<Key, u16> = BTreeMap::new();
+        for live in &set.live {
+            *parts.entry(Key::of(live, by)).or_default() |= 1 << part(live);
+        }
+        let mut holders: Vec<_> = set
+            .holders(by)
+            .into_iter()
+            .map(|holder| (parts[&holder.key], holder))
+            .collect();
+        holders.sort_by_key(|(parts, holder)| {
+            let suspect = is_suspect(*parts);
+            (std::cmp::Reverse(suspect), std::cmp::Reverse(holder.bytes))
+        });
+        let suspects = holders.iter().filter(|(parts, _)| is_suspect(*parts));
+        let suspected: u64 = suspects.map(|(_, holder)| holder.bytes).fold(0, u64::saturating_add);
+        page.heading(format!(
+            "{}: {} in {} allocations live at the end; {} of it came again and again and stayed",
+            device_name(set.device),
+            size(set.allocated),
+            count(set.live.len() as u64),
+            size(suspected),
+        ));
+        let row = |(parts, holder): &(u16, crate::analysis::live_set::Holder)| {
+            vec![
+                size(holder.bytes),
+                count(holder.count),
+                duration(ended_ns.saturating_sub(holder.oldest_ns)),
+                came(*parts),
+                if is_suspect(*parts) { "leak?" } else { "" }.to_owned(),
+                study.label(holder.key),
+            ]
+        };
+        let titles = ["bytes", "count", "oldest", "came", "", title(by)];
+        page.table(&titles, &[0, 1, 2], holders.iter().take(top).map(row).collect());
+        let shown: Vec<Value> = (holders.iter())
+            .map(|(parts, holder)| {
+                json!({
+                    "name": study.labels.key(holder.key),
+                    "stack": frames(study, holder.key),
+                    "bytes": holder.bytes,
+                    "count": holder.count,
+                    "oldest_ns": holder.oldest_ns,
+                    "came_in_tenths": (0..PARTS).filter(|part| parts >> part & 1 == 1).collect::<Vec<_>>(),
+                    "suspect": is_suspect(*parts),
+                })
+            })
+            .collect();
+        devices.push(json!({
+            "device": set.device,
+            "allocated": set.allocated,
+            "count": set.live.len(),
+            "suspected_bytes": suspected,
+            "holders": shown,
+        }));
+    }
+    match devices.is_empty() {
+        true => page.line("Nothing lives at the end."),
+        false => page.line("came: in which tenths of the job's time the live allocations were made"),
+    }
+    page.json("leaks", json!({ "devices": devices }));
+}
+
+/// Whether allocations stayed from most tenths of the time, the last but one among them. In the last tenth also
+/// memory of an unfinished step is live.
+fn is_suspect(parts: u16) -> bool {
+    parts.count_ones() as u64 * 10 >= PARTS * 6 && parts >> (PARTS - 2) & 1 == 1
+}
+
+fn came(parts: u16) -> String {
+    (0..PARTS)
+        .map(|part| if parts >> part & 1 == 1 { '#' } else { '.' })
+        .collect()
+}

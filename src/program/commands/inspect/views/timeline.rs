@@ -1,0 +1,178 @@
+//! `--timeline`: live and reserved bytes over time, drawn in the terminal, with peak, failures and marks below.
+
+use serde_json::{Value, json};
+
+use super::study::Study;
+use crate::analysis::job::Observer;
+use crate::analysis::ledger::Ledger;
+use crate::analysis::timeline::{Curve, DeviceTimeline, Point, Timeline};
+use crate::render::format::{duration, size};
+use crate::render::page::Page;
+use crate::render::plot::{Column, rows};
+use journal::format::{MarkKind, Record};
+
+const HEIGHT: usize = 10;
+/// The columns left of the drawing: a size and a border.
+const LEFT: usize = 12;
+/// Spans of a curve: many for each column of the widest terminal.
+const SPANS: usize = 4096;
+
+/// The timeline of a pass over the records.
+pub struct Curves(Timeline);
+
+impl Default for Curves {
+    fn default() -> Self {
+        Curves(Timeline::new(SPANS))
+    }
+}
+
+impl Observer for Curves {
+    fn after(&mut self, ledger: &Ledger, record: &Record) {
+        self.0.note(record, ledger);
+    }
+}
+
+/// How to draw.
+#[derive(Clone, Copy)]
+pub struct Terminal {
+    pub width: usize,
+    pub ascii: bool,
+}
+
+pub fn show(page: &mut Page, study: &Study, curves: &Curves, terminal: Terminal) {
+    let mut devices = Vec::new();
+    let end_ns = study.job.duration_ns.max(study.job.ledger.last_ns).max(1);
+    for (&device, timeline) in curves.0.devices.iter().filter(|(device, _)| **device >= 0) {
+        let entry = study
+            .job
+            .header
+            .devices
+            .iter()
+            .find(|entry| entry.ordinal == i32::from(device));
+        let limit = entry.map(|entry| entry.limit.unwrap_or(u64::MAX).min(entry.total_memory));
+        if timeline.reserved.peak().is_none_or(|peak| peak.bytes == 0) {
+            continue;
+        }
+        draw(page, study, device, timeline, end_ns, limit, terminal);
+        let points = |points: Vec<Point>| {
+            points
+                .iter()
+                .map(|point| json!([point.time_ns, point.bytes]))
+                .collect::<Value>()
+        };
+        devices.push(json!({
+            "device": device,
+            "end_ns": end_ns,
+            "limit": limit,
+            "live": points(timeline.live_points()),
+            "reserved": points(timeline.reserved_points()),
+        }));
+    }
+    if devices.is_empty() {
+        page.line("The job allocated nothing on a device.");
+    }
+    let marks = study.landmarks.marks.iter().map(|mark| {
+        let kind = match mark.kind {
+            MarkKind::Instant => "instant",
+            MarkKind::Begin => "begin",
+            MarkKind::End => "end",
+        };
+        json!({ "time_ns": mark.at.time_ns, "kind": kind, "text": study.labels.mark(mark.text) })
+    });
+    let marks: Value = marks.collect();
+    page.json("timeline", json!({ "devices": devices, "marks": marks }));
+}
+
+fn draw(
+    page: &mut Page,
+    study: &Study,
+    device: i16,
+    timeline: &DeviceTimeline,
+    end_ns: u64,
+    limit: Option<u64>,
+    terminal: Terminal,
+) {
+    let width = terminal.width.saturating_sub(LEFT + 2).clamp(20, 400);
+    let place = |time_ns: u64| ((u128::from(time_ns) * width as u128 / u128::from(end_ns)) as usize).min(width - 1);
+    let live = columns(&timeline.live, width, place);
+    let most = timeline.reserved.peak().map_or(0, |peak| peak.bytes);
+    let most = timeline.live.peak().map_or(0, |peak| peak.bytes).max(most).max(1);
+    let room = limit.map_or(String::new(), |limit| format!(" of {}", size(limit)));
+    let peak = timeline.live.peak().unwrap_or_default();
+    page.heading(format!(
+        "Device {device}: live bytes, at most {} at {}; {} reserved at most{room}",
+        size(peak.bytes),
+        duration(peak.time_ns),
+        size(timeline.reserved.peak().map_or(0, |peak| peak.bytes)),
+    ));
+    let reserved = columns(&timeline.reserved, width, place);
+    let border = if terminal.ascii { '|' } else { '│' };
+    for (row, text) in rows(&live, most, HEIGHT, terminal.ascii).into_iter().enumerate() {
+        // The line of reserved bytes is drawn where nothing is live.
+        let line = if terminal.ascii { '-' } else { '─' };
+        let level = |column: &Column| (u128::from(column.highest) * HEIGHT as u128).div_ceil(u128::from(most)) as usize;
+        let is_line = |number: usize| level(&reserved[number]) == HEIGHT - row;
+        let text: String = (text.chars().enumerate())
+            .map(|(number, cell)| if cell == ' ' && is_line(number) { line } else { cell })
+            .collect();
+        let label = if row.is_multiple_of(3) {
+            size((u128::from(most) * (HEIGHT - row) as u128 / HEIGHT as u128) as u64)
+        } else {
+            String::new()
+        };
+        page.line(
+            format!("{label:>LEFT$} {border}{text}", LEFT = LEFT - 2)
+                .trim_end()
+                .to_owned(),
+        );
+    }
+    let corner = if terminal.ascii { "+" } else { "└" };
+    let dash = if terminal.ascii { "-" } else { "─" };
+    page.line(format!("{:>1$} {corner}{2}", "0 B", LEFT - 2, dash.repeat(width)));
+    let mut under = vec![' '; width];
+    for mark in study.landmarks.marks.iter().filter(|mark| mark.kind != MarkKind::End) {
+        under[place(mark.at.time_ns)] = '|';
+    }
+    under[place(peak.time_ns)] = 'P';
+    if let Some(failure) = study.landmarks.failure.filter(|failure| failure.device == device) {
+        under[place(failure.at.time_ns)] = 'X';
+    }
+    let under: String = under.into_iter().collect();
+    page.line(format!("{:1$}{2}", "", LEFT, under).trim_end().to_owned());
+    let last = duration(end_ns);
+    page.line(format!("{:2$}0{last:>1$}", "", width - 1, LEFT));
+    let line = if terminal.ascii { '-' } else { '─' };
+    page.line(format!(
+        "{:1$}P peak, X failure for lack of memory, | mark, {line} reserved",
+        "", LEFT
+    ));
+}
+
+/// The lowest and highest bytes in each column. A column without a change has the level before it.
+fn columns(curve: &Curve, width: usize, place: impl Fn(u64) -> usize) -> Vec<Column> {
+    let mut columns: Vec<Option<Column>> = vec![None; width];
+    let mut last = vec![0u64; width];
+    for point in curve.spans().iter().flat_map(|span| span.points()) {
+        let place = place(point.time_ns);
+        let column = columns[place].get_or_insert(Column {
+            lowest: point.bytes,
+            highest: point.bytes,
+        });
+        column.lowest = column.lowest.min(point.bytes);
+        column.highest = column.highest.max(point.bytes);
+        last[place] = point.bytes;
+    }
+    let mut level = 0;
+    let mut filled = Vec::with_capacity(width);
+    for (place, column) in columns.into_iter().enumerate() {
+        let same = Column {
+            lowest: level,
+            highest: level,
+        };
+        if column.is_some() {
+            level = last[place];
+        }
+        filled.push(column.unwrap_or(same));
+    }
+    filled
+}

@@ -1,0 +1,154 @@
+//! `vramshim report`: writes one HTML file about the processes of a job, or the data that the file is made from.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::journals::{collect, newest};
+use crate::render::progress;
+use crate::report;
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim report                                   # the newest journals here
+  vramshim report vramshim-myjob -o myjob.html --open
+  vramshim report vramshim-myjob/node1-4711-98765.vraj
+  vramshim report vramshim-new --against vramshim-old/node1-4711-98765.vraj
+  vramshim report vramshim-myjob --json | jq '.processes[0].verdict'
+
+The file shows the verdict, the memory over time, who held it, and what changed; a range that is chosen on the timeline \
+applies to every panel. The file contains everything it needs, and the page loads nothing from a network. Values of \
+variables and options whose names look like those of secrets are left out. Works on a running job, too.
+
+Exit codes: 0 done, 1 if a journal cannot be read (the others are in the report) or the file cannot be written, 2 wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Report {
+    /// Journals (.vraj), or folders of them [default: those with the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here]
+    #[arg(value_name = "FOLDER|FILE")]
+    paths: Vec<PathBuf>,
+
+    /// The file to write; it is replaced if it exists
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+
+    /// Show the report in the browser
+    #[arg(long, conflicts_with = "json")]
+    open: bool,
+
+    /// A journal of another run to compare with
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+
+    /// Print the data of the report as JSON, and write no file
+    #[arg(long, conflicts_with = "output")]
+    json: bool,
+}
+
+impl Report {
+    pub fn make(self) -> Result<(), Failure> {
+        let mut problems = Vec::new();
+        let paths = match self.paths.is_empty() {
+            true => vec![newest().map_err(Failure::refused)?],
+            false => self.paths.clone(),
+        };
+        let journals: Vec<PathBuf> = collect(&paths, &mut problems).into_iter().collect();
+        if journals.is_empty() {
+            return Err(Failure::failed(problems.join("\n")));
+        }
+        let report = read(&journals, self.against.as_deref()).map_err(|mut unread| {
+            problems.append(&mut unread);
+            Failure::failed(problems.join("\n"))
+        })?;
+        problems.extend(report.unread.iter().cloned());
+        if self.json {
+            let mut out = BufWriter::new(io::stdout().lock());
+            let written = serde_json::to_writer(&mut out, &report).map_err(io::Error::from);
+            written
+                .and_then(|()| writeln!(out))
+                .and_then(|()| out.flush())
+                .map_err(Failure::unwritten)?;
+        } else {
+            write_file(&self.output, &report)
+                .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", self.output.display())))?;
+            println!("{}", self.output.display());
+        }
+        if self.open {
+            open(&self.output)?;
+        }
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::failed(problems.join("\n"))),
+        }
+    }
+}
+
+/// Reads the journals, with a progress bar if that takes a while.
+fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, Vec<String>> {
+    let sizes = journals
+        .iter()
+        .map(|path| std::fs::metadata(path).map_or(0, |file| file.len()));
+    if sizes.sum::<u64>() < progress::WORTH_A_BAR_BYTES {
+        return report::gather(journals, against, |_, _, _| {});
+    }
+    let bar = progress::reading(0, "");
+    let mut shown = PathBuf::new();
+    let report = report::gather(journals, against, |path, done, all| {
+        if shown != path {
+            bar.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+            shown = path.to_owned();
+        }
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    report
+}
+
+/// Writes the page beside its place first, so that no half of a page is ever there.
+fn write_file(path: &Path, report: &report::Report) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    {
+        let mut out = BufWriter::new(file.as_file_mut());
+        report::write(&mut out, report)?;
+        out.flush()?;
+    }
+    set_usual_mode(file.as_file())?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// Gives the file the mode that `File::create` would have given it. Temporary files are only their owner's.
+fn set_usual_mode(file: &File) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: `umask` has no memory of ours; the program has only this thread, so no other makes a file meanwhile.
+    let mask = unsafe {
+        let mask = libc::umask(0o077);
+        libc::umask(mask);
+        mask
+    };
+    file.set_permissions(std::fs::Permissions::from_mode(0o666 & !mask))
+}
+
+/// Shows a file in the browser.
+fn open(path: &Path) -> Result<(), Failure> {
+    let started = Command::new("xdg-open")
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match started {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(Failure::failed(format!(
+            "{}: written, but xdg-open cannot show it; open the file in a browser",
+            path.display()
+        ))),
+    }
+}

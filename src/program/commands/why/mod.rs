@@ -1,0 +1,170 @@
+//! `vramshim why`: says why a job ran out of memory, who held the device, and what to do next.
+
+mod advice;
+mod runs;
+mod text;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::analysis::job::Job;
+use crate::analysis::verdict::Verdict;
+use crate::failure::Failure;
+use crate::journals::{collect, load, newest};
+use crate::render::{format, verdict};
+use advice::Advice;
+use runs::Run;
+
+const EXAMPLES: &str = "\
+Examples:
+  vramshim why                                 # the newest job here
+  vramshim why vramshim-train                  # the newest run of a job; of several processes the one that died first
+  vramshim why vramshim-train/node1-4711-98765.vraj
+  vramshim why vramshim-train --json | jq '.why.ledger'
+
+Without an argument, or with `newest`, the newest journal in VRAMSHIM_DIR, in this folder or in a folder vramshim-* here \
+is taken. The parts of the ledger sum to the device, to the byte:
+  live       the job's allocations
+  cached     obtained from the driver, but free inside
+  context    what the driver holds for the process: contexts, loaded code, rounding
+  others     other processes, from NVML
+  unknown    used, but by no process that is known
+  free       free
+
+Exit codes say the verdict:
+   0  no request failed for lack of memory, or the job went on and ended well
+   1  the journal cannot be read
+   2  wrong usage
+  10  not enough evidence
+  11  the request is larger than the device
+  12  the job's own live memory is too much
+  13  live memory grew steadily (a leak)
+  14  free memory that cannot be used: in pieces, or still in use by a stream or another pool
+  15  other processes
+  16  the limit of the process
+  17  the limit of the group
+  18  a failure of the driver or the host";
+
+/// The exit code of a verdict, which docs/stability.md promises.
+const fn exit_code(verdict: Verdict) -> u8 {
+    match verdict {
+        Verdict::NoneFailed => 0,
+        Verdict::NotEnoughEvidence => 10,
+        Verdict::LargerThanDevice => 11,
+        Verdict::LiveSet => 12,
+        Verdict::Growth => 13,
+        Verdict::Unusable => 14,
+        Verdict::OtherProcesses => 15,
+        Verdict::Limit => 16,
+        Verdict::GroupLimit => 17,
+        Verdict::Driver => 18,
+    }
+}
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Why {
+    /// Journals (.vraj) or folders of them, or `newest` [default: newest]
+    #[arg(value_name = "FOLDER|FILE")]
+    paths: Vec<PathBuf>,
+
+    /// Print JSON with every figure, sizes in bytes
+    #[arg(long)]
+    json: bool,
+
+    /// Number of holders to show
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    top: usize,
+}
+
+impl Why {
+    pub fn explain(self) -> Result<(), Failure> {
+        let mut paths = self.paths.clone();
+        if paths.is_empty() || paths.iter().any(|path| path.as_os_str() == "newest" && !path.exists()) {
+            paths.retain(|path| path.as_os_str() != "newest");
+            paths.push(newest().map_err(Failure::failed)?);
+        }
+        let mut problems = Vec::new();
+        let mut jobs = Vec::new();
+        for path in collect(&paths, &mut problems) {
+            match load(&path) {
+                Ok(job) => jobs.push(job),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        if jobs.is_empty() {
+            return Err(Failure::failed(problems.join("\n")));
+        }
+        for problem in problems {
+            eprintln!("vramshim: {problem}");
+        }
+        let run = Run::newest(jobs);
+        let job = run.first();
+        let advice = Advice::of(job, self.top);
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        match self.json {
+            true => writeln!(out, "{:#}", page(&run, &advice)),
+            false => text::page(&mut out, &run, &advice, self.top, format::styled()),
+        }
+        .and_then(|()| out.flush())
+        .map_err(Failure::unwritten)?;
+        match code(job) {
+            0 => Ok(()),
+            code => Err(Failure::answer(code)),
+        }
+    }
+}
+
+fn code(job: &Job) -> u8 {
+    let finding = job.finding();
+    match finding.fatal {
+        true => exit_code(finding.verdict),
+        false => 0,
+    }
+}
+
+fn page(run: &Run, advice: &Advice) -> Value {
+    let job = run.first();
+    let process = |job: &Job| {
+        json!({
+            "pid": job.header.pid,
+            "host": job.header.host,
+            "job": job.title(),
+            "path": job.path.to_string_lossy(),
+            "verdict": job.finding().verdict.name(),
+            "fatal": job.finding().fatal,
+            "died_ns": runs::died_ns(job),
+            "exit_code": code(job),
+        })
+    };
+    let holders: Vec<Value> = advice
+        .holders
+        .iter()
+        .map(|holder| {
+            json!({
+                "what": holder.what,
+                "bytes": holder.bytes,
+                "count": holder.count,
+                "oldest_ns": holder.oldest_ns,
+            })
+        })
+        .collect();
+    json!({
+        "process": process(job),
+        "why": verdict::as_json(job),
+        "holders": holders,
+        "holders_of": advice.moment,
+        "next": advice.next,
+        "replay": advice.replay.as_ref().map(|replay| json!({
+            "strategy": replay.strategy,
+            "device_memory": replay.room,
+            "fits": replay.fits,
+            "peak_reserved": replay.peak,
+        })),
+        "processes": run.jobs().iter().map(process).collect::<Vec<_>>(),
+        "older_processes": run.older,
+    })
+}

@@ -1,0 +1,81 @@
+//! Which processes of a folder belong together, and which of them died first.
+
+use journal::reader::State;
+
+use crate::analysis::job::Job;
+
+/// The last sign of life of a killed process can be so much earlier than its death.
+const BETWEEN_SIGNS_NS: u64 = 500_000_000;
+
+/// The processes of one run of a job.
+pub struct Run {
+    /// The one to explain first.
+    jobs: Vec<Job>,
+    /// Processes of earlier runs, which are left out.
+    pub older: usize,
+}
+
+impl Run {
+    /// The newest run: the process that began last, and all whose time overlaps with it or with another one of the run.
+    /// `jobs` must not be empty.
+    pub fn newest(mut jobs: Vec<Job>) -> Run {
+        let all = jobs.len();
+        jobs.sort_by_key(|job| std::cmp::Reverse(began_ns(job)));
+        let mut begin = jobs.first().map_or(0, began_ns);
+        // A process that overlaps may have begun earlier, and then overlap with more.
+        loop {
+            let earlier = jobs.iter().filter(|job| ended_ns(job) >= begin).map(began_ns).min();
+            match earlier {
+                Some(earlier) if earlier < begin => begin = earlier,
+                _ => break,
+            }
+        }
+        jobs.retain(|job| ended_ns(job) >= begin);
+        jobs.sort_by_key(|job| (died_ns(job).unwrap_or(u64::MAX), began_ns(job)));
+        Run {
+            older: all - jobs.len(),
+            jobs,
+        }
+    }
+
+    /// The process that died first. If none died, the one that is fullest.
+    pub fn first(&self) -> &Job {
+        let fullest = || {
+            let share = |job: &&Job| {
+                let distance = job.finding().distance;
+                distance.map_or(0.0, |distance| distance.peak as f64 / distance.room as f64)
+            };
+            self.jobs
+                .iter()
+                .max_by(|one, other| share(one).total_cmp(&share(other)))
+        };
+        let first = self.jobs.first().filter(|job| died_ns(job).is_some());
+        first.or_else(fullest).unwrap_or(&self.jobs[0])
+    }
+
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+}
+
+fn began_ns(job: &Job) -> u64 {
+    job.header.wall_start_ns
+}
+
+fn ended_ns(job: &Job) -> u64 {
+    began_ns(job).saturating_add(job.duration_ns)
+}
+
+/// When a process died: at the failure that ended it, or else when it was killed or ended with an error. In nanoseconds
+/// since 1970; `None` if it runs or ended well.
+pub fn died_ns(job: &Job) -> Option<u64> {
+    let finding = job.finding();
+    match (&finding.failure, job.state) {
+        (Some(failure), state) if finding.fatal && state != State::Running => {
+            Some(began_ns(job).saturating_add(failure.scene.time_ns))
+        }
+        (_, State::Killed) => Some(ended_ns(job).saturating_add(BETWEEN_SIGNS_NS)),
+        (_, State::Exited(status)) if status != 0 => Some(ended_ns(job)),
+        _ => None,
+    }
+}

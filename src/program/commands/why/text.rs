@@ -1,0 +1,185 @@
+//! The page of `why`: the verdict, the ledger, the holders, and what to do next.
+
+use std::io::{self, Write};
+
+use base::shortage::Parts;
+use journal::format::Teller;
+use journal::reader::State;
+
+use super::advice::Advice;
+use super::runs::{Run, died_ns};
+use crate::analysis::job::Job;
+use crate::analysis::tensors;
+use crate::analysis::verdict::Failure;
+use crate::render::format::{self, count, difference, duration, ended, printable, size, strong};
+use crate::render::table::table;
+use crate::render::tensors as tensors_page;
+use crate::render::verdict::{process_name, verdict};
+
+pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: bool) -> io::Result<()> {
+    let job = run.first();
+    let mut lines = verdict(job).unwrap_or_else(|| vec!["No GPU memory was asked for".to_owned()]);
+    if job.finding().failure.is_some() {
+        // The answer comes first.
+        lines.reverse();
+    }
+    for (line, number) in lines.iter().zip(0..) {
+        writeln!(out, "{}", strong(line, bold && number == 0))?;
+    }
+    writeln!(
+        out,
+        "Process {} on {}, {}, started {}, ended {} after {}; {}",
+        job.header.pid,
+        printable(&job.header.host, 64),
+        printable(&job.title(), 80),
+        format::time(job.header.wall_start_ns),
+        format::ended_in_words(job.state).trim_end_matches(','),
+        duration(job.duration_ns),
+        printable(&job.path.to_string_lossy(), 4096)
+    )?;
+    if run.jobs().len() > 1 {
+        others(out, run, bold)?;
+    }
+    if let Some(failure) = &job.finding().failure {
+        ledger(out, job, failure, bold)?;
+    }
+    if !advice.holders.is_empty() {
+        let more = match advice.all_holders - advice.holders.len() {
+            0 => String::new(),
+            _ => format!(" (top {} of {})", advice.holders.len(), advice.all_holders),
+        };
+        writeln!(out, "\n{}", strong(&format!("Holders {}{more}", advice.moment), bold))?;
+        let rows = advice.holders.iter().map(|holder| {
+            vec![
+                size(holder.bytes),
+                count(holder.count),
+                printable(&holder.what, 200),
+                duration(holder.oldest_ns),
+            ]
+        });
+        table(
+            out,
+            &["bytes", "count", "what", "oldest from"],
+            &[0, 1, 3],
+            rows.collect(),
+        )?;
+    }
+    if let Ok(Some(tensors)) = tensors::load(&job.path) {
+        tensors_page::page(out, &tensors, top, bold)?;
+    }
+    if !advice.next.is_empty() {
+        writeln!(out, "\n{}", strong("Next", bold))?;
+        for step in &advice.next {
+            writeln!(out, "  {step}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A line for each process of the run, in the order of their deaths.
+fn others(out: &mut impl Write, run: &Run, bold: bool) -> io::Result<()> {
+    let older = match run.older {
+        0 => String::new(),
+        older => format!("; {} of earlier runs left out", count(older as u64)),
+    };
+    let title = format!(
+        "{} processes, the first to die first{older}",
+        count(run.jobs().len() as u64)
+    );
+    writeln!(out, "\n{}", strong(&title, bold))?;
+    let first_ns = run.jobs().iter().filter_map(died_ns).min();
+    let rows = run.jobs().iter().map(|job| {
+        let died = died_ns(job)
+            .zip(first_ns)
+            .map(|(died, first)| died.saturating_sub(first));
+        vec![
+            job.header.pid.to_string(),
+            printable(&job.header.host, 40),
+            printable(&job.title(), 40),
+            ended(job.state),
+            match (died, job.state) {
+                (Some(0), _) => "first".to_owned(),
+                (Some(later), _) => format!("{} later", duration(later)),
+                (None, State::Running) => "runs".to_owned(),
+                (None, _) => "-".to_owned(),
+            },
+            job.finding().verdict.words().to_owned(),
+        ]
+    });
+    table(
+        out,
+        &["pid", "host", "job", "ended", "died", "verdict"],
+        &[0],
+        rows.collect(),
+    )
+}
+
+/// The device's bytes at the failure, which sum to the device; and those of the limit if it refused the request.
+fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io::Result<()> {
+    let (scene, shortage) = (failure.scene, &failure.shortage);
+    let pid = job.header.pid;
+    if let Some(parts) = &shortage.parts {
+        let title = format!("Device {} at {}", scene.device, duration(scene.time_ns));
+        writeln!(out, "\n{}", strong(&title, bold))?;
+        table(
+            out,
+            &["who", "what", "size", "bytes"],
+            &[2, 3],
+            rows(job, failure, parts),
+        )?;
+    }
+    if shortage.largest_cached > 0 {
+        writeln!(out, "  largest cached block {}", size(shortage.largest_cached))?;
+    }
+    let Some(allowance) = &shortage.allowance else {
+        return Ok(());
+    };
+    let whose = if allowance.group { "group" } else { "process" };
+    let title = format!("Limit of the {whose}, {}", size(allowance.limit));
+    writeln!(out, "\n{}", strong(&title, bold))?;
+    let row = |who: String, what: &str, bytes: u64| vec![who, what.to_owned(), size(bytes), count(bytes)];
+    let mut rows = vec![row(format!("{pid} this process"), "held", allowance.own)];
+    let members = scene
+        .processes
+        .iter()
+        .filter(|process| process.told_by == Teller::Account);
+    rows.extend(members.map(|process| row(process_name(process), "held", process.bytes.unwrap_or(0))));
+    if allowance.group {
+        rows.push(row("group".to_owned(), "used in all", allowance.used));
+    }
+    rows.push(row(String::new(), "left", allowance.room()));
+    table(out, &["who", "what", "size", "bytes"], &[2, 3], rows)
+}
+
+fn rows(job: &Job, failure: &Failure, parts: &Parts) -> Vec<Vec<String>> {
+    let pid = job.header.pid;
+    let row = |who: &str, what: &str, bytes: i64| {
+        let exact = format!("{}{}", if bytes < 0 { "-" } else { "" }, count(bytes.unsigned_abs()));
+        vec![who.to_owned(), what.to_owned(), difference(bytes), exact]
+    };
+    let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let own = format!("{pid} {}", printable(&job.title(), 24));
+    let mut rows = vec![
+        row(&own, "live", signed(parts.live)),
+        row("", "cached", signed(parts.cached)),
+        row("", "context", signed(parts.context)),
+    ];
+    match parts.others {
+        Some(_) => {
+            let told = failure.scene.processes.iter();
+            let others = told.filter(|process| process.pid != pid && process.told_by == Teller::Nvml);
+            rows.extend(others.map(|process| {
+                row(
+                    &process_name(process),
+                    "other process",
+                    signed(process.bytes.unwrap_or(0)),
+                )
+            }));
+            rows.push(row("the device", "unknown", parts.unknown));
+        }
+        None => rows.push(row("the device", "others or unknown", parts.unknown)),
+    }
+    rows.push(row("", "free", signed(parts.free)));
+    rows.push(row("", "in all", signed(parts.total)));
+    rows
+}

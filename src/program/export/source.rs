@@ -1,0 +1,204 @@
+//! What an export reads: the records of one journal in the order of time, the stacks beside it, and PyTorch's tensors.
+//!
+//! If PyTorch's tensors were recorded (`tensors`), they are allocations, and the memory that PyTorch obtained for them
+//! is segments. So every format shows the tensors with their stacks, and their bytes count once.
+
+use std::io;
+use std::path::Path;
+
+use journal::format::{Frame, NoStack, Record};
+use journal::reader::{Header, Journal, OpenError, Records, Stacks, State};
+
+use super::tensors::{TENSOR_STACKS, Tensors};
+use crate::analysis::stacks::load as load_stacks;
+
+/// One process, as its journal and the files beside it tell.
+pub struct Process {
+    journal: Journal,
+    stacks: Stacks,
+    tensors: Option<Tensors>,
+    /// What the reader of the export should know.
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("{0}")]
+    Open(#[from] OpenError),
+    #[error("{path}: cannot be read: {problem}")]
+    Read { path: String, problem: io::Error },
+}
+
+impl Process {
+    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. `progress` gets the
+    /// number of bytes read since its last call.
+    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, SourceError> {
+        let journal = Journal::open(path)?;
+        let mut notes = Vec::new();
+        let stacks = load_stacks(path).unwrap_or_else(|problem| {
+            notes.push(format!("{}: cannot be read: {problem}", Stacks::path(path).display()));
+            None
+        });
+        let tensors = match tensors {
+            true => Tensors::beside(&journal, progress).map_err(|problem| SourceError::Read {
+                path: path.display().to_string(),
+                problem,
+            })?,
+            false => None,
+        };
+        if let Some(tensors) = &tensors {
+            notes.extend(tensors.note());
+        }
+        if journal.lost() > 0 {
+            notes.push(format!(
+                "{}: {} events were lost; what they were is not in the export",
+                path.display(),
+                journal.lost()
+            ));
+        }
+        Ok(Process {
+            journal,
+            stacks: stacks.unwrap_or_default(),
+            tensors,
+            notes,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.journal.path()
+    }
+
+    pub fn header(&self) -> &Header {
+        self.journal.header()
+    }
+
+    /// Bytes of the journal. One pass over the records reads so many.
+    pub fn size(&self) -> u64 {
+        self.journal.size()
+    }
+
+    pub fn has_tensors(&self) -> bool {
+        self.tensors.is_some()
+    }
+
+    /// The exit status; `None` if the process was killed or runs.
+    pub fn exit_status(&self) -> Option<i32> {
+        match self.journal.state() {
+            State::Exited(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    /// A name for the process that a person recognises.
+    pub fn title(&self) -> String {
+        let header = self.header();
+        let command = match header.job.as_str() {
+            "" => header.command_line.join(" "),
+            job => job.to_owned(),
+        };
+        format!("{command} ({})", header.pid)
+    }
+
+    /// Nanoseconds since 1970 of a time of a record.
+    pub fn unix_ns(&self, time_ns: u64) -> u64 {
+        self.header().wall_start_ns.saturating_add(time_ns)
+    }
+
+    /// The frames of a record's stack, innermost first; empty if there are none.
+    pub fn frames(&self, stack: u32) -> &[Frame] {
+        match (&self.tensors, NoStack::stack(stack)) {
+            (_, Err(_)) => &[],
+            (Some(tensors), Ok(number)) if number >= TENSOR_STACKS => tensors.frames(number),
+            (_, Ok(number)) => self.stacks.get(number).map_or(&[], |stack| &stack.frames),
+        }
+    }
+
+    /// The text of a mark.
+    pub fn text(&self, number: u64) -> &str {
+        self.stacks.text(number).unwrap_or("(name not kept)")
+    }
+
+    /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.
+    pub fn entries(&self) -> io::Result<Entries<'_>> {
+        let records = self.journal.records();
+        Ok(Entries {
+            tensors: self.tensors.as_ref().map(Tensors::entries).transpose()?,
+            next: None,
+            next_tensor: None,
+            position: records.position(),
+            records,
+            done: false,
+        })
+    }
+
+    /// Calls `each` for every entry, and `progress` with the number of bytes read since its last call.
+    pub fn each(
+        &self,
+        progress: &dyn Fn(u64),
+        mut each: impl FnMut(u64, &Record) -> io::Result<()>,
+    ) -> io::Result<u64> {
+        let mut entries = self.entries()?;
+        let mut count = 0;
+        let mut told = 0;
+        while let Some(entry) = entries.next() {
+            each(count, &entry?)?;
+            count += 1;
+            if count.is_multiple_of(1 << 14) {
+                let position = entries.position();
+                progress(position.saturating_sub(told));
+                told = position;
+            }
+        }
+        progress(self.size().saturating_sub(told));
+        Ok(count)
+    }
+}
+
+/// Iterator over the records and tensors of a process.
+pub struct Entries<'a> {
+    records: Records<'a>,
+    tensors: Option<super::tensors::Entries<'a>>,
+    next: Option<Record>,
+    next_tensor: Option<Record>,
+    position: u64,
+    done: bool,
+}
+
+impl Entries<'_> {
+    /// How many bytes of the journal have been read.
+    pub fn position(&self) -> u64 {
+        self.records.position().max(self.position)
+    }
+
+    fn step(&mut self) -> io::Result<Option<Record>> {
+        let Some(tensors) = &mut self.tensors else {
+            return self.records.next().transpose();
+        };
+        while self.next.is_none()
+            && let Some(record) = self.records.next().transpose()?
+        {
+            self.next = tensors.translated(record);
+        }
+        if self.next_tensor.is_none() {
+            self.next_tensor = tensors.next()?;
+        }
+        Ok(match (&self.next, &self.next_tensor) {
+            (Some(record), Some(tensor)) if record.time_ns < tensor.time_ns => self.next.take(),
+            (_, Some(_)) => self.next_tensor.take(),
+            (_, None) => self.next.take(),
+        })
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let step = self.step().transpose();
+        self.done = !matches!(step, Some(Ok(_)));
+        step
+    }
+}

@@ -1,0 +1,336 @@
+//! PyTorch's tensors as records: a tensor is an allocation, and what PyTorch obtained for its tensors is segments.
+//!
+//! The journal has PyTorch's segments as allocations of the job. The file of tensors names them, so their records in
+//! the journal are left out, or become segments if the file ends before them (the job was killed, and the file has all
+//! but its last second). Allocations of other code stay as they are.
+
+use std::collections::HashMap;
+use std::io;
+
+use base::api::{Api, Class};
+use base::cuda::DriverError;
+use journal::format::{Allocation, Event, Frame, Record, TensorLine};
+use journal::reader::{Journal, TensorFile};
+
+/// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
+pub const TENSOR_STACKS: u32 = 1 << 31;
+
+/// PyTorch's allocator serves multiples of this many bytes.
+const PYTORCHS_STEP: u64 = 512;
+
+/// Ranges are joined when there are more.
+const LONGEST_LIST: usize = 1 << 20;
+
+type Place = (i16, u64);
+
+pub struct Tensors {
+    path: std::path::PathBuf,
+    stacks: Vec<Vec<Frame>>,
+    wall_start_ns: u64,
+    pid: u32,
+    /// How often PyTorch obtained and returned a segment at this place.
+    segments: HashMap<Place, (u32, u32)>,
+    /// The addresses that PyTorch's segments ever covered: device, start and end of ranges that do not touch, in
+    /// order.
+    covered: Vec<(i16, u64, u64)>,
+    /// Which physical memory (of all, in the order of the journal) PyTorch mapped into its segments.
+    mapped: Vec<u64>,
+    lost: u64,
+    damaged: u64,
+}
+
+impl Tensors {
+    /// Reads the file beside a journal once. `None` if there is none.
+    pub fn beside(journal: &Journal, progress: &dyn Fn(u64)) -> io::Result<Option<Tensors>> {
+        let path = TensorFile::beside(journal.path());
+        let Some(mut file) = TensorFile::open(&path)? else {
+            return Ok(None);
+        };
+        let mut tensors = Tensors {
+            path,
+            stacks: Vec::new(),
+            wall_start_ns: journal.header().wall_start_ns,
+            pid: journal.header().pid,
+            segments: HashMap::new(),
+            covered: Vec::new(),
+            mapped: Vec::new(),
+            lost: 0,
+            damaged: 0,
+        };
+        while let Some(line) = file.next_line()? {
+            match line {
+                TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
+                TensorLine::SegmentObtained {
+                    device, address, size, ..
+                } => {
+                    tensors.segments.entry((device, address)).or_default().0 += 1;
+                    tensors.covered.push((device, address, address.saturating_add(size)));
+                    if tensors.covered.len() > LONGEST_LIST {
+                        tensors.join_covered();
+                    }
+                }
+                TensorLine::SegmentReturned { device, address, .. } => {
+                    tensors.segments.entry((device, address)).or_default().1 += 1;
+                }
+                TensorLine::Drained { lost, .. } => tensors.lost = lost,
+                _ => {}
+            }
+        }
+        tensors.damaged = file.damaged;
+        tensors.join_covered();
+        tensors.find_mapped(journal, progress)?;
+        Ok(Some(tensors))
+    }
+
+    /// What the user should know of the file.
+    pub fn note(&self) -> Option<String> {
+        let (path, lost, damaged) = (self.path.display(), self.lost, self.damaged);
+        (lost > 0 || damaged > 0).then(|| format!("{path}: {lost} tensors are missing, {damaged} lines are damaged"))
+    }
+
+    pub fn frames(&self, stack: u32) -> &[Frame] {
+        let number = stack
+            .checked_sub(TENSOR_STACKS)
+            .and_then(|number| usize::try_from(number).ok());
+        number
+            .and_then(|number| self.stacks.get(number))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Joins ranges that overlap or touch.
+    fn join_covered(&mut self) {
+        self.covered.sort_unstable();
+        self.covered.dedup_by(|later, joined| {
+            let touches = later.0 == joined.0 && later.1 <= joined.2;
+            if touches {
+                joined.2 = joined.2.max(later.2);
+            }
+            touches
+        });
+    }
+
+    fn covers(&self, device: i16, address: u64) -> bool {
+        let after = self
+            .covered
+            .partition_point(|&(on, start, _)| (on, start) <= (device, address));
+        let before = after.checked_sub(1).map(|place| self.covered[place]);
+        before.is_some_and(|(on, _, end)| on == device && address < end)
+    }
+
+    /// Finds the physical memory of expandable segments.
+    fn find_mapped(&mut self, journal: &Journal, progress: &dyn Fn(u64)) -> io::Result<()> {
+        let mut made: HashMap<u64, u64> = HashMap::new();
+        let mut count = 0;
+        for record in journal.records() {
+            let record = record?;
+            match record.event {
+                Event::Alloc(allocation) if allocation.class == Class::Vmm.into() => {
+                    made.insert(allocation.address, count);
+                    count += 1;
+                }
+                Event::Map { address, handle, .. } if self.covers(record.device, address) => {
+                    self.mapped.extend(made.get(&handle));
+                }
+                _ => {}
+            }
+        }
+        self.mapped.sort_unstable();
+        self.mapped.dedup();
+        progress(journal.size());
+        Ok(())
+    }
+
+    pub fn entries(&self) -> io::Result<Entries<'_>> {
+        let file = TensorFile::open(&self.path)?;
+        let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok(Entries {
+            tensors: self,
+            file,
+            live: HashMap::new(),
+            seen: HashMap::new(),
+            made: 0,
+            physical: HashMap::new(),
+        })
+    }
+}
+
+/// Reads the file once more, while the records of the journal are read.
+pub struct Entries<'a> {
+    tensors: &'a Tensors,
+    file: TensorFile,
+    live: HashMap<Place, (Allocation, u32)>,
+    /// Allocations and frees of the journal so far, at places of PyTorch's segments.
+    seen: HashMap<Place, (u32, u32)>,
+    /// Physical memory that the journal has so far, and which of it is PyTorch's now.
+    made: u64,
+    physical: HashMap<u64, bool>,
+}
+
+impl Entries<'_> {
+    /// The next tensor or segment.
+    pub fn next(&mut self) -> io::Result<Option<Record>> {
+        while let Some(line) = self.file.next_line()? {
+            if let Some(record) = self.record(line) {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
+    }
+
+    fn record(&mut self, line: TensorLine) -> Option<Record> {
+        let began_ns = self.tensors.wall_start_ns;
+        let blank = |time_us: u64, device: i16, api: Api, event: Event| Record {
+            slot: u64::MAX,
+            time_ns: time_us.saturating_mul(1000).saturating_sub(began_ns),
+            tid: self.tensors.pid,
+            api: api.into(),
+            device,
+            stack: 0,
+            event,
+        };
+        let stack = |number: u64| match u32::try_from(number) {
+            Ok(number) if number < TENSOR_STACKS / 2 => TENSOR_STACKS + number,
+            _ => 0,
+        };
+        Some(match line {
+            TensorLine::Allocated {
+                time_us,
+                device,
+                address,
+                size,
+                stack: number,
+            } => {
+                let allocation = Allocation {
+                    class: Class::Linear.into(),
+                    address,
+                    requested: size,
+                    allocated: size.max(1).checked_next_multiple_of(PYTORCHS_STEP).unwrap_or(size),
+                    reserved: None,
+                    stream: 0,
+                };
+                let stack = stack(number);
+                self.live.insert((device, address), (allocation, stack));
+                Record {
+                    stack,
+                    ..blank(time_us, device, Api::torch_alloc, Event::Alloc(allocation))
+                }
+            }
+            TensorLine::Freed {
+                time_us,
+                device,
+                address,
+            } => {
+                let (allocation, stack) = self.live.remove(&(device, address))?;
+                let event = Event::Free {
+                    allocation,
+                    context_gone: false,
+                };
+                Record {
+                    stack,
+                    ..blank(time_us, device, Api::torch_free, event)
+                }
+            }
+            TensorLine::SegmentObtained {
+                time_us,
+                device,
+                address,
+                size,
+            } => {
+                let event = Event::SegmentAlloc {
+                    address,
+                    size,
+                    again: false,
+                };
+                blank(time_us, device, Api::torch_alloc, event)
+            }
+            TensorLine::SegmentReturned {
+                time_us,
+                device,
+                address,
+                size,
+            } => {
+                let event = Event::SegmentFree {
+                    address,
+                    size,
+                    again: false,
+                    context_gone: false,
+                };
+                blank(time_us, device, Api::torch_free, event)
+            }
+            TensorLine::OutOfMemory {
+                time_us,
+                device,
+                size,
+                stack: number,
+            } => Record {
+                stack: stack(number),
+                ..blank(
+                    time_us,
+                    device,
+                    Api::torch_alloc,
+                    Event::AllocFailed {
+                        class: Class::Linear.into(),
+                        requested: size,
+                        result: DriverError::OUT_OF_MEMORY.0,
+                        over_limit: false,
+                    },
+                )
+            },
+            TensorLine::Stack { .. } | TensorLine::Drained { .. } => return None,
+        })
+    }
+
+    /// What becomes of a record of the journal. `None` if PyTorch's record tells the same.
+    pub fn translated(&mut self, record: Record) -> Option<Record> {
+        match record.event {
+            Event::Alloc(one) if one.class == Class::Vmm.into() => {
+                let number = self.made;
+                self.made += 1;
+                let own = self.tensors.mapped.binary_search(&number).is_ok();
+                self.physical.insert(one.address, own);
+                (!own).then_some(record)
+            }
+            Event::Free { allocation, .. } if allocation.class == Class::Vmm.into() => {
+                let own = self.physical.remove(&allocation.address).unwrap_or(false);
+                (!own).then_some(record)
+            }
+            Event::Map { address, .. } | Event::Unmap { address, .. }
+                if self.tensors.covers(record.device, address) =>
+            {
+                None
+            }
+            Event::Alloc(one) => {
+                let place = (record.device, one.address);
+                let Some(&(obtained, _)) = self.tensors.segments.get(&place) else {
+                    return Some(record);
+                };
+                let seen = self.seen.entry(place).or_default();
+                seen.0 += 1;
+                // After the file's end, this memory is PyTorch's or not; nothing tells.
+                (seen.0 > obtained).then_some(record)
+            }
+            Event::Free { allocation, .. } => {
+                let place = (record.device, allocation.address);
+                let Some(&(obtained, returned)) = self.tensors.segments.get(&place) else {
+                    return Some(record);
+                };
+                let seen = self.seen.entry(place).or_default();
+                seen.1 += 1;
+                if seen.1 > obtained {
+                    return Some(record);
+                }
+                // The segment was given back after the file's end.
+                (seen.1 > returned).then_some(Record {
+                    event: Event::SegmentFree {
+                        address: allocation.address,
+                        size: allocation.reserved.unwrap_or(allocation.allocated),
+                        again: false,
+                        context_gone: false,
+                    },
+                    ..record
+                })
+            }
+            _ => Some(record),
+        }
+    }
+}

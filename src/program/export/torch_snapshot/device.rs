@@ -1,0 +1,488 @@
+//! The memory of one device in PyTorch's terms: segments, and blocks inside them. Each record of the journal changes
+//! this state and gives the entries of the trace.
+//!
+//! | journal | trace |
+//! |---|---|
+//! | a policy's segment | `segment_alloc`, `segment_free`; a part of an expandable one `segment_map`, `segment_unmap`
+//! | | a block inside | `alloc`; `free_requested` and `free_completed` |
+//! | memory that a call obtained for itself | a segment and a block that fills it |
+//! | a block in a stitch | a block for each part, where the part's bytes are |
+//! | physical memory (`cuMemCreate`) | a segment and a block where it is mapped |
+//! | arrays | a segment and a block at a made-up address |
+//! | out of memory | `oom` |
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use base::api::Class;
+use journal::format::{Allocation, Event, Record};
+
+use super::plan::Plan;
+use crate::analysis::device_ledger::NameSpace;
+use crate::analysis::ledger::Ledger;
+use crate::export::moment::is_out_of_memory;
+
+/// Addresses from here on are made up. JavaScript's numbers are exact up to 2^53.
+const MADE_UP: u64 = 1 << 52;
+/// Addresses are made up for at most so many bytes of a device.
+const LARGEST_DEVICE: u64 = 1 << 46;
+/// Made-up addresses are multiples of this.
+const STEP: u64 = 1 << 20;
+
+/// The stream of expandable segments. MemoryViz joins the pieces of a segment if their streams are equal. It writes
+/// over the streams of entries, but not over those of segments, if all entries have the default stream 0.
+const EXPANDABLE_STREAM: u64 = 1;
+
+/// An entry of the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub action: &'static str,
+    /// The address; for `oom` the free bytes of the device.
+    pub place: u64,
+    pub size: u64,
+    pub stream: u64,
+    pub stack: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub size: u64,
+    pub expandable: bool,
+    pub stack: u32,
+    /// The allocation that it exists for alone (`Placed::id`); 0 if it is a policy's.
+    owner: u64,
+}
+
+impl Segment {
+    pub fn stream(&self) -> u64 {
+        if self.expandable { EXPANDABLE_STREAM } else { 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub size: u64,
+    pub requested: u64,
+    pub stream: u64,
+    pub stack: u32,
+    /// `Placed::id`
+    owner: u64,
+}
+
+/// Where an allocation is.
+#[derive(Clone, Debug)]
+struct Placed {
+    /// A number that no other allocation has.
+    id: u64,
+    /// First addresses of its blocks.
+    blocks: Vec<u64>,
+    /// The address of the segment that exists for it alone.
+    own_segment: Option<u64>,
+    allocation: Allocation,
+    stack: u32,
+}
+
+pub struct Device<'p> {
+    number: i16,
+    plan: &'p Plan,
+    pub segments: BTreeMap<u64, Segment>,
+    pub blocks: BTreeMap<u64, Block>,
+    live: HashMap<(NameSpace, u64), Placed>,
+    /// The ledger of the same records, which knows where blocks in stitches lie.
+    pub ledger: Ledger,
+    next_made_up: u64,
+    next_id: u64,
+    /// Free bytes as last measured.
+    free: Option<u64>,
+}
+
+/// What takes the entries of the trace.
+pub type Sink<'s> = dyn FnMut(Entry) -> io::Result<()> + 's;
+
+/// PyTorch's default stream is 0.
+fn stream(number: u8) -> u64 {
+    match number {
+        0 | 1 => 0,
+        other => u64::from(other),
+    }
+}
+
+fn counts(allocation: &Allocation) -> bool {
+    allocation.class.known().is_some_and(Class::is_device_memory)
+}
+
+fn key(allocation: &Allocation) -> (NameSpace, u64) {
+    (NameSpace::of(allocation.class.number()), allocation.address)
+}
+
+impl<'p> Device<'p> {
+    pub fn new(number: i16, plan: &'p Plan) -> Device<'p> {
+        Device {
+            number,
+            plan,
+            segments: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            live: HashMap::new(),
+            ledger: Ledger::default(),
+            // Each device has its own.
+            next_made_up: MADE_UP + number.max(0) as u64 * LARGEST_DEVICE,
+            next_id: 1,
+            free: None,
+        }
+    }
+
+    pub fn apply(&mut self, record: &Record, sink: &mut Sink) -> io::Result<()> {
+        if record.device != self.number {
+            return Ok(());
+        }
+        self.ledger.apply(record);
+        match record.event {
+            Event::Alloc(one) if counts(&one) => self.allocated(one, record.stack, sink),
+            Event::Free { allocation, .. } if counts(&allocation) => match self.live.remove(&key(&allocation)) {
+                Some(placed) => self.remove(&placed, sink),
+                None => Ok(()),
+            },
+            Event::SegmentAlloc {
+                address,
+                size,
+                again: false,
+            } => self.add_segment(address, size, record.stack, 0, sink),
+            Event::SegmentFree {
+                address,
+                size,
+                again: false,
+                ..
+            } => self.remove_segment(address, size, sink),
+            Event::Map { address, size, handle } => self.mapped(address, size, handle, sink),
+            Event::Measured {
+                mem_info: Some(info), ..
+            } => {
+                self.free = Some(info.free);
+                Ok(())
+            }
+            Event::AllocFailed { requested, .. } if is_out_of_memory(record) => sink(Entry {
+                action: "oom",
+                place: self.free.unwrap_or(0),
+                size: requested,
+                stream: 0,
+                stack: record.stack,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn allocated(&mut self, one: Allocation, stack: u32, sink: &mut Sink) -> io::Result<()> {
+        if let Some(stale) = self.live.remove(&key(&one)) {
+            self.remove(&stale, sink)?;
+        }
+        let mut placed = Placed {
+            id: self.next_id,
+            blocks: Vec::new(),
+            own_segment: None,
+            allocation: one,
+            stack,
+        };
+        self.next_id += 1;
+        match NameSpace::of(one.class.number()) {
+            // Where it is mapped, or at the end.
+            NameSpace::Physical => {}
+            NameSpace::Object => {
+                let address = self.made_up(one.reserved.unwrap_or(0).max(one.allocated));
+                self.place_alone(&mut placed, address, sink)?;
+            }
+            _ if one.reserved.is_none() && self.inside(one.address, one.allocated) => {
+                let places = self.ledger.devices.get(&self.number);
+                let places = places
+                    .map(|ledger| ledger.places(one.address, one.allocated))
+                    .unwrap_or_default();
+                let mut left = one.requested.min(one.allocated);
+                for (address, size) in places {
+                    let requested = left.min(size);
+                    left -= requested;
+                    self.add_block(&mut placed, address, size, requested, sink)?;
+                }
+            }
+            _ => self.place_alone(&mut placed, one.address, sink)?,
+        }
+        self.live.insert(key(&one), placed);
+        Ok(())
+    }
+
+    /// Whether all bytes of a block lie in segments.
+    fn inside(&self, address: u64, length: u64) -> bool {
+        let Some(ledger) = self.ledger.devices.get(&self.number) else {
+            return false;
+        };
+        let places = ledger.places(address, length);
+        !places.is_empty() && places.iter().all(|&(start, length)| self.covered(start, length))
+    }
+
+    fn covered(&self, start: u64, length: u64) -> bool {
+        let end = start.saturating_add(length);
+        let mut at = start;
+        while at < end {
+            match self.segments.range(..=at).next_back() {
+                Some((&segment, other)) if segment + other.size > at => at = segment + other.size,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn made_up(&mut self, size: u64) -> u64 {
+        let address = self.next_made_up;
+        self.next_made_up += size.max(1).next_multiple_of(STEP);
+        address
+    }
+
+    /// Gives an allocation a segment of its own.
+    fn place_alone(&mut self, placed: &mut Placed, address: u64, sink: &mut Sink) -> io::Result<()> {
+        let one = placed.allocation;
+        let size = one.reserved.unwrap_or(0).max(one.allocated);
+        if size == 0 || address.checked_add(size).is_none_or(|end| end > MADE_UP * 2) {
+            return Ok(());
+        }
+        self.add_segment(address, size, placed.stack, placed.id, sink)?;
+        placed.own_segment = Some(address);
+        self.add_block(placed, address, one.allocated, one.requested.min(one.allocated), sink)
+    }
+
+    fn add_block(
+        &mut self,
+        placed: &mut Placed,
+        address: u64,
+        size: u64,
+        requested: u64,
+        sink: &mut Sink,
+    ) -> io::Result<()> {
+        if size == 0 {
+            return Ok(());
+        }
+        self.remove_blocks(address, size, sink)?;
+        let block = Block {
+            size,
+            requested,
+            stream: stream(placed.allocation.stream),
+            stack: placed.stack,
+            owner: placed.id,
+        };
+        self.blocks.insert(address, block);
+        placed.blocks.push(address);
+        sink(Entry {
+            action: "alloc",
+            place: address,
+            size: block.requested,
+            stream: block.stream,
+            stack: block.stack,
+        })
+    }
+
+    fn remove_block(&mut self, address: u64, sink: &mut Sink) -> io::Result<()> {
+        let Some(block) = self.blocks.remove(&address) else {
+            return Ok(());
+        };
+        for action in ["free_requested", "free_completed"] {
+            sink(Entry {
+                action,
+                place: address,
+                size: block.requested,
+                stream: block.stream,
+                stack: block.stack,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes the blocks that share an address with a range: the journal does not say that they were freed.
+    fn remove_blocks(&mut self, address: u64, size: u64, sink: &mut Sink) -> io::Result<()> {
+        let end = address.saturating_add(size);
+        while let Some((&start, block)) = self.blocks.range(..end).next_back()
+            && start + block.size > address
+        {
+            self.remove_block(start, sink)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, placed: &Placed, sink: &mut Sink) -> io::Result<()> {
+        for &address in &placed.blocks {
+            if self.blocks.get(&address).is_some_and(|block| block.owner == placed.id) {
+                self.remove_block(address, sink)?;
+            }
+        }
+        match placed.own_segment {
+            Some(address) if self.has_segment(placed) => {
+                let one = placed.allocation;
+                self.remove_segment(address, one.reserved.unwrap_or(0).max(one.allocated), sink)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the segment of an allocation is still there.
+    fn has_segment(&self, placed: &Placed) -> bool {
+        let own = placed.own_segment.and_then(|address| self.segments.get(&address));
+        own.is_some_and(|segment| segment.owner == placed.id)
+    }
+
+    fn add_segment(&mut self, address: u64, size: u64, stack: u32, owner: u64, sink: &mut Sink) -> io::Result<()> {
+        if size == 0 || address.checked_add(size).is_none() {
+            return Ok(());
+        }
+        // What is there was given back without a record.
+        self.remove_segment(address, size, sink)?;
+        let expandable = self.plan.is_expandable(address);
+        let segment = Segment {
+            size,
+            expandable,
+            stack,
+            owner,
+        };
+        self.segments.insert(address, segment);
+        let action = if expandable { "segment_map" } else { "segment_alloc" };
+        sink(Entry {
+            action,
+            place: address,
+            size,
+            stream: segment.stream(),
+            stack,
+        })
+    }
+
+    /// Removes what the segments have of a range, and the blocks there.
+    fn remove_segment(&mut self, address: u64, size: u64, sink: &mut Sink) -> io::Result<()> {
+        let end = address.saturating_add(size);
+        if size == 0 {
+            return Ok(());
+        }
+        self.remove_blocks(address, size, sink)?;
+        while let Some((&start, &segment)) = self.segments.range(..end).next_back()
+            && start + segment.size > address
+        {
+            self.segments.remove(&start);
+            let segment_end = start + segment.size;
+            let (from, to) = (start.max(address), segment_end.min(end));
+            if !segment.expandable {
+                // A plain segment ends as a whole. The plan makes a segment expandable that does not.
+                self.remove_blocks(start, segment.size, sink)?;
+            }
+            let (place, size) = match segment.expandable {
+                true => (from, to - from),
+                false => (start, segment.size),
+            };
+            let action = if segment.expandable {
+                "segment_unmap"
+            } else {
+                "segment_free"
+            };
+            sink(Entry {
+                action,
+                place,
+                size,
+                stream: segment.stream(),
+                stack: segment.stack,
+            })?;
+            if segment.expandable {
+                for (piece, piece_end) in [(start, from), (to, segment_end)] {
+                    if piece < piece_end {
+                        let size = piece_end - piece;
+                        self.segments.insert(piece, Segment { size, ..segment });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Physical memory is where it was mapped first, or last if other memory is mapped there now.
+    fn mapped(&mut self, address: u64, size: u64, handle: u64, sink: &mut Sink) -> io::Result<()> {
+        let key = (NameSpace::Physical, handle);
+        let Some(mut placed) = self.live.remove(&key) else {
+            return Ok(());
+        };
+        if !self.has_segment(&placed) && placed.allocation.reserved.unwrap_or(0) <= size {
+            placed.blocks.clear();
+            placed.own_segment = None;
+            self.place_alone(&mut placed, address, sink)?;
+        }
+        self.live.insert(key, placed);
+        Ok(())
+    }
+
+    /// Adds what has no address yet: physical memory that is not mapped, and what the driver's pools hold beyond live
+    /// allocations. These have no entries in the trace: MemoryViz shows them from the start.
+    pub fn finish(&mut self) {
+        let mut unplaced: Vec<Placed> = Vec::new();
+        for placed in self.live.values() {
+            let is_physical = NameSpace::of(placed.allocation.class.number()) == NameSpace::Physical;
+            if is_physical && !self.has_segment(placed) {
+                unplaced.push(placed.clone());
+            }
+        }
+        unplaced.sort_by_key(|placed| placed.allocation.address);
+        for placed in unplaced {
+            let one = placed.allocation;
+            self.add_hidden(one.reserved.unwrap_or(0), one.allocated, one.requested, placed.stack);
+        }
+        for class in [Class::Async, Class::Graph] {
+            let Some(ledger) = self.ledger.devices.get(&self.number) else {
+                return;
+            };
+            let totals = ledger.classes.get(&class.number()).copied().unwrap_or_default();
+            let placed = self
+                .live
+                .values()
+                .filter(|placed| placed.allocation.class == class.into());
+            let (mut reserved, mut allocated) = (0u64, 0u64);
+            for placed in placed {
+                reserved += placed.allocation.reserved.unwrap_or(0).max(placed.allocation.allocated);
+                allocated += placed.allocation.allocated;
+            }
+            // Launched graphs use bytes that belong to no allocation.
+            let used = totals.allocated.current.saturating_sub(allocated);
+            let rest = totals.reserved.current.saturating_sub(reserved).max(used);
+            self.add_hidden(rest, used, used, 0);
+        }
+    }
+
+    fn add_hidden(&mut self, reserved: u64, allocated: u64, requested: u64, stack: u32) {
+        let size = reserved.max(allocated);
+        if size == 0 {
+            return;
+        }
+        let address = self.made_up(size);
+        self.segments.insert(
+            address,
+            Segment {
+                size,
+                expandable: false,
+                stack,
+                owner: 0,
+            },
+        );
+        if allocated > 0 {
+            let block = Block {
+                size: allocated,
+                requested: requested.min(allocated),
+                stream: 0,
+                stack,
+                owner: 0,
+            };
+            self.blocks.insert(address, block);
+        }
+    }
+
+    /// The segments as they are written: pieces of expandable ones that touch are one.
+    pub fn joined(&self) -> Vec<(u64, Segment)> {
+        let mut joined: Vec<(u64, Segment)> = Vec::new();
+        for (&address, &segment) in &self.segments {
+            match joined.last_mut() {
+                Some((start, last)) if last.expandable && segment.expandable && *start + last.size == address => {
+                    last.size += segment.size;
+                }
+                _ => joined.push((address, segment)),
+            }
+        }
+        joined
+    }
+}

@@ -1,0 +1,393 @@
+//! The snapshot of `torch.cuda.memory._snapshot()`, which PyTorch's `_memory_viz.py` and MemoryViz
+//! (<https://pytorch.org/memory_viz>) read: the segments and blocks at a moment, and the trace of the events until then.
+//!
+//! `plan` decides how segments are shown, `device` turns records into segments, blocks and entries of the trace, and
+//! `pickle` writes the opcodes that MemoryViz reads. The records are read once for the plan and once for each device.
+
+mod device;
+mod pickle;
+mod plan;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use journal::format::{Event, MarkKind, Record};
+
+use self::device::{Device, Entry};
+use self::pickle::{Kept, List, Pickle};
+use self::plan::Plan;
+use super::moment::Cut;
+use super::source::Process;
+
+/// The fields of an entry of the trace, by the version of PyTorch that writes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Schema {
+    /// For older readers, which refuse fields that they do not know
+    #[value(name = "2.8")]
+    Torch2_8,
+    /// With `user_metadata` and `pool_id`
+    #[value(name = "2.12")]
+    Torch2_12,
+}
+
+/// What the snapshot holds, for the ledger's comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub reserved: u64,
+    pub allocated: u64,
+    pub requested: u64,
+}
+
+/// What became of one device.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    pub device: i16,
+    pub entries: u64,
+    pub snapshot: Totals,
+    pub ledger: Totals,
+}
+
+/// Ranges and moments that the job named.
+struct Annotation {
+    text: u64,
+    starts: bool,
+    unix_us: u64,
+}
+
+/// Marks beyond this number are left out.
+const MOST_ANNOTATIONS: usize = 1 << 20;
+
+pub fn write(
+    process: &Process,
+    schema: Schema,
+    cut: Cut,
+    out: &mut dyn Write,
+    progress: &dyn Fn(u64),
+) -> io::Result<Vec<Written>> {
+    let mut plans: BTreeMap<i16, Plan> = BTreeMap::new();
+    let mut annotations = Vec::new();
+    process.each(progress, |count, record| {
+        if count >= cut {
+            return Ok(());
+        }
+        match record.event {
+            Event::Mark { text, kind } if annotations.len() < MOST_ANNOTATIONS => {
+                let unix_us = process.unix_ns(record.time_ns) / 1000;
+                for starts in [true, false] {
+                    if kind == MarkKind::Instant || starts == (kind == MarkKind::Begin) {
+                        annotations.push(Annotation { text, starts, unix_us });
+                    }
+                }
+            }
+            _ if record.device >= 0 => plans.entry(record.device).or_default().look(record),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    plans.values_mut().for_each(Plan::settle);
+    let snapshot = Snapshot {
+        process,
+        schema,
+        stacks: HashMap::new(),
+        pickle: Pickle::new(out)?,
+    };
+    snapshot.write(&plans, &annotations, cut, progress)
+}
+
+struct Snapshot<'s, 'w> {
+    process: &'s Process,
+    schema: Schema,
+    stacks: HashMap<u32, Kept>,
+    pickle: Pickle<'w>,
+}
+
+impl Snapshot<'_, '_> {
+    fn write(
+        mut self,
+        plans: &BTreeMap<i16, Plan>,
+        annotations: &[Annotation],
+        cut: Cut,
+        progress: &dyn Fn(u64),
+    ) -> io::Result<Vec<Written>> {
+        let Snapshot {
+            process,
+            schema,
+            stacks,
+            pickle,
+        } = &mut self;
+        let devices = plans.keys().next_back().map_or(0, |&last| last as usize + 1);
+        let mut written = Vec::new();
+        let mut ended = Vec::new();
+        pickle.open_dictionary()?;
+        pickle.entry("device_traces", |pickle| {
+            pickle.lists(devices, |number, list| {
+                let number = number as i16;
+                let Some(plan) = plans.get(&number) else {
+                    return Ok(());
+                };
+                let mut device = Device::new(number, plan);
+                let mut entries = 0;
+                process.each(progress, |count, record| {
+                    if count >= cut {
+                        return Ok(());
+                    }
+                    device.apply(record, &mut |entry| {
+                        entries += 1;
+                        add_entry(list, process, stacks, *schema, record, entry)
+                    })
+                })?;
+                device.finish();
+                let ledger = device
+                    .ledger
+                    .devices
+                    .get(&number)
+                    .map(|ledger| ledger.all)
+                    .unwrap_or_default();
+                written.push(Written {
+                    device: number,
+                    entries,
+                    snapshot: Totals::default(),
+                    ledger: Totals {
+                        reserved: ledger.reserved.current,
+                        allocated: ledger.allocated.current,
+                        requested: ledger.requested.current,
+                    },
+                });
+                ended.push((number, device));
+                Ok(())
+            })
+        })?;
+        let expandable = ended
+            .iter()
+            .any(|(_, device)| device.segments.values().any(|segment| segment.expandable));
+        pickle.entry("segments", |pickle| {
+            pickle.list(|list| {
+                for ((number, device), written) in ended.iter().zip(&mut written) {
+                    written.snapshot = add_segments(list, process, stacks, *number, device)?;
+                }
+                Ok(())
+            })
+        })?;
+        drop(ended);
+        pickle.entry("allocator_settings", |pickle| settings(pickle, process, expandable))?;
+        pickle.entry("external_annotations", |pickle| {
+            pickle.list(|list| {
+                let device = plans.keys().next().copied().unwrap_or(0);
+                annotations.iter().try_for_each(|annotation| {
+                    list.item(|pickle| {
+                        pickle.dictionary(|pickle| {
+                            pickle.text("name")?;
+                            pickle.text(process.text(annotation.text))?;
+                            pickle.text("stage")?;
+                            pickle.text(if annotation.starts { "START" } else { "END" })?;
+                            pickle.text("device")?;
+                            pickle.integer(device as u64)?;
+                            pickle.text("time_us")?;
+                            pickle.integer(annotation.unix_us)
+                        })
+                    })
+                })
+            })
+        })?;
+        self.pickle.finish()?;
+        Ok(written)
+    }
+}
+
+/// The frames of a stack: the same list wherever the stack occurs.
+fn add_frames(pickle: &mut Pickle, process: &Process, stacks: &mut HashMap<u32, Kept>, stack: u32) -> io::Result<()> {
+    let frames = process.frames(stack);
+    // All stacks without frames are one.
+    let number = if frames.is_empty() { 0 } else { stack };
+    if let Some(&kept) = stacks.get(&number) {
+        return pickle.again(kept);
+    }
+    pickle.list(|list| {
+        frames.iter().try_for_each(|frame| {
+            list.item(|pickle| {
+                pickle.dictionary(|pickle| {
+                    pickle.text("name")?;
+                    pickle.text(&frame.function)?;
+                    pickle.text("filename")?;
+                    pickle.text(&frame.file)?;
+                    pickle.text("line")?;
+                    pickle.integer(frame.line)
+                })
+            })
+        })
+    })?;
+    stacks.insert(number, pickle.keep()?);
+    Ok(())
+}
+
+fn add_entry(
+    list: &mut List<'_, '_>,
+    process: &Process,
+    stacks: &mut HashMap<u32, Kept>,
+    schema: Schema,
+    record: &Record,
+    entry: Entry,
+) -> io::Result<()> {
+    list.item(|pickle| {
+        pickle.dictionary(|pickle| {
+            pickle.text("action")?;
+            pickle.text(entry.action)?;
+            pickle.text(if entry.action == "oom" { "device_free" } else { "addr" })?;
+            pickle.integer(entry.place)?;
+            pickle.text("size")?;
+            pickle.integer(entry.size)?;
+            pickle.text("stream")?;
+            pickle.integer(entry.stream)?;
+            pickle.text("time_us")?;
+            pickle.integer(process.unix_ns(record.time_ns) / 1000)?;
+            pickle.text("compile_context")?;
+            pickle.text("N/A")?;
+            if schema >= Schema::Torch2_12 {
+                pickle.text("user_metadata")?;
+                pickle.text("")?;
+                pickle.text("pool_id")?;
+                pickle.pair(0, 0)?;
+            }
+            pickle.text("frames")?;
+            add_frames(pickle, process, stacks, entry.stack)
+        })
+    })
+}
+
+/// A segment of at most so many bytes is one for small tensors, as in PyTorch.
+const SMALL_BYTES: u64 = 2 << 20;
+
+fn add_segments(
+    list: &mut List<'_, '_>,
+    process: &Process,
+    stacks: &mut HashMap<u32, Kept>,
+    number: i16,
+    device: &Device,
+) -> io::Result<Totals> {
+    let mut all = Totals::default();
+    for (address, segment) in device.joined() {
+        let end = address + segment.size;
+        let blocks = || device.blocks.range(address..end).map(|(&start, block)| (start, *block));
+        let totals = blocks().fold(Totals::default(), |sum, (_, block)| Totals {
+            reserved: segment.size,
+            allocated: sum.allocated + block.size,
+            requested: sum.requested + block.requested,
+        });
+        all.reserved += segment.size;
+        all.allocated += totals.allocated;
+        all.requested += totals.requested;
+        list.item(|pickle| {
+            pickle.dictionary(|pickle| {
+                for (name, value) in [
+                    ("device", number as u64),
+                    ("address", address),
+                    ("total_size", segment.size),
+                    ("allocated_size", totals.allocated),
+                    ("active_size", totals.allocated),
+                    ("requested_size", totals.requested),
+                    ("stream", segment.stream()),
+                ] {
+                    pickle.text(name)?;
+                    pickle.integer(value)?;
+                }
+                pickle.text("segment_type")?;
+                pickle.text(if segment.size <= SMALL_BYTES { "small" } else { "large" })?;
+                pickle.text("segment_pool_id")?;
+                pickle.pair(0, 0)?;
+                pickle.text("is_expandable")?;
+                pickle.boolean(segment.expandable)?;
+                pickle.text("frames")?;
+                add_frames(pickle, process, stacks, segment.stack)?;
+                pickle.text("blocks")?;
+                pickle.list(|list| {
+                    let mut at = address;
+                    for (start, block) in blocks() {
+                        add_free(list, process, stacks, at, start)?;
+                        add_block(
+                            list,
+                            process,
+                            stacks,
+                            start,
+                            block.size,
+                            Some((block.requested, block.stack)),
+                        )?;
+                        at = start + block.size;
+                    }
+                    add_free(list, process, stacks, at, end)
+                })
+            })
+        })?;
+    }
+    Ok(all)
+}
+
+fn add_free(
+    list: &mut List<'_, '_>,
+    process: &Process,
+    stacks: &mut HashMap<u32, Kept>,
+    start: u64,
+    end: u64,
+) -> io::Result<()> {
+    match start < end {
+        true => add_block(list, process, stacks, start, end - start, None),
+        false => Ok(()),
+    }
+}
+
+/// Writes a block. `live` has the requested bytes and the stack of a live one.
+fn add_block(
+    list: &mut List<'_, '_>,
+    process: &Process,
+    stacks: &mut HashMap<u32, Kept>,
+    address: u64,
+    size: u64,
+    live: Option<(u64, u32)>,
+) -> io::Result<()> {
+    list.item(|pickle| {
+        pickle.dictionary(|pickle| {
+            let (requested, stack) = live.unwrap_or((0, 0));
+            for (name, value) in [("address", address), ("size", size), ("requested_size", requested)] {
+                pickle.text(name)?;
+                pickle.integer(value)?;
+            }
+            pickle.text("state")?;
+            pickle.text(if live.is_some() { "active_allocated" } else { "inactive" })?;
+            pickle.text("frames")?;
+            add_frames(pickle, process, stacks, stack)
+        })
+    })
+}
+
+/// The settings that PyTorch writes. The journal knows the first; the others are PyTorch's defaults.
+fn settings(pickle: &mut Pickle, process: &Process, expandable: bool) -> io::Result<()> {
+    let environment = &process.header().environment;
+    let value = |names: [&str; 2]| {
+        let found = environment.iter().find(|(name, _)| names.contains(&name.as_str()));
+        found.map_or("", |(_, value)| value.as_str())
+    };
+    pickle.dictionary(|pickle| {
+        pickle.text("PYTORCH_CUDA_ALLOC_CONF")?;
+        pickle.text_once(value(["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]))?;
+        pickle.text("max_split_size")?;
+        pickle.minus_one()?;
+        pickle.text("garbage_collection_threshold")?;
+        pickle.float(0.0)?;
+        for (name, value) in [
+            ("expandable_segments", expandable),
+            ("release_lock_on_cudamalloc", false),
+            ("pinned_use_cuda_host_register", false),
+        ] {
+            pickle.text(name)?;
+            pickle.boolean(value)?;
+        }
+        pickle.text("pinned_num_register_threads")?;
+        pickle.integer(1)?;
+        pickle.text("roundup_power2_divisions")?;
+        pickle.dictionary(|pickle| {
+            (0..16).try_for_each(|power| {
+                pickle.text(&(1u32 << power).to_string())?;
+                pickle.integer(0)
+            })
+        })
+    })
+}

@@ -1,0 +1,433 @@
+//! Writes a journal, and the file of stacks beside it, from PyTorch's snapshot or RMM's log.
+//!
+//! PyTorch's segments become segments of a policy, and its blocks the allocations inside them. What was live before
+//! PyTorch recorded is found by playing the trace backwards from the segments at its end, and is allocated at time 0.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use base::api::{Api, Class};
+use base::cuda::{DriverError, HOST_DEVICE};
+use journal::format::{Allocation, Event, MarkKind};
+use journal::writer::About;
+
+use super::rmm_log::{self, Action as LogAction, End};
+use super::snapshot::{self, Action, Segment, Snapshot, StackNumber};
+use super::stacks::Texts;
+use super::target::Target;
+use crate::analysis::space::Ranges;
+
+/// PyTorch's allocator serves multiples of this many bytes.
+const PYTORCHS_STEP: u64 = 512;
+
+/// What was made of a file.
+#[derive(Debug, Default)]
+pub struct Imported {
+    pub events: u64,
+    pub stacks: u64,
+    pub notes: Vec<String>,
+}
+
+/// Writes a journal of a snapshot.
+pub fn of_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, String> {
+    let (page, stacks) = snapshot::read(source).map_err(|problem| format!("{}: {problem}", source.display()))?;
+    if page.device_traces.iter().all(Vec::is_empty) && page.segments.is_empty() {
+        return Err(format!("{}: has neither segments nor a history", source.display()));
+    }
+    let times = || page.device_traces.iter().flatten().filter_map(|event| event.time_us);
+    let marks = || page.external_annotations.iter().filter_map(|mark| mark.time_us);
+    let first_us = times().chain(marks()).min().unwrap_or(0);
+    let last_us = times().chain(marks()).max().unwrap_or(0);
+    let mut notes = Vec::new();
+    if times().next().is_none() {
+        notes.push("the snapshot has no history: the journal has what was live, at one moment".to_owned());
+    }
+    let about = About {
+        wall_start_ns: first_us.saturating_mul(1000),
+        job: name_of(source),
+        strategy: "PyTorch".to_owned(),
+        host: "imported".to_owned(),
+        ..About::default()
+    };
+    let mut target = Target::create(path, force, &about)?;
+    let mut texts = Texts::default();
+    let mut writer = SnapshotWriter {
+        page: &page,
+        first_us,
+        target: &mut target,
+        unmatched: 0,
+    };
+    writer.write_marks(&mut texts)?;
+    for device in writer.devices() {
+        writer.write_device(device)?;
+    }
+    if writer.unmatched > 0 {
+        notes.push(format!(
+            "{} events contradict the snapshot's segments and are left out",
+            writer.unmatched
+        ));
+    }
+    let end_ns = last_us.saturating_sub(first_us).saturating_mul(1000);
+    let events = target.finish(end_ns, Some((&stacks, &texts)))?;
+    Ok(Imported {
+        events,
+        stacks: stacks.all_stacks.len() as u64,
+        notes,
+    })
+}
+
+fn name_of(source: &Path) -> String {
+    source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A live allocation of PyTorch's.
+#[derive(Clone, Copy)]
+struct Live {
+    allocation: Allocation,
+    stack: StackNumber,
+}
+
+struct SnapshotWriter<'s> {
+    page: &'s Snapshot,
+    first_us: u64,
+    target: &'s mut Target,
+    unmatched: u64,
+}
+
+/// Streams have pointers in a snapshot and numbers in a journal: 1 is the default stream, 2 to 254 are others in the
+/// order of their first use.
+#[derive(Default)]
+struct Streams(HashMap<u64, u8>);
+
+impl Streams {
+    fn number(&mut self, pointer: Option<u64>) -> u8 {
+        match pointer {
+            None => 0,
+            Some(0) => 1,
+            Some(pointer) => {
+                let next = u8::try_from(self.0.len() + 2).unwrap_or(u8::MAX);
+                *self.0.entry(pointer).or_insert(next)
+            }
+        }
+    }
+}
+
+/// What the sizes of blocks on a device are multiples of: 512 bytes in PyTorch's snapshots, but not in those that
+/// `vramshim export` made of other memory.
+fn step(segments: &[&Segment], events: &[snapshot::Event]) -> u64 {
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let sizes = blocks.flat_map(|block| [block.address, block.size]).flatten();
+    let ranges = segments
+        .iter()
+        .flat_map(|segment| [segment.address, segment.total_size])
+        .flatten();
+    let traced = events.iter().flat_map(|event| match event.action {
+        Action::SegmentAlloc | Action::SegmentFree => [event.addr, event.size],
+        _ => [event.addr, None],
+    });
+    let mut all = sizes.chain(ranges).chain(traced.flatten());
+    match all.all(|number| number.is_multiple_of(PYTORCHS_STEP)) {
+        true => PYTORCHS_STEP,
+        false => 1,
+    }
+}
+
+fn is_live(state: &str) -> bool {
+    matches!(
+        state,
+        "active_allocated" | "active_pending_free" | "active_awaiting_free"
+    )
+}
+
+impl SnapshotWriter<'_> {
+    fn devices(&self) -> Vec<i16> {
+        let of_segments = self.page.segments.iter().filter_map(|segment| segment.device);
+        let traced = (0..)
+            .zip(&self.page.device_traces)
+            .filter(|(_, events)| !events.is_empty());
+        let mut devices: Vec<i16> = of_segments.chain(traced.map(|(device, _)| device)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    fn since_ns(&self, time_us: Option<u64>) -> u64 {
+        time_us.map_or(0, |us| us.saturating_sub(self.first_us).saturating_mul(1000))
+    }
+
+    fn write_marks(&mut self, texts: &mut Texts) -> Result<(), String> {
+        for mark in &self.page.external_annotations {
+            let kind = match mark.stage.as_str() {
+                "START" => MarkKind::Begin,
+                "END" => MarkKind::End,
+                _ => MarkKind::Instant,
+            };
+            let text = texts.number(&mark.name);
+            let record = Event::Mark { text, kind }.encode(Api::vramshim_mark, HOST_DEVICE);
+            self.target.push(self.since_ns(mark.time_us), 0, record)?;
+        }
+        Ok(())
+    }
+
+    fn segments(&self, device: i16) -> impl Iterator<Item = &Segment> {
+        let segments = self.page.segments.iter();
+        segments.filter(move |segment| segment.device == Some(device))
+    }
+
+    /// The blocks that are live at the end, by address.
+    fn live_at_end(&self, device: i16, streams: &mut Streams) -> BTreeMap<u64, Live> {
+        let mut live = BTreeMap::new();
+        for segment in self.segments(device) {
+            let mut next = segment.address;
+            for block in &segment.blocks {
+                // Older versions of PyTorch write no addresses of blocks.
+                let address = block.address.or(next);
+                let size = block.size.unwrap_or(0);
+                next = address.and_then(|address| address.checked_add(size));
+                if let Some(address) = address.filter(|_| is_live(&block.state) && size > 0) {
+                    let allocation = Allocation {
+                        class: Class::Linear.into(),
+                        address,
+                        requested: block.requested_size.unwrap_or(size).min(size),
+                        allocated: size,
+                        reserved: None,
+                        stream: streams.number(segment.stream),
+                    };
+                    let stack = block.frames;
+                    live.insert(address, Live { allocation, stack });
+                }
+            }
+        }
+        live
+    }
+
+    fn write_device(&mut self, device: i16) -> Result<(), String> {
+        let page = self.page;
+        let events = usize::try_from(device)
+            .ok()
+            .and_then(|number| page.device_traces.get(number));
+        let events = events.map_or(&[][..], Vec::as_slice);
+        let mut streams = Streams::default();
+        let step = step(&self.segments(device).collect::<Vec<_>>(), events);
+        let rounded = |size: u64| size.max(1).checked_next_multiple_of(step).unwrap_or(size);
+        let at_end = self.live_at_end(device, &mut streams);
+        // Backwards to the state before the first event.
+        let mut before = at_end.clone();
+        let mut segments = Ranges::default();
+        for segment in self.segments(device) {
+            if let (Some(address), Some(size)) = (segment.address, segment.total_size) {
+                segments.insert(address, address.saturating_add(size));
+            }
+        }
+        for event in events.iter().rev() {
+            let (Some(address), Some(size)) = (event.addr, event.size) else {
+                continue;
+            };
+            let end = address.saturating_add(size);
+            match event.action {
+                Action::Alloc => drop(before.remove(&address)),
+                Action::FreeCompleted => {
+                    let allocation = Allocation {
+                        class: Class::Linear.into(),
+                        address,
+                        requested: size,
+                        allocated: rounded(size),
+                        reserved: None,
+                        stream: streams.number(event.stream),
+                    };
+                    let stack = event.frames;
+                    before.insert(address, Live { allocation, stack });
+                }
+                Action::SegmentAlloc => drop(segments.cut(address, end)),
+                Action::SegmentFree => {
+                    segments.cut(address, end);
+                    segments.insert(address, end);
+                }
+                _ => {}
+            }
+        }
+        for (address, end) in segments.iter() {
+            let size = end - address;
+            let event = Event::SegmentAlloc {
+                address,
+                size,
+                again: false,
+            };
+            self.target.push(0, 0, event.encode(Api::torch_alloc, device))?;
+        }
+        for one in before.values() {
+            self.write_alloc(0, device, *one)?;
+        }
+        // The last allocation at an address that is live at the end has the size of its block there.
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        for (number, event) in events.iter().enumerate() {
+            if let (Action::Alloc, Some(address)) = (event.action, event.addr)
+                && at_end.contains_key(&address)
+            {
+                last.insert(address, number);
+            }
+        }
+        let mut live = before;
+        for (number, event) in events.iter().enumerate() {
+            let time_ns = self.since_ns(event.time_us);
+            let size = event.size.unwrap_or(0);
+            let record = match (event.action, event.addr) {
+                (Action::Alloc, Some(address)) => {
+                    let known = at_end.get(&address).filter(|_| last.get(&address) == Some(&number));
+                    let allocation = Allocation {
+                        class: Class::Linear.into(),
+                        address,
+                        requested: size,
+                        allocated: known.map_or(rounded(size), |block| block.allocation.allocated),
+                        reserved: None,
+                        stream: streams.number(event.stream),
+                    };
+                    let one = Live {
+                        allocation,
+                        stack: event.frames,
+                    };
+                    live.insert(address, one);
+                    self.write_alloc(time_ns, device, one)?;
+                    continue;
+                }
+                (Action::FreeCompleted, Some(address)) => {
+                    let Some(one) = live.remove(&address) else {
+                        self.unmatched += 1;
+                        continue;
+                    };
+                    let event = Event::Free {
+                        allocation: one.allocation,
+                        context_gone: false,
+                    };
+                    event.encode(Api::torch_free, device).with_stack(one.stack.0)
+                }
+                (Action::SegmentAlloc, Some(address)) => {
+                    let segment = Event::SegmentAlloc {
+                        address,
+                        size,
+                        again: false,
+                    };
+                    segment.encode(Api::torch_alloc, device).with_stack(event.frames.0)
+                }
+                (Action::SegmentFree, Some(address)) => {
+                    let segment = Event::SegmentFree {
+                        address,
+                        size,
+                        again: false,
+                        context_gone: false,
+                    };
+                    segment.encode(Api::torch_free, device).with_stack(event.frames.0)
+                }
+                (Action::OutOfMemory, _) => {
+                    let failed = Event::AllocFailed {
+                        class: Class::Linear.into(),
+                        requested: size,
+                        result: DriverError::OUT_OF_MEMORY.0,
+                        over_limit: false,
+                    };
+                    failed.encode(Api::torch_alloc, device).with_stack(event.frames.0)
+                }
+                _ => continue,
+            };
+            self.target.push(time_ns, 0, record)?;
+        }
+        Ok(())
+    }
+
+    fn write_alloc(&mut self, time_ns: u64, device: i16, one: Live) -> Result<(), String> {
+        let record = Event::Alloc(one.allocation).encode(Api::torch_alloc, device);
+        self.target.push(time_ns, 0, record.with_stack(one.stack.0))
+    }
+}
+
+/// Writes a journal of RMM's log. The log has times of the day and no date: `day_ns` is the beginning of its first
+/// day, in nanoseconds since 1970.
+pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, day_ns: u64) -> Result<Imported, String> {
+    // The journal's start is in its header, before the first event, so the first row is read first.
+    let mut first_ns = None;
+    let _ = rmm_log::read(source, gzipped, &mut |row| first_ns = first_ns.or(Some(row.at_ns)));
+    let first_ns = first_ns.flatten();
+    let about = About {
+        wall_start_ns: first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns)),
+        job: name_of(source),
+        strategy: "RMM".to_owned(),
+        host: "imported".to_owned(),
+        ..About::default()
+    };
+    let mut target = Target::create(path, force, &about)?;
+    let mut live: HashMap<u64, Allocation> = HashMap::new();
+    let mut streams = Streams::default();
+    let (mut now_ns, mut unmatched, mut rows) = (0u64, 0u64, 0u64);
+    let mut failed = None;
+    let end = rmm_log::read(source, gzipped, &mut |row| {
+        rows += 1;
+        let since_ns = row.at_ns.map(|at_ns| at_ns.saturating_sub(first_ns.unwrap_or(0)));
+        // Without times, the order is kept.
+        now_ns = since_ns.unwrap_or(rows * 1000);
+        let event = match row.action {
+            LogAction::Allocate { pointer, size, stream } => {
+                let allocation = Allocation {
+                    class: Class::Linear.into(),
+                    address: pointer,
+                    requested: size,
+                    allocated: size,
+                    reserved: None,
+                    stream: streams.number(Some(stream)),
+                };
+                live.insert(pointer, allocation);
+                Event::Alloc(allocation)
+            }
+            LogAction::Free { pointer, stream } => match live.remove(&pointer) {
+                Some(allocation) => {
+                    let freed_on = stream.map(|stream| streams.number(Some(stream)));
+                    let stream = match freed_on {
+                        // As in the library's journals: a free names a stream if no other has used the memory.
+                        Some(freed_on) if freed_on != allocation.stream => 0,
+                        _ => allocation.stream,
+                    };
+                    Event::Free {
+                        allocation: Allocation { stream, ..allocation },
+                        context_gone: false,
+                    }
+                }
+                None => {
+                    unmatched += 1;
+                    return;
+                }
+            },
+            LogAction::Failure { size, .. } => Event::AllocFailed {
+                class: Class::Linear.into(),
+                requested: size,
+                result: DriverError::OUT_OF_MEMORY.0,
+                over_limit: false,
+            },
+        };
+        let api = match event {
+            Event::Free { .. } => Api::rmm_deallocate,
+            _ => Api::rmm_allocate,
+        };
+        if failed.is_none() {
+            failed = target.push(now_ns, row.thread, event.encode(api, 0)).err();
+        }
+    });
+    let end = end.map_err(|problem| format!("{}: {problem}", source.display()))?;
+    if let Some(problem) = failed {
+        return Err(problem);
+    }
+    let mut notes =
+        vec!["the log names no device and no segments: all is of device 0, reserved is not known".to_owned()];
+    match end {
+        End::Cut(problem) if rows == 0 => return Err(format!("{}: {problem}", source.display())),
+        End::Cut(problem) => notes.push(format!("{problem}; what comes before is imported")),
+        End::Whole => {}
+    }
+    if unmatched > 0 {
+        notes.push(format!("{unmatched} frees had no allocation and are left out"));
+    }
+    let events = target.finish(now_ns, None)?;
+    Ok(Imported {
+        events,
+        stacks: 0,
+        notes,
+    })
+}

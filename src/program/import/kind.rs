@@ -1,0 +1,94 @@
+//! Tells by a file's first bytes what it is, so that a file of another kind is refused by name.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use flate2::read::MultiGzDecoder;
+use journal::format::MAGIC;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Journal,
+    Snapshot,
+    /// RMM's log.
+    Log,
+    /// RMM's log, gzipped.
+    GzippedLog,
+    Empty,
+    /// Something else, by its name.
+    Other(&'static str),
+}
+
+/// How the first bytes of files look that people have near their traces.
+const SIGNATURES: &[(&[u8], &str)] = &[
+    (b"\x7fELF", "a program or library"),
+    (b"PAR1", "a Parquet file"),
+    (b"PK\x03\x04", "a zip archive, such as a PyTorch checkpoint"),
+    (b"SQLite format 3", "an SQLite database, such as of Nsight Systems"),
+    (b"\x89PNG", "a picture"),
+    (b"%PDF", "a PDF file"),
+    (b"\x28\xb5\x2f\xfd", "a file compressed by zstd: decompress it first"),
+    (b"\xfd7zXZ", "a file compressed by xz: decompress it first"),
+    (b"BZh", "a file compressed by bzip2: decompress it first"),
+    (
+        b"vramshim-tensors\t",
+        "the tensors beside a journal: give the journal, which ends in .vraj",
+    ),
+    (
+        b"vramshim-stacks\t",
+        "the stacks beside a journal: give the journal, which ends in .vraj",
+    ),
+    (b"{", "JSON, such as a trace of PyTorch's profiler"),
+    (b"[", "JSON, such as a trace of PyTorch's profiler"),
+    (b"<", "HTML or XML, such as a page of MemoryViz"),
+];
+
+/// Looks at the beginning of a file.
+pub fn of(path: &Path) -> io::Result<Kind> {
+    let mut start = Vec::new();
+    File::open(path)?.take(4096).read_to_end(&mut start)?;
+    if start.starts_with(&[0x1f, 0x8b]) {
+        let mut inner = Vec::new();
+        // A file that is cut short is told of where it is read.
+        let _ = MultiGzDecoder::new(&start[..]).take(4096).read_to_end(&mut inner);
+        return Ok(match of_bytes(&inner) {
+            Kind::Log | Kind::Empty => Kind::GzippedLog,
+            Kind::Other(what) => Kind::Other(what),
+            Kind::Journal | Kind::Snapshot | Kind::GzippedLog => {
+                Kind::Other("a gzipped journal or snapshot: decompress it first")
+            }
+        });
+    }
+    let is_named_so = path.extension().is_some_and(|extension| extension == "gz");
+    Ok(match of_bytes(&start) {
+        // The file was cut, or is no gzip: it is told of where it is read.
+        Kind::Log | Kind::Empty if is_named_so => Kind::GzippedLog,
+        kind => kind,
+    })
+}
+
+fn of_bytes(start: &[u8]) -> Kind {
+    if start.is_empty() {
+        return Kind::Empty;
+    }
+    if start.starts_with(&MAGIC) || start.iter().all(|&byte| byte == 0) {
+        return Kind::Journal;
+    }
+    // PROTO, and the protocols that Python knows.
+    if start[0] == 0x80 && start.get(1).is_some_and(|&protocol| (2..=5).contains(&protocol)) {
+        return Kind::Snapshot;
+    }
+    // Older protocols are text: a dictionary begins with a mark.
+    if start.starts_with(b"(d") || start.starts_with(b"(l") {
+        return Kind::Snapshot;
+    }
+    if let Some((_, what)) = SIGNATURES.iter().find(|(bytes, _)| start.starts_with(bytes)) {
+        return Kind::Other(what);
+    }
+    let is_text = |&byte: &u8| byte >= 0x20 || matches!(byte, b'\n' | b'\r' | b'\t');
+    match start.iter().all(is_text) {
+        true => Kind::Log,
+        false => Kind::Other("binary data of a kind that vramshim does not know"),
+    }
+}

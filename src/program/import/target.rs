@@ -1,0 +1,78 @@
+//! The journal that an import writes, with the file of stacks beside it.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use journal::format::RawRecord;
+use journal::reader::Stacks as StackFile;
+use journal::writer::{About, PastJournal};
+
+use super::snapshot;
+use super::stacks::{self, Texts};
+use crate::output::Output;
+
+/// A journal under another name until it is complete.
+pub struct Target {
+    journal: PastJournal,
+    part: tempfile::TempPath,
+    path: PathBuf,
+    force: bool,
+}
+
+fn cannot(path: &Path, problem: impl std::fmt::Display) -> String {
+    format!("{}: cannot be written: {problem}", path.display())
+}
+
+impl Target {
+    pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, String> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Only the name is used: `PastJournal` makes the file itself.
+        let part = tempfile::Builder::new()
+            .prefix(&format!(".{name}."))
+            .suffix(".part")
+            .tempfile_in(folder.unwrap_or(Path::new(".")))
+            .map_err(|problem| cannot(path, problem))?
+            .into_temp_path();
+        std::fs::remove_file(&part).map_err(|problem| cannot(path, problem))?;
+        Ok(Target {
+            journal: PastJournal::create(&part, about, &[]).map_err(|problem| cannot(path, problem))?,
+            part,
+            path: path.to_owned(),
+            force,
+        })
+    }
+
+    pub fn push(&mut self, time_ns: u64, tid: u32, record: RawRecord) -> Result<(), String> {
+        let pushed = self.journal.push(time_ns, tid, record);
+        pushed.map_err(|problem| cannot(&self.path, problem))
+    }
+
+    pub fn finish(self, end_ns: u64, stacks: Option<(&snapshot::Stacks, &Texts)>) -> Result<u64, String> {
+        let Target {
+            journal,
+            part,
+            path,
+            force,
+        } = self;
+        let events = journal.len();
+        let fail = |problem: io::Error| cannot(&path, problem);
+        journal.finish(Some((0, end_ns))).map_err(fail)?;
+        let beside = StackFile::path(&path);
+        if let Some((known, texts)) = stacks {
+            let mut out = Output::create(&beside, force).map_err(fail)?;
+            let mut buffered = BufWriter::new(&mut out);
+            stacks::write(&mut buffered, known, texts)
+                .and_then(|()| buffered.flush())
+                .map_err(fail)?;
+            drop(buffered);
+            out.finish().map_err(fail)?;
+        }
+        let kept = match force {
+            true => part.persist(&path),
+            false => part.persist_noclobber(&path),
+        };
+        kept.map_err(|error| fail(error.error))?;
+        Ok(events)
+    }
+}

@@ -1,0 +1,110 @@
+//! The devices that a job would see, as far as that is known before it starts, and the limits that name others.
+
+use base::uuid::parse_uuid;
+use quota::limits::{Limits, Name};
+
+/// The devices of the machine, in CUDA's order as far as that is known.
+pub struct Devices {
+    /// `None` if not known.
+    uuids: Option<Vec<String>>,
+    count: u32,
+    /// How many a job sees, and the variable that hides the others.
+    visible: u32,
+    hidden_by: Option<String>,
+}
+
+impl Devices {
+    /// Simulated devices with these UUIDs.
+    pub fn simulated(uuids: Vec<String>) -> Option<Devices> {
+        Devices::new(uuids.len() as u32, Some(uuids))
+    }
+
+    /// The GPUs of this machine, from the files of NVIDIA's kernel module; `None` if it has none.
+    pub fn of_machine() -> Option<Devices> {
+        let folders = std::fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten();
+        let uuid = |folder: std::fs::DirEntry| {
+            let text = std::fs::read_to_string(folder.path().join("information")).ok()?;
+            let line = text.lines().find_map(|line| line.strip_prefix("GPU UUID:"))?;
+            parse_uuid(line.trim()).map(|_| line.trim().to_owned())
+        };
+        let uuids: Vec<Option<String>> = folders.map(uuid).collect();
+        let count = u32::try_from(uuids.len()).ok()?;
+        Devices::new(count, uuids.into_iter().collect())
+    }
+
+    fn new(count: u32, uuids: Option<Vec<String>>) -> Option<Devices> {
+        if count == 0 {
+            return None;
+        }
+        let hidden_by = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let visible = hidden_by
+            .as_deref()
+            .map_or(count, |text| visible(text, count, uuids.as_deref()));
+        Some(Devices {
+            uuids,
+            count,
+            visible,
+            hidden_by,
+        })
+    }
+
+    /// What is wrong with limits that name a device that the job does not see.
+    pub fn problem(&self, limits: &Limits) -> Option<String> {
+        limits.names().into_iter().find_map(|name| match name {
+            Name::Number(number) if number >= self.count => Some(match self.count {
+                1 => format!("there is no device {number}, only device 0"),
+                count => format!("there is no device {number}, only devices 0 to {}", count - 1),
+            }),
+            Name::Number(number) if number >= self.visible => {
+                let hidden_by = self.hidden_by.as_deref().unwrap_or_default();
+                Some(match self.visible {
+                    0 => format!("CUDA_VISIBLE_DEVICES={hidden_by} leaves the job no device"),
+                    1 => format!(
+                        "there is no device {number}: CUDA_VISIBLE_DEVICES={hidden_by} leaves the job one device, which \
+                         is its device 0"
+                    ),
+                    visible => format!(
+                        "there is no device {number}: CUDA_VISIBLE_DEVICES={hidden_by} leaves the job {visible} devices, \
+                         which are its devices 0 to {}",
+                        visible - 1
+                    ),
+                })
+            }
+            Name::Number(_) => None,
+            // The instances of a divided GPU (MIG) are not in these files.
+            Name::Uuid(uuid) if uuid.starts_with("MIG-") => None,
+            Name::Uuid(uuid) => {
+                let uuids = self.uuids.as_ref()?;
+                let is_there = uuids.iter().any(|known| Name::Uuid(uuid).means(None, known));
+                (!is_there).then(|| format!("there is no device {uuid}, only {}", uuids.join(", ")))
+            }
+        })
+    }
+}
+
+/// How many devices the value of CUDA_VISIBLE_DEVICES leaves. CUDA does not see what follows an entry that names no
+/// device.
+fn visible(text: &str, count: u32, uuids: Option<&[String]>) -> u32 {
+    let is_there = |entry: &&str| match entry.trim().parse::<u32>() {
+        Ok(number) => number < count,
+        Err(_) => {
+            let named = |uuid: &String| Name::Uuid(entry.trim()).means(None, uuid);
+            entry.trim().starts_with("MIG-")
+                || entry.trim().starts_with("GPU-") && uuids.is_none_or(|uuids| uuids.iter().any(named))
+        }
+    };
+    text.split(',').take_while(is_there).count() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_a_wrong_entry_is_not_visible() {
+        let uuids = ["GPU-aaaa0000-0000-0000-0000-000000000000".to_owned()];
+        let of = |text| visible(text, 4, Some(&uuids));
+        assert_eq!((of("0,2"), of("1,9,2"), of("-1"), of("")), (2, 1, 0, 0));
+        assert_eq!((of("GPU-aaaa,1"), of("GPU-bbbb,1")), (2, 0));
+    }
+}

@@ -1,0 +1,16 @@
+//! Which process of a job wrote a journal, as its launcher told it.
+
+use journal::reader::Header;
+
+use super::format::printable;
+
+/// The variables that launchers set.
+const NAMES: [&str; 4] = ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
+
+/// The process's rank in its job, if a launcher gave it one.
+pub fn rank(header: &Header) -> Option<String> {
+    NAMES
+        .iter()
+        .find_map(|wanted| header.environment.iter().find(|(name, _)| name == wanted))
+        .map(|(_, value)| printable(value, 12))
+}

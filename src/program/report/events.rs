@@ -1,0 +1,191 @@
+//! Chooses the records that the page lists: all of a short job; of a long one those around the peak, the last failure
+//! and the end, the failures, the marks, and the largest allocations.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use journal::format::{Event, Record};
+
+use super::columns::FirstAndLast;
+use super::data::Events;
+use crate::analysis::names::{api_name, result_name};
+
+/// Numbers of kinds in `Events::kind`.
+const KINDS: [&str; 13] = [
+    "allocated",
+    "freed",
+    "failed allocation",
+    "failed free",
+    "segment obtained",
+    "segment returned",
+    "part of a stitch",
+    "driver's pool",
+    "context destroyed",
+    "mapped",
+    "unmapped",
+    "mark",
+    "unknown",
+];
+
+/// A record, with its number in the order of time.
+pub type Numbered = (u64, Record);
+
+pub struct Choice {
+    /// All records, as long as there are few.
+    all: Option<Vec<Numbered>>,
+    most: usize,
+    failures: FirstAndLast<Numbered>,
+    marks: FirstAndLast<Numbered>,
+    /// Size, number and record of the largest allocations; the least of them comes first.
+    largest: BinaryHeap<Reverse<(u64, u64, Ordered)>>,
+    seen: u64,
+}
+
+/// A record that is never compared.
+struct Ordered(Record);
+
+impl PartialEq for Ordered {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl Eq for Ordered {}
+impl PartialOrd for Ordered {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Ordered {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+impl Choice {
+    /// Chooses about `most` records.
+    pub fn new(most: usize) -> Self {
+        Choice {
+            all: Some(Vec::new()),
+            most,
+            failures: FirstAndLast::new(most / 16),
+            marks: FirstAndLast::new(most / 16),
+            largest: BinaryHeap::new(),
+            seen: 0,
+        }
+    }
+
+    pub fn apply(&mut self, record: &Record) {
+        let number = self.seen;
+        self.seen += 1;
+        let numbered = (number, *record);
+        match record.event {
+            // The timeline draws measurements. In the list they would hide what the job did.
+            Event::Measured { .. } | Event::Process(_) | Event::Limit(_) => return,
+            Event::AllocFailed { .. } | Event::FreeFailed { .. } => self.failures.push(numbered),
+            Event::Mark { .. } => self.marks.push(numbered),
+            Event::Alloc(allocation) => {
+                let is_among = |least: &Reverse<(u64, u64, Ordered)>| least.0.0 < allocation.requested;
+                if self.largest.len() < self.most / 8 {
+                    self.largest
+                        .push(Reverse((allocation.requested, number, Ordered(*record))));
+                } else if self.largest.peek().is_some_and(is_among) {
+                    self.largest.pop();
+                    self.largest
+                        .push(Reverse((allocation.requested, number, Ordered(*record))));
+                }
+            }
+            _ => {}
+        }
+        if let Some(all) = &mut self.all {
+            all.push(numbered);
+            if all.len() > self.most {
+                self.all = None;
+            }
+        }
+    }
+
+    /// The chosen records, with those of `around`. `stack` gives the place of a stack, `text` that of a mark.
+    pub fn finish(
+        self,
+        around: impl Iterator<Item = Numbered>,
+        mut stack: impl FnMut(u32) -> Option<usize>,
+        text: impl Fn(u64) -> String,
+    ) -> Events {
+        let chosen: BTreeMap<u64, Record> = match self.all {
+            Some(all) => all.into_iter().collect(),
+            None => {
+                let largest = self
+                    .largest
+                    .into_iter()
+                    .map(|Reverse((_, number, record))| (number, record.0));
+                let listed = [self.failures, self.marks].into_iter();
+                let listed = listed.flat_map(|list| list.list);
+                let is_shown = |event| !matches!(event, Event::Measured { .. } | Event::Process(_) | Event::Limit(_));
+                let around = around.filter(|(_, record)| is_shown(record.event));
+                listed.chain(around).chain(largest).collect()
+            }
+        };
+        let mut events = Events {
+            in_all: self.seen,
+            kinds: KINDS.to_vec(),
+            number: chosen.keys().copied().collect(),
+            times_ns: chosen.values().map(|record| record.time_ns).collect(),
+            tid: chosen.values().map(|record| u64::from(record.tid)).collect(),
+            bytes: chosen.values().map(|record| kind(&record.event).2).collect(),
+            address: chosen.values().map(|record| kind(&record.event).1).collect(),
+            ..Events::default()
+        };
+        let mut apis: BTreeMap<u16, usize> = BTreeMap::new();
+        for (place, record) in chosen.values().enumerate() {
+            events.kind.push(kind(&record.event).0);
+            let api = *apis.entry(record.api.number()).or_insert_with(|| {
+                events.apis.push(api_name(record.api.number()));
+                events.apis.len() - 1
+            });
+            events.api.push(api);
+            events.device.push(record.device);
+            events.stack.push(stack(record.stack).map_or(0, |place| place + 1));
+            if let Some(note) = note(&record.event, &text) {
+                events.notes.insert(place, note);
+            }
+        }
+        events
+    }
+}
+
+/// The number of the kind, the address, and the bytes of an event.
+fn kind(event: &Event) -> (u8, u64, u64) {
+    match *event {
+        Event::Alloc(allocation) => (0, allocation.address, allocation.requested),
+        Event::Free { allocation, .. } => (1, allocation.address, allocation.requested),
+        Event::AllocFailed { requested, .. } => (2, 0, requested),
+        Event::FreeFailed { address, segment, .. } => (3, address, segment.unwrap_or(0)),
+        Event::SegmentAlloc { address, size, .. } => (4, address, size),
+        Event::SegmentFree { address, size, .. } => (5, address, size),
+        Event::StitchPart { address, size, .. } => (6, address, size),
+        Event::PoolReserved { reserved, .. } => (7, 0, reserved),
+        Event::ContextDestroyed { context } => (8, context, 0),
+        Event::Map { address, size, .. } => (9, address, size),
+        Event::Unmap { address, size } => (10, address, size),
+        Event::Mark { .. } => (11, 0, 0),
+        _ => (12, 0, 0),
+    }
+}
+
+fn note(event: &Event, text: &impl Fn(u64) -> String) -> Option<String> {
+    match *event {
+        Event::AllocFailed { result, over_limit, .. } => Some(match over_limit {
+            true => format!("{}, refused by the limit", result_name(result)),
+            false => result_name(result),
+        }),
+        Event::FreeFailed { result, .. } => Some(result_name(result)),
+        Event::Mark { text: number, .. } => Some(text(number)),
+        Event::Free { context_gone: true, .. } | Event::SegmentFree { context_gone: true, .. } => {
+            Some("its context was destroyed".to_owned())
+        }
+        Event::SegmentAlloc { again: true, .. } | Event::SegmentFree { again: true, .. } => {
+            Some("a stitch: memory of segments mapped again".to_owned())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,98 @@
+//! Reads the journals of a report. The more there are, the less detail each gets, so that the file stays small.
+
+use std::path::{Path, PathBuf};
+
+use super::data::{self, Process, Report};
+use super::detail::Detail;
+use super::process;
+use super::stacks::Interned;
+use crate::analysis::job::LoadError;
+
+/// The first processes of a report get more detail than the others.
+const FIRST: usize = 4;
+
+/// Reads the journals. Journals that cannot be read are named in `unread`, and the others are in the report. `progress`
+/// is called with a journal, and with the bytes read and the bytes to read of it.
+pub fn gather(
+    journals: &[PathBuf],
+    against: Option<&Path>,
+    mut progress: impl FnMut(&Path, u64, u64),
+) -> Result<Report, Vec<String>> {
+    let mut interned = Interned::default();
+    let detail = Detail::each_of(journals.len() + usize::from(against.is_some()));
+    let mut read = |path: &Path, detail: &Detail, interned: &mut Interned| -> Result<Process, LoadError> {
+        process::read(path, detail, interned, |done, all| progress(path, done, all))
+    };
+    let (mut processes, mut unread, mut early) = (Vec::new(), Vec::new(), Vec::new());
+    for path in journals {
+        match read(path, &detail, &mut interned) {
+            Ok(process) => processes.push((path.clone(), process)),
+            Err(error) if error.is_too_early() => early.push(error.to_string()),
+            Err(error) => unread.push(error.to_string()),
+        }
+    }
+    if processes.is_empty() {
+        unread.append(&mut early);
+        return Err(unread);
+    }
+    let against = match against.map(|path| read(path, &detail, &mut interned)) {
+        Some(Ok(process)) => Some(Box::new(process)),
+        Some(Err(error)) => return Err(vec![error.to_string()]),
+        None => None,
+    };
+    unread.append(&mut early);
+    let first_because = order(&mut processes);
+    if processes.len() > FIRST {
+        let full = Detail::each_of(2 * FIRST);
+        for (path, process) in processes.iter_mut().take(FIRST) {
+            // A journal that was read a moment ago is kept as it was read, if it cannot be read again.
+            if let Ok(again) = read(path, &full, &mut interned) {
+                *process = again;
+            }
+        }
+    }
+    let (texts, frames, stacks) = interned.lists();
+    Ok(Report {
+        format: data::FORMAT,
+        made_by: env!("CARGO_PKG_VERSION"),
+        processes: processes.into_iter().map(|(_, process)| process).collect(),
+        first_because,
+        unread,
+        against,
+        texts,
+        frames,
+        stacks,
+    })
+}
+
+/// Puts the process to look at first at the beginning: one that a failure ended, else the one whose peak is furthest from
+/// the middle of all peaks. Returns why it is the first.
+fn order(processes: &mut [(PathBuf, Process)]) -> Option<String> {
+    let peak = |process: &Process| {
+        let peaks = process.devices.iter().filter(|device| device.ordinal >= 0);
+        peaks.map(|device| device.peak_bytes).max().unwrap_or(0)
+    };
+    let rank = |process: &Process| process.rank.as_ref().and_then(|rank| rank.parse::<u64>().ok());
+    let mut peaks: Vec<u64> = processes.iter().map(|(_, process)| peak(process)).collect();
+    peaks.sort_unstable();
+    let middle = peaks.get(peaks.len() / 2).copied().unwrap_or(0);
+    let far = |process: &Process| peak(process).abs_diff(middle);
+    processes.sort_by_key(|(_, process)| {
+        let failed_ns = process.ended_by_failure.then(|| process.failures.last()).flatten();
+        (
+            // Of failures, the earliest came before what followed from it in other ranks.
+            failed_ns.map_or(u64::MAX, |failure| failure.time_ns),
+            std::cmp::Reverse(far(process)),
+            rank(process),
+            process.pid,
+        )
+    });
+    let (_, first) = processes.first()?;
+    let share = far(first) as f64 / middle.max(1) as f64 * 100.0;
+    match processes.len() {
+        1 => None,
+        _ if first.ended_by_failure => Some("it was the first that ran out of memory".to_owned()),
+        _ if share >= 1.0 => Some(format!("its peak differs most from the median of all: by {share:.0} %")),
+        _ => Some("all peaks are nearly the same, and its rank is the lowest".to_owned()),
+    }
+}

@@ -1,0 +1,138 @@
+// The data of the page: lists of differences become lists of numbers, and levels are looked up.
+
+const report = JSON.parse(byId("data").textContent);
+
+/** The numbers whose differences are given. */
+function numbers(differences) {
+    const list = new Float64Array(differences.length);
+    let sum = 0;
+    for (let place = 0; place < list.length; place += 1) list[place] = sum += differences[place];
+    return list;
+}
+
+function curve(steps) {
+    return { times: numbers(steps.times_ns), bytes: numbers(steps.bytes) };
+}
+
+/** The number of entries of a sorted list that are at most `value`. */
+function countUpTo(list, value) {
+    let low = 0;
+    let high = list.length;
+    while (low < high) {
+        const middle = (low + high) >> 1;
+        if (list[middle] <= value) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+/** The level of a curve at a time; 0 before the first point. */
+function levelAt(line, time) {
+    const known = countUpTo(line.times, time);
+    return known === 0 ? 0 : line.bytes[known - 1];
+}
+
+/**
+ * What a drawing of `width` columns shows of a curve: the lowest and the highest level in each column. A column without
+ * a point has the level before it. `highest` is the highest level of all, at the time `highestAt`.
+ */
+function columns(line, from, to, width) {
+    const low = new Float64Array(width);
+    const high = new Float64Array(width);
+    let place = countUpTo(line.times, from);
+    let level = place === 0 ? 0 : line.bytes[place - 1];
+    let highest = level;
+    let highestAt = from;
+    const wide = (to - from) / width;
+    for (let column = 0; column < width; column += 1) {
+        let least = level;
+        let most = level;
+        const end = column + 1 === width ? to : from + wide * (column + 1);
+        for (; place < line.times.length && line.times[place] <= end; place += 1) {
+            level = line.bytes[place];
+            if (level < least) least = level;
+            if (level > most) most = level;
+            if (level > highest) {
+                highest = level;
+                highestAt = line.times[place];
+            }
+        }
+        low[column] = least;
+        high[column] = most;
+    }
+    return { low, high, highest, highestAt };
+}
+
+/** The job's own frame of a stack: the innermost that is in no installed package and in no library of the system. */
+function ownFrame(stack) {
+    const foreign = /-packages\/|^<|\/lib\/python3|\/lib(32|64)?\/.*\.so|\.so(\.|$)/;
+    return stack.find((frame) => !foreign.test(frame.file)) || stack[0];
+}
+
+const frames = report.frames.map(([file, line, name]) => ({
+    file: report.texts[file],
+    line,
+    name: report.texts[name],
+}));
+const stacks = report.stacks.map((list) => list.map((place) => frames[place]));
+
+const fileName = (path) => path.slice(path.lastIndexOf("/") + 1);
+
+/** A frame in a few words. */
+function frameText(frame) {
+    if (!frame) return "(empty stack)";
+    return frame.line > 0 ? `${fileName(frame.file)}:${frame.line} ${frame.name}` : frame.name;
+}
+
+const frameInFull = (frame) =>
+    frame.line > 0 ? `${frame.file}:${frame.line} in ${frame.name}` : `${frame.name} (${frame.file})`;
+
+/** What a group of allocations is called if it has no stack. */
+function kindText(group) {
+    if (group.rest) return "smaller groups together";
+    const what = group.api || "several functions";
+    if (group.size === null) return what;
+    return `${what} of ${group.at_least ? "at least " : ""}${size(group.size)}`;
+}
+
+const groupText = (group) => (group.stack === null ? kindText(group) : frameText(ownFrame(stacks[group.stack])));
+
+/** Decodes the lists of a process, once. */
+function decode(process) {
+    if (process.decoded) return process;
+    process.decoded = true;
+    for (const device of process.devices) {
+        device.live = curve(device.live);
+        device.reserved = curve(device.reserved);
+        device.used = curve(device.used);
+        device.room = Math.min(device.limit ?? Infinity, device.total ?? Infinity);
+    }
+    process.holdings.moments = numbers(process.holdings.moments_ns);
+    for (const group of process.holdings.groups) {
+        for (const key of ["moments", "bytes", "count", "ever_bytes", "ever_count", "oldest_us"])
+            group[key] = numbers(group[key]);
+        group.text = groupText(group);
+    }
+    const events = process.events;
+    for (const key of ["number", "times_ns", "tid", "bytes", "address"]) events[key] = numbers(events[key]);
+    process.began = process.trust.first_ns;
+    process.until = Math.max(process.duration_ns, process.trust.last_ns, process.began + 1);
+    return process;
+}
+
+/** A group at a moment. */
+function heldAt(group, number) {
+    const known = countUpTo(group.moments, number);
+    if (known === 0) return { bytes: 0, count: 0, everBytes: 0, everCount: 0, oldest: 0 };
+    const place = known - 1;
+    return {
+        bytes: group.bytes[place],
+        count: group.count[place],
+        everBytes: group.ever_bytes[place],
+        everCount: group.ever_count[place],
+        oldest: group.oldest_us[place] * 1000,
+    };
+}
+
+const rankText = (process) => (process.rank === null ? `pid ${process.pid}` : `rank ${process.rank}`);
+const deviceText = (device) => (device.ordinal < 0 ? "host memory" : `device ${device.ordinal}`);

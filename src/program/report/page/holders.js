@@ -1,0 +1,399 @@
+// Panels 5, 6 and 10: who holds memory at the moment, what changed since a baseline, and what grows.
+
+const shown = { by: "what", baseline: "range", all: new Set() };
+
+/** What groups can be put together by. */
+const BY = {
+    what: ["stack or size", (group) => (group.stack === null ? kindText(group) : `#${group.stack}`)],
+    line: ["line of code", (group) => groupText(group)],
+    api: ["function", (group) => group.api || "(several)"],
+    thread: [
+        "thread",
+        (group) => (group.rest ? "smaller groups together" : group.tid === 0 ? "(several)" : `thread ${group.tid}`),
+    ],
+    stream: ["stream", (group) => (group.rest ? "smaller groups together" : streamText(group.stream))],
+    class: ["class", (group) => group.class || "smaller groups together"],
+};
+
+function streamText(stream) {
+    if (stream === 0) return "no stream";
+    if (stream === 1) return "default stream";
+    return stream === 255 ? "a later stream" : `stream ${stream}`;
+}
+
+/** Puts groups together by what the reader chose. `figure` gives the numbers of a group that are added. */
+function together(groups, figure, by = shown.by) {
+    const list = new Map();
+    for (const group of groups) {
+        const key = BY[by][1](group);
+        const figures = figure(group);
+        const known = list.get(key);
+        if (!known) list.set(key, { key, groups: [group], figures: { ...figures } });
+        else {
+            known.groups.push(group);
+            for (const name of Object.keys(figures)) {
+                if (name === "oldest")
+                    known.figures.oldest = Math.min(known.figures.oldest || Infinity, figures.oldest || Infinity);
+                else known.figures[name] += figures[name];
+            }
+        }
+    }
+    return [...list.values()];
+}
+
+/** The name of an entry: the line of the job, and the whole stack behind it. */
+function entryName(entry, panelName) {
+    const [group] = entry.groups;
+    const { by } = shown;
+    if (by !== "what" && by !== "line") return entry.key;
+    if (group.stack === null) {
+        const more = [
+            group.class,
+            group.rest ? "" : streamText(group.stream),
+            group.tid ? `thread ${group.tid}` : "",
+        ];
+        return make("span", {}, entry.key, make("span", { class: "more" }, more.filter((text) => text).join(", ")));
+    }
+    const stack = stacks[group.stack];
+    const list = make("ol", { class: "frames" }, ...stack.map((frame) => make("li", {}, frameInFull(frame))));
+    return details(
+        `${panelName}-${group.stack}`,
+        frameText(ownFrame(stack)),
+        list,
+        make("p", { class: "more" }, `${group.api}, ${group.class}, ${streamText(group.stream)}`),
+    );
+}
+
+/** A part of a bar behind a figure. */
+function gauge(share, kind = "live") {
+    const inside = make("span", { class: `inside ${kind}` });
+    inside.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
+    return make("span", { class: "gauge", "aria-hidden": "true" }, inside);
+}
+
+function moreButton(panelName, rows, most) {
+    if (rows.length <= most) return "";
+    const isAll = shown.all.has(panelName);
+    return button(isAll ? `Show ${most}` : `Show all ${count(rows.length)}`, () => {
+        if (isAll) shown.all.delete(panelName);
+        else shown.all.add(panelName);
+        changed();
+    });
+}
+
+const first = (panelName, rows, most) => (shown.all.has(panelName) ? rows : rows.slice(0, most));
+
+function filters() {
+    const groups = state.process.holdings.groups.filter(
+        (group) => !state.device || group.device === state.device.ordinal,
+    );
+    const values = (key) => [...new Set(groups.filter((group) => !group.rest).map((group) => group[key]))];
+    const filter = (label, key, list, text) => {
+        if (list.length < 2) return "";
+        const choices = [["", "all"], ...list.map((value) => [String(value), text(value)])];
+        return choose(label, choices, state[key], (value) => {
+            state[key] = value;
+            changed();
+        });
+    };
+    return [
+        filter(
+            "Thread",
+            "thread",
+            values("tid").sort((one, other) => one - other),
+            (tid) => (tid === 0 ? "(several)" : String(tid)),
+        ),
+        filter(
+            "Stream",
+            "stream",
+            values("stream").sort((one, other) => one - other),
+            streamText,
+        ),
+        filter("Function", "api", values("api").sort(), (api) => api || "(several)"),
+    ];
+}
+
+function noGroups(panelName) {
+    const why = isFiltered() ? "Nothing passes the filters." : "The process held nothing on this device then.";
+    body(panelName).replaceChildren(make("p", { class: "none" }, why));
+}
+
+panel("holders", () => {
+    const { device, process } = state;
+    const number = momentNumber();
+    const start = momentNumber(state.from);
+    const groups = shownGroups();
+    const choices = make(
+        "div",
+        { class: "row choices" },
+        choose(
+            "By",
+            Object.entries(BY).map(([key, [name]]) => [key, name]),
+            shown.by,
+            (by) => {
+                shown.by = by;
+                changed();
+            },
+        ),
+        ...filters(),
+    );
+    const rows = together(groups, (group) => {
+        const held = heldAt(group, number);
+        return {
+            bytes: held.bytes,
+            count: held.count,
+            oldest: held.count > 0 ? held.oldest : 0,
+            grown: held.bytes - heldAt(group, start).bytes,
+        };
+    })
+        .filter((row) => row.figures.bytes > 0)
+        .sort((one, other) => other.figures.bytes - one.figures.bytes);
+    const all = rows.reduce((sum, row) => sum + row.figures.bytes, 0);
+    const at = number < 0 ? 0 : process.holdings.moments[number];
+    const live = device ? levelAt(device.live, at) : 0;
+    const age = (oldest) => (oldest > 0 && Number.isFinite(oldest) ? duration(at - oldest) : "-");
+    const list = table(
+        "Holders, most bytes first",
+        [
+            { title: "bytes", number: true, cell: (row) => size(row.figures.bytes) },
+            {
+                title: "share",
+                number: true,
+                cell: (row) =>
+                    make(
+                        "span",
+                        { class: "share" },
+                        gauge(row.figures.bytes / all),
+                        percent(row.figures.bytes / all),
+                    ),
+            },
+            { title: BY[shown.by][0], cell: (row) => entryName(row, "holders") },
+            { title: "count", number: true, cell: (row) => count(row.figures.count) },
+            { title: "oldest", number: true, cell: (row) => age(row.figures.oldest) },
+            { title: "in the range", number: true, cell: (row) => signed(row.figures.grown) },
+        ],
+        first("holders", rows, 12),
+        { class: "wide-third" },
+    );
+    const filtered = isFiltered() ? ", of the chosen thread, stream and function" : "";
+    const difference =
+        !isFiltered() && Math.abs(live - all) >= 1 && state.exact === null
+            ? ` The ledger has ${size(live)} live then.`
+            : "";
+    body("holders").replaceChildren(
+        make(
+            "p",
+            { class: "asof" },
+            `${device ? deviceTitle(device) : ""} ${asOf()}: ${size(all)} live${filtered}.${difference}`,
+        ),
+        choices,
+        rows.length > 0
+            ? list
+            : make("p", { class: "none" }, isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
+        make("p", { class: "row" }, moreButton("holders", rows, 12)),
+        process.trust.stack_bytes === 0
+            ? make(
+                  "p",
+                  { class: "hint" },
+                  "Stacks were not recorded, so holders are sizes. Run the job with --stacks python to see lines of code.",
+              )
+            : "",
+        ...tensorTables(process, device),
+    );
+});
+
+/** PyTorch's tensors, whose bytes lie in the segments that the journal has. */
+function tensorTables(process, device) {
+    const list = process.tensors.filter((tensors) => !device || tensors.device === device.ordinal);
+    return list.map((tensors) => {
+        const title = `PyTorch's tensors at their ${tensors.when}, ${moment(tensors.time_ns)}: ${size(tensors.bytes)} in ${count(tensors.tensors)}`;
+        const name = (stack) => {
+            if (stack === null) return "no Python stack (such as a thread of autograd)";
+            const frames = make(
+                "ol",
+                { class: "frames" },
+                ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))),
+            );
+            return details(`tensor-${tensors.when}-${stack}`, frameText(ownFrame(stacks[stack])), frames);
+        };
+        return details(
+            `tensors-${tensors.when}`,
+            title,
+            table(
+                title,
+                [
+                    { title: "bytes", number: true, cell: ([bytes]) => size(bytes) },
+                    { title: "share", number: true, cell: ([bytes]) => percent(bytes / tensors.bytes) },
+                    { title: "line of code", cell: ([, , stack]) => name(stack) },
+                    { title: "tensors", number: true, cell: ([, number]) => count(number) },
+                ],
+                tensors.holders.slice(0, 20),
+            ),
+            make(
+                "p",
+                { class: "more" },
+                `in segments of ${size(tensors.segments)}; other code had ${size(tensors.others)}`,
+            ),
+        );
+    });
+}
+
+/** The moments to compare with: value and text. */
+function baselines() {
+    const { named, moments } = state.process.holdings;
+    const list = [
+        ["range", "start of the range"],
+        ["begin", "start of the run"],
+    ];
+    const places = named.filter((one) => one.kind !== "failure" || one.device === state.device?.ordinal).slice(0, 60);
+    for (const one of places) {
+        if (one.kind === "peak" && one.device !== state.device?.ordinal) continue;
+        list.push([String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]);
+    }
+    if (report.against) list.push(["against", `peak of the other run (${report.against.title})`]);
+    return list;
+}
+
+/** What each key held at the baseline. */
+function baselineGroups() {
+    if (shown.baseline !== "against") {
+        const number = { range: momentNumber(state.from), begin: -1 }[shown.baseline] ?? Number(shown.baseline);
+        return together(shownGroups(), (group) => heldAt(group, number), "what");
+    }
+    const other = decode(report.against);
+    const device = other.devices.find((one) => one.ordinal === state.device?.ordinal);
+    const peak = other.holdings.named.find(
+        (one) => one.kind === "peak" && (!device || one.device === device.ordinal),
+    );
+    const groups = other.holdings.groups.filter((group) => !device || group.device === device.ordinal);
+    return together(groups, (group) => heldAt(group, peak ? peak.moment : other.holdings.moments.length - 1), "what");
+}
+
+panel("changes", () => {
+    const number = momentNumber();
+    const rows = new Map();
+    for (const entry of together(shownGroups(), (group) => heldAt(group, number), "what")) {
+        rows.set(entry.key, { entry, now: entry.figures, before: { bytes: 0, count: 0 } });
+    }
+    for (const entry of baselineGroups()) {
+        const row = rows.get(entry.key) || { entry, now: { bytes: 0, count: 0 } };
+        row.before = entry.figures;
+        rows.set(entry.key, row);
+    }
+    const list = [...rows.values()]
+        .map((row) => ({ ...row, bytes: row.now.bytes - row.before.bytes, count: row.now.count - row.before.count }))
+        .filter((row) => row.bytes !== 0);
+    list.sort((one, other) => Math.abs(other.bytes) - Math.abs(one.bytes));
+    const sum = list.reduce((all, row) => all + row.bytes, 0);
+    const most = list.length > 0 ? Math.abs(list[0].bytes) : 1;
+    const before = shown.by;
+    shown.by = "what";
+    const rowsShown = table(
+        "Changes, largest first",
+        [
+            {
+                title: "change",
+                number: true,
+                cell: (row) => make("b", { class: row.bytes > 0 ? "more-bytes" : "less-bytes" }, signed(row.bytes)),
+            },
+            { title: "", cell: (row) => gauge(Math.abs(row.bytes) / most, row.bytes > 0 ? "live" : "cached") },
+            { title: "stack or size", cell: (row) => entryName(row.entry, "changes") },
+            { title: "count", number: true, cell: (row) => (row.count > 0 ? "+" : "") + count(row.count) },
+        ],
+        first("changes", list, 12),
+        { class: "wide-third" },
+    );
+    shown.by = before;
+    const choices = baselines();
+    if (!choices.some(([value]) => value === shown.baseline)) shown.baseline = "range";
+    body("changes").replaceChildren(
+        make(
+            "p",
+            { class: "asof" },
+            `${asOf()}: ${list.length === 0 ? "nothing changed" : `${signed(sum)} in all`}.`,
+        ),
+        make(
+            "div",
+            { class: "row choices" },
+            choose("Against", choices, shown.baseline, (value) => {
+                shown.baseline = value;
+                changed();
+            }),
+        ),
+        list.length > 0
+            ? rowsShown
+            : make("p", { class: "none" }, "No group holds more or less than at the baseline."),
+        make("p", { class: "row" }, moreButton("changes", list, 12)),
+    );
+});
+
+/** The slope of a group in the range, in bytes a second, if it rises more often than it falls; else null. */
+function slope(group, from, to) {
+    const { moments } = state.process.holdings;
+    const start = Math.max(0, countUpTo(moments, from) - 1);
+    const end = countUpTo(moments, to) - 1;
+    if (end - start < 4) return null;
+    let [n, sumTime, sumBytes, squares, products, ups, downs] = [0, 0, 0, 0, 0, 0, 0];
+    let before = null;
+    for (let place = start; place <= end; place += 1) {
+        const time = (moments[place] - from) / 1e9;
+        const { bytes } = heldAt(group, place);
+        n += 1;
+        sumTime += time;
+        sumBytes += bytes;
+        squares += time * time;
+        products += time * bytes;
+        if (before !== null && bytes > before) ups += 1;
+        if (before !== null && bytes < before) downs += 1;
+        before = bytes;
+    }
+    const spread = n * squares - sumTime * sumTime;
+    const rate = spread > 0 ? (n * products - sumTime * sumBytes) / spread : 0;
+    const grown = heldAt(group, end).bytes - heldAt(group, start).bytes;
+    // Half of the rise at least must be there in the middle of the range, so that one step is no growth.
+    const middle = heldAt(group, (start + end) >> 1).bytes - heldAt(group, start).bytes;
+    const isSteady = ups >= 3 && ups >= 3 * downs && middle > grown * 0.2 && middle < grown * 0.8;
+    return rate > 0 && grown > 0 && isSteady ? { rate, grown, ups } : null;
+}
+
+panel("growth", () => {
+    const { device, process, from, to, at } = state;
+    const rows = shownGroups()
+        .filter((group) => !group.rest)
+        .map((group) => ({ entry: { groups: [group], key: group.text }, ...slope(group, from, to) }));
+    const growing = rows.filter((row) => row.rate > 0).sort((one, other) => other.rate - one.rate);
+    const seconds = (to - from) / 1e9;
+    const steps = process.marks.filter((mark) => mark.kind !== "end" && mark.time_ns >= from && mark.time_ns <= to);
+    const names = new Set(steps.map((mark) => mark.text.replace(/\d+/g, "#")));
+    const room = device && Number.isFinite(device.room) ? device.room - levelAt(device.reserved, at) : null;
+    const all = growing.reduce((sum, row) => sum + row.rate, 0);
+    const untilFull = (rate) =>
+        room === null || rate <= 0 ? "-" : room <= 0 ? "at the limit" : duration((room / rate) * 1e9);
+    const perStep = steps.length >= 3 && names.size <= 2 ? seconds / steps.length : null;
+    const by = shown.by;
+    shown.by = "what";
+    const list = table(
+        "Groups whose live bytes rise, steepest first",
+        [
+            { title: "a second", number: true, cell: (row) => signed(row.rate) },
+            ...(perStep ? [{ title: "a mark", number: true, cell: (row) => signed(row.rate * perStep) }] : []),
+            { title: "in the range", number: true, cell: (row) => signed(row.grown) },
+            { title: "stack or size", cell: (row) => entryName(row.entry, "growth") },
+            { title: "to the limit", number: true, cell: (row) => untilFull(row.rate) },
+        ],
+        first("growth", growing, 12),
+        { class: perStep ? "wide-fourth" : "wide-third" },
+    );
+    shown.by = by;
+    body("growth").replaceChildren(
+        make(
+            "p",
+            { class: "asof" },
+            growing.length > 0
+                ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together; at that rate the limit is ${untilFull(all)} away.`
+                : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
+        ),
+        growing.length > 0 ? list : "",
+        make("p", { class: "row" }, moreButton("growth", growing, 12)),
+    );
+});

@@ -1,0 +1,112 @@
+// Panel 9: a small chart of each device of each process, all on one scale of bytes and of time.
+
+function everyDevice() {
+    return report.processes.flatMap((process) =>
+        decode(process)
+            .devices.filter((device) => device.ordinal >= 0)
+            .map((device) => ({ process, device })),
+    );
+}
+
+const small = new Map();
+
+function drawSmall(canvas, { process, device }, scale, length) {
+    const drawn = drawing(canvas);
+    if (!drawn) return;
+    const { pen, width, height } = drawn;
+    const box = { left: 0, top: 2, width, height: height - 3 };
+    const to = process.began + length;
+    const look = looks();
+    drawCurve(pen, device.reserved, box, process.began, to, scale, { ...look.reserved, wide: 1 });
+    drawCurve(pen, device.live, box, process.began, to, scale, { ...look.live, wide: 1 });
+    if (process.until < to) {
+        const x = ((process.until - process.began) / length) * width;
+        pen.fillStyle = colour("ground");
+        pen.fillRect(x, 0, width - x, height);
+    }
+    for (const failure of process.failures)
+        drawFlag(pen, box, process.began, to, failure.time_ns, "", { line: colour("bad"), wide: 2 });
+    if (state.from === state.process.began && state.to === state.process.until) return;
+    const x = (time) => ((time - process.began) / length) * width;
+    pen.fillStyle = colour("text");
+    pen.globalAlpha = 0.12;
+    pen.fillRect(x(state.from), 0, Math.max(1, x(state.to) - x(state.from)), height);
+    pen.globalAlpha = 1;
+}
+
+panel("ranks", () => {
+    const list = everyDevice();
+    const scale = Math.max(1, ...list.map(({ device }) => Math.max(device.peak_bytes, device.peak_reserved))) * 1.05;
+    const length = Math.max(...report.processes.map((process) => process.until - process.began));
+    const cards = list.map((one) => {
+        const { process, device } = one;
+        const key = `${report.processes.indexOf(process)}-${device.ordinal}`;
+        if (!small.has(key)) small.set(key, make("canvas", { class: "small", "aria-hidden": "true" }));
+        const isChosen = process === state.process && device === state.device;
+        const failed = process.ended_by_failure ? ", ran out of memory" : "";
+        const text = `${rankText(process)}, ${deviceText(device)}`;
+        const figures = `peak ${size(device.peak_bytes)} live, ${size(device.peak_reserved)} reserved${failed}`;
+        const here = `${size(levelAt(device.live, process.began + state.at - state.process.began))} live at the moment`;
+        return make(
+            "li",
+            {},
+            button("", () => selectProcess(process, device), {
+                class: "card",
+                "aria-pressed": String(isChosen),
+                "aria-label": `${text}: ${figures}; ${here}`,
+            }),
+        );
+    });
+    cards.forEach((card, place) => {
+        const { process, device } = list[place];
+        const failed = process.ended_by_failure ? make("b", { class: "badly" }, " out of memory") : "";
+        card.firstChild.append(
+            make("span", { class: "name" }, `${rankText(process)}, ${deviceText(device)}`, failed),
+            small.get(`${report.processes.indexOf(process)}-${device.ordinal}`),
+            make(
+                "span",
+                { class: "more" },
+                `peak ${size(device.peak_bytes)}, now ${size(levelAt(device.live, process.began + state.at - state.process.began))}`,
+            ),
+        );
+    });
+    const because = report.first_because ? ` The first process is first because ${report.first_because}.` : "";
+    const title = `${many(report.processes.length, "process", "processes")}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
+    body("ranks").replaceChildren(
+        make("p", { class: "asof" }, list.length > 0 ? title : "No process used a device."),
+        make("ul", { class: "cards" }, ...cards),
+        list.length > 0
+            ? details(
+                  "rank-table",
+                  "These charts as a table",
+                  table(
+                      "Devices of all processes",
+                      [
+                          {
+                              title: "process",
+                              cell: ({ process }) => `${rankText(process)} (pid ${process.pid} on ${process.host})`,
+                          },
+                          { title: "device", cell: ({ device }) => deviceTitle(device) },
+                          { title: "peak live", number: true, cell: ({ device }) => size(device.peak_bytes) },
+                          { title: "at", number: true, cell: ({ device }) => moment(device.peak_ns) },
+                          { title: "peak reserved", number: true, cell: ({ device }) => size(device.peak_reserved) },
+                          {
+                              title: "utilisation",
+                              number: true,
+                              cell: ({ device }) => (device.utilisation === null ? "-" : percent(device.utilisation)),
+                          },
+                          { title: "live at the end", number: true, cell: ({ device }) => size(device.live_at_end) },
+                          { title: "allocations", number: true, cell: ({ device }) => count(device.allocations) },
+                          { title: "failures", number: true, cell: ({ device }) => count(device.failures) },
+                          { title: "ended", cell: ({ process }) => process.ended },
+                      ],
+                      list,
+                  ),
+              )
+            : "",
+        ...report.unread.map((text) => make("p", { class: "notice" }, `Not in this report: ${text}`)),
+    );
+    list.forEach((one) =>
+        drawSmall(small.get(`${report.processes.indexOf(one.process)}-${one.device.ordinal}`), one, scale, length),
+    );
+});

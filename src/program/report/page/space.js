@@ -1,0 +1,72 @@
+// Panel 8: the segments at the failure, if free memory inside them would have sufficed.
+
+panel("space", () => {
+    const { space, verdict } = state.process;
+    byId("space").hidden = verdict.name === "none_failed";
+    if (verdict.name === "none_failed") return;
+    if (!space) {
+        const why =
+            verdict.name === "cached_but_unusable"
+                ? "The journal has no segments: the job's own cache holds the free memory, and only it knows where. Run the job under a strategy, or with --torch record."
+                : `The free pieces inside the segments are not the cause here: ${verdict.words}.`;
+        body("space").replaceChildren(make("p", { class: "none" }, why));
+        return;
+    }
+    const widest = Math.max(...space.segments.map((segment) => segment.bytes), space.requested);
+    const row = (segment) => {
+        const bar = make("span", { class: "segment" });
+        bar.style.width = `${Math.max(0.3, (segment.bytes / widest) * 100)}%`;
+        for (const [offset, length] of segment.free) {
+            const gap = make("span", {
+                class: length === space.largest_free ? "gap largest" : "gap",
+                title: `free: ${size(length)}`,
+            });
+            gap.style.left = `${(offset / segment.bytes) * 100}%`;
+            gap.style.width = `${Math.max(0.15, (length / segment.bytes) * 100)}%`;
+            bar.append(gap);
+        }
+        return bar;
+    };
+    const request = make("span", { class: "segment request" });
+    request.style.width = `${(space.requested / widest) * 100}%`;
+    const rows = shown.all.has("space")
+        ? space.segments
+        : [...space.segments].sort((one, other) => other.bytes - other.live - (one.bytes - one.live)).slice(0, 24);
+    body("space").replaceChildren(
+        make(
+            "p",
+            { class: "asof" },
+            `Device ${space.device} at the failure, ${moment(space.time_ns)}: ${size(space.free)} were free inside segments, the largest piece ${size(space.largest_free)}; ${size(space.requested)} were asked for.`,
+        ),
+        make(
+            "ul",
+            { class: "legend" },
+            make("li", {}, make("span", { class: "key live", "aria-hidden": "true" }), "live"),
+            make("li", {}, make("span", { class: "key free", "aria-hidden": "true" }), "free"),
+            make("li", {}, make("span", { class: "key peak", "aria-hidden": "true" }), "the largest free piece"),
+            make(
+                "li",
+                {},
+                make("span", { class: "key request", "aria-hidden": "true" }),
+                "the request, to the same scale",
+            ),
+        ),
+        table(
+            "Segments, most free bytes first",
+            [
+                { title: "address", cell: (one) => (one === request ? "request" : "0x" + one.address.toString(16)) },
+                { title: "size", number: true, cell: (one) => size(one === request ? space.requested : one.bytes) },
+                { title: "free", number: true, cell: (one) => (one === request ? "" : size(one.bytes - one.live)) },
+                { title: "", cell: (one) => (one === request ? request : row(one)) },
+            ],
+            [request, ...rows],
+            { class: "segments" },
+        ),
+        make(
+            "p",
+            { class: "row" },
+            moreButton("space", space.segments, 24),
+            space.left_out > 0 ? `${many(space.left_out, "smaller segment")} left out` : "",
+        ),
+    );
+});

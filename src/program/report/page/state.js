@@ -1,0 +1,155 @@
+// What the reader looks at: a process, a device, a range of time and a moment in it. Every panel shows this state.
+
+const state = {
+    process: decode(report.processes[0]),
+    device: null,
+    from: 0,
+    to: 1,
+    /** The moment. */
+    at: 0,
+    /** The number of the moment in the process's list, if a button chose exactly this one. */
+    exact: null,
+    thread: "",
+    stream: "",
+    api: "",
+};
+
+const panels = [];
+let waiting = false;
+
+/** Adds a function that draws a panel. */
+function panel(name, draw) {
+    panels.push({ name, draw });
+}
+
+/** Draws all panels before the next picture. */
+function changed() {
+    if (waiting) return;
+    waiting = true;
+    requestAnimationFrame(drawAll);
+}
+
+function drawAll() {
+    waiting = false;
+    for (const { name, draw } of panels) {
+        try {
+            draw();
+            // Tests read what a panel was drawn for.
+            byId(name).dataset.shows = `${state.process.pid} ${state.from} ${state.to} ${state.at}`;
+        } catch (error) {
+            console.error(error);
+            problem(`The panel "${name}" cannot be drawn: ${error.message}`);
+        }
+    }
+}
+
+function problem(text) {
+    const line = byId("problem");
+    line.textContent = text;
+    line.hidden = false;
+}
+
+/** Chooses a range. The moment stays in it. */
+function selectRange(from, to) {
+    const { began, until } = state.process;
+    const least = Math.max(1000, (until - began) / 1e7);
+    from = Math.max(began, Math.min(from, until - least));
+    to = Math.min(until, Math.max(to, from + least));
+    [state.from, state.to] = [from, to];
+    if (state.at < from || state.at > to) selectMoment(Math.min(Math.max(state.at, from), to));
+    changed();
+}
+
+function selectMoment(at, exact = null) {
+    state.at = Math.min(Math.max(at, state.process.began), state.process.until);
+    state.exact = exact;
+    changed();
+}
+
+function selectProcess(process, device = null) {
+    const same = state.process === process;
+    state.process = decode(process);
+    const devices = process.devices;
+    const failed = devices.find((one) => one.ordinal === process.verdict.device);
+    const largest = devices
+        .filter((one) => one.ordinal >= 0)
+        .sort((one, other) => other.peak_bytes - one.peak_bytes)[0];
+    state.device = device || failed || largest || devices[0] || null;
+    if (!same) [state.thread, state.stream, state.api] = ["", "", ""];
+    if (!same || state.to === 1) {
+        [state.from, state.to] = [process.began, process.until];
+        const start = jumps().find((jump) => jump.time !== null);
+        if (start) selectMoment(start.time, start.exact);
+    }
+    changed();
+}
+
+/** The named moment of this kind; the last, if there are several. */
+function namedMoment(kind, device = state.device) {
+    const holdings = state.process.holdings;
+    const list = holdings.named.filter(
+        (named) => named.kind === kind && (named.device === null || !device || named.device === device.ordinal),
+    );
+    return list.length > 0 ? list[list.length - 1] : null;
+}
+
+/** Where the buttons lead: name, time, and the number of the moment. A time of null means that there is none. */
+function jumps() {
+    const { process } = state;
+    const jump = (id, name, kind, exists) => {
+        const named = exists ? namedMoment(kind) : null;
+        return {
+            id,
+            name,
+            time: named ? process.holdings.moments[named.moment] : null,
+            exact: named ? named.moment : null,
+        };
+    };
+    return [
+        jump("failure", "Out of memory", "failure", process.failures.length > 0),
+        jump("peak", "Peak", "peak", true),
+        jump("end", "End", "end", true),
+    ];
+}
+
+/** Goes to a moment and shows what is around it. */
+function jumpTo(jump) {
+    const { began, until } = state.process;
+    const whole = until - began;
+    const before = Math.min(10e9, whole * 0.2);
+    selectMoment(jump.time, jump.exact);
+    selectRange(jump.time - before, jump.time + before / 4);
+    state.exact = jump.exact;
+    state.at = jump.time;
+    changed();
+}
+
+/** The number of the moment to look at: the chosen one, or the last before the cursor. */
+function momentNumber(at = state.at) {
+    const { moments } = state.process.holdings;
+    if (at === state.at && state.exact !== null) return state.exact;
+    return countUpTo(moments, at) - 1;
+}
+
+/** The groups of the device that pass the filters. */
+function shownGroups() {
+    const { thread, stream, api, device } = state;
+    const passes = (group) =>
+        (!device || group.device === device.ordinal) &&
+        (thread === "" || String(group.tid) === thread) &&
+        (stream === "" || String(group.stream) === stream) &&
+        (api === "" || group.api === api);
+    return state.process.holdings.groups.filter(passes);
+}
+
+const isFiltered = () => state.thread !== "" || state.stream !== "" || state.api !== "";
+
+/** What the figures of a panel are figures of. */
+function asOf() {
+    const { moments } = state.process.holdings;
+    const number = momentNumber();
+    if (number < 0) return "before the first event";
+    const named = state.process.holdings.named.find((one) => one.moment === state.exact);
+    const at = moment(moments[number], state.to - state.from);
+    return named ? `at ${at} (${named.text})` : `at ${at}`;
+}

@@ -1,0 +1,221 @@
+// Panels 1 to 3: the verdict, the ledger as a bar, and how complete the journal is.
+
+/** The place of a request: its stack, or why there is none. */
+function requestStack(process) {
+    const { stack } = process.verdict;
+    if (stack === null) return null;
+    return make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
+}
+
+function ticket(process) {
+    const { verdict } = process;
+    const lines = [
+        `${process.title} (${rankText(process)} on ${process.host}, ${process.started}, ended: ${process.ended})`,
+        verdict.sentence,
+        verdict.explanation && `Verdict: ${verdict.explanation}`,
+        verdict.equation,
+    ];
+    if (verdict.stack !== null) lines.push(...stacks[verdict.stack].map((frame) => `  ${frameInFull(frame)}`));
+    lines.push(
+        `Journal: ${process.path}`,
+        `Software: ${process.software.map(([name, version]) => `${name} ${version}`).join(", ")}`,
+    );
+    return lines.filter((line) => line).join("\n") + "\n";
+}
+
+panel("verdict", () => {
+    const { process } = state;
+    const { verdict } = process;
+    const failed = verdict.name !== "none_failed";
+    const device = process.devices.find((one) => one.ordinal === verdict.device) || state.device;
+    const room = device && Number.isFinite(device.room) ? device.room : null;
+    const facts = [];
+    if (device) {
+        facts.push(["Peak, live", `${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
+        facts.push(["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`]);
+        if (room !== null) {
+            const left = room - device.peak_reserved;
+            const what = device.limit !== null && device.limit <= (device.total ?? Infinity) ? "limit" : "device";
+            facts.push([
+                `Below the ${what}`,
+                left >= 0 ? `${size(left)} of ${size(room)}` : `${size(-left)} above ${size(room)}`,
+            ]);
+        }
+    }
+    facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
+    byId("verdict").classList.toggle("bad", failed);
+    body("verdict").replaceChildren(
+        make("p", { class: "sentence" }, verdict.sentence),
+        verdict.explanation
+            ? make("p", { class: "explanation" }, make("strong", {}, "Verdict: "), verdict.explanation)
+            : "",
+        verdict.equation ? make("p", { class: "equation" }, verdict.equation) : "",
+        process.failures.length > 0 ? failureList(process) : "",
+        make(
+            "dl",
+            { class: "facts" },
+            ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))),
+        ),
+        verdict.stack === null ? "" : details("request", "Stack of the request", requestStack(process)),
+        make(
+            "p",
+            { class: "row" },
+            copyButton("Copy for a ticket", () => ticket(process)),
+        ),
+    );
+});
+
+function failureList(process) {
+    const shown = process.failures.slice(-20).reverse();
+    const text = (failure) => {
+        const tries = failure.tries > 1 ? `, asked ${count(failure.tries)} times` : "";
+        const after =
+            failure.went_on > 0
+                ? `the job went on: ${many(failure.went_on, "allocation")} followed`
+                : "nothing was allocated after it";
+        return `${moment(failure.time_ns)}: ${failure.api} of ${size(failure.requested)}${tries}; ${after}`;
+    };
+    const item = (failure) =>
+        make(
+            "li",
+            {},
+            button(text(failure), () => jumpTo({ time: failure.time_ns, exact: exactMoment(failure.time_ns) }), {
+                class: "link",
+            }),
+        );
+    const more = process.failures_in_all - shown.length;
+    const list = make(
+        "ul",
+        { class: "failures" },
+        ...shown.map(item),
+        more > 0 ? make("li", {}, `${many(more, "earlier failure")}`) : "",
+    );
+    return process.failures.length === 1
+        ? ""
+        : details("failures", `All failures for lack of memory (${count(process.failures_in_all)})`, list);
+}
+
+/** The number of the moment with a name at this time. */
+function exactMoment(time) {
+    const { moments, named } = state.process.holdings;
+    const found = named.find((one) => moments[one.moment] === time);
+    return found ? found.moment : null;
+}
+
+/** The parts of the device's memory at the cursor, and where the figures are from. */
+function partsAt(process, device, at) {
+    const { verdict } = process;
+    if (verdict.parts.length > 0 && verdict.device === device.ordinal && verdict.time_ns === at) {
+        return { parts: verdict.parts, from: "measured at the failure" };
+    }
+    const live = levelAt(device.live, at);
+    const reserved = Math.max(levelAt(device.reserved, at), live);
+    const parts = [
+        { name: "live", bytes: live },
+        { name: "free inside reserved", bytes: reserved - live },
+    ];
+    const measured = countUpTo(device.used.times, at);
+    let from = "from the journal; the device was not measured";
+    let outside = 0;
+    if (measured > 0) {
+        const time = device.used.times[measured - 1];
+        outside = Math.max(0, device.used.bytes[measured - 1] - levelAt(device.reserved, time));
+        parts.push({ name: "context, other processes, unknown", bytes: outside });
+        from = `live and reserved from the journal; the rest as measured at ${moment(time, state.to - state.from)}`;
+    }
+    if (device.total !== null)
+        parts.push({ name: measured > 0 ? "free" : "not known or free", bytes: device.total - reserved - outside });
+    return { parts, from };
+}
+
+panel("ledger", () => {
+    const { process, device, at } = state;
+    if (!device) return body("ledger").replaceChildren(make("p", { class: "none" }, "The process used no device."));
+    const { parts, from } = partsAt(process, device, at);
+    const rounded = sumOfSizes(parts.map((part) => part.bytes));
+    const total = parts.reduce((sum, part) => sum + Math.max(0, part.bytes), 0) || 1;
+    const bar = make("div", {
+        class: "bar",
+        role: "img",
+        "aria-label": parts.map((part) => `${part.name} ${size(part.bytes)}`).join(", "),
+    });
+    const colours = {
+        live: "live",
+        "free inside reserved": "cached",
+        context: "context",
+        "other processes": "others",
+        free: "free",
+        "not known or free": "free",
+    };
+    const legend = [];
+    parts.forEach((part, place) => {
+        const kind = colours[part.name] || "unknown";
+        const piece = make("span", { class: `part ${kind}`, title: `${part.name}: ${size(part.bytes)}` });
+        piece.style.flexGrow = String(Math.max(0, part.bytes) / total);
+        if (part.bytes > 0) bar.append(piece);
+        legend.push(
+            make(
+                "li",
+                {},
+                make("span", { class: `key ${kind}`, "aria-hidden": "true" }),
+                `${part.name} `,
+                make("b", {}, rounded.texts[place]),
+                part.note ? ` (${part.note})` : "",
+            ),
+        );
+    });
+    body("ledger").replaceChildren(
+        make("p", { class: "asof" }, `${deviceTitle(device)}, at ${moment(at, state.to - state.from)}: ${from}.`),
+        bar,
+        make(
+            "ul",
+            { class: "legend" },
+            ...legend,
+            make("li", {}, "sum ", make("b", {}, `${rounded.total} ${rounded.unit}`)),
+        ),
+        process.caches
+            ? make(
+                  "p",
+                  { class: "hint" },
+                  `Live are the segments of ${process.caches}'s cache. What is free inside them only ${process.caches} knows: ${process.tensors.length > 0 ? "see its tensors below" : "run --torch record shows its tensors"}.`,
+              )
+            : "",
+    );
+});
+
+const deviceTitle = (device) => deviceText(device) + (device.name && device.ordinal >= 0 ? ` (${device.name})` : "");
+
+panel("trust", () => {
+    const { process } = state;
+    const { trust } = process;
+    const with_ = trust.stack_bytes;
+    const without = Object.values(trust.no_stack_bytes).reduce((sum, bytes) => sum + bytes, 0);
+    const items = [
+        `${many(trust.events, "event")} from ${moment(trust.first_ns)} to ${moment(trust.last_ns)}`,
+        trust.lost > 0
+            ? `${many(trust.lost, "event")} lost from ${moment(trust.lost_from_ns ?? 0)} on (${trust.lost_because}); figures are incomplete from there`
+            : "none lost",
+        trust.damaged > 0 || trust.damaged_header.length > 0
+            ? `the file is damaged: ${[many(trust.damaged, "record") + " left out", ...trust.damaged_header].join(", ")}`
+            : "no damage",
+        trust.unfinished > 0 ? `${many(trust.unfinished, "event")} unfinished when the process ended` : null,
+        trust.anomalies > 0 ? `${many(trust.anomalies, "event")} contradict earlier ones` : null,
+        trust.unknown_frees > 0
+            ? `${many(trust.unknown_frees, "free")} of memory that was allocated without the library`
+            : null,
+        with_ > 0 ? `stacks for ${percent(with_ / (with_ + without))} of the allocated bytes` : null,
+        ...Object.entries(trust.no_stack_bytes).map(([reason, bytes]) =>
+            with_ > 0 ? `no stack for ${percent(bytes / (with_ + without))}: ${reason}` : null,
+        ),
+        with_ === 0 && without > 0
+            ? `no stacks (${Object.keys(trust.no_stack_bytes).join("; ")}); run --stacks python records them`
+            : null,
+        trust.running ? "the process still ran when this was made" : null,
+        "times are of the monotonic clock, from the start of the journal",
+    ];
+    const bad = trust.lost > 0 || trust.damaged > 0 || trust.damaged_header.length > 0;
+    byId("trust").classList.toggle("bad", bad);
+    body("trust").replaceChildren(
+        make("ul", { class: "line" }, ...items.filter((item) => item).map((item) => make("li", {}, item))),
+    );
+});

@@ -1,0 +1,432 @@
+// Panel 4: live and reserved bytes over time, with a brush that chooses the range of all panels.
+
+const LEFT = 74;
+const BOTTOM = 24;
+const TOP = 18;
+
+const chart = make("canvas", {
+    class: "chart",
+    tabindex: "0",
+    role: "slider",
+    "aria-orientation": "horizontal",
+    "aria-label": "Moment",
+});
+const overview = make("canvas", { class: "overview", "aria-hidden": "true" });
+const sliders = ["First", "Last"].map((name, place) =>
+    make("input", {
+        type: "range",
+        min: 0,
+        max: 1000,
+        step: 1,
+        "aria-label": `${name} moment of the range`,
+        input: (event) => {
+            const { began, until } = state.process;
+            const time = began + ((until - began) * event.target.valueAsNumber) / 1000;
+            if (place === 0) selectRange(time, Math.max(time, state.to));
+            else selectRange(Math.min(time, state.from), time);
+        },
+    }),
+);
+const legendOfChart = make("ul", { class: "legend" });
+const tableOfChart = make("div");
+/** What the pointer marks, from and to, while it is down. */
+let dragged = null;
+
+/** The highest byte of the chart's scale: the limit or the device, unless that would press the curves flat. */
+function scaleOf(device, highest) {
+    const room = Number.isFinite(device.room) ? device.room : 0;
+    const top = Math.max(highest, 1) * 1.08;
+    return room > 0 && room * 1.04 < top * 3 ? Math.max(top, room * 1.04) : top;
+}
+
+/** Draws one curve as columns of pixels. Returns its columns. */
+function drawCurve(pen, line, box, from, to, scale, look) {
+    const wide = Math.max(1, Math.round(box.width));
+    const shown = columns(line, from, to, wide);
+    const y = (bytes) => box.top + box.height - (bytes / scale) * box.height;
+    if (look.fill) {
+        pen.fillStyle = look.fill;
+        pen.globalAlpha = look.alpha;
+        pen.beginPath();
+        pen.moveTo(box.left, box.top + box.height);
+        for (let column = 0; column < wide; column += 1) {
+            pen.lineTo(box.left + column, y(shown.high[column]));
+            pen.lineTo(box.left + column + 1, y(shown.high[column]));
+        }
+        pen.lineTo(box.left + wide, box.top + box.height);
+        pen.fill();
+        pen.globalAlpha = 1;
+    }
+    pen.strokeStyle = look.line;
+    pen.lineWidth = look.wide || 1.5;
+    pen.setLineDash(look.dash || []);
+    pen.beginPath();
+    for (let column = 0; column < wide; column += 1) {
+        const x = box.left + column + 0.5;
+        pen[column === 0 ? "moveTo" : "lineTo"](x, y(shown.low[column]));
+        pen.lineTo(x, y(shown.high[column]));
+    }
+    pen.stroke();
+    pen.setLineDash([]);
+    return shown;
+}
+
+function drawAxes(pen, box, from, to, scale) {
+    pen.lineWidth = 1;
+    pen.fillStyle = colour("muted");
+    pen.strokeStyle = colour("grid");
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const bytes of byteMarks(scale, 5)) {
+        const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
+        pen.beginPath();
+        pen.moveTo(box.left, y);
+        pen.lineTo(box.left + box.width, y);
+        pen.stroke();
+        pen.fillText(bytes === 0 ? "0" : size(bytes).replace(/\.0+ /, " "), box.left - 8, y);
+    }
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    const times = timeMarks(from, to, Math.max(2, box.width / (box.width < 500 ? 75 : 110)));
+    // As many digits as tell one mark from the next.
+    const exact = times.length > 1 ? (times[1] - times[0]) * 250 : to - from;
+    for (const time of times) {
+        const x = box.left + ((time - from) / (to - from)) * box.width;
+        pen.beginPath();
+        pen.moveTo(x, box.top + box.height);
+        pen.lineTo(x, box.top + box.height + 4);
+        pen.stroke();
+        if (x < box.left + 20 || x > box.left + box.width - 20) continue;
+        pen.fillText(moment(time, exact), x, box.top + box.height + 7);
+    }
+}
+
+/** A vertical line with a name at its top. A name that would cover one in `taken` is left out. */
+function drawFlag(pen, box, from, to, time, name, look, taken = []) {
+    if (time < from || time > to) return;
+    const x = Math.round(box.left + ((time - from) / (to - from)) * box.width) + 0.5;
+    pen.strokeStyle = look.line;
+    pen.fillStyle = look.line;
+    pen.lineWidth = look.wide || 1;
+    pen.setLineDash(look.dash || []);
+    pen.beginPath();
+    pen.moveTo(x, box.top);
+    pen.lineTo(x, box.top + box.height);
+    pen.stroke();
+    pen.setLineDash([]);
+    if (!name) return;
+    const wide = pen.measureText(name).width;
+    pen.textBaseline = "bottom";
+    pen.textAlign = x + wide + 4 > box.left + box.width ? "right" : "left";
+    const [start, end] = pen.textAlign === "left" ? [x, x + wide + 10] : [x - wide - 10, x];
+    if (taken.some(([other, last]) => start < last && end > other)) return;
+    taken.push([start, end]);
+    pen.fillText(name, x + (pen.textAlign === "left" ? 3 : -3), box.top - 2);
+}
+
+function looks() {
+    return {
+        live: { line: colour("live"), fill: colour("live"), alpha: 0.28 },
+        reserved: { line: colour("reserved"), wide: 1.5 },
+        used: { line: colour("used"), dash: [5, 3] },
+    };
+}
+
+const boxOf = (drawn) => ({
+    left: LEFT,
+    top: TOP,
+    width: drawn.width - LEFT - 8,
+    height: drawn.height - TOP - BOTTOM,
+});
+
+function drawChart() {
+    const { process, device, from, to, at } = state;
+    const drawn = drawing(chart);
+    if (!drawn || !device) return;
+    const { pen } = drawn;
+    const box = boxOf(drawn);
+    const wide = Math.max(1, Math.round(box.width));
+    const highest = Math.max(
+        ...["live", "reserved", "used"].map((name) => columns(device[name], from, to, wide).highest),
+    );
+    const scale = scaleOf(device, highest);
+    drawAxes(pen, box, from, to, scale);
+    const look = looks();
+    if (device.used.times.length > 0) drawCurve(pen, device.used, box, from, to, scale, look.used);
+    drawCurve(pen, device.reserved, box, from, to, scale, look.reserved);
+    const live = drawCurve(pen, device.live, box, from, to, scale, look.live);
+    for (const [bytes, name] of [
+        [device.limit, "limit"],
+        [device.total, "device"],
+    ]) {
+        if (bytes === null || bytes > scale) continue;
+        const y = Math.round(box.top + box.height - (bytes / scale) * box.height) + 0.5;
+        pen.strokeStyle = colour("limit");
+        pen.setLineDash(name === "limit" ? [] : [2, 3]);
+        pen.beginPath();
+        pen.moveTo(box.left, y);
+        pen.lineTo(box.left + box.width, y);
+        pen.stroke();
+        pen.setLineDash([]);
+        pen.fillStyle = colour("limit");
+        pen.textAlign = "right";
+        pen.textBaseline = y - box.top < 16 ? "top" : "bottom";
+        pen.fillText(`${name} ${size(bytes)}`, box.left + box.width - 4, y + (pen.textBaseline === "top" ? 3 : -3));
+    }
+    // What matters most gets its name first.
+    const taken = [];
+    for (const failure of process.failures.filter((one) => one.device === device.ordinal)) {
+        drawFlag(pen, box, from, to, failure.time_ns, "out of memory", { line: colour("bad"), wide: 2 }, taken);
+    }
+    drawFlag(pen, box, from, to, device.peak_ns, "peak", { line: colour("peak"), dash: [4, 3] }, taken);
+    const marks = process.marks.filter((mark) => mark.time_ns >= from && mark.time_ns <= to);
+    // Lines closer than eight pixels would be a veil.
+    const nth = Math.max(1, Math.ceil((marks.length * 8) / box.width));
+    for (const mark of marks.filter((_, place) => place % nth === 0))
+        drawFlag(
+            pen,
+            box,
+            from,
+            to,
+            mark.time_ns,
+            mark.text.slice(0, 30),
+            { line: colour("mark"), dash: [1, 3] },
+            taken,
+        );
+    drawFlag(pen, box, from, to, at, "", { line: colour("text"), wide: 1 });
+    if (dragged && dragged.chart) {
+        const [start, end] = [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)];
+        const x = (time) => box.left + ((time - from) / (to - from)) * box.width;
+        pen.fillStyle = colour("text");
+        pen.globalAlpha = 0.12;
+        pen.fillRect(x(start), box.top, x(end) - x(start), box.height);
+        pen.globalAlpha = 1;
+    }
+    // What the drawing shows, for tests and for screen readers.
+    chart.dataset.highest = String(live.highest);
+    chart.dataset.highestAt = String(live.highestAt);
+    chart.dataset.scale = String(scale);
+    chart.dataset.columns = String(Math.max(...live.high));
+    chart.setAttribute("aria-valuemin", String(from));
+    chart.setAttribute("aria-valuemax", String(to));
+    chart.setAttribute("aria-valuenow", String(at));
+    chart.setAttribute(
+        "aria-valuetext",
+        `${moment(at, to - from)}: live ${size(levelAt(device.live, at))}, reserved ${size(levelAt(device.reserved, at))}. ` +
+            `Shown from ${moment(from, to - from)} to ${moment(to, to - from)}, highest ${size(live.highest)} at ${moment(live.highestAt, to - from)}`,
+    );
+}
+
+function drawOverview() {
+    const { device, from, to, process } = state;
+    const drawn = drawing(overview);
+    if (!drawn || !device) return;
+    const { pen } = drawn;
+    const box = { left: LEFT, top: 2, width: drawn.width - LEFT - 8, height: drawn.height - 4 };
+    const { began, until } = process;
+    const look = looks();
+    const scale = Math.max(device.peak_bytes, device.peak_reserved, 1) * 1.05;
+    drawCurve(pen, device.reserved, box, began, until, scale, { ...look.reserved, wide: 1 });
+    drawCurve(pen, device.live, box, began, until, scale, { ...look.live, wide: 1 });
+    for (const failure of process.failures)
+        drawFlag(pen, box, began, until, failure.time_ns, "", { line: colour("bad"), wide: 2 });
+    const x = (time) => box.left + ((time - began) / (until - began)) * box.width;
+    const [start, end] =
+        dragged && !dragged.chart
+            ? [Math.min(dragged.from, dragged.to), Math.max(dragged.from, dragged.to)]
+            : [from, to];
+    pen.fillStyle = colour("ground");
+    pen.globalAlpha = 0.72;
+    pen.fillRect(box.left, box.top, x(start) - box.left, box.height);
+    pen.fillRect(x(end), box.top, box.left + box.width - x(end), box.height);
+    pen.globalAlpha = 1;
+    pen.strokeStyle = colour("text");
+    pen.strokeRect(x(start) + 0.5, box.top + 0.5, Math.max(2, x(end) - x(start) - 1), box.height - 1);
+    pen.fillStyle = colour("muted");
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    pen.fillText("all", box.left - 8, box.top + box.height / 2);
+}
+
+/** The time under the pointer. */
+function timeUnder(event) {
+    const rectangle = event.currentTarget.getBoundingClientRect();
+    const share = (event.clientX - rectangle.left - LEFT) / (rectangle.width - LEFT - 8);
+    const [from, to] =
+        event.currentTarget === chart ? [state.from, state.to] : [state.process.began, state.process.until];
+    return from + Math.min(1, Math.max(0, share)) * (to - from);
+}
+
+for (const canvas of [chart, overview]) {
+    canvas.addEventListener("pointerdown", (event) => {
+        const time = timeUnder(event);
+        dragged = { chart: canvas === chart, from: time, to: time, x: event.clientX };
+        canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+        if (!dragged) return;
+        dragged.to = timeUnder(event);
+        drawChart();
+        drawOverview();
+    });
+    canvas.addEventListener("pointerup", (event) => {
+        if (!dragged) return;
+        const { from, to, x } = dragged;
+        dragged = null;
+        if (Math.abs(event.clientX - x) < 4) selectMoment(from);
+        else selectRange(Math.min(from, to), Math.max(from, to));
+        changed();
+    });
+    canvas.addEventListener("pointercancel", () => {
+        dragged = null;
+        changed();
+    });
+    canvas.addEventListener("dblclick", () => selectRange(state.process.began, state.process.until));
+}
+
+/** Makes the range `factor` times as long, around `centre`. */
+function zoom(factor, centre = state.at) {
+    const [before, after] = [centre - state.from, state.to - centre];
+    selectRange(centre - before * factor, centre + after * factor);
+}
+
+chart.addEventListener(
+    "wheel",
+    (event) => {
+        if (!event.ctrlKey && !event.metaKey) return;
+        event.preventDefault();
+        zoom(event.deltaY > 0 ? 1.3 : 1 / 1.3, timeUnder(event));
+    },
+    { passive: false },
+);
+
+chart.addEventListener("keydown", (event) => {
+    const length = state.to - state.from;
+    const step = (length / 100) * (event.shiftKey ? 10 : 1);
+    const moves = {
+        ArrowLeft: () => selectMoment(Math.max(state.from, state.at - step)),
+        ArrowRight: () => selectMoment(Math.min(state.to, state.at + step)),
+        PageUp: () => selectRange(state.from - length / 2, state.to - length / 2),
+        PageDown: () => selectRange(state.from + length / 2, state.to + length / 2),
+        Home: () => selectMoment(state.from),
+        End: () => selectMoment(state.to),
+        "+": () => zoom(0.5),
+        "-": () => zoom(2),
+        0: () => selectRange(state.process.began, state.process.until),
+    };
+    const move = moves[event.key];
+    if (!move) return;
+    event.preventDefault();
+    move();
+});
+
+const KEYS =
+    "Drag to choose a range, click to choose a moment, double-click for all. Keys on the chart: arrows, Home and End move the moment, + and \u2212 zoom, Page Up and Page Down move the range, 0 shows all.";
+
+body("timeline").append(
+    chart,
+    overview,
+    make("div", { class: "row sliders" }, make("span", {}, "Range"), ...sliders),
+    legendOfChart,
+    make("p", { class: "hint" }, KEYS),
+    tableOfChart,
+);
+
+/** The chart as a table: the levels at equal distances, and at named moments. */
+function levelTable() {
+    const { device, process, from, to } = state;
+    const rows = [];
+    for (let step = 0; step <= 20; step += 1) rows.push([from + ((to - from) * step) / 20, ""]);
+    for (const named of process.holdings.named) rows.push([process.holdings.moments[named.moment], named.text]);
+    const seen = rows
+        .filter(([time]) => time >= from && time <= to)
+        .sort(([one], [other]) => one - other)
+        .slice(0, 200);
+    return table(
+        "Levels in the range",
+        [
+            { title: "time", number: true, cell: ([time]) => moment(time, to - from) },
+            { title: "live", number: true, cell: ([time]) => size(levelAt(device.live, time)) },
+            { title: "reserved", number: true, cell: ([time]) => size(levelAt(device.reserved, time)) },
+            {
+                title: "device in use, last measured",
+                number: true,
+                cell: ([time]) => (countUpTo(device.used.times, time) > 0 ? size(levelAt(device.used, time)) : "-"),
+            },
+            { title: "moment", cell: ([, text]) => text },
+        ],
+        seen,
+    );
+}
+
+panel("timeline", () => {
+    const { device, process, from, to } = state;
+    if (!device) return;
+    drawChart();
+    drawOverview();
+    sliders.forEach((slider, place) => {
+        const time = place === 0 ? from : to;
+        slider.value = String(Math.round(((time - process.began) / (process.until - process.began)) * 1000));
+        slider.setAttribute("aria-valuetext", moment(time, to - from));
+    });
+    const outside =
+        Number.isFinite(device.room) &&
+        device.room >
+            scaleOf(
+                device,
+                Math.max(
+                    columns(device.reserved, from, to, 100).highest,
+                    columns(device.live, from, to, 100).highest,
+                    columns(device.used, from, to, 100).highest,
+                ),
+            );
+    const key = (kind, name) => make("li", {}, make("span", { class: `key ${kind}`, "aria-hidden": "true" }), name);
+    legendOfChart.replaceChildren(
+        key("live", "live"),
+        key("reserved", "reserved"),
+        device.used.times.length > 0 ? key("used", "device in use (all processes)") : "",
+        Number.isFinite(device.room)
+            ? key("limit", outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device")
+            : "",
+        key("peak", `peak ${size(device.peak_bytes)} at ${moment(device.peak_ns)}`),
+        process.marks.length > 0 ? key("mark", `${many(process.marks_in_all, "mark")}`) : "",
+        process.failures.length > 0 ? key("bad", "out of memory") : "",
+    );
+    tableOfChart.replaceChildren(
+        details("levels", "This chart as a table", opened.has("levels") ? levelTable() : make("p", {}, "")),
+    );
+    const list = tableOfChart.querySelector("details");
+    list.addEventListener("toggle", () => list.open && list.lastElementChild.replaceWith(levelTable()));
+});
+
+panel("selection", () => {
+    const { process, device, from, to, at } = state;
+    if (!device) return;
+    const jump = (one) =>
+        button(one.name, () => jumpTo(one), {
+            id: `jump-${one.id}`,
+            disabled: one.time === null,
+            title: one.time === null ? "There was none" : null,
+        });
+    const [failure, peak, end] = jumps();
+    const last = button(
+        "Last 10 s",
+        () => {
+            selectMoment(process.until);
+            selectRange(process.until - 10e9, process.until);
+        },
+        { id: "jump-last" },
+    );
+    const all = button("All", () => selectRange(process.began, process.until), { id: "jump-all" });
+    const focused = document.activeElement && document.activeElement.id;
+    byId("selection").replaceChildren(
+        make("span", { class: "row" }, all, jump(failure), jump(peak), last, jump(end)),
+        make("span", { class: "range" }, `${moment(from, to - from)} to ${moment(to, to - from)}`),
+        make(
+            "span",
+            { class: "cursor" },
+            `at ${moment(at, to - from)}: live ${size(levelAt(device.live, at))}, reserved ${size(levelAt(device.reserved, at))}`,
+        ),
+    );
+    if (focused && focused.startsWith("jump-")) byId(focused)?.focus();
+});

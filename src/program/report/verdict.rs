@@ -1,0 +1,93 @@
+//! The verdict of a process as the page shows it.
+
+use journal::format::ProcessBytes;
+
+use super::data::{Part, Verdict};
+use crate::analysis::job::Job;
+use crate::analysis::names::api_name;
+use crate::analysis::verdict::{Failure, Parts};
+use crate::render;
+use crate::render::format::size;
+use crate::render::verdict::process_name;
+
+/// What the line with the cause begins with.
+const EXPLAINS: &str = "Verdict: ";
+
+/// The last failure, or that there was none. `stack` has the time and the place of the stack of the last failed call.
+pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
+    let finding = job.finding();
+    let lines = render::verdict::verdict(job).unwrap_or_default();
+    let explains = |line: &&String| line.starts_with(EXPLAINS);
+    let explanation = lines
+        .iter()
+        .find(explains)
+        .map(|line| line[EXPLAINS.len()..].to_owned());
+    let sentence: Vec<&str> = lines
+        .iter()
+        .filter(|line| !explains(line))
+        .map(String::as_str)
+        .collect();
+    let failure = finding.failure.as_ref();
+    let parts = failure.and_then(|failure| failure.shortage.parts);
+    Verdict {
+        name: finding.verdict.name(),
+        words: finding.verdict.words(),
+        sentence: match sentence.is_empty() {
+            true => "The job used no device.".to_owned(),
+            false => sentence.join(". "),
+        },
+        explanation: explanation.unwrap_or_default(),
+        equation: failure.and_then(|failure| failure.shortage.equation()),
+        fatal: finding.fatal,
+        device: failure.map(|failure| failure.scene.device),
+        time_ns: failure.map(|failure| failure.scene.time_ns),
+        api: failure.map(|failure| api_name(failure.scene.api)),
+        requested: failure.map(|failure| failure.scene.requested),
+        stack: stack
+            .filter(|&(time_ns, _)| failure.is_some_and(|failure| failure.scene.time_ns == time_ns))
+            .map(|(_, stack)| stack),
+        total: parts.map(|parts| parts.total),
+        parts: parts
+            .zip(failure)
+            .map(|(parts, failure)| list(&parts, failure, job.header.pid))
+            .unwrap_or_default(),
+    }
+}
+
+fn list(parts: &Parts, failure: &Failure, pid: u32) -> Vec<Part> {
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    let part = |name, bytes| Part {
+        name,
+        bytes,
+        note: None,
+    };
+    let mut list = vec![
+        part("live", bytes(parts.live)),
+        part("free inside reserved", bytes(parts.cached)),
+        part("context", bytes(parts.context)),
+    ];
+    if let Some(others) = parts.others {
+        let name = |process: &ProcessBytes| match process.bytes {
+            Some(bytes) => format!("{}: {}", process_name(process), size(bytes)),
+            None => process_name(process),
+        };
+        let who: Vec<String> = failure
+            .scene
+            .processes
+            .iter()
+            .filter(|process| process.pid != pid)
+            .map(name)
+            .collect();
+        list.push(Part {
+            note: (!who.is_empty()).then(|| who.join(", ")),
+            ..part("other processes", bytes(others))
+        });
+    }
+    let unknown = match parts.others {
+        Some(_) => "unknown",
+        None => "others or unknown",
+    };
+    list.extend((parts.unknown != 0).then(|| part(unknown, parts.unknown)));
+    list.push(part("free", bytes(parts.free)));
+    list
+}
