@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use support::library;
+use support::{left_out, library};
 
 const DLSYM_VERSION: &str = if cfg!(target_arch = "aarch64") {
     "GLIBC_2.17"
@@ -363,6 +363,59 @@ fn threads_and_vfork_children_do_not_wait_for_each_other() {
     stage.app().driver("libcuda.so.1", "driver");
     assert_eq!(stage.lines(&["ours"], &["threads"]), ["6400"]);
     assert_eq!(stage.lines(&["ours"], &["vfork"]), ["0 1"]);
+}
+
+/// Another preloaded tool writes its trace at `_exit`. It is reached whether it comes before our library or behind it.
+#[test]
+fn the_end_of_a_process_is_passed_on() {
+    let stage = Stage::new();
+    stage.compile("dlsym/exit_layer.c", "liblayer.so", &["-shared"]).app();
+    for preload in [["ours", "liblayer.so"], ["liblayer.so", "ours"]] {
+        for name in ["_exit", "_Exit"] {
+            let output = stage.run(&preload, stage.path("app"), &["end", name]);
+            assert_eq!(output.status.code(), Some(7), "{preload:?} {name}");
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                format!("{name}\n"),
+                "{preload:?} {name}"
+            );
+        }
+    }
+}
+
+/// The wrapper of `dl_iterate_phdr` asks our `dlsym` for the next one. If our answer called the wrapper, neither would return.
+#[test]
+fn a_lazy_wrapper_of_the_loaders_list_is_not_called_while_dlsym_answers() {
+    let stage = Stage::new();
+    stage
+        .compile("dlsym/lazy_phdr.c", "liblazy.so", &["-shared"])
+        .driver("libcuda.so.1", "driver")
+        .app();
+    for scene in ["allocate", "errors"] {
+        let without_wrapper = stage.lines(&["ours"], &[scene]);
+        for preload in [["ours", "liblazy.so"], ["liblazy.so", "ours"]] {
+            assert_eq!(stage.lines(&preload, &[scene]), without_wrapper, "{preload:?}");
+        }
+    }
+}
+
+/// ThreadSanitizer's runtime is linked into the program and interposes `dl_iterate_phdr`, too.
+#[test]
+fn a_program_under_thread_sanitizer_runs() {
+    let stage = Stage::new();
+    let compiled = Command::new("cc")
+        .args(["-fsanitize=thread", "-O1", "-o"])
+        .arg(stage.path("app"))
+        .arg(support::root().join("tests/dlsym/app.c"))
+        .args(["-ldl", "-pthread"])
+        .output()
+        .expect("a C compiler");
+    if !compiled.status.success() {
+        return left_out("the C compiler has no ThreadSanitizer");
+    }
+    stage.driver("libcuda.so.1", "driver");
+    assert_eq!(stage.lines(&["ours"], &["errors"]), stage.lines(&[], &["errors"]));
+    assert_eq!(stage.lines(&["ours"], &["allocate"])[0], format!("app to {OURS}"));
 }
 
 #[test]

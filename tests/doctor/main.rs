@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use report::Report;
 use serde_json::Value;
-use support::layer::{FORMS, Form};
-use support::{Job, client, left_out, library, program};
+use support::layer::{FORMS, Form, Habits};
+use support::{AUTO_GROWTH, Job, client, left_out, library, program};
 
 /// `vramshim doctor --json`. The dynamic loader finds the simulated driver.
 fn doctor(arguments: &[&str]) -> Job {
@@ -204,13 +204,31 @@ fn a_full_device_is_reported() {
 
 // ---- layers
 
+/// The forecast of `doctor` is what then happens; see `tests/layer`.
+#[test]
+fn a_layer_that_does_not_count_mapped_memory_is_noticed() {
+    let layers: [(Form, Habits); 3] = [
+        (Form::Preloaded, &[("LAYER_VMM", "uncounted")]),
+        (Form::Replacing, &[("LAYER_VMM", "uncounted")]),
+        (Form::PreloadedWithoutVmm, &[]),
+    ];
+    let found = "free memory does not fall when memory is created for mapping";
+    for (form, habits) in layers {
+        let job = || doctor(&[]).over(form, "1GiB", habits);
+        Report::run(job()).has("vmm", "note", found);
+        Report::run(job().strategy(AUTO_GROWTH)).has("vmm", "warning", found);
+    }
+}
+
 #[test]
 fn a_layer_is_noticed_in_both_forms() {
     for form in FORMS {
         let report = Report::run(doctor(&[]).over(form, "1GiB", &[]));
         report.nothing_worse_than_notes();
         match form {
-            Form::Preloaded => report.has("preload", "note", "liblayer.so is preloaded and exports dlsym"),
+            Form::Preloaded | Form::PreloadedWithoutVmm => {
+                report.has("preload", "note", "liblayer.so is preloaded and exports dlsym")
+            }
             Form::Replacing => report.has("layer", "note", "not NVIDIA's own"),
         };
         // The report has the layer's figure, because the job can use that much.
@@ -347,6 +365,36 @@ fn naive_best_fit_beside_other_processes_is_warned_of() {
     child.kill().unwrap();
     child.wait().unwrap();
     warned.has("settings", "warning", "others have 64.0 MiB");
+    warned.has("device", "note", "others hold 64.0 MiB of 256.0 MiB: process ");
+    warned.has("device", "note", " bypass-dlopen has 64.0 MiB");
+}
+
+#[test]
+fn a_device_that_others_fill_is_warned_of_by_their_names() {
+    let host = support::member::Host::new("1GiB");
+    let mut holder = support::member::Member::start(host.job());
+    assert_eq!(holder.allocate(700 << 20), 0);
+    let report = Report::run(
+        doctor(&[])
+            .sim("1GiB", 1)
+            .env("SIMGPU_STATE", host.folder.path().join("state")),
+    );
+    let pid = holder.child.id();
+    report.has(
+        "device",
+        "warning",
+        &format!("device 0: others hold 700.0 MiB of 1.00 GiB: process {pid} member has 700.0 MiB"),
+    );
+    assert_eq!(report.code, Some(3));
+}
+
+#[test]
+fn a_variable_that_nothing_reads_is_warned_of() {
+    Report::run(doctor(&[]).env("VRAMSHIM_LIMIT", "8GiB")).has(
+        "settings",
+        "warning",
+        "VRAMSHIM_LIMIT is no variable of vramshim; did you mean VRAMSHIM_MEMORY_LIMIT?",
+    );
 }
 
 #[test]

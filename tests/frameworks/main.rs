@@ -1,7 +1,9 @@
 //! Runs PyTorch, cuda-bindings and numba-cuda, unmodified, on the simulated GPU, and checks that the real CUDA runtime
 //! looks up the driver's functions through the library. Needs the environment that scripts/setup-frameworks creates.
 
+mod stacks;
 mod switch;
+mod why;
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -7,10 +7,13 @@
  *   synchronise
  *   hold NAME            work on the memory waits until `go`
  *   closing NAME         another thread closes the handle; `go` ends the hold, and answers with that thread's result
- *   checkpoint           threads            fork               destroy */
+ *   checkpoint           threads            fork               destroy
+ *   replace              closes all descriptors and uses their numbers; `mine` answers how many of these were closed since */
 #include "client.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { NAMES = 2048 };
@@ -93,6 +96,26 @@ static int go(void)
     return (int)(intptr_t)result;
 }
 
+enum { FIRST = 3, LAST = 400 };
+static char is_mine[LAST + 1];
+
+/* Closes all descriptors, the library's too, and uses their numbers for a file. */
+static int replace_descriptors(void)
+{
+    syscall(SYS_close_range, 3u, ~0u, 0u);
+    int mine = open("/dev/null", O_RDONLY);
+    /* A number that a waiting accept has reserved is busy. */
+    for (int number = FIRST; number <= LAST; number++) is_mine[number] = dup2(mine, number) == number;
+    return 0;
+}
+
+static int missing_descriptors(void)
+{
+    int missing = 0;
+    for (int number = FIRST; number <= LAST; number++) missing += is_mine[number] && fcntl(number, F_GETFD) < 0;
+    return missing;
+}
+
 int main(void)
 {
     alarm(400); /* a call that waits for ever fails its test */
@@ -165,6 +188,8 @@ int main(void)
             int result = cuMemGetAccess(&flags, &location, b->address);
             printf("%d %llu\n", result, flags);
         } else if (!strcmp(command, "checkpoint")) checkpoint();
+        else if (!strcmp(command, "replace")) printf("%d\n", replace_descriptors());
+        else if (!strcmp(command, "mine")) printf("%d\n", missing_descriptors());
         else if (!strcmp(command, "threads")) printf("%d\n", threads());
         else if (!strcmp(command, "destroy")) printf("%d\n", cuDevicePrimaryCtxReset_v2(0));
         else if (!strcmp(command, "fork")) {

@@ -400,6 +400,22 @@ fn a_handle_of_an_ended_process_is_refused() {
     }
 }
 
+/// The job closes the library's socket, and has the number for a file of its own.
+#[test]
+fn a_descriptor_of_the_job_that_has_the_number_of_ours_stays_open() {
+    let mut owner = Process::start(job(NAIVE_BEST_FIT));
+    owner.well("alloc shared 100000");
+    let handle = owner.well("get shared");
+    owner.well("replace");
+    for _ in 0..3 {
+        let mut user = Process::start(job(NAIVE_BEST_FIT));
+        user.tell(&format!("open x {handle}"));
+        user.end();
+    }
+    assert_eq!(owner.tell("mine"), "0");
+    owner.end();
+}
+
 #[test]
 fn without_the_library_a_ticket_is_refused() {
     for strategy in ALL {

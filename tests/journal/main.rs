@@ -181,6 +181,7 @@ fn in_a_role() {
         "forker" => forker(&folder),
         "execer" => execer(&folder),
         "closer" => closer(&folder),
+        "own_reader" => own_reader(&folder),
         "once" => assert_eq!(create(&folder, 1 << 20).write(event(2)), Outcome::Written),
         other => panic!("no role {other}"),
     }
@@ -468,6 +469,27 @@ fn a_job_that_closes_every_descriptor_keeps_its_journal() {
     assert_eq!(numbers(&journal).0, (1..=50_000).collect::<Vec<_>>());
     assert_eq!(journal.state(), State::Running, "locked again");
     finish(child);
+}
+
+fn own_reader(folder: &Path) {
+    create(folder, 1 << 20).write(event(1));
+    assert!(!std::fs::read(&journals(folder)[0]).unwrap().is_empty());
+    say("done");
+    wait_for_the_test();
+}
+
+/// A process that closes any descriptor of a file loses its record locks on the file.
+#[test]
+fn a_job_that_reads_its_own_journal_is_not_taken_for_dead() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = start("own_reader", folder.path());
+    let mut told = said(&mut child);
+    assert_eq!(told.next().unwrap(), "done");
+    let path = &journals(folder.path())[0];
+    assert_eq!(open(path).state(), State::Running);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(open(path).state(), State::Killed);
 }
 
 /// A failed request for `bytes`.

@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
+use support::member::{Member, member_client};
 use support::{
     AUTO_GROWTH, Finished, Job, MIB, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, STRATEGIES, Strategy, THREE, assert_agree,
     assert_journal_agrees, client,
@@ -21,7 +22,7 @@ const WITHOUT_VMM: [Habits; 3] = [
     &[("LAYER_VMM", "broken")],
     &[("LAYER_VMM", "broken-map")],
 ];
-const HABITS: [Habits; 9] = [
+const HABITS: [Habits; 10] = [
     WELL_BEHAVED,
     WITHOUT_VMM[0],
     WITHOUT_VMM[1],
@@ -29,6 +30,7 @@ const HABITS: [Habits; 9] = [
     MAPPED_ONCE,
     IN_ONE_PIECE,
     &[("LAYER_POOLS", "0")],
+    &[("LAYER_DEFAULT", "1")],
     &[("LAYER_SLOW", "200us"), ("LAYER_FORGETFUL", "1")],
     &[
         ("LAYER_VMM", "0"),
@@ -57,7 +59,7 @@ fn under_all<A: Copy>(each: &[A]) -> Vec<(Form, A, Strategy)> {
 /// this form support.
 fn quota(form: Form, habits: Habits, arguments: &[&str]) -> Job {
     let path = match form {
-        Form::Preloaded => client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]),
+        Form::Preloaded | Form::PreloadedWithoutVmm => client("support/clients/quota.c", "quota-dlopen", &["-DDLOPEN"]),
         Form::Replacing => client("support/clients/quota.c", "quota-linked", &["libcuda.so.1"]),
     };
     Job::new(path).sim("2GiB", 1).over(form, "1GiB", habits).args(arguments)
@@ -334,6 +336,52 @@ fn scattered_memory_is_put_side_by_side() {
             finished.stdout.ends_with(&format!("asked for: {answer}\n")),
             "{context}"
         );
+    }
+}
+
+/// HAMi-core answers -1 for its own refusals, and crashes if a pointer of `cuMemGetInfo` is null. The client asks with null
+/// pointers, and expects out of memory.
+#[test]
+fn a_layers_own_result_is_out_of_memory_and_null_pointers_stay_with_the_library() {
+    const OWN_WAYS: Habits = &[("LAYER_REFUSAL", "-1"), ("LAYER_NULLS", "1")];
+    for (form, habits, strategy) in under_all(&[OWN_WAYS]) {
+        let context = format!("{form:?} {}", strategy.name);
+        let finished = quota(form, habits, &["limit"]).strategy(strategy).run().ok();
+        let job = check(&finished, strategy, &context);
+        let failed = job["failed"].as_array().unwrap();
+        assert!(
+            failed.len() > 3 && failed.iter().all(|one| one["code"] == 2),
+            "{context}: {failed:?}"
+        );
+        let finished = quota(form, habits, &["book", "1", "100"]).strategy(strategy).run().ok();
+        assert_information_agrees(&finished.json(), &context);
+    }
+}
+
+/// Some layers do not see what `cuMemCreate` makes. No strategy may get more there than a job without the library.
+#[test]
+fn no_strategy_gets_more_than_a_layer_that_does_not_count_mapped_memory_allows() {
+    const UNCOUNTED: Habits = &[("LAYER_VMM", "uncounted")];
+    let layers = [
+        (Form::Preloaded, UNCOUNTED),
+        (Form::Replacing, UNCOUNTED),
+        (Form::PreloadedWithoutVmm, WELL_BEHAVED),
+    ];
+    for (form, habits) in layers {
+        let granted = |job: Job| {
+            let mut member = Member::start(job.sim("4GiB", 1).over(form, "1GiB", habits));
+            let granted = (0..40).take_while(|_| member.allocate(100 * MIB) == 0).count();
+            (granted, member.end())
+        };
+        let (alone, _) = granted(Job::new(member_client()).alone());
+        assert_eq!(alone, 10, "{form:?}");
+        for strategy in THREE {
+            let (with, errors) = granted(Job::new(member_client()).strategy(strategy));
+            let context = format!("{form:?} {}: {errors}", strategy.name);
+            assert!((9..=alone).contains(&with), "{with} granted under {context}");
+            let told = errors.contains("grows in chunks");
+            assert_eq!(told, strategy.name == AUTO_GROWTH.name, "{context}");
+        }
     }
 }
 

@@ -48,6 +48,10 @@ int main(void)
     /* The owner of an imported pool counts its memory. Here the owner is this process itself. */
     int fd;
     CUmemoryPool imported;
+    properties = (CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = device,
+                                  .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    CHECK(cu(cuMemPoolCreate)(&pool, &properties));
+    from(pool, 64 * MIB, 0, CUDA_SUCCESS);
     CHECK(cu(cuMemPoolExportToShareableHandle)(&fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CHECK(cu(cuMemPoolImportFromShareableHandle)(&imported, (void *)(intptr_t)fd,
                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));

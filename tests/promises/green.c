@@ -7,7 +7,7 @@
  *   green defaults      the default stream of a green context is another one than that of the primary context
  *   green destroyed     a green context is destroyed while its streams have work
  *   green last          the primary context goes with the last green context */
-#include "promises.h"
+#include "tensors.h"
 
 enum { SIZE = 2 * MIB, DEFAULT_STREAM = 1, SM = 1, LEAST = 8 };
 
@@ -104,25 +104,14 @@ static void other(void)
 
 /* ---- tensors */
 
-static __typeof__(&vramshim_torch_alloc) torch_alloc;
-static __typeof__(&vramshim_torch_free) torch_free;
-static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
-
 static CUdeviceptr obtain(CUstream stream)
 {
-    CUdeviceptr address = 0;
-    if (torch_alloc) address = (CUdeviceptr)torch_alloc(SIZE, 0, stream);
-    else DO(cuMemAllocAsync(&address, SIZE, stream));
-    THAT(address);
+    CUdeviceptr address = tensor_on(0, SIZE, stream);
     nothing_pending(address, SIZE);
     return address;
 }
 
-static void give_back(CUdeviceptr address, CUstream stream)
-{
-    if (torch_free) torch_free((void *)address, SIZE, 0, stream);
-    else DO(cuMemFreeAsync(address, stream));
-}
+static void give_back(CUdeviceptr address, CUstream stream) { free_tensor_on(0, address, SIZE, stream); }
 
 static void records_streams(CUstream stream)
 {
@@ -205,9 +194,7 @@ int main(int argc, char **argv)
 {
     static const struct scene scenes[] = {{"one-pool", one_pool}, {"primary", primary},     {"other", other},
                                           {"defaults", defaults}, {"destroyed", destroyed}, {"last", last}};
-    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    find_torch_functions();
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

@@ -307,7 +307,7 @@ fn random_programs_end_and_keep_their_bytes() {
     play(&ALL, &programs.each_ref().map(String::as_str), |arguments| {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         let job = program("program", &["libcuda.so.1"], &arguments).sim("8GiB", 2);
-        // A program that hangs ends by itself. The limit is for what nobody thought of.
+        // The watchdog of the program ends a program that hangs. The limit is for a watchdog that fails.
         job.limit(Duration::from_secs(120) * (operations / 4000).max(1) as u32)
     });
 }

@@ -11,7 +11,7 @@
  *   memory per-thread      the same with the default stream of the thread
  *   memory threads         the default streams of several threads; a thread frees a block of another one; threads end
  *   memory aligned         where large blocks lie */
-#include "promises.h"
+#include "tensors.h"
 
 static const size_t MOST = 700 * MIB; /* of 1 GiB */
 
@@ -80,49 +80,26 @@ static void helped(void) { used_up(true); }
 
 /* ---- the allocator for PyTorch */
 
-static __typeof__(&vramshim_torch_alloc) torch_alloc;
-static __typeof__(&vramshim_torch_free) torch_free;
-static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
-
 static uint64_t waits(void)
 {
     return simgpu_calls("cuCtxSynchronize") + simgpu_calls("cuStreamSynchronize") + simgpu_calls("cuEventSynchronize");
 }
 
-static CUdeviceptr obtain(size_t size, CUstream stream)
-{
-    CUdeviceptr address = 0;
-    const char *before = enter(HERE("vramshim_torch_alloc"));
-    if (torch_alloc) address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, 0, stream);
-    else DO(cuMemAllocAsync(&address, size, stream));
-    enter(before);
-    THAT(address);
-    return address;
-}
-
-/* The same where memory is left: no call that waits is made. */
+/* A tensor where memory is left: no call that waits is made. */
 static CUdeviceptr obtain_at_once(size_t size, CUstream stream)
 {
     uint64_t before = waits();
-    CUdeviceptr address = obtain(size, stream);
+    CUdeviceptr address = tensor_on(0, size, stream);
     THAT(waits() == before);
     return address;
-}
-
-static void give_back(CUdeviceptr address, size_t size, CUstream stream)
-{
-    const char *before = enter(HERE("vramshim_torch_free"));
-    if (torch_free) torch_free((void *)address, (ptrdiff_t)size, 0, stream);
-    else DO(cuMemFreeAsync(address, stream));
-    enter(before);
 }
 
 /* A job that records streams says that it names every stream which uses a block. */
 static void records_streams(CUstream one, CUstream other)
 {
-    CUdeviceptr any = obtain(512, one);
+    CUdeviceptr any = tensor_on(0, 512, one);
     if (torch_record_stream) torch_record_stream((void *)any, other);
-    give_back(any, 512, one);
+    free_tensor_on(0, any, 512, one);
     DO(cuStreamSynchronize(one));
     DO(cuStreamSynchronize(other));
 }
@@ -135,15 +112,15 @@ static void crossed(void)
         CUstream one = streams[round % 2], other = streams[(round + 1) % 2];
         struct flag flag = {0}, done = {0};
         pthread_t helper;
-        CUdeviceptr tensor = obtain(MOST, one);
+        CUdeviceptr tensor = tensor_on(0, MOST, one);
         pthread_create(&helper, NULL, helps, &flag);
         DO(cuLaunchHostFunc(one, waits_for, &flag));
         fill(tensor, MOST, 0xee, one);
         DO(cuLaunchHostFunc(one, sets, &done));
-        give_back(tensor, MOST, one);
+        free_tensor_on(0, tensor, MOST, one);
         if (!torch_alloc) DO(cuStreamSynchronize(one));
         if (round % 3) {
-            tensor = obtain(MOST, other);
+            tensor = tensor_on(0, MOST, other);
             nothing_pending(tensor, MOST);
         } else {
             tensor = allocate(MOST);
@@ -153,7 +130,7 @@ static void crossed(void)
         DO(cuStreamSynchronize(other));
         check(tensor, MOST, round);
         join(helper);
-        if (round % 3) give_back(tensor, MOST, other);
+        if (round % 3) free_tensor_on(0, tensor, MOST, other);
         else release(tensor);
         DO(cuStreamSynchronize(other));
     }
@@ -186,14 +163,14 @@ static void same(void)
         fill(tensor, size, 0xee, stream);
         DO(cuLaunchHostFunc(stream, waits_for, &flag));
         fill(tensor, size, 0xee, stream);
-        give_back(tensor, size, stream);
+        free_tensor_on(0, tensor, size, stream);
         CUdeviceptr next = obtain_at_once(size, stream);
         THAT(!has_policy() || next == tensor);
         fill(next, size, round, stream);
         set(&flag);
         DO(cuStreamSynchronize(stream));
         check(next, size, round);
-        give_back(next, size, stream);
+        free_tensor_on(0, next, size, stream);
     }
     THAT(simgpu_hazards() == 0);
 }
@@ -205,15 +182,15 @@ static void untold(void)
     for (int round = 0; round < 60; round++) {
         struct flag flag = {0};
         CUstream stream = streams[round % 3];
-        CUdeviceptr tensor = obtain(SIZE, stream);
+        CUdeviceptr tensor = tensor_on(0, SIZE, stream);
         DO(cuLaunchHostFunc(stream, waits_for, &flag));
         fill(tensor, SIZE, 0xee, stream);
-        give_back(tensor, SIZE, stream);
-        CUdeviceptr next = obtain(SIZE, streams[(round + 1) % 3]);
+        free_tensor_on(0, tensor, SIZE, stream);
+        CUdeviceptr next = tensor_on(0, SIZE, streams[(round + 1) % 3]);
         nothing_pending(next, SIZE);
         set(&flag);
         DO(cuStreamSynchronize(stream));
-        give_back(next, SIZE, streams[(round + 1) % 3]);
+        free_tensor_on(0, next, SIZE, streams[(round + 1) % 3]);
     }
     THAT(simgpu_hazards() == 0);
 }
@@ -240,7 +217,7 @@ static void crosses_streams(CUstream third)
         DO(cuMemsetD8Async(tensor, 0xee, SIZE, one));
         DO(cuLaunchHostFunc(one, waits_for, &flag));
         DO(cuMemsetD8Async(tensor, 0xee, SIZE, one));
-        give_back(tensor, SIZE, one);
+        free_tensor_on(0, tensor, SIZE, one);
         CUdeviceptr fresh = obtain_at_once(SIZE, next);
         nothing_pending(fresh, SIZE);
         THAT(fresh != tensor);
@@ -251,7 +228,7 @@ static void crosses_streams(CUstream third)
         fill(fresh, SIZE, round, next);
         DO(cuStreamSynchronize(next));
         check(fresh, SIZE, round);
-        give_back(fresh, SIZE, next);
+        free_tensor_on(0, fresh, SIZE, next);
         if (round == SETTLED) settled = reserved();
     }
     if (reserved() > settled) {
@@ -280,7 +257,7 @@ static void meet(void)
 
 static CUdeviceptr tensor_in_use(void)
 {
-    CUdeviceptr tensor = obtain(TENSOR, PER_THREAD);
+    CUdeviceptr tensor = tensor_on(0, TENSOR, PER_THREAD);
     DO(cuLaunchHostFunc(PER_THREAD, waits_for, &step.flag));
     DO(cuMemsetD8Async(tensor, 0xee, TENSOR, PER_THREAD));
     return tensor;
@@ -291,12 +268,12 @@ static void *uses_its_own_stream(void *unused)
     DO(cuCtxSetCurrent(context));
     step.kept = tensor_in_use();
     step.passed = tensor_in_use();
-    give_back(step.kept, TENSOR, PER_THREAD);
-    if (!torch_alloc) give_back(step.passed, TENSOR, PER_THREAD); /* the order of the other stream would be wrong */
+    free_tensor_on(0, step.kept, TENSOR, PER_THREAD);
+    if (!torch_alloc) free_tensor_on(0, step.passed, TENSOR, PER_THREAD); /* the order of the other stream would be wrong */
     meet(); /* the other thread asks for the freed tensor, and frees the passed one */
     meet();
     THAT(!has_policy() || obtain_at_once(TENSOR, PER_THREAD) == step.kept);
-    if (has_policy()) give_back(step.kept, TENSOR, PER_THREAD);
+    if (has_policy()) free_tensor_on(0, step.kept, TENSOR, PER_THREAD);
     return unused;
 }
 
@@ -312,7 +289,7 @@ static void threads(void)
         step.flag.set = 0;
         pthread_create(&thread, NULL, uses_its_own_stream, NULL);
         meet();
-        if (torch_alloc) give_back(step.passed, TENSOR, PER_THREAD); /* work of the other thread uses it */
+        if (torch_alloc) free_tensor_on(0, step.passed, TENSOR, PER_THREAD); /* work of the other thread uses it */
         meet();
         join(thread); /* its work goes on */
         for (int i = 0; i < FRESH; i++) {
@@ -322,7 +299,7 @@ static void threads(void)
         }
         set(&step.flag);
         DO(cuCtxSynchronize());
-        for (int i = 0; i < FRESH; i++) check(fresh[i], TENSOR, round), give_back(fresh[i], TENSOR, PER_THREAD);
+        for (int i = 0; i < FRESH; i++) check(fresh[i], TENSOR, round), free_tensor_on(0, fresh[i], TENSOR, PER_THREAD);
         DO(cuStreamSynchronize(PER_THREAD));
         if (round == SETTLED) settled = reserved();
     }
@@ -368,9 +345,7 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {{"exhausted", exhausted}, {"helped", helped}, {"crossed", crossed}, {"hopeless", hopeless},
                                           {"same", same}, {"untold", untold},           {"other", other}, {"per-thread", per_thread},
                                           {"threads", threads},     {"aligned", aligned}};
-    torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-    torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-    torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+    find_torch_functions();
     start_watchdog();
     open_devices(1);
     return PLAY(scenes, argc, argv);

@@ -290,9 +290,7 @@ int main(int argc, char **argv)
     int count = atoi(argv[3]);
     THAT(count > 0 && count <= MOST);
     if (has_policy()) { /* in passthrough a free for PyTorch waits, as cuMemFree does */
-        torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-        torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
-        torch_record_stream = (__typeof__(torch_record_stream))dlsym(RTLD_DEFAULT, "vramshim_torch_record_stream");
+        find_torch_functions();
     }
     start_watchdog();
     open_devices(DEVICES);

@@ -2,7 +2,7 @@
 #ifndef PROGRAM_H
 #define PROGRAM_H
 
-#include "promises.h"
+#include "tensors.h"
 #include "random.h"
 
 enum { DEVICES = 2, STREAMS = 4, BLOCKS = 40, FLAGS = 64, PAIRS = 64, OFFERED = 16, EVENTS = 8, CAPTURED = 20000 };
@@ -119,10 +119,6 @@ static void verify(struct block *block)
 
 /* ---- memory */
 
-static __typeof__(&vramshim_torch_alloc) torch_alloc;
-static __typeof__(&vramshim_torch_free) torch_free;
-static __typeof__(&vramshim_torch_record_stream) torch_record_stream;
-
 /* A job that has recorded a stream records every stream that uses another stream's block. */
 static void record_a_stream(void)
 {
@@ -143,11 +139,7 @@ static void unordered_use(CUdeviceptr address, size_t size, CUstream stream)
 
 static void tensor_of(struct block *block, CUstream stream)
 {
-    const char *before = enter(HERE("vramshim_torch_alloc"));
-    if (torch_alloc) block->address = (CUdeviceptr)torch_alloc((ptrdiff_t)block->size, block->device, stream);
-    else CHECK(cuMemAllocAsync(&block->address, block->size, stream));
-    enter(before);
-    THAT(block->address);
+    block->address = tensor_on(block->device, block->size, stream);
     block->only = stream;
     unordered_use(block->address, block->size, stream);
 }
@@ -175,11 +167,8 @@ static void give_back(struct block *block)
     if (block->only) {
         /* Only with the library a free may come before the work of other streams. */
         if (!torch_record_stream || !block->told) follow(block, block->only);
-        const char *before = enter(HERE("vramshim_torch_free"));
         use(block->device);
-        if (torch_free) torch_free((void *)block->address, (ptrdiff_t)block->size, block->device, block->only);
-        else CHECK(cuMemFreeAsync(block->address, block->only));
-        enter(before);
+        free_tensor_on(block->device, block->address, block->size, block->only);
     } else {
         set_all_flags();
         use((int)below(DEVICES));

@@ -7,7 +7,7 @@
  *   short queued     another thread is in a free, which waits for the work
  *   short tensors    free memory is memory that the work may still use (allocator for PyTorch)
  *   short lasting    work without the mutex that takes a while does not make the request fail, as the memory is there */
-#include "promises.h"
+#include "tensors.h"
 
 enum { BLOCKS = 10 };
 static const size_t PART = 40 * MIB, MOST = 600 * MIB; /* of 1 GiB */
@@ -121,38 +121,16 @@ static void queued(void)
 
 /* ---- tensors, lasting */
 
-static __typeof__(&vramshim_torch_alloc) torch_alloc;
-static __typeof__(&vramshim_torch_free) torch_free;
-
-static CUdeviceptr tensor(size_t size, CUstream stream)
-{
-    CUdeviceptr address = 0;
-    const char *before = enter(HERE("vramshim_torch_alloc"));
-    if (torch_alloc) address = (CUdeviceptr)torch_alloc((ptrdiff_t)size, 0, stream);
-    else DO(cuMemAllocAsync(&address, size, stream));
-    enter(before);
-    THAT(address);
-    return address;
-}
-
-static void give_back(CUdeviceptr address, size_t size, CUstream stream)
-{
-    const char *before = enter(HERE("vramshim_torch_free"));
-    if (torch_free) torch_free((void *)address, (ptrdiff_t)size, 0, stream);
-    else DO(cuMemFreeAsync(address, stream));
-    enter(before);
-}
-
 static void tensors(void)
 {
     CUstream stream = new_stream(NON_BLOCKING);
     for (int round = 0; round < 3; round++) {
-        CUdeviceptr kept = allocate(PART), first = tensor(MOST, stream), large;
+        CUdeviceptr kept = allocate(PART), first = tensor_on(0, MOST, stream), large;
         lock_mutex();
         DO(cuMemsetD8Async(first, 1, MIB, stream));
-        if (!torch_free) give_back(first, MOST, stream);
+        if (!torch_free) free_tensor_on(0, first, MOST, stream);
         DO(cuLaunchHostFunc(stream, takes_the_mutex, NULL));
-        if (torch_free) give_back(first, MOST, stream);
+        if (torch_free) free_tensor_on(0, first, MOST, stream);
         EXPECT(allocates(&large, 1010 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
         pthread_mutex_unlock(&mutex);
         DO(cuStreamSynchronize(stream));
@@ -165,10 +143,10 @@ static void lasting(void)
 {
     CUstream streams[] = {new_stream(NON_BLOCKING), new_stream(NON_BLOCKING)};
     for (int round = 0; round < 3; round++) {
-        CUdeviceptr first = tensor(MOST, streams[0]);
+        CUdeviceptr first = tensor_on(0, MOST, streams[0]);
         for (int i = 0; i < 3; i++) DO(cuLaunchHostFunc(streams[0], takes_50_ms, NULL));
         DO(cuMemsetD8Async(first, 1, MIB, streams[0]));
-        give_back(first, MOST, streams[0]);
+        free_tensor_on(0, first, MOST, streams[0]);
         if (!torch_free) DO(cuStreamSynchronize(streams[0]));
         release(allocate(MOST));
     }
@@ -180,8 +158,7 @@ int main(int argc, char **argv)
     static const struct scene scenes[] = {{"idle", idle},       {"async", async},     {"graph", graph},
                                           {"queued", queued},   {"tensors", tensors}, {"lasting", lasting}};
     if (has_policy()) { /* in passthrough a free for PyTorch waits, as cuMemFree does */
-        torch_alloc = (__typeof__(torch_alloc))dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
-        torch_free = (__typeof__(torch_free))dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+        find_torch_functions();
     }
     start_watchdog();
     open_devices(1);

@@ -167,7 +167,14 @@ static void others(void)
     CHECK(cuMemAllocPitch_v2(&driver[0], &pitch, SIZE, 1, 4));
     CHECK(cuMemAllocManaged(&driver[1], SIZE, 1));
     CHECK(cuMemAllocAsync(&driver[2], SIZE, streams[1]));
-    for (int i = 0; i < 3; i++)
+    /* Memory of a pool is there for other devices if the pool grants it (cuMemPoolSetAccess), which needs peers. */
+    int can;
+    CUmemoryPool pool;
+    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 1));
+    CUresult (*grant)(CUmemoryPool, const CUmemAccessDesc *, size_t) = optional_function("cuMemPoolSetAccess");
+    if (can) CHECK(grant(pool, &(CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}, 1));
+    for (int i = 0; i < (can ? 3 : 2); i++)
         for (int here = 0; here < 2; here++)
             for (int form = 0; form < form_count(); form++) {
                 copy_by(&forms[form], here, 0, block, 1, driver[i]);
@@ -190,8 +197,6 @@ static void others(void)
             for (int byte = 0; byte < SIZE; byte++) THAT(memory[byte] == value);
         }
     }
-    int can;
-    CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
     if (!can) return;
     CUarray array;
     use(1);

@@ -2,6 +2,7 @@
 
 mod inputs;
 mod prices;
+mod utilisation;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -44,6 +44,18 @@ fn in_order(finished: &Finished) -> Vec<Value> {
     jobs
 }
 
+/// A child has only the thread that forked. A lock that another thread of the parent held is never released there.
+#[test]
+fn a_child_starts_while_its_parents_threads_format_times() {
+    let source = "start/fork_while_time_is_formatted.c";
+    let finished = Job::new(client(source, "fork_while_time_is_formatted", &["libcuda.so.1"]))
+        .strategy(NAIVE_BEST_FIT)
+        .run()
+        .ok();
+    assert_eq!(finished.stdout, "0\n");
+    assert!(start_lines(&finished).len() > 1, "{}", finished.stderr);
+}
+
 #[test]
 fn a_process_that_uses_cuda_says_its_strategy_once() {
     for (strategy, line) in [(NAIVE_BEST_FIT, NAIVE_LINE), (AUTO_GROWTH, GROWTH_LINE)] {

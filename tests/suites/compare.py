@@ -33,6 +33,10 @@ def arguments():
     seconds_help = "longest time of one test [180]"
     parser.add_argument("--test-seconds", type=float, default=180, metavar="SECONDS", help=seconds_help)
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time [2]")
+    shard_help = "only part K of N parts; the parts together have all tests"
+    parser.add_argument("--shard", type=shard, default=(1, 1), metavar="K/N", help=shard_help)
+    once_help = "one run without the library instead of two; a difference is still tried twice more"
+    parser.add_argument("--once", action="store_true", help=once_help)
     for name in ("library", "simulator", "environments"):
         parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -49,6 +53,14 @@ def arguments():
     if not given.suites:
         parser.error("none of these suites has a quick form")
     return given, parser
+
+
+def shard(text):
+    """K/N as two numbers."""
+    number, _, parts = text.partition("/")
+    if not (number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N with K from 1 to N, such as 2/8")
+    return int(number), int(parts)
 
 
 def disagreeing(runs):
@@ -98,10 +110,10 @@ def compare(given, place, pool):
     strategies = given.strategy or STRATEGIES
 
     def start(suite, strategy, again=0):
-        return pool.submit(Run(place, suite, strategy, given.quick, again).outcomes)
+        return pool.submit(Run(place, suite, strategy, given.quick, again, given.shard).outcomes)
 
     def start_all(suite):
-        bare = [start(suite, None), start(suite, None, 1)]
+        bare = [start(suite, None, again) for again in range(1 if given.once else 2)]
         return suite, bare, {strategy: start(suite, strategy) for strategy in strategies}
 
     for suite, bare, under in [start_all(suite) for suite in given.suites]:

@@ -2,12 +2,16 @@
 
 SUITE_RECORD names the file. It has a line of JSON for each event: {"test": ID, "outcome": OUTCOME}. The outcome "began"
 is written before a test runs. Tests that the file names already are left out, so a suite goes on after a crash.
+
+SUITE_SHARD=K/N leaves out the tests that are not in part K of N. A test's name alone decides on its part.
 """
 
 import json
 import os
+from zlib import crc32
 
 RECORD = os.environ["SUITE_RECORD"]
+SHARD, SHARDS = map(int, os.environ.get("SUITE_SHARD", "1/1").split("/"))
 # If a test has several reports (set-up, call, sub-tests, tear-down), the last of this list counts.
 RISING = ["passed", "xpassed", "skipped", "xfailed", "failed", "error"]
 
@@ -28,8 +32,9 @@ def outcome_of(report):
 def pytest_collection_modifyitems(config, items):
     with open(RECORD) as file:
         known = {json.loads(line)["test"] for line in file}
-    left_out = [item for item in items if item.nodeid in known]
-    items[:] = [item for item in items if item.nodeid not in known]
+    wanted = {item for item in items if item.nodeid not in known and crc32(item.nodeid.encode()) % SHARDS == SHARD - 1}
+    left_out = [item for item in items if item not in wanted]
+    items[:] = [item for item in items if item in wanted]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
 

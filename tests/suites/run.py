@@ -38,10 +38,11 @@ def limit_process():
 
 
 class Run:
-    """`strategy` None means without the library. `again` tells several runs of one configuration apart."""
+    """`strategy` None means without the library. `again` tells several runs of one configuration apart. `shard` (K, N)
+    is the part of the tests that runs."""
 
-    def __init__(self, place, suite, strategy, quick, again=0):
-        self.place, self.suite, self.strategy, self.quick = place, suite, strategy, quick
+    def __init__(self, place, suite, strategy, quick, again=0, shard=(1, 1)):
+        self.place, self.suite, self.strategy, self.quick, self.shard = place, suite, strategy, quick, shard
         self.name = (strategy or "without") + (f".{again}" if again else "")
         self.folder = place.work / suite.name / self.name
         self.record = self.folder / "record.jsonl"
@@ -66,6 +67,7 @@ class Run:
             "PYTHONPATH": str(HERE),
             "PYTHONHASHSEED": "0",
             "SUITE_RECORD": str(self.record),
+            "SUITE_SHARD": "{}/{}".format(*self.shard),
             "TMPDIR": str(self.folder / "tmp"),
             "HOME": str(self.folder / "home"),
         } | suite.variables

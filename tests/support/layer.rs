@@ -16,8 +16,11 @@ pub enum Form {
     Preloaded,
     /// Installed as `libcuda.so.1`; it loads the driver itself.
     Replacing,
+    /// As `Preloaded`, but the layer hooks nothing of virtual memory management.
+    PreloadedWithoutVmm,
 }
 
+/// The forms that hook everything.
 pub const FORMS: [Form; 2] = [Form::Preloaded, Form::Replacing];
 
 /// Variables that set the behaviour of the layer (`tests/support/layer/habits.c`).
@@ -51,6 +54,7 @@ impl Job {
         let driver = simulated("libcuda.so.1");
         let job = match form {
             Form::Preloaded => self.preload(built().join("liblayer.so")),
+            Form::PreloadedWithoutVmm => self.preload(built().join("without-vmm/liblayer.so")),
             Form::Replacing => {
                 // The loader must still find the other libraries of the simulated GPU.
                 let folders = [built().join("replacing"), driver.parent().unwrap().to_owned()];

@@ -5,6 +5,7 @@ pub mod layer;
 pub mod member;
 mod totals;
 pub mod traces;
+pub mod training;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

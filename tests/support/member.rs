@@ -111,3 +111,11 @@ impl Member {
         errors
     }
 }
+
+/// A test that fails leaves no process behind.
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -226,7 +226,9 @@ static void look_ups(void)
                 int two = cuGetProcAddress_v2(name, &second, versions[v], flags, &status);
                 printf("%s %d %llu: %d %d %d %d %d\n", name, versions[v], flags, one, two, status, first != NULL, second != NULL);
                 Dl_info place;
-                if (getenv("EXPECT_OURS") && second && !(dladdr(second, &place) && strstr(place.dli_fname, "vramshim")))
+                /* Copies and fills of the first generation reach 32-bit addresses alone, which no policy hands out. */
+                bool narrow = versions[v] < 3020 && (!strncmp(name, "cuMemcpy", 8) || !strncmp(name, "cuMemset", 8));
+                if (getenv("EXPECT_OURS") && second && !narrow && !(dladdr(second, &place) && strstr(place.dli_fname, "vramshim")))
                     exit((fprintf(stderr, "%s %d %llu is not ours\n", name, versions[v], flags), 1));
             }
     }

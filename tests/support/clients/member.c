@@ -8,15 +8,22 @@
  *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
  *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's ledger
  *   k                forks a child that asks NVML; answers the child's exit status
+ *   l                leaves a forked child that lives until its input ends; answers its process id
+ *   x                closes every descriptor but the standard ones
+ *   o PATH           opens and closes a file
  *
  *   member forked: a forked child runs the commands. Its parent has only asked NVML.
  *   member late: runs the commands under a limit of 1GiB, which the program itself sets after it asked NVML.
- *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. */
+ *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. A thread closes all
+ *                descriptors at random moments. */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -147,11 +154,29 @@ static int steps(int count, size_t most, size_t largest)
 static volatile sig_atomic_t told_to_end;
 static void end(int signal) { (void)signal, told_to_end = 1; }
 
+/* Closes every descriptor but the standard ones, as daemons and process pools do. */
+static void close_descriptors(void)
+{
+    syscall(SYS_close_range, 3u, ~0u, 0u);
+}
+
+static void *close_descriptors_at_random(void *unused)
+{
+    for (unsigned wait = (unsigned)getpid(); !told_to_end; wait = wait * 1664525 + 1013904223) {
+        usleep(wait >> 14);
+        close_descriptors();
+    }
+    return unused;
+}
+
 static int storm(size_t most)
 {
     long rounds = 0, refused = 0;
+    pthread_t closer;
     signal(SIGTERM, end);
+    pthread_create(&closer, NULL, close_descriptors_at_random, NULL);
     for (; !told_to_end; rounds++) refused += steps(1, most, most / 4), usleep(500);
+    pthread_join(closer, NULL);
     printf("%ld rounds, %ld refused\n", rounds, refused);
     return 0;
 }
@@ -182,6 +207,16 @@ static int in_child(void)
     return status_of(child);
 }
 
+/* Forks a child that does nothing until its standard input ends. */
+static int leave_a_child(void)
+{
+    char byte;
+    pid_t child = fork();
+    if (child) return (int)child;
+    while (read(0, &byte, 1) > 0) {}
+    _exit(0);
+}
+
 int main(int argc, char **argv)
 {
     CUcontext context, primary;
@@ -207,6 +242,9 @@ int main(int argc, char **argv)
             break;
         }
         case 'f': printf("%d\n", release((int)a)); break;
+        case 'x': close_descriptors(); printf("0\n"); break;
+        case 'l': printf("%d\n", leave_a_child()); break;
+        case 'o': line[strcspn(line, "\n")] = 0; printf("%d\n", close(open(line + 2, O_RDONLY))); break;
         case 'c': CHECK(cu(cuCtxCreate_v2)(&context, 0, 0)); printf("0\n"); break;
         case 'd': CHECK(cu(cuCtxDestroy_v2)(context)); CHECK(cu(cuCtxSetCurrent)(primary)); printf("0\n"); break;
         case 'p':

@@ -7,6 +7,7 @@ static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
 API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
+    if (habits.writes_to_null) *(volatile size_t *)free = *(volatile size_t *)total = 0;
     CUresult result = driver()->cuMemGetInfo_v2(free, total);
     uint64_t used = book_used(current_device());
     if (result == CUDA_SUCCESS && free) *free = least(*free, used < habits.limit ? habits.limit - used : 0);

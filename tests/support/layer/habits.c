@@ -3,7 +3,12 @@
  *   LAYER_LIMIT        bytes of each device that a process may allocate (8GiB)
  *   LAYER_SLOW         duration of each change of the book, with its lock held, for example 200us (0us)
  *   LAYER_VMM          0: the attribute says that there is no virtual memory management; broken: the attribute says yes,
- *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails (1)
+ *                      and cuMemCreate fails; broken-map: cuMemMap fails; once: a second mapping of a handle fails;
+ *                      uncounted: cuMemCreate is forwarded, and its memory is not charged, as in HAMi-core before
+ *                      2025-09-15, in nvshare, and in vcuda-controller (1)
+ *   LAYER_REFUSAL      the result of a request beyond the limit: -1 as in HAMi-core (2)
+ *   LAYER_NULLS        1: cuMemGetInfo writes to both pointers without a check, as in HAMi-core#234 (0)
+ *   LAYER_DEFAULT      1: dlsym asks RTLD_DEFAULT for every function of the driver, whatever the handle (0)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
  *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
  *   LAYER_FORGETFUL    1: dlsym returns NULL if a thread looks a symbol up with RTLD_NEXT for the second time (0) */
@@ -12,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct habits habits = {.limit = 8ull << 30, .pools = true};
+struct habits habits = {.limit = 8ull << 30, .refusal = CUDA_ERROR_OUT_OF_MEMORY, .pools = true};
 
 static bool is(const char *variable, const char *value)
 {
@@ -44,7 +49,12 @@ __attribute__((constructor)) static void read_habits(void)
     else if (is("LAYER_VMM", "broken")) habits.vmm = VMM_CREATES_NOTHING;
     else if (is("LAYER_VMM", "broken-map")) habits.vmm = VMM_MAPS_NOTHING;
     else if (is("LAYER_VMM", "once")) habits.vmm = VMM_MAPS_ONCE;
+    else if (is("LAYER_VMM", "uncounted")) habits.vmm = VMM_UNCOUNTED;
     else if (vmm && !is("LAYER_VMM", "1")) refuse("LAYER_VMM");
+    if (is("LAYER_REFUSAL", "-1")) habits.refusal = (CUresult)-1;
+    else if (getenv("LAYER_REFUSAL")) refuse("LAYER_REFUSAL");
+    habits.asks_default = is("LAYER_DEFAULT", "1");
+    habits.writes_to_null = is("LAYER_NULLS", "1");
     habits.pools = !is("LAYER_POOLS", "0");
     habits.forgetful = is("LAYER_FORGETFUL", "1");
     /* The simulator reads its variables at the first call. */

@@ -14,13 +14,20 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream);
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream);
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
 
-/* The functions that the layer hooks. Each hook calls the driver's function. */
+/* The functions that the layer hooks. Each hook calls the driver's function. With -DWITHOUT_VMM the layer does not know
+ * virtual memory management. */
+#ifdef WITHOUT_VMM
+#define HOOKED_PHYSICAL(X)
+#else
+#define HOOKED_PHYSICAL(X)                                                                                             \
+    X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) X(cuMemAddressReserve)      \
+    X(cuMemGetAllocationGranularity)
+#endif
 #define HOOKED(X)                                                                                                      \
     X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemFree)              \
     X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz)               \
     X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate)                                                         \
-    X(cuMemCreate) X(cuMemRelease) X(cuMemRetainAllocationHandle) X(cuMemMap) X(cuMemUnmap) X(cuMemAddressReserve)      \
-    X(cuMemGetAllocationGranularity)                                                                                   \
+    HOOKED_PHYSICAL(X)                                                                                                 \
     X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuDeviceGetAttribute)                                                   \
     X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
     X(cuGetProcAddress) X(cuGetProcAddress_v2)
@@ -47,8 +54,9 @@ void *hook_named(const char *name);
 struct habits {
     uint64_t limit;
     unsigned slow_microseconds;
-    enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE } vmm;
-    bool pools, forgetful;
+    enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE, VMM_UNCOUNTED } vmm;
+    CUresult refusal;
+    bool pools, forgetful, writes_to_null, asks_default;
 };
 extern struct habits habits;
 

@@ -11,7 +11,7 @@ static CUresult charged(CUresult result, int device, uint64_t size, uint64_t add
 API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 {
     int device = current_device();
-    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!book_charge(device, size)) return habits.refusal;
     CUresult result = driver()->cuMemAlloc_v2(out, size);
     return charged(result, device, size, result ? 0 : *out);
 }
@@ -19,7 +19,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 {
     int device = current_device();
-    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!book_charge(device, size)) return habits.refusal;
     CUresult result = driver()->cuMemAlloc(out, size);
     return charged(result, device, size, result ? 0 : *out);
 }
@@ -27,7 +27,7 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
 API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
 {
     int device = current_device();
-    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!book_charge(device, size)) return habits.refusal;
     CUresult result = driver()->cuMemAllocManaged(out, size, flags);
     return charged(result, device, size, result ? 0 : *out);
 }
@@ -40,7 +40,7 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
     if (result != CUDA_SUCCESS) return result;
     if (!book_charge(device, *pitch * height)) {
         driver()->cuMemFree_v2(*out);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return habits.refusal;
     }
     return charged(result, device, *pitch * height, *out);
 }

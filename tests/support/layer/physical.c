@@ -10,10 +10,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     if (habits.vmm == VMM_REFUSED || habits.vmm == VMM_CREATES_NOTHING) return CUDA_ERROR_NOT_SUPPORTED;
+    if (habits.vmm == VMM_UNCOUNTED) return driver()->cuMemCreate(out, size, properties, flags);
     /* The memory is charged to the device in the properties, not to the current device. */
     bool on_device = properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     int device = on_device ? properties->location.id : -1;
-    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!book_charge(device, size)) return habits.refusal;
     CUresult result = driver()->cuMemCreate(out, size, properties, flags);
     if (result != CUDA_SUCCESS) book_refund(device, size);
     else book_enter((struct entry){.kind = HANDLE, .key = *out, .size = size, .device = device, .references = 1});

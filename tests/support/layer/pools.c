@@ -14,14 +14,14 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
     if (!habits.pools) return CUDA_ERROR_NOT_SUPPORTED;
     if (captured) return below(request);
     int device = current_device();
-    if (!book_charge(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!book_charge(device, size)) return habits.refusal;
     CUresult result = below(request);
     int where = device;
     if (result == CUDA_SUCCESS) driver()->cuPointerGetAttribute(&where, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, *out);
     /* The memory is on the device of the stream or of the pool, which need not be the current device. */
     if (where != device && !book_charge(where, size)) {
         driver()->cuMemFreeAsync(*out, NULL);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
+        result = habits.refusal;
     }
     if (result != CUDA_SUCCESS || where != device) book_refund(device, size);
     if (result == CUDA_SUCCESS) book_enter((struct entry){.kind = ADDRESS, .key = *out, .size = size, .device = where});

@@ -54,5 +54,7 @@ API void *dlsym(void *restrict handle, const char *restrict name)
         return found && told_before(found) ? NULL : found;
     }
     void *ours = handle == RTLD_NEXT ? NULL : hook_named(name);
-    return ours ? ours : next_dlsym()(handle, name);
+    if (ours) return ours;
+    void *everywhere = habits.asks_default && name[0] == 'c' && name[1] == 'u' ? next_dlsym()(RTLD_DEFAULT, name) : NULL;
+    return everywhere ? everywhere : next_dlsym()(handle, name);
 }

@@ -1,0 +1,298 @@
+//! Damaged journals: whatever the bytes are, `inspect` and its views end with a message or a page, soon, and in little
+//! memory. They never panic. The intact part of a journal is shown.
+//!
+//! `VRAMSHIM_TEST_DAMAGE=10000` runs as many cases as that.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::training::{self, Plan};
+
+const HEADER: usize = 16384;
+const SLOT: usize = 64;
+/// More than any damaged file here may need.
+const MOST_MEMORY: u64 = 1 << 30;
+/// No measurement: a hang ends the test by then.
+const HANG: Duration = Duration::from_secs(60);
+
+/// The options that look at a journal most closely.
+const VIEWS: [&[&str]; 4] = [
+    &[],
+    &["--json"],
+    &[
+        "--top",
+        "stack",
+        "--leaks",
+        "--growth",
+        "--purpose",
+        "--timeline",
+        "--summary",
+        "--temporary",
+        "--fragmentation",
+    ],
+    &["--between", "1ms..peak", "--at", "oom", "--json"],
+];
+
+fn cases(default: u64) -> u64 {
+    let wanted = std::env::var("VRAMSHIM_TEST_DAMAGE")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    wanted.unwrap_or(default)
+}
+
+/// xorshift64
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
+
+struct Seen {
+    code: i32,
+    out: String,
+    said: String,
+}
+
+/// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
+fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
+    let limited = format!("ulimit -v {}; exec \"$@\"", MOST_MEMORY / 1024);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &limited, "sh"])
+        .arg(support::program())
+        .arg("inspect")
+        .arg(path)
+        .args(arguments);
+    let out = tempfile::tempfile().unwrap();
+    let said = tempfile::tempfile().unwrap();
+    command
+        .stdout(out.try_clone().unwrap())
+        .stderr(said.try_clone().unwrap())
+        .stdin(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(
+            begin.elapsed() < HANG || child.kill().is_err(),
+            "{context}: {arguments:?} hangs"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let read = |mut file: std::fs::File| {
+        use std::io::{Read, Seek};
+        let mut bytes = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        String::from_utf8(bytes).expect("UTF-8")
+    };
+    let seen = Seen {
+        code: status.code().unwrap_or(-1),
+        out: read(out),
+        said: read(said),
+    };
+    assert!(
+        matches!(seen.code, 0 | 1) && !seen.said.contains("panicked"),
+        "{context}: {arguments:?} ended with {status}: {}",
+        seen.said
+    );
+    if arguments.contains(&"--json") {
+        serde_json::from_str::<serde_json::Value>(&seen.out).unwrap_or_else(|error| panic!("{context}: {error}"));
+    }
+    seen
+}
+
+fn journal(folder: &Path, events: u64) -> (std::path::PathBuf, Vec<u8>) {
+    let path = folder.join("whole.vraj");
+    let plan = Plan {
+        events,
+        leak: 4096,
+        out_of_memory: true,
+        ..Plan::default()
+    };
+    training::write(&path, &plan).unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    (path, bytes)
+}
+
+#[test]
+fn every_length_of_a_small_journal_is_read() {
+    const EVENTS: usize = 40;
+    let folder = tempfile::tempdir().unwrap();
+    let (_, whole) = journal(folder.path(), EVENTS as u64);
+    assert_eq!(whole.len(), HEADER + EVENTS * SLOT);
+    let cut = |lengths: &mut dyn Iterator<Item = usize>| {
+        let folder = tempfile::tempdir().unwrap();
+        for length in lengths {
+            let path = folder.path().join(format!("{length}.vraj"));
+            std::fs::write(path, &whole[..length]).unwrap();
+        }
+        folder
+    };
+    let short = cut(&mut (0..HEADER).step_by(31));
+    let seen = look(short.path(), &[], "short files");
+    assert_eq!(seen.code, 1);
+    for length in (0..HEADER).step_by(31) {
+        assert!(
+            seen.said.contains(&format!("/{length}.vraj: ")),
+            "{length}: {}",
+            seen.said
+        );
+    }
+    for slots in 0..=EVENTS {
+        let begin = HEADER + slots * SLOT;
+        let folder = cut(&mut (begin..(begin + SLOT).min(whole.len() + 1)));
+        let context = format!("{slots} slots");
+        let seen = look(folder.path(), &["--json"], &context);
+        let page: serde_json::Value = serde_json::from_str(&seen.out).unwrap();
+        let jobs = page["jobs"].as_array().unwrap();
+        assert_eq!(
+            (seen.code, jobs.len()),
+            (0, if slots < EVENTS { SLOT } else { 1 }),
+            "{context}"
+        );
+        for job in jobs {
+            assert_eq!(job["events"], slots, "{context}: what is there is shown");
+            assert_eq!(job["events_lost"], EVENTS - slots, "{context}");
+        }
+        look(folder.path(), VIEWS[slots % VIEWS.len()], &context);
+    }
+}
+
+/// Changes some bytes. Half of the changes are in the header, which is small.
+fn damage(bytes: &mut [u8], random: &mut Random) {
+    for _ in 0..1 + random.below(8) {
+        let end = if random.below(2) == 0 { HEADER } else { bytes.len() };
+        let place = random.below(end as u64) as usize;
+        match random.below(3) {
+            0 => bytes[place] = random.next() as u8,
+            1 => bytes[place] ^= 1 << random.below(8),
+            _ => {
+                let end = bytes.len().min(place + random.below(4096) as usize);
+                bytes[place..end].fill(random.next() as u8);
+            }
+        }
+    }
+}
+
+fn damaged(events: u64, cases: u64, seed: u64) {
+    /// Files that one process reads.
+    const BATCH: u64 = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let (_, whole) = journal(folder.path(), events);
+    let mut random = Random(seed);
+    for batch in 0..cases.div_ceil(BATCH) {
+        let folder = tempfile::tempdir().unwrap();
+        for case in 0..BATCH.min(cases) {
+            let mut bytes = whole.clone();
+            damage(&mut bytes, &mut random);
+            std::fs::write(folder.path().join(format!("{case}.vraj")), bytes).unwrap();
+        }
+        let arguments = VIEWS[batch as usize % VIEWS.len()];
+        let context = format!("batch {batch} of {events} events");
+        let seen = look(folder.path(), arguments, &context);
+        assert!(!seen.out.is_empty(), "{context}: what is intact is shown");
+        for line in seen.said.lines().filter(|line| line.contains(".vraj")) {
+            assert!(line.starts_with("vramshim: "), "{context}: {line}");
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_are_told_or_harmless() {
+    damaged(2_000, cases(2_000), 0x5eed);
+}
+
+#[test]
+fn changed_bytes_of_a_large_journal_are_told_or_harmless() {
+    damaged(100_000, cases(2_000) / 100, 0xfeed);
+}
+
+/// Records with a right checksum and hostile contents: a writer that is not ours.
+#[test]
+fn hostile_records_cost_neither_memory_nor_time() {
+    use base::api::Api;
+    use journal::format::RawRecord;
+    use journal::writer::{About, PastDevice, PastJournal};
+
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random(7);
+    for case in 0..cases(40) {
+        let path = folder.path().join(format!("hostile-{case}.vraj"));
+        let device = PastDevice {
+            total_memory: random.next(),
+            ..PastDevice::default()
+        };
+        let mut past = PastJournal::create(&path, &About::default(), &[device]).unwrap();
+        let extremes = [0, 1, 512, u64::MAX, u64::MAX - 511, 1 << 63, 0x7f00_0000_0000];
+        for event in 0..5_000u64 {
+            let mut record = [0u8; 56];
+            let number = |random: &mut Random| match random.below(3) {
+                0 => extremes[random.below(extremes.len() as u64) as usize],
+                1 => random.below(1 << 20) * 512,
+                _ => random.next(),
+            };
+            for field in 1..5 {
+                let value = number(&mut random);
+                record[field * 8..][..8].copy_from_slice(&value.to_le_bytes());
+            }
+            record[44..48].copy_from_slice(&(random.next() as u32 % 5).to_le_bytes());
+            let api = match random.below(8) {
+                0 => random.next() as u16,
+                _ => Api::cudaMalloc.number(),
+            };
+            record[48..50].copy_from_slice(&api.to_le_bytes());
+            let device = [0, 0, 0, 1, -1, 31, 32, i16::MIN, random.next() as i16][random.below(9) as usize];
+            record[50..52].copy_from_slice(&device.to_le_bytes());
+            record[52] = random.below(16) as u8;
+            record[53] = random.below(15) as u8;
+            record[54] = random.next() as u8;
+            record[55] = random.next() as u8;
+            // Times that go backwards, stand still, and jump to the end of time.
+            let time_ns = match (case % 4, random.below(50)) {
+                (0, _) => 5_000 - event,
+                (1, _) => random.next(),
+                (_, 0) => u64::MAX,
+                _ => event / 3,
+            };
+            past.push(time_ns, random.next() as u32, RawRecord::from_bytes(&record))
+                .unwrap();
+        }
+        past.finish((case % 2 == 0).then(|| (1, random.next()))).unwrap();
+        for arguments in VIEWS {
+            look(&path, arguments, &format!("hostile case {case}"));
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn a_file_of_stacks_of_noise_is_survived() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = journal(folder.path(), 3_000);
+    let stacks = path.with_extension("stacks");
+    let whole = std::fs::read(&stacks).unwrap();
+    let mut random = Random(11);
+    for case in 0..cases(60) {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + random.below(20) {
+            let place = random.below(bytes.len() as u64) as usize;
+            bytes[place] = random.next() as u8;
+        }
+        bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        std::fs::write(&stacks, bytes).unwrap();
+        look(&path, VIEWS[2], &format!("stacks {case}"));
+    }
+}

@@ -1,0 +1,173 @@
+/* Ways in which a job dies of memory, or seems to, each as a program that can be run by hand:
+ *
+ *   vramshim run --sim 24GiB -- target/deaths SCENE; vramshim why vramshim-deaths
+ *
+ *   full        holds 22 GiB and asks for 3 more
+ *   fragmented  holds every second GiB and asks for 2 in one piece, on a device that needs one piece for each request
+ *   cached      the same; the free GiB lie in the memory of a strategy (--strategy naive_best_fit)
+ *   limit       asks for more than --limit allows, 8GiB for example
+ *   other       another process, which it starts, holds 20 GiB
+ *   leak        keeps 8 MiB of what each step allocates
+ *   larger      asks for 40 GiB at once
+ *   malformed   asks for 962 GB, the length in a damaged message
+ *   killed      is killed by SIGKILL while it holds 4 GiB
+ *   driver      the driver fails
+ *   host        the host gives no memory to pin
+ *   well        ends well
+ *
+ * For the simulated GPU a scene sets what it needs: contexts of 300 MiB, faults, memory in pieces. A scene that runs out
+ * of memory prints what the simulated GPU says of the device, and exits with 1. */
+#include "client.h"
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define GIB (1ull << 30)
+
+static CUdeviceptr must(size_t bytes)
+{
+    CUdeviceptr address;
+    CHECK(cu(cuMemAlloc_v2)(&address, bytes));
+    *count_of(0, LINEAR) += (long long)bytes;
+    return address;
+}
+
+static void give(CUdeviceptr address, size_t bytes)
+{
+    CHECK(cu(cuMemFree_v2)(address));
+    *count_of(0, LINEAR) -= (long long)bytes;
+}
+
+/* The request that ends the job. */
+static void last(size_t bytes)
+{
+    CUdeviceptr address;
+    CUresult result = cu(cuMemAlloc_v2)(&address, bytes);
+    if (result == CUDA_SUCCESS) {
+        *count_of(0, LINEAR) += (long long)bytes;
+        return;
+    }
+    checkpoint();
+    fprintf(stderr, "deaths: cuMemAlloc of %zu bytes failed with CUDA error %d\n", bytes, result);
+    exit(1);
+}
+
+static void begin(void)
+{
+    CUcontext context;
+    CHECK(cu(cuInit)(0));
+    CHECK(cu(cuDevicePrimaryCtxRetain)(&context, 0));
+    CHECK(cu(cuCtxSetCurrent)(context));
+}
+
+static void *sleep_on(void *unused)
+{
+    for (;;) pause();
+    return unused;
+}
+
+static void hold(size_t bytes)
+{
+    /* As with a real driver there is another thread, so that the library notes again and again that the job is alive. */
+    pthread_t thread;
+    THAT(pthread_create(&thread, NULL, sleep_on, NULL) == 0);
+    begin();
+    must(bytes);
+    printf("holds\n");
+    fflush(stdout);
+    while (getchar() != EOF) continue;
+}
+
+/* Starts this program once more, which holds `bytes` until this process ends. */
+static void start_another(char *self, size_t bytes)
+{
+    int answer[2], input[2];
+    char text[32], first;
+    snprintf(text, sizeof text, "%zu", bytes);
+    if (pipe(answer) || pipe(input)) exit(1);
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(input[0], 0);
+        dup2(answer[1], 1);
+        close(input[1]);
+        /* It is no process of this job. */
+        unsetenv("LD_PRELOAD");
+        execl("/proc/self/exe", self, "hold", text, NULL);
+        _exit(127);
+    }
+    close(input[0]);
+    close(answer[1]);
+    if (pid < 0 || read(answer[0], &first, 1) != 1) exit(1);
+    printf("other %d\n", (int)pid);
+}
+
+static void full(void)
+{
+    for (int i = 0; i < 11; i++) must(2 * GIB);
+    last(3 * GIB);
+}
+
+static void fragmented(void)
+{
+    CUdeviceptr blocks[64];
+    int count = 0;
+    while (count < 64) {
+        if (cu(cuMemAlloc_v2)(&blocks[count], GIB) != CUDA_SUCCESS) break;
+        *count_of(0, LINEAR) += (long long)GIB;
+        count++;
+    }
+    for (int i = 0; i < count; i += 2) give(blocks[i], GIB);
+    last(2 * GIB);
+}
+
+static void leak(void)
+{
+    for (;;) {
+        CUdeviceptr temporary[16];
+        for (int i = 0; i < 16; i++) temporary[i] = must(64 * MIB);
+        for (int i = 0; i < 16; i++) give(temporary[i], 64 * MIB);
+        last(8 * MIB);
+    }
+}
+
+/* A length as a message has it: 8 bytes, of which a damaged message has the wrong ones. */
+static size_t length_in(const char *message)
+{
+    uint64_t length;
+    memcpy(&length, message, sizeof length);
+    return length;
+}
+
+int main(int argc, char **argv)
+{
+    const char *scene = argc > 1 ? argv[1] : "";
+    setenv("SIMGPU_CONTEXT_BYTES", "300MiB", 0);
+    if (strcmp(scene, "fragmented") == 0) setenv("SIMGPU_CONTIGUOUS", "1", 1);
+    if (strcmp(scene, "driver") == 0) setenv("SIMGPU_FAULTS", "cuMemAlloc:3=719", 1);
+    if (strcmp(scene, "host") == 0) setenv("SIMGPU_FAULTS", "cuMemHostAlloc:1=2", 1);
+    if (strcmp(scene, "hold") == 0 && argc > 2) return hold(strtoull(argv[2], NULL, 10)), 0;
+    if (strcmp(scene, "other") == 0) start_another(argv[0], 20 * GIB);
+    begin();
+    if (strcmp(scene, "full") == 0) full();
+    else if (strcmp(scene, "fragmented") == 0 || strcmp(scene, "cached") == 0) fragmented();
+    else if (strcmp(scene, "limit") == 0) for (;;) last(GIB);
+    else if (strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
+    else if (strcmp(scene, "leak") == 0) leak();
+    else if (strcmp(scene, "larger") == 0) must(GIB), last(40 * GIB);
+    else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
+    else if (strcmp(scene, "killed") == 0) must(4 * GIB), raise(SIGKILL);
+    else if (strcmp(scene, "driver") == 0) for (;;) last(GIB);
+    else if (strcmp(scene, "host") == 0) {
+        void *address;
+        must(GIB);
+        CUresult result = cu(cuMemHostAlloc)(&address, GIB, 0);
+        fprintf(stderr, "deaths: cuMemHostAlloc failed with CUDA error %d\n", result);
+        return 1;
+    } else if (strcmp(scene, "well") == 0) must(GIB);
+    else {
+        fprintf(stderr, "usage: deaths SCENE, see the head of deaths.c\n");
+        return 2;
+    }
+    return 0;
+}

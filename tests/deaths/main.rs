@@ -1,0 +1,362 @@
+//! Ways in which a job dies: each gets the right verdict, and each line of the ledger is what the simulated GPU says.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use support::member::Host;
+use support::{AUTO_GROWTH, Finished, Job, NAIVE_BEST_FIT_OF_ALL, PASSTHROUGH, Strategy, client, program};
+
+const GIB: u64 = 1 << 30;
+const CONTEXT: u64 = 300 << 20;
+
+fn deaths() -> PathBuf {
+    client("deaths/deaths.c", "deaths", &["-DDLOPEN"])
+}
+
+/// A job that dies as this scene says, on a device of 24 GiB.
+fn job(scene: &str) -> Job {
+    let job = Job::new(deaths()).sim("24GiB", 1).args([scene]);
+    let state = job.folder().join("state-of-the-host");
+    job.env("SIMGPU_STATE", state)
+}
+
+struct Told {
+    code: Option<i32>,
+    text: String,
+    page: Value,
+}
+
+fn why(finished: &Finished, arguments: &[&str]) -> Told {
+    let run = |more: &[&str]| {
+        let folder = finished.folder.path().join("journals");
+        let mut command = Command::new(program());
+        command.arg("why").arg(folder).args(arguments).args(more);
+        command.output().expect("why")
+    };
+    let json = run(&["--json"]);
+    let text = run(&[]);
+    assert_eq!(json.status.code(), text.status.code());
+    let page = serde_json::from_slice(&json.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&json.stderr)));
+    Told {
+        code: text.status.code(),
+        text: String::from_utf8(text.stdout).unwrap(),
+        page,
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// Compares each line of the ledger with what the simulated GPU said right after the failure.
+fn assert_true(finished: &Finished, told: &Told, live: u64) {
+    let truth = &finished.json().pop().expect("a checkpoint")["truth"]["devices"][0];
+    let ledger = &told.page["why"]["ledger"];
+    let (total, own) = (number(&truth["total"]), number(&truth["used_by_process"]));
+    let used = total - number(&truth["free"]);
+    let part = |name: &str| number(&ledger[name]);
+    assert_eq!(part("total"), total, "{ledger}");
+    assert_eq!(part("free"), part("total") - used, "{ledger}");
+    assert_eq!((part("live"), part("context")), (live, CONTEXT), "{ledger}");
+    assert_eq!(part("cached"), own - live - CONTEXT, "{ledger}");
+    assert_eq!(part("others"), used - own, "{ledger}");
+    assert_eq!(ledger["unknown"], 0, "{ledger}");
+    let sum = ["live", "cached", "context", "others", "free"]
+        .map(part)
+        .iter()
+        .sum::<u64>();
+    assert_eq!(sum, part("total"), "{ledger}");
+}
+
+/// Runs a scene that runs out of memory with `live` bytes allocated, and checks what is said of it.
+fn dies(scene: &str, strategy: Strategy, live: u64, verdict: &str, code: i32) -> (Finished, Told) {
+    let finished = job(scene).strategy(strategy).run();
+    assert_eq!(finished.status.code(), Some(1), "{scene}: {}", finished.stderr);
+    let told = why(&finished, &[]);
+    assert_eq!(told.page["why"]["verdict"], verdict, "{scene}: {}", told.text);
+    assert_eq!(told.code, Some(code), "{scene}");
+    assert!(told.text.starts_with("Verdict: "), "{}", told.text);
+    assert_true(&finished, &told, live);
+    // On stderr the same is said at the failure.
+    let sentence = told.text.lines().next().unwrap().split(". They came").next().unwrap();
+    if verdict != "growth" {
+        assert!(finished.stderr.contains(sentence), "{sentence}\n{}", finished.stderr);
+    }
+    assert!(finished.stderr.contains("see: vramshim why "), "{}", finished.stderr);
+    (finished, told)
+}
+
+#[test]
+fn the_jobs_own_memory_fills_the_device() {
+    let (finished, told) = dies("full", PASSTHROUGH, 22 * GIB, "live_set", 12);
+    let equation =
+        "Device 24.00 = this process 22.29 (live 22.00 + cached 0.00 + context 0.29) + others 0.00 + free 1.71";
+    assert!(finished.stderr.contains(equation), "{}", finished.stderr);
+    assert_eq!(told.page["holders"][0]["bytes"], 22 * GIB, "{}", told.text);
+    assert_eq!(told.page["replay"]["fits"], false);
+}
+
+#[test]
+fn free_memory_in_pieces_cannot_be_used() {
+    let (_, told) = dies("fragmented", PASSTHROUGH, 11 * GIB, "cached_but_unusable", 14);
+    assert_eq!(told.page["replay"]["fits"], true, "{}", told.text);
+    assert!(
+        told.text.contains("under auto_growth this request fits"),
+        "{}",
+        told.text
+    );
+    let (_, told) = dies("cached", NAIVE_BEST_FIT_OF_ALL, 11 * GIB, "cached_but_unusable", 14);
+    assert_eq!(told.page["why"]["failure"]["largest_cached_block"], GIB);
+    // The strategy that the replay names serves the request.
+    let served = job("cached").strategy(AUTO_GROWTH).run();
+    assert!(served.status.success(), "{}", served.stderr);
+}
+
+#[test]
+fn another_process_is_named() {
+    let (finished, told) = dies("other", PASSTHROUGH, 2 * GIB, "other_processes", 15);
+    let pid: u64 = finished
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("other "))
+        .and_then(|pid| pid.parse().ok())
+        .expect("the other process");
+    let processes = told.page["why"]["processes"].as_array().unwrap();
+    let other = processes
+        .iter()
+        .find(|process| process["pid"] == pid)
+        .expect("the other");
+    assert_eq!(
+        (number(&other["bytes"]), &other["name"]),
+        (20 * GIB + CONTEXT, &"deaths".into())
+    );
+    assert!(
+        finished.stderr.contains(&format!("20.3 GiB by pid {pid} (deaths)")),
+        "{}",
+        finished.stderr
+    );
+    assert!(
+        told.text.contains(&format!("End process {pid} deaths (20.3 GiB")),
+        "{}",
+        told.text
+    );
+}
+
+#[test]
+fn steady_growth_is_told_from_a_large_live_set() {
+    let finished = job("leak").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"growth".into(), Some(13)),
+        "{}",
+        told.text
+    );
+    let growth = number(&told.page["why"]["growth"]["bytes"]);
+    assert!(growth > 12 * GIB, "{growth}");
+    assert!(
+        told.page["holders"][0]["what"].as_str().unwrap().contains("8.00 MiB"),
+        "{}",
+        told.text
+    );
+}
+
+#[test]
+fn a_request_larger_than_the_device_is_no_question_of_what_is_live() {
+    dies("larger", PASSTHROUGH, GIB, "larger_than_device", 11);
+    let (_, told) = dies("malformed", AUTO_GROWTH, GIB, "larger_than_device", 11);
+    assert!(told.text.contains("Check the length"), "{}", told.text);
+}
+
+#[test]
+fn a_limit_says_what_limit_would_do() {
+    let finished = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8GiB").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"limit".into(), Some(16)),
+        "{}",
+        told.text
+    );
+    assert_true(&finished, &told, 7 * GIB);
+    assert_eq!(told.page["why"]["limit"]["used"], 7 * GIB + CONTEXT);
+    // A job with this limit gets further.
+    assert!(told.text.contains("With 300.0 MiB more this fits"), "{}", told.text);
+    assert!(
+        told.text.contains("Raise the limit to at least 8492MiB"),
+        "{}",
+        told.text
+    );
+    let further = job("limit").env("VRAMSHIM_MEMORY_LIMIT", "8492MiB").run();
+    assert_eq!(number(&why(&further, &[]).page["why"]["ledger"]["live"]), 8 * GIB);
+}
+
+#[test]
+fn the_other_members_of_a_group_are_named() {
+    let host = Host::new("24GiB");
+    let mut holder = support::member::Member::start(host.member("16GiB"));
+    holder.ask(&format!("a {}", 10 * GIB));
+    let pid = holder.child.id();
+    let shared = job("limit").env("SIMGPU_STATE", host.folder.path().join("state"));
+    let shared = shared.env("VRAMSHIM_ACCOUNTS", host.accounts());
+    let finished = shared.env("VRAMSHIM_MEMORY_LIMIT", "16GiB").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"group_limit".into(), Some(17)),
+        "{}",
+        told.text
+    );
+    let processes = told.page["why"]["processes"].as_array().unwrap();
+    let member = processes
+        .iter()
+        .find(|process| process["known_from"] == "account")
+        .expect("the member");
+    assert_eq!(
+        (number(&member["pid"]), number(&member["bytes"])),
+        (pid.into(), 10 * GIB)
+    );
+    assert_eq!(told.page["why"]["ledger"]["unknown"], 0);
+}
+
+#[test]
+fn a_killed_job_did_not_die_of_device_memory() {
+    let finished = job("killed").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"none_failed".into(), Some(0))
+    );
+    assert!(
+        told.text.starts_with("Killed, but not for lack of device memory"),
+        "{}",
+        told.text
+    );
+    assert_eq!(told.page["holders"][0]["bytes"], 4 * GIB, "{}", told.text);
+}
+
+#[test]
+fn failures_of_driver_and_host_are_no_lack_of_device_memory() {
+    for scene in ["driver", "host"] {
+        let finished = job(scene).run();
+        let told = why(&finished, &[]);
+        assert_eq!(
+            (&told.page["why"]["verdict"], told.code),
+            (&"driver_failure".into(), Some(18)),
+            "{scene}: {}",
+            told.text
+        );
+    }
+}
+
+#[test]
+fn a_job_that_ends_well_has_a_distance_to_its_limit() {
+    let finished = job("well").run().ok();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"none_failed".into(), Some(0))
+    );
+    assert!(
+        told.text.contains("23.0 GiB below the device's memory"),
+        "{}",
+        told.text
+    );
+}
+
+#[test]
+fn a_failure_that_a_job_survives_does_not_fail_it() {
+    // training.c asks for more than there is, and goes on.
+    let training = client("support/clients/training.c", "training", &[]);
+    let finished = Job::new(training).sim("24GiB", 1).run().ok();
+    let told = why(&finished, &[]);
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    assert_eq!(told.page["why"]["fatal"], false);
+    assert!(told.text.contains("and the job went on"), "{}", told.text);
+}
+
+/// A device whose NVML names no process: what others hold is then part of unknown, and nobody is accused.
+#[test]
+fn without_figures_of_nvml_nobody_is_accused() {
+    let finished = job("other").env("SIMGPU_NVML_BYTES", "0").run();
+    let told = why(&finished, &[]);
+    assert_eq!(
+        (&told.page["why"]["verdict"], told.code),
+        (&"not_enough_evidence".into(), Some(10)),
+        "{}",
+        told.text
+    );
+    assert_eq!(told.page["why"]["ledger"]["others"], Value::Null);
+}
+
+#[test]
+fn the_lines_of_python_that_hold_the_memory_are_named() {
+    let script = support::root().join("tests/deaths/lines.py");
+    let job = Job::new("python3").sim("24GiB", 1).args([&script]);
+    let finished = job.env("VRAMSHIM_STACKS", "python").run();
+    let told = why(&finished, &[]);
+    assert_eq!(told.page["why"]["verdict"], "live_set", "{}", told.text);
+    let holders = told.page["holders"].as_array().unwrap();
+    let named: Vec<(u64, bool)> = holders
+        .iter()
+        .zip(["load_weights", "load_cache"])
+        .map(|(holder, function)| {
+            (
+                number(&holder["bytes"]),
+                holder["what"].as_str().unwrap().contains(function),
+            )
+        })
+        .collect();
+    assert_eq!(named, [(18 * GIB, true), (3 * GIB, true)], "{}", told.text);
+    let place = format!("Failed: 8.00 GiB at {}:", script.display());
+    assert!(finished.stderr.contains(&place), "{}", finished.stderr);
+}
+
+#[test]
+fn of_several_processes_the_first_to_die_is_explained() {
+    let script = format!(
+        "{0} well
+         sleep 60 2>/dev/null | {0} hold {GIB} >up &
+         until grep -q holds up; do sleep 0.02; done
+         {0} larger
+         sleep 1.5
+         kill -9 $!",
+        deaths().display()
+    );
+    let job = Job::new("sh").sim("24GiB", 1).args(["-c", &script]);
+    let state = job.folder().join("state-of-the-host");
+    let finished = job.env("SIMGPU_STATE", state).run();
+    let folder = finished.folder.path().join("journals");
+    let output = Command::new(program())
+        .args(["why", "--json"])
+        .arg(&folder)
+        .output()
+        .unwrap();
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(page["why"]["verdict"], "larger_than_device", "{page:#}");
+    let processes = page["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 2, "{page:#}");
+    assert_eq!(
+        processes[1]["verdict"], "none_failed",
+        "the one that was killed afterwards"
+    );
+    assert_eq!(page["older_processes"], 1, "the one that ended before the others began");
+    // Without an argument the newest journal is taken.
+    let newest = Command::new(program())
+        .arg("why")
+        .current_dir(finished.folder.path())
+        .env("VRAMSHIM_DIR", &folder)
+        .output()
+        .unwrap();
+    assert_eq!(newest.status.code(), Some(11));
+    let nothing = Command::new(program())
+        .arg("why")
+        .current_dir("/")
+        .env_remove("VRAMSHIM_DIR")
+        .output()
+        .unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("no journal here"));
+}

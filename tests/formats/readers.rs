@@ -1,0 +1,240 @@
+//! The formats' own readers read what `vramshim export` wrote of a real PyTorch job: `_memory_viz.py` of the installed
+//! PyTorch, DuckDB, pyarrow, Perfetto's published protos, `go tool pprof`, and speedscope's schema.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Finished, Job, left_out, program, root, simulated};
+
+use crate::pickled::Value as Pickled;
+use crate::snapshots::check;
+use crate::{export, ledger, run, said, snapshot};
+
+fn cache() -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let base = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from);
+    std::env::var_os("VRAMSHIM_CACHE").map_or(base.join("vramshim"), PathBuf::from)
+}
+
+fn existing(path: PathBuf) -> PathBuf {
+    assert!(path.exists(), "{}: run scripts/setup-frameworks", path.display());
+    path
+}
+
+fn frameworks() -> PathBuf {
+    let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
+    existing(folder.join("bin/python"))
+}
+
+/// Runs `job.py` under `vramshim run`. Returns what it printed, too.
+fn job(options: &[&str], settings: &str, arguments: &[&str]) -> (Finished, Value) {
+    let simulator = simulated("libcuda.so.1");
+    let job = Job::new(program())
+        .alone()
+        .without("LD_LIBRARY_PATH")
+        .without("SIMGPU_MEMORY")
+        .without("SIMGPU_DEVICES");
+    let finished = job
+        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
+        .env("PYTORCH_CUDA_ALLOC_CONF", settings)
+        .args(["run", "--sim", "24GiB"])
+        .args(options)
+        .args(["--"])
+        .args([frameworks(), root().join("tests/formats/job.py")])
+        .args(arguments)
+        .run()
+        .ok();
+    let told = finished.json().pop().expect("figures");
+    (finished, told)
+}
+
+/// Runs every mode of PyTorch's own script on a snapshot.
+fn assert_memory_viz_reads(path: &Path) {
+    let python = frameworks();
+    let folder = tempfile::tempdir().unwrap();
+    // The script draws flame graphs with flamegraph.pl, which it would fetch.
+    let cache = folder.path().join(".cache");
+    std::fs::create_dir(&cache).unwrap();
+    let drawer = cache.join("flamegraph.pl");
+    std::fs::write(&drawer, "#!/bin/sh\ncat\n").unwrap();
+    std::fs::set_permissions(&drawer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let out = folder.path().join("out");
+    let script = "import importlib.util, sys; \
+        spec = importlib.util.find_spec('torch'); \
+        print(spec.submodule_search_locations[0] + '/cuda/_memory_viz.py')";
+    let found = Command::new(&python).args(["-c", script]).output().unwrap();
+    let viz = String::from_utf8(found.stdout).unwrap().trim().to_owned();
+    let modes: [&[&str]; 9] = [
+        &["trace"],
+        &["stats"],
+        &["trace_plot"],
+        &["trace_plot", "--segments"],
+        &["trace_plot", "--filter_freed"],
+        &["segment_plot"],
+        &["segments"],
+        &["memory"],
+        &["compare"],
+    ];
+    for mode in modes {
+        let mut command = Command::new(&python);
+        command.env("HOME", folder.path()).arg(&viz).arg(mode[0]);
+        match mode[0] {
+            // The script reads whole snapshots and compares lists of segments, so its own snapshots fail, too. The
+            // function is called with what it takes.
+            "compare" => {
+                let code = "import importlib.util as u, pickle, sys; \
+                    spec = u.spec_from_file_location('viz', sys.argv[1]); viz = u.module_from_spec(spec); \
+                    spec.loader.exec_module(viz); segments = pickle.load(open(sys.argv[2], 'rb'))['segments']; \
+                    print(viz.compare(segments, segments[1:], format_flamegraph=str))";
+                command = Command::new(&python);
+                command.args(["-c", code, &viz]).arg(path);
+            }
+            _ => {
+                command.arg(path).args(&mode[1..]);
+                if !matches!(mode[0], "trace" | "stats") {
+                    command.arg("-o").arg(&out);
+                }
+            }
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{mode:?}: {}", said(&output));
+        assert!(
+            !output.stdout.is_empty() || out.metadata().unwrap().len() > 100,
+            "{mode:?}"
+        );
+    }
+}
+
+#[test]
+fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
+    for (options, settings) in [
+        (&["--torch", "record"][..], ""),
+        (&["--torch", "record"], "expandable_segments:True"),
+        (&["--torch", "allocator"], ""),
+        (&[], "backend:cudaMallocAsync"),
+    ] {
+        let (finished, told) = job(options, settings, &[]);
+        let journal = &finished.journals()[0];
+        let (_folder, path) = export(journal, "torch-snapshot", &["--at", "peak"]);
+        let at_peak = check(&std::fs::read(&path).unwrap());
+        assert_memory_viz_reads(&path);
+        let at_end = snapshot(journal, &[]);
+        let of_ledger = ledger(journal);
+        assert_eq!(
+            at_end.sums.get(&0).map(|sums| sums.reserved),
+            of_ledger.get(&0).map(|sums| sums.reserved),
+            "{options:?} {settings}"
+        );
+        if options == ["--torch", "record"] {
+            let number = |name: &str| told[name].as_u64().unwrap();
+            let beside = at_peak.live.iter().filter(|live| live.2 == number("beside")).count() as u64;
+            assert!(beside >= 1, "{settings}");
+            let line = Pickled::Integer(number("line") as i64);
+            let traces = at_peak.page.at("device_traces").list();
+            let entries = traces.iter().flat_map(Pickled::list).map(|entry| entry.at("frames"));
+            let of_line = entries.filter(|frames| frames.list().first().is_some_and(|frame| frame.at("line") == line));
+            let of_line: Vec<Pickled> = of_line.collect();
+            // Equal stacks are written once: the kept tensors have one, those of the loop another.
+            let mut different: Vec<&Pickled> = Vec::new();
+            for frames in &of_line {
+                if !different.iter().any(|known| known.is_same_list(frames)) {
+                    different.push(frames);
+                }
+            }
+            assert!(of_line.len() > different.len(), "{settings}: {} lists", different.len());
+            assert!(
+                !different.is_empty() && different.len() <= 3,
+                "{settings}: the line that allocates"
+            );
+        }
+    }
+}
+
+#[test]
+fn readers_of_each_format_agree_with_the_journal() {
+    let python = existing(cache().join("formats/bin/python"));
+    let (finished, told) = job(&["--torch", "record"], "", &[]);
+    let journal = &finished.journals()[0];
+    let folder = tempfile::tempdir().unwrap();
+    for format in ["parquet", "perfetto", "pprof", "speedscope", "csv"] {
+        let path = folder.path().join(format!("out.{format}"));
+        let output = run(
+            "export",
+            &[journal.to_str().unwrap(), "--to", format, "-o", path.to_str().unwrap()],
+        );
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    let mut command = Command::new(python);
+    command.arg(root().join("tests/formats/readers.py")).arg(folder.path());
+    let schema = cache().join("formats/node_modules/speedscope/dist/release/file-format-schema.json");
+    match schema.exists() {
+        true => drop(command.arg(schema)),
+        false => left_out("speedscope's schema, which npm fetches"),
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let read: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = std::fs::read_to_string(folder.path().join("out.csv")).unwrap();
+    let rows = text.lines().skip(1).map(|line| line.split(',').collect::<Vec<_>>());
+    let (mut events, mut requested) = (0u64, 0u64);
+    for row in rows {
+        events += 1;
+        if row[4] == "alloc" {
+            requested += row[9].parse::<u64>().unwrap();
+        }
+    }
+    let tables = &read["tables"];
+    assert_eq!(tables["duckdb"], tables["pyarrow"]);
+    assert_eq!(
+        (&tables["duckdb"][0], &tables["duckdb"][1]),
+        (&events.into(), &requested.into())
+    );
+    assert!(tables["lines"].as_array().unwrap().contains(&told["line"]), "{tables}");
+    let peak = read["perfetto"]["peaks"]["GPU 0 live"].as_u64().unwrap();
+    assert_eq!(read["speedscope"].as_u64(), Some(peak));
+    let instants = read["perfetto"]["instants"].as_array().unwrap();
+    assert!(
+        instants.iter().any(|name| name == "torch.alloc of 32.0 TiB failed"),
+        "{instants:?}"
+    );
+    match read["pprof"].as_u64() {
+        Some(bytes) => assert_eq!(bytes, peak),
+        None => left_out("go tool pprof"),
+    }
+}
+
+#[test]
+fn pytorchs_own_snapshot_becomes_a_journal_with_the_same_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let dumped = folder.path().join("own.pickle");
+    let (_finished, told) = job(&[], "", &[dumped.to_str().unwrap()]);
+    let journal = folder.path().join("own.vraj");
+    let output = run("import", &[dumped.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    let again = snapshot(&journal, &[]);
+    let number = |name: &str| told[name].as_u64().unwrap();
+    let sums = again.sums[&0];
+    assert_eq!(
+        (sums.reserved, sums.allocated, sums.requested),
+        (number("reserved"), number("allocated"), number("now"))
+    );
+    let own = crate::pickled::read(&std::fs::read(&dumped).unwrap());
+    let mut blocks = std::collections::BTreeSet::new();
+    for segment in own.at("segments").list() {
+        for block in segment.at("blocks").list() {
+            if block.at("state").text() == "active_allocated" {
+                let field = |name: &str| block.at(name).integer();
+                blocks.insert((0, field("address"), field("size"), field("requested_size")));
+            }
+        }
+    }
+    assert!(blocks.len() >= 4);
+    assert_eq!(again.live, blocks);
+    let (_folder, path) = export(&journal, "collapsed", &[]);
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = format!("job.py:{}", told["line"]);
+    assert!(text.contains(&line), "{text}");
+    let (_folder, path) = export(&journal, "torch-snapshot", &[]);
+    assert_memory_viz_reads(&path);
+}

@@ -1,0 +1,82 @@
+//! `vramshim run --stacks` with PyTorch, whose operators give up Python's lock before they allocate.
+
+use journal::format::{Event, MarkKind};
+use journal::reader::{Journal, Stacks};
+use serde_json::Value;
+use support::Finished;
+
+use super::switch::with_options;
+
+fn run(kinds: &str) -> Finished {
+    let script = super::script("stacks.py");
+    let job = with_options(&["--stacks", kinds], "4GiB", &[script.to_str().unwrap()]);
+    job.run().ok()
+}
+
+/// The functions of a stack's Python frames, and where the stack comes from.
+fn functions(stack: &Value) -> (String, Vec<String>) {
+    let frames = stack["frames"].as_array().unwrap();
+    let of_job = frames
+        .iter()
+        .filter(|frame| frame["file"].as_str().unwrap().ends_with("stacks.py"));
+    let names = of_job.map(|frame| frame["function"].as_str().unwrap().to_owned());
+    (stack["from"].as_str().unwrap().to_owned(), names.collect())
+}
+
+#[test]
+fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
+    let finished = run("python");
+    let stacks = &finished.inspect()["stacks"];
+    let largest = &stacks["live"][0];
+    assert!(largest["bytes"].as_u64() >= Some(256 << 20), "{stacks}");
+    let (from, names) = functions(&largest["stack"]);
+    assert_eq!(from, "PyTorch");
+    assert!(names[0].contains("parameters") || names[0] == "<listcomp>", "{names:?}");
+    let (from, names) = functions(&stacks["last_out_of_memory"]["stack"]);
+    assert_eq!((from.as_str(), names[0].as_str()), ("PyTorch", "too_much"), "{stacks}");
+    assert!(
+        stacks["requested_with_stack_of_pytorch"].as_u64() >= Some(288 << 20),
+        "{stacks}"
+    );
+}
+
+#[test]
+fn native_stacks_reach_through_pytorch() {
+    let stacks = run("native").inspect()["stacks"].clone();
+    assert_eq!(stacks["requested_without_stack"], serde_json::json!({}), "{stacks}");
+    let frames = stacks["live"][0]["stack"]["frames"].as_array().unwrap().clone();
+    let has = |text: &str| {
+        frames
+            .iter()
+            .any(|frame| frame["function"].as_str().unwrap().contains(text))
+    };
+    assert!(has("CachingAllocator") && has("at::"), "{frames:?}");
+    // With both, the Python frames of PyTorch's own record say more.
+    let stacks = run("both").inspect()["stacks"].clone();
+    assert_eq!(stacks["live"][0]["stack"]["from"], "PyTorch", "{stacks}");
+    assert_eq!(stacks["requested_without_stack"], serde_json::json!({}), "{stacks}");
+}
+
+#[test]
+fn marks_of_nvtx_in_pytorch_are_marks() {
+    let finished = run("off");
+    let journal = finished.journals().remove(0);
+    let stacks = Stacks::beside(&journal).unwrap().unwrap();
+    let opened = Journal::open(&journal).unwrap();
+    let marks: Vec<(MarkKind, String)> = opened
+        .records()
+        .map(Result::unwrap)
+        .filter_map(|record| match record.event {
+            Event::Mark { text, kind } => Some((kind, stacks.text(text).unwrap().to_owned())),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        (MarkKind::Instant, "built"),
+        (MarkKind::Begin, "step 1"),
+        (MarkKind::End, "step 1"),
+        (MarkKind::Begin, "step 2"),
+        (MarkKind::End, "step 2"),
+    ];
+    assert_eq!(marks, expected.map(|(kind, text)| (kind, text.to_owned())));
+}

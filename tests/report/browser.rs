@@ -1,0 +1,311 @@
+//! A page in headless Chromium, driven through its debugging protocol. Chromium reads commands from descriptor 3 and
+//! answers on descriptor 4; each message is JSON and ends with a zero byte.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// A browser that does not answer for so long hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The browser's program: what `VRAMSHIM_CHROMIUM` names, or one in `PATH`. `None` if there is none.
+pub fn chromium() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("VRAMSHIM_CHROMIUM") {
+        return Some(path.into());
+    }
+    let names = [
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "chrome",
+        "headless_shell",
+    ];
+    let folders: Vec<PathBuf> = std::env::split_paths(&std::env::var_os("PATH")?).collect();
+    let paths = names
+        .iter()
+        .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    paths.into_iter().find(|path| path.is_file())
+}
+
+pub struct Browser {
+    process: Child,
+    commands: File,
+    answers: File,
+    received: Vec<u8>,
+    session: Option<String>,
+    next: u64,
+    /// Errors on the console, errors of scripts, and requests to anywhere.
+    pub complaints: Vec<String>,
+    loaded: bool,
+    _profile: TempDir,
+}
+
+fn pipe() -> (OwnedFd, OwnedFd) {
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors, which nobody else owns.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    }
+}
+
+impl Browser {
+    /// Starts the browser with an empty page.
+    pub fn start(program: &Path) -> Browser {
+        let profile = TempDir::new().expect("a folder for the browser");
+        let (command_end, commands) = pipe();
+        let (answers, answer_end) = pipe();
+        let mut command = Command::new(program);
+        command.args([
+            "--headless",
+            "--remote-debugging-pipe",
+            // Tests often run as root, or in a container without user namespaces. The page is ours.
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-extensions",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+        ]);
+        command.arg(format!("--user-data-dir={}", profile.path().display()));
+        command.arg("about:blank");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let ends: [RawFd; 2] = [command_end.as_raw_fd(), answer_end.as_raw_fd()];
+        // SAFETY: the closure calls only functions that are safe between fork and exec. The descriptors are open until
+        // the child has them. They are copied to high numbers first, because they may be 3 and 4 themselves.
+        unsafe {
+            command.pre_exec(move || {
+                let high = [
+                    libc::fcntl(ends[0], libc::F_DUPFD, 50),
+                    libc::fcntl(ends[1], libc::F_DUPFD, 50),
+                ];
+                if libc::dup2(high[0], 3) < 0 || libc::dup2(high[1], 4) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                libc::close(high[0]);
+                libc::close(high[1]);
+                // The browser's own processes end with it.
+                libc::setpgid(0, 0);
+                Ok(())
+            });
+        }
+        let process = command.spawn().expect("the browser");
+        let mut browser = Browser {
+            process,
+            commands: commands.into(),
+            answers: answers.into(),
+            received: Vec::new(),
+            session: None,
+            next: 0,
+            complaints: Vec::new(),
+            loaded: false,
+            _profile: profile,
+        };
+        let target = browser.ask("Target.createTarget", json!({"url": "about:blank"}));
+        let attached = browser.ask(
+            "Target.attachToTarget",
+            json!({"targetId": target["targetId"], "flatten": true}),
+        );
+        browser.session = Some(attached["sessionId"].as_str().expect("a session").to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.ask(&format!("{domain}.enable"), json!({}));
+        }
+        browser
+    }
+
+    /// Sends a command and waits for its answer.
+    pub fn ask(&mut self, method: &str, parameters: Value) -> Value {
+        self.next += 1;
+        let number = self.next;
+        let mut message = json!({"id": number, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        let mut bytes = serde_json::to_vec(&message).expect("JSON");
+        bytes.push(0);
+        self.commands.write_all(&bytes).expect("the browser reads");
+        loop {
+            let answer = self.receive();
+            if answer["id"] == json!(number) {
+                assert!(answer.get("error").is_none(), "{method}: {}", answer["error"]);
+                return answer["result"].clone();
+            }
+            self.notice(&answer);
+        }
+    }
+
+    /// Waits for a message.
+    fn receive(&mut self) -> Value {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(end) = self.received.iter().position(|&byte| byte == 0) {
+                let message: Vec<u8> = self.received.drain(..=end).collect();
+                return serde_json::from_slice(&message[..end]).expect("the browser sends JSON");
+            }
+            let mut ready = libc::pollfd {
+                fd: self.answers.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let left = until.saturating_duration_since(Instant::now()).as_millis() as i32;
+            // SAFETY: `ready` is one entry, and the descriptor is open.
+            let got = unsafe { libc::poll(&mut ready, 1, left) };
+            assert!(got > 0, "the browser does not answer");
+            let mut part = [0; 65536];
+            let length = self.answers.read(&mut part).expect("the browser writes");
+            assert!(length > 0, "the browser ended");
+            self.received.extend_from_slice(&part[..length]);
+        }
+    }
+
+    fn notice(&mut self, message: &Value) {
+        let parameters = &message["params"];
+        match message["method"].as_str() {
+            Some("Page.loadEventFired") => self.loaded = true,
+            Some("Runtime.exceptionThrown") => {
+                self.complaints
+                    .push(format!("exception: {}", parameters["exceptionDetails"]));
+            }
+            Some("Runtime.consoleAPICalled") if parameters["type"] != "log" => {
+                self.complaints.push(format!("console: {}", parameters["args"]));
+            }
+            Some("Log.entryAdded") => self.complaints.push(format!("log: {}", parameters["entry"]["text"])),
+            Some("Network.requestWillBeSent") => {
+                let url = parameters["request"]["url"].as_str().unwrap_or_default();
+                if !url.starts_with("file:") && !url.starts_with("data:") && url != "about:blank" {
+                    self.complaints.push(format!("request to {url}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets the size of the window, and the colours that the user prefers.
+    pub fn look(&mut self, width: u32, height: u32, scheme: &str) {
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}),
+        );
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.ask("Emulation.setEmulatedMedia", json!({"features": features}));
+        self.settle();
+    }
+
+    pub fn open(&mut self, page: &Path) {
+        self.loaded = false;
+        self.ask("Page.navigate", json!({"url": format!("file://{}", page.display())}));
+        while !self.loaded {
+            let message = self.receive();
+            self.notice(&message);
+        }
+        self.settle();
+    }
+
+    /// The value of an expression in the page.
+    pub fn value(&mut self, expression: &str) -> Value {
+        let answer = self.ask(
+            "Runtime.evaluate",
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true}),
+        );
+        assert!(
+            answer.get("exceptionDetails").is_none(),
+            "{expression}: {}",
+            answer["exceptionDetails"]
+        );
+        answer["result"]["value"].clone()
+    }
+
+    /// Waits until what was changed is drawn.
+    pub fn settle(&mut self) {
+        self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))");
+    }
+
+    pub fn text(&mut self, selector: &str) -> String {
+        let selector = serde_json::to_string(selector).expect("JSON");
+        let text = self.value(&format!("document.querySelector({selector}).innerText"));
+        text.as_str()
+            .unwrap_or_else(|| panic!("{selector} has no text"))
+            .to_owned()
+    }
+
+    pub fn click(&mut self, selector: &str) {
+        let selector = serde_json::to_string(selector).expect("JSON");
+        self.value(&format!("document.querySelector({selector}).click()"));
+        self.settle();
+    }
+
+    /// Presses the left button at `from`, moves to `to`, and lets go.
+    pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        let steps = [
+            ("mousePressed", from, 1),
+            ("mouseMoved", to, 1),
+            ("mouseReleased", to, 0),
+        ];
+        for (kind, (x, y), buttons) in steps {
+            self.ask(
+                "Input.dispatchMouseEvent",
+                json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1}),
+            );
+        }
+        self.settle();
+    }
+
+    /// Presses a key that the focused element gets.
+    pub fn press(&mut self, key: &str) {
+        for kind in ["keyDown", "keyUp"] {
+            self.ask(
+                "Input.dispatchKeyEvent",
+                json!({"type": kind, "key": key, "windowsVirtualKeyCode": if key == "Tab" { 9 } else { 0 }}),
+            );
+        }
+        self.settle();
+    }
+
+    /// Stores a picture of the whole page.
+    pub fn picture(&mut self, path: &Path) {
+        let picture = self.ask(
+            "Page.captureScreenshot",
+            json!({"format": "png", "captureBeyondViewport": true}),
+        );
+        let bytes = from_base64(picture["data"].as_str().expect("a picture"));
+        std::fs::write(path, bytes).expect("a picture");
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let group = self.process.id() as libc::pid_t;
+        // SAFETY: the group is that of the browser, which `start` made and nobody has waited for yet.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+        let _ = self.process.wait();
+    }
+}
+
+pub fn from_base64(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let (mut word, mut bits) = (0u32, 0);
+    for letter in text.bytes().take_while(|&letter| letter != b'=') {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            _ => 63,
+        };
+        word = word << 6 | u32::from(value);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            bytes.push((word >> bits & 255) as u8);
+        }
+    }
+    bytes
+}

@@ -1,0 +1,535 @@
+//! Stacks of requests, and marks. The stacks that Python itself sees are compared with those in the journal, in each
+//! Python that is installed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use journal::format::{Event, MarkKind, NoStack, Record, Stack, StackKind};
+use journal::reader::{Journal, Stacks};
+use serde_json::Value;
+use support::{Finished, Job, client, left_out, program, simulated};
+
+/// The Pythons of this machine whose frames the library reads: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can
+/// name others, separated by colons.
+fn pythons() -> Vec<PathBuf> {
+    let named = std::env::var_os("VRAMSHIM_PYTHONS").unwrap_or_default();
+    let mut found: Vec<PathBuf> = std::env::split_paths(&named).filter(|path| path.is_file()).collect();
+    found.push("/usr/bin/python3".into());
+    let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let versions = std::fs::read_dir(home.join(".pyenv/versions"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    found.extend(versions.map(|version| version.path().join("bin/python")));
+    found.retain(|python| is_supported(python));
+    found.sort();
+    if found.is_empty() {
+        left_out("no CPython 3.9 to 3.14 is installed");
+    }
+    found
+}
+
+fn is_supported(python: &Path) -> bool {
+    let program = "import sys, sysconfig; print(sys.implementation.name == 'cpython' \
+                   and (3, 9) <= sys.version_info < (3, 15) and not sysconfig.get_config_var('Py_GIL_DISABLED'))";
+    let output = Command::new(python).args(["-c", program]).output();
+    output.is_ok_and(|output| output.stdout == b"True\n")
+}
+
+fn scene(python: &Path, name: &str, kinds: &str) -> Job {
+    let script = support::root().join("tests/stacks/scenes.py");
+    Job::new(python)
+        .args([script.as_os_str(), name.as_ref()])
+        .env("VRAMSHIM_STACKS", kinds)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+}
+
+fn native() -> PathBuf {
+    client("stacks/native.c", "stacks_native", &["libcuda.so.1"])
+}
+
+/// The requests and marks of a journal, and its stacks.
+fn read(journal: &Path) -> (Vec<Record>, Stacks) {
+    let opened = Journal::open(journal).expect("a journal");
+    let records = opened.records().map(|record| record.expect("a record")).collect();
+    (
+        records,
+        Stacks::beside(journal).expect("readable stacks").unwrap_or_default(),
+    )
+}
+
+fn only(finished: &Finished) -> (Vec<Record>, Stacks) {
+    let journals = finished.journals();
+    assert_eq!(journals.len(), 1, "{}", finished.stderr);
+    read(&journals[0])
+}
+
+/// The stacks of successful requests, by size.
+fn by_size(records: &[Record]) -> BTreeMap<u64, Vec<Result<u32, NoStack>>> {
+    let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for record in records {
+        if let Event::Alloc(one) = record.event {
+            found
+                .entry(one.requested)
+                .or_default()
+                .push(NoStack::stack(record.stack));
+        }
+    }
+    found
+}
+
+/// File, line and function of each frame.
+fn shown(stack: &Stack) -> Vec<(String, u64, String)> {
+    let shown = |frame: &journal::format::Frame| (frame.file.to_string(), frame.line, frame.function.to_string());
+    stack.frames.iter().map(shown).collect()
+}
+
+/// What the client printed of the stacks that Python sees, by size. At most `depth` frames of each.
+fn truths(lines: &[Value], depth: usize) -> BTreeMap<u64, Vec<(String, u64, String)>> {
+    let frame = |frame: &Value| {
+        let text = |place: usize| frame[place].as_str().unwrap().to_owned();
+        (text(0), frame[1].as_u64().unwrap(), text(2))
+    };
+    let of = |line: &Value| {
+        let frames = line["stack"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .take(depth)
+            .map(frame)
+            .collect();
+        (line["size"].as_u64().unwrap(), frames)
+    };
+    lines.iter().map(of).collect()
+}
+
+fn assert_stacks_are_true(python: &Path, records: &[Record], stacks: &Stacks, lines: &[Value], depth: usize) {
+    let (found, truths) = (by_size(records), truths(lines, depth));
+    assert!(!truths.is_empty() && found.len() == truths.len(), "{python:?}");
+    for (size, truth) in truths {
+        let stack = found[&size][0].and_then(|number| stacks.get(number).ok_or(NoStack::Failed));
+        let stack = stack.unwrap_or_else(|reason| panic!("{python:?}: {size}: {reason:?}, but {truth:?}"));
+        assert_eq!(stack.kind, StackKind::Python, "{python:?}");
+        assert_eq!(shown(stack), truth, "{python:?}: {size}");
+    }
+    assert_eq!(stacks.damaged, 0);
+}
+
+#[test]
+fn stacks_are_those_that_python_sees() {
+    for python in pythons() {
+        let finished = scene(&python, "lines", "python").run().ok();
+        let (records, stacks) = only(&finished);
+        assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
+        let share = &finished.inspect()["stacks"];
+        assert_eq!(share["requested_without_stack"], serde_json::json!({}), "{python:?}");
+    }
+}
+
+#[test]
+fn the_depth_is_bounded() {
+    for python in pythons().into_iter().take(1) {
+        let finished = scene(&python, "lines", "python")
+            .env("VRAMSHIM_STACK_DEPTH", "5")
+            .run()
+            .ok();
+        let (records, stacks) = only(&finished);
+        assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 5);
+    }
+    let finished = Job::new(native())
+        .args(["deep", "300"])
+        .env("VRAMSHIM_STACKS", "native")
+        .run()
+        .ok();
+    let (records, stacks) = only(&finished);
+    assert_eq!(
+        stacks
+            .get(by_size(&records)[&(1 << 20)][0].unwrap())
+            .unwrap()
+            .frames
+            .len(),
+        32
+    );
+}
+
+#[test]
+fn a_call_without_the_lock_says_so() {
+    for python in pythons() {
+        let finished = scene(&python, "released", "python").run().ok();
+        let (records, stacks) = only(&finished);
+        assert!(
+            by_size(&records)
+                .values()
+                .flatten()
+                .all(|stack| *stack == Err(NoStack::NoLock)),
+            "{python:?}"
+        );
+        assert!(stacks.is_empty());
+        let share = &finished.inspect()["stacks"];
+        assert!(
+            share["requested_without_stack"]["no_lock"].as_u64().unwrap() > 0,
+            "{share}"
+        );
+        // Native frames stand in for them.
+        let finished = scene(&python, "released", "both").run().ok();
+        let (records, stacks) = only(&finished);
+        for stack in by_size(&records).values().flatten() {
+            assert_eq!(
+                stacks.get(stack.unwrap()).unwrap().kind,
+                StackKind::Native,
+                "{python:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn sub_interpreters_are_left_out_and_the_main_one_is_not() {
+    for python in pythons() {
+        let finished = scene(&python, "interpreters", "python").run().ok();
+        let (mut records, stacks) = only(&finished);
+        let other = by_size(&records)
+            .remove(&8192)
+            .expect("the request of the sub-interpreter");
+        // Before 3.12 a sub-interpreter's thread looks as if it did not hold the lock.
+        let reasons = [Err(NoStack::Unsupported), Err(NoStack::NoLock)];
+        assert!(other.len() == 1 && reasons.contains(&other[0]), "{python:?}: {other:?}");
+        records.retain(|record| !matches!(record.event, Event::Alloc(one) if one.requested == 8192));
+        assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
+    }
+}
+
+#[test]
+fn an_error_that_is_set_stays_set() {
+    let helper = client(
+        "stacks/helper.c",
+        "stacks_helper.so",
+        &["-shared", "-fPIC", "libcuda.so.1"],
+    );
+    for python in pythons() {
+        let finished = scene(&python, "error", "both").args([&helper]).run().ok();
+        let (records, stacks) = only(&finished);
+        let numbers = &by_size(&records)[&(1 << 20)];
+        assert_eq!(numbers.len(), 3);
+        for (place, number) in numbers.iter().enumerate() {
+            let stack = stacks.get(number.unwrap()).unwrap();
+            assert_eq!(stack.kind, StackKind::Both);
+            assert!(
+                stack.frames[0].function.starts_with("stacks_helper.so+0x"),
+                "{:?}",
+                stack.frames[0]
+            );
+            let frame = &stack.frames[stack.native];
+            let expected = (format!("error-{place}"), "?");
+            assert_eq!((frame.file.to_string(), &*frame.function), expected, "{python:?}");
+        }
+    }
+}
+
+#[test]
+fn threads_keep_their_own_stacks() {
+    for python in pythons() {
+        let finished = scene(&python, "threads", "python").run().ok();
+        let (records, stacks) = only(&finished);
+        for number in 0..8u64 {
+            for stack in &by_size(&records)[&((number + 1) << 12)] {
+                let frames = shown(stacks.get(stack.unwrap()).unwrap());
+                assert_eq!(frames[0].2, "raw", "{python:?}");
+                let own = (format!("thread-{number}"), 2, format!("own_{number}"));
+                assert_eq!(frames[1], own, "{python:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_forked_child_has_a_file_of_its_own() {
+    for python in pythons() {
+        let finished = scene(&python, "forks", "both").run().ok();
+        let journals = finished.journals();
+        assert_eq!(journals.len(), 2, "{python:?}: {}", finished.stderr);
+        let (of_child, of_parent): (Vec<_>, Vec<_>) =
+            journals.iter().map(|journal| read(journal)).partition(|(records, _)| {
+                let failed = |record: &Record| matches!(record.event, Event::AllocFailed { requested: 777, .. });
+                records.iter().any(failed)
+            });
+        let (records, stacks) = &of_parent[0];
+        let truths = truths(&finished.json(), 32);
+        assert_eq!(by_size(records).len(), 2);
+        for (size, numbers) in by_size(records) {
+            let stack = stacks.get(numbers[0].unwrap()).unwrap();
+            assert_eq!(shown(stack)[stack.native..], truths[&size], "{python:?}");
+        }
+        let (records, stacks) = &of_child[0];
+        let stack = stacks.get(records[0].stack).expect("the child's stack");
+        let functions: Vec<_> = shown(stack)
+            .into_iter()
+            .skip(stack.native)
+            .map(|frame| frame.2)
+            .collect();
+        assert_eq!(functions, ["raw", "fails_in_child", "forks", "<module>"], "{python:?}");
+
+        let finished = scene(&python, "forks_first", "python").run().ok();
+        let (records, stacks) = only(&finished);
+        assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
+    }
+}
+
+#[test]
+fn what_a_killed_job_recorded_is_there() {
+    for python in pythons().into_iter().take(1) {
+        let finished = scene(&python, "killed", "python").run();
+        assert!(!finished.status.success());
+        let (records, stacks) = only(&finished);
+        assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
+    }
+}
+
+#[test]
+fn a_full_table_is_a_reason_and_no_failure() {
+    for python in pythons().into_iter().take(1) {
+        let finished = scene(&python, "many", "python").run().ok();
+        let (records, stacks) = only(&finished);
+        let all: Vec<_> = by_size(&records).into_values().flatten().collect();
+        let full = all.iter().filter(|stack| **stack == Err(NoStack::Full)).count();
+        let known = all
+            .iter()
+            .filter(|stack| stack.is_ok_and(|number| stacks.get(number).is_some()))
+            .count();
+        assert!(
+            full > 0 && known > 40_000 && full + known == all.len(),
+            "{full} {known} {}",
+            all.len()
+        );
+    }
+}
+
+#[test]
+fn inspect_names_the_line_of_a_failure() {
+    for python in pythons().into_iter().take(1) {
+        for kinds in ["python", "both"] {
+            let finished = scene(&python, "fails", kinds).run().ok();
+            let failure = finished.inspect()["stacks"]["last_out_of_memory"].clone();
+            assert_eq!(failure["requested"], 1u64 << 50, "{failure}");
+            let frames = failure["stack"]["frames"].as_array().unwrap();
+            let names: Vec<&str> = frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
+            assert!(names.ends_with(&["raw", "<module>"]), "{names:?}");
+            let output = Command::new(program())
+                .arg("inspect")
+                .args(finished.journals())
+                .output()
+                .unwrap();
+            let page = String::from_utf8_lossy(&output.stdout).into_owned();
+            let line = page
+                .lines()
+                .find(|line| line.contains("No memory for 1.00 PiB"))
+                .expect("the failure");
+            assert!(line.contains("scenes.py:") && line.ends_with(" raw"), "{line}");
+            assert!(page.contains("100.0 % of the"), "{page}");
+        }
+    }
+}
+
+#[test]
+fn native_frames_get_their_names_from_the_file_of_the_program() {
+    let finished = Job::new(native())
+        .args(["deep", "4"])
+        .env("VRAMSHIM_STACKS", "native")
+        .run()
+        .ok();
+    let held = &finished.inspect()["stacks"]["live"][0];
+    let frames = held["stack"]["frames"].as_array().unwrap();
+    let names: Vec<&str> = frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
+    let expected = [
+        "allocate",
+        "innermost",
+        "middle",
+        "recurse",
+        "recurse",
+        "recurse",
+        "recurse",
+        "recurse",
+        "main",
+    ];
+    assert_eq!(names[..expected.len()], expected);
+    assert!(frames[0]["file"].as_str().unwrap().ends_with("stacks/native.c") && frames[0]["line"].as_u64() > Some(0));
+}
+
+#[test]
+fn native_frames_of_another_file_keep_their_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("program");
+    std::fs::copy(native(), &copy).unwrap();
+    let finished = Job::new(&copy)
+        .args(["deep", "4"])
+        .env("VRAMSHIM_STACKS", "native")
+        .run()
+        .ok();
+    std::fs::copy(program(), &copy).unwrap();
+    let frame = finished.inspect()["stacks"]["live"][0]["stack"]["frames"][0].clone();
+    assert!(frame["function"].as_str().unwrap().starts_with("program+0x"), "{frame}");
+}
+
+#[test]
+fn threads_and_strange_stacks_are_walked_within_their_bounds() {
+    let finished = Job::new(native())
+        .args(["threads"])
+        .env("VRAMSHIM_STACKS", "native")
+        .run()
+        .ok();
+    let (records, stacks) = only(&finished);
+    let numbers = &by_size(&records)[&(1 << 20)];
+    assert_eq!(numbers.len(), 8);
+    // allocate, innermost, middle, six of recurse, in_thread
+    assert!(
+        numbers
+            .iter()
+            .all(|number| stacks.get(number.unwrap()).unwrap().frames.len() >= 10)
+    );
+    let finished = Job::new(native())
+        .args(["stacks"])
+        .env("VRAMSHIM_STACKS", "native")
+        .run()
+        .ok();
+    assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::NoFrame)]);
+}
+
+#[test]
+fn a_job_without_python_says_so_and_no_stacks_are_the_default() {
+    let finished = Job::new(native())
+        .args(["deep", "1"])
+        .env("VRAMSHIM_STACKS", "python")
+        .run()
+        .ok();
+    assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::NoPython)]);
+    let finished = Job::new(native()).args(["deep", "1"]).run().ok();
+    assert_eq!(by_size(&only(&finished).0)[&(1 << 20)], [Err(NoStack::Off)]);
+    assert!(!Stacks::path(&finished.journals()[0]).exists());
+    assert_eq!(finished.inspect()["stacks"], Value::Null);
+}
+
+/// Kind and text of each mark.
+fn marks(records: &[Record], stacks: &Stacks) -> Vec<(MarkKind, String)> {
+    let text = |text| stacks.text(text).unwrap_or("?").to_owned();
+    let mark = |record: &Record| match record.event {
+        Event::Mark { text: number, kind } => Some((kind, text(number))),
+        _ => None,
+    };
+    records.iter().filter_map(mark).collect()
+}
+
+#[test]
+fn marks_are_records_with_texts() {
+    let finished = Job::new(native()).args(["marks"]).run().ok();
+    let (records, stacks) = only(&finished);
+    let long = "x".repeat(256);
+    let expected = ["epoch 1", "tab\tand\nline\\", "epoch 1", &long].map(|text| (MarkKind::Instant, text.to_owned()));
+    assert_eq!(marks(&records, &stacks), expected);
+    assert!(stacks.is_empty());
+    // A mark alone starts nothing.
+    let finished = Job::new(native()).args(["only_marks"]).run().ok();
+    assert!(finished.journals().is_empty() && finished.stderr.is_empty());
+}
+
+#[test]
+fn marks_are_bounded() {
+    let finished = Job::new(native()).args(["marks", "200000"]).run().ok();
+    let (records, stacks) = only(&finished);
+    let kept = marks(&records, &stacks).len();
+    // Whatever the second in which they are set, no more than two seconds' worth fit if the job takes less.
+    assert!(kept < 200_004, "{kept}");
+    let told: Vec<_> = finished
+        .said()
+        .into_iter()
+        .filter(|(_, text)| text.contains("marks a second"))
+        .collect();
+    assert_eq!(told.len(), 1, "{}", finished.stderr);
+}
+
+fn nvtx(job: Job) -> Job {
+    job.args(["nvtx"]).env("NVTX_INJECTION64_PATH", support::library())
+}
+
+#[test]
+fn ranges_and_marks_of_nvtx_are_marks() {
+    let finished = nvtx(Job::new(native())).run().ok();
+    let (records, stacks) = only(&finished);
+    let found = marks(&records, &stacks);
+    let (instant, begin, end) = (MarkKind::Instant, MarkKind::Begin, MarkKind::End);
+    let expected = [
+        (instant, "plain"),
+        (instant, "attributes"),
+        (instant, "wide ä"),
+        (instant, ""),
+        (begin, "long"),
+        (begin, "outer"),
+        (begin, "domain: registered"),
+        (begin, "inner"),
+        (end, "domain: registered"),
+        (end, "inner"),
+        (end, "outer"),
+        (end, "long"),
+    ];
+    assert_eq!(
+        found[..expected.len()],
+        expected.map(|(kind, text)| (kind, text.to_owned()))
+    );
+    // The innermost 36 of 100 ranges are beyond the bound, and the last event has no text.
+    let deep = &found[expected.len()..found.len() - 1];
+    assert_eq!(
+        deep.iter().filter(|mark| **mark == (begin, "deep".to_owned())).count(),
+        64
+    );
+    assert_eq!(
+        deep.iter().filter(|mark| **mark == (end, "deep".to_owned())).count(),
+        64
+    );
+    assert_eq!(deep.len(), 128);
+    // Without a call that concerns memory there is no journal.
+    let finished = nvtx(Job::new(native())).env("ONLY_MARKS", "1").run().ok();
+    assert!(finished.journals().is_empty() && finished.stderr.is_empty());
+}
+
+/// What `vramshim run` with these arguments sets for its job.
+fn environment(arguments: &[&str], job: Job) -> (Option<i32>, BTreeMap<String, String>, String) {
+    let simulator = simulated("libcuda.so.1");
+    let finished = job
+        .alone()
+        .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap())
+        .args(["run"])
+        .args(arguments)
+        .args(["--", "env"])
+        .run();
+    let variable = |line: &str| {
+        line.split_once('=')
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    };
+    let variables = finished.stdout.lines().filter_map(variable).collect();
+    (finished.status.code(), variables, finished.stderr)
+}
+
+#[test]
+fn run_sets_the_variables_of_stacks_and_of_nvtx() {
+    let (_, variables, _) = environment(&["--stacks", "both"], Job::new(program()));
+    assert_eq!(variables["VRAMSHIM_STACKS"], "both");
+    assert_eq!(variables["VRAMSHIM_TORCH"], "record");
+    assert!(variables["NVTX_INJECTION64_PATH"].ends_with("libvramshim.so"));
+    let (_, variables, _) = environment(&["--stacks", "native"], Job::new(program()));
+    assert!(!variables.contains_key("VRAMSHIM_TORCH"));
+    let (_, variables, _) = environment(&["--stacks", "python", "--torch", "off"], Job::new(program()));
+    assert_eq!(variables["VRAMSHIM_TORCH"], "off");
+    let job = Job::new(program()).env("NVTX_INJECTION64_PATH", "/other.so");
+    let (_, variables, _) = environment(&[], job);
+    assert_eq!(variables["NVTX_INJECTION64_PATH"], "/other.so");
+    assert!(!variables.contains_key("VRAMSHIM_STACKS"));
+    let (status, _, stderr) = environment(&["--stacks", "all"], Job::new(program()));
+    assert_eq!(status, Some(2));
+    assert!(
+        stderr.contains("--stacks \"all\"") && stderr.contains("off, python, native, both"),
+        "{stderr}"
+    );
+    let (status, _, stderr) = environment(&[], Job::new(program()).env("VRAMSHIM_STACK_DEPTH", "0"));
+    assert_eq!(status, Some(2));
+    assert!(stderr.contains("VRAMSHIM_STACK_DEPTH"), "{stderr}");
+}

@@ -1,0 +1,41 @@
+//! Real jobs under the library over the simulated GPU: the views agree with the job's own counts.
+
+use support::{Job, STRATEGIES, client};
+
+use super::{device, json, sum};
+
+#[test]
+fn the_views_of_a_real_job_agree_with_its_own_counts() {
+    let path = client("support/clients/exercise.c", "viewed", &["libcuda.so.1"]);
+    for strategy in STRATEGIES {
+        let finished = Job::new(&path).strategy(strategy).args(["7", "400", "2"]).run().ok();
+        let page = finished.inspect();
+        let all = &page["devices"][0];
+        let journal = finished.journals().remove(0);
+        let views = json(
+            &journal,
+            &["--at", "end", "--top", "api", "--summary", "--leaks", "--timeline"],
+        );
+        let end = device(&views, "at");
+        assert_eq!(end["allocated"], all["allocated"]["current"], "{strategy:?}");
+        assert_eq!(end["requested"], all["requested"]["current"], "{strategy:?}");
+        let graphs = end["graphs"].as_u64().unwrap();
+        assert_eq!(
+            sum(&end["holders"], "bytes") + graphs,
+            end["allocated"].as_u64().unwrap()
+        );
+        let timeline = device(&views, "timeline")["live"].as_array().unwrap();
+        let highest = timeline.iter().map(|point| point[1].as_u64().unwrap()).max();
+        assert_eq!(
+            highest,
+            all["allocated"]["peak"].as_u64(),
+            "{strategy:?}: the drawing has the peak"
+        );
+        let peak = json(&journal, &["--at", "peak", "--top", "size"]);
+        assert_eq!(
+            device(&peak, "at")["allocated"],
+            all["allocated"]["peak"],
+            "{strategy:?}"
+        );
+    }
+}

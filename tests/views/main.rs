@@ -1,0 +1,338 @@
+//! The views of `vramshim inspect` on journals with known answers, and on real jobs over the simulated GPU.
+
+mod jobs;
+mod terminal;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::training::{self, Plan, Truth};
+use tempfile::TempDir;
+
+const STRATEGIES: [&str; 2] = ["passthrough", "auto_growth"];
+
+fn inspect(path: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(support::program());
+    command
+        .env_remove("NO_COLOR")
+        .env("TERM", "xterm")
+        .env("COLUMNS", "100");
+    command.arg("inspect").arg(path).args(arguments).output().unwrap()
+}
+
+fn text(path: &Path, arguments: &[&str]) -> String {
+    let output = inspect(path, arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(path: &Path, arguments: &[&str]) -> Value {
+    let arguments = [arguments, &["--json"]].concat();
+    serde_json::from_str(&text(path, &arguments)).unwrap()
+}
+
+fn generated(plan: Plan) -> (TempDir, PathBuf, Truth) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("training.vraj");
+    let truth = training::write(&path, &plan).unwrap();
+    (folder, path, truth)
+}
+
+/// A job of some steps that leaks, and dies for lack of memory.
+fn leaking(strategy: &str) -> Plan {
+    Plan {
+        events: 12_000,
+        strategy: strategy.into(),
+        leak: 3 << 20,
+        out_of_memory: true,
+        ..Plan::default()
+    }
+}
+
+fn device<'a>(page: &'a Value, view: &str) -> &'a Value {
+    let devices = page["jobs"][0][view]["devices"].as_array().unwrap();
+    devices.iter().find(|device| device["device"] == 0).unwrap()
+}
+
+fn sum(holders: &Value, field: &str) -> u64 {
+    holders
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|holder| holder[field].as_u64().unwrap())
+        .sum()
+}
+
+#[test]
+fn the_peak_is_right_to_the_byte_by_any_grouping() {
+    for strategy in STRATEGIES {
+        let (_folder, path, truth) = generated(leaking(strategy));
+        for by in ["stack", "size", "api", "thread", "stream"] {
+            let page = json(&path, &["--at", "peak", "--top", by]);
+            let device = device(&page, "at");
+            assert_eq!(device["by"], by);
+            assert_eq!(device["allocated"], truth.peak, "{strategy} by {by}");
+            assert_eq!(device["time_ns"], truth.peak_ns, "{strategy} by {by}");
+            assert_eq!(sum(&device["holders"], "bytes"), truth.peak, "{strategy} by {by}");
+        }
+        let page = json(&path, &["--top", "size"]);
+        for holder in device(&page, "at")["holders"].as_array().unwrap() {
+            let each = holder["requested"].as_u64().unwrap() / holder["count"].as_u64().unwrap();
+            let (bytes, count) = truth.sizes_at_peak[&each];
+            assert_eq!(
+                (&holder["bytes"], &holder["count"]),
+                (&bytes.into(), &count.into()),
+                "{each}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_moment_can_be_named() {
+    let (_folder, path, truth) = generated(leaking("auto_growth"));
+    let allocated = |when: &str| device(&json(&path, &["--at", when]), "at")["allocated"].clone();
+    assert_eq!(allocated("end"), truth.live_bytes);
+    assert_eq!(allocated("oom"), truth.live_bytes, "the failure is the last event");
+    assert_eq!(allocated("mark:step"), truth.marks.last().unwrap().1);
+    let (time_ns, bytes) = truth.marks[3];
+    assert_eq!(allocated(&format!("{time_ns}ns")), bytes);
+    let page = text(&path, &["--at", "mark:epoch"]);
+    assert!(page.contains("no mark epoch: there are step"), "{page}");
+}
+
+#[test]
+fn stacks_are_named_by_the_line_and_missing_ones_are_explained() {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    let page = text(&path, &["--top", "stack"]);
+    assert!(page.contains("model.py:11 embedding"), "{page}");
+    let page = json(&path, &["--top", "stack"]);
+    assert_eq!(device(&page, "at")["by"], "stack");
+
+    let plan = Plan {
+        annotated: false,
+        ..leaking("auto_growth")
+    };
+    let (_folder, path, truth) = generated(plan);
+    let page = text(&path, &["--top", "stack"]);
+    assert!(page.contains("The records have no stacks"), "{page}");
+    let page = json(&path, &["--top", "stack"]);
+    assert_eq!(device(&page, "at")["by"], "size", "size is what is left to group by");
+    assert_eq!(sum(&device(&page, "at")["holders"], "bytes"), truth.peak);
+}
+
+#[test]
+fn leaks_and_growth_name_what_stays_a_step() {
+    for strategy in STRATEGIES {
+        let (_folder, path, truth) = generated(leaking(strategy));
+        assert!(truth.steps > 10);
+        let page = json(&path, &["--leaks", "--growth"]);
+        let leaks = device(&page, "leaks");
+        assert_eq!(leaks["suspected_bytes"], truth.leaked, "{strategy}");
+        assert_eq!(leaks["allocated"], truth.live_bytes);
+        assert_eq!(leaks["holders"][0]["stack"][0]["function"], "remember_loss");
+        let growth = &page["jobs"][0]["growth"];
+        assert_eq!(growth["at_marks"], true);
+        let holders = growth["holders"].as_array().unwrap();
+        assert_eq!(holders.len(), 1, "nothing else grows: {growth}");
+        assert_eq!(holders[0]["bytes_a_step"], (3u64 << 20) as f64);
+        let seconds = growth["seconds_to_limit"].as_f64().unwrap();
+        let pace = growth["bytes_a_second"].as_f64().unwrap();
+        assert!((seconds * pace - ((80u64 << 30) - truth.peak) as f64).abs() < 1e6);
+    }
+    let (_folder, path, _) = generated(Plan {
+        events: 12_000,
+        ..Plan::default()
+    });
+    let page = json(&path, &["--leaks", "--growth"]);
+    assert_eq!(device(&page, "leaks")["suspected_bytes"], 0);
+    assert_eq!(page["jobs"][0]["growth"]["holders"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn growth_is_found_without_marks() {
+    let (_folder, path, truth) = generated(Plan {
+        annotated: false,
+        ..leaking("passthrough")
+    });
+    let growth = &json(&path, &["--growth"])["jobs"][0]["growth"];
+    assert_eq!(growth["at_marks"], false);
+    let holders = growth["holders"].as_array().unwrap();
+    assert_eq!(holders.len(), 1, "{growth}");
+    let (from, to) = (&holders[0]["from"], &holders[0]["to"]);
+    assert!(from.as_u64() < to.as_u64() && to.as_u64().unwrap() <= truth.leaked);
+}
+
+#[test]
+fn between_two_moments_the_books_balance() {
+    let (_folder, path, truth) = generated(leaking("auto_growth"));
+    let page = json(&path, &["--between", "start..end"]);
+    let window = &page["jobs"][0]["between"];
+    assert_eq!(
+        (&window["before"], &window["after"]),
+        (&0.into(), &truth.live_bytes.into())
+    );
+    let came = window["came"].as_u64().unwrap();
+    assert_eq!(came - window["went"].as_u64().unwrap(), truth.live_bytes);
+    let ((from, before), (to, after)) = (truth.marks[5], truth.marks[7]);
+    let page = json(&path, &["--between", &format!("{from}ns..{to}ns")]);
+    let window = &page["jobs"][0]["between"];
+    assert_eq!((&window["before"], &window["after"]), (&before.into(), &after.into()));
+    assert_eq!(after - before, 2 * (3 << 20), "two steps leak twice");
+    let backwards = text(&path, &["--between", "end..peak"]);
+    assert!(
+        backwards.contains("The first moment is not before the second"),
+        "{backwards}"
+    );
+}
+
+#[test]
+fn the_purpose_of_the_peak_is_known_between_marks() {
+    let (_folder, path, truth) = generated(leaking("auto_growth"));
+    let page = json(&path, &["--purpose"]);
+    let device = device(&page, "purpose");
+    assert_eq!(device["step"]["marked"], true);
+    let part = |name: &str| device[name].as_u64().unwrap();
+    assert_eq!(
+        part("lasts") + part("comes_and_goes") + part("stays") + part("ends"),
+        truth.peak
+    );
+    // Before the step of the peak: weights, the optimiser's state, and what leaked so far.
+    let begin = truth
+        .marks
+        .iter()
+        .rfind(|(time_ns, _)| *time_ns <= truth.peak_ns)
+        .unwrap();
+    assert_eq!(part("lasts"), begin.1);
+    assert_eq!(device["estimate"]["half_batch_saves"], part("comes_and_goes") / 2);
+    let page = text(&path, &["--purpose"]);
+    assert!(page.contains("Estimate: half the batch would save up to"), "{page}");
+}
+
+#[test]
+fn the_summary_has_the_figures_of_the_ledger() {
+    for strategy in STRATEGIES {
+        let (_folder, path, truth) = generated(leaking(strategy));
+        let page = json(&path, &["--summary"]);
+        let device = device(&page, "summary");
+        let allocated = &device["allocated_bytes"];
+        assert_eq!(allocated["all"]["current"], truth.live_bytes);
+        assert_eq!(allocated["all"]["peak"], truth.peak);
+        assert_eq!(device["reserved_bytes"]["all"]["current"], truth.reserved);
+        assert_eq!(
+            (&device["num_ooms"], &device["allocation"]["all"]["current"]),
+            (&1.into(), &truth.live.into())
+        );
+        for metric in ["allocated_bytes", "requested_bytes", "allocation"] {
+            for column in ["current", "allocated", "freed"] {
+                let of = |pool: &str| device[metric][pool][column].as_u64().unwrap();
+                assert_eq!(of("large_pool") + of("small_pool"), of("all"), "{metric} {column}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lifetimes_and_free_memory_add_up() {
+    let (_folder, path, truth) = generated(leaking("auto_growth"));
+    let page = json(&path, &["--temporary", "--fragmentation"]);
+    let temporary = &page["jobs"][0]["temporary"];
+    let freed = sum(&temporary["lifetimes"], "count");
+    assert_eq!(temporary["freed"], freed);
+    assert_eq!(temporary["allocations"].as_u64().unwrap() - freed, truth.live);
+    let different = temporary["addresses"].as_u64().unwrap();
+    assert_eq!(
+        temporary["reused"].as_u64().unwrap() + different,
+        temporary["allocations"].as_u64().unwrap()
+    );
+    let end = &device(&page, "fragmentation")["end"];
+    assert_eq!(end["free_inside"], truth.reserved - truth.live_bytes);
+    assert_eq!(sum(&end["free_blocks"], "bytes"), truth.reserved - truth.live_bytes);
+    assert_eq!(device(&page, "fragmentation")["failure"]["failed_request"], 96u64 << 30);
+}
+
+#[test]
+fn a_diff_is_signed_and_fails_above_a_share() {
+    let (_one, before, small) = generated(leaking("auto_growth"));
+    let (_two, after, large) = generated(Plan {
+        scale: 2,
+        ..leaking("auto_growth")
+    });
+    let other = after.to_str().unwrap();
+    let page = json(&before, &["--diff", other]);
+    let diff = &page["diff"];
+    assert_eq!(diff["before"]["peak_allocated"], small.peak);
+    assert_eq!(diff["after"]["peak_allocated"], large.peak);
+    let changes = diff["holders"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|holder| holder["change"].as_i64().unwrap());
+    assert_eq!(changes.sum::<i64>(), large.peak as i64 - small.peak as i64);
+    assert!(text(&before, &["--diff", other]).contains("+"));
+    let code = |from: &Path, to: &Path| {
+        let output = inspect(from, &["--diff", to.to_str().unwrap(), "--fail-above", "5%"]);
+        output.status.code()
+    };
+    assert_eq!(code(&before, &after), Some(3));
+    assert_eq!(code(&after, &before), Some(0), "less is no failure");
+    assert_eq!(code(&before, &before), Some(0));
+    assert_eq!(
+        inspect(&before, &["--fail-above", "5%"]).status.code(),
+        Some(2),
+        "nothing to compare with"
+    );
+}
+
+#[test]
+fn ranks_are_merged_and_the_odd_one_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = leaking("auto_growth");
+    let mut truths = Vec::new();
+    for rank in 0..4 {
+        let path = folder.path().join(format!("rank{rank}.vraj"));
+        let plan = Plan {
+            rank: (rank, 4),
+            scale: if rank == 2 { 2 } else { 1 },
+            ..plan.clone()
+        };
+        truths.push(training::write(&path, &plan).unwrap());
+    }
+    let page = json(folder.path(), &["--top", "stack"]);
+    let merged = &page["merged"];
+    assert_eq!(merged["processes"], 4);
+    assert_eq!(
+        sum(&merged["holders"], "bytes"),
+        truths.iter().map(|truth| truth.peak).sum::<u64>()
+    );
+    assert_eq!(merged["odd_one_out"]["peak"], truths[2].peak);
+    for arguments in [&["--top", "stack"][..], &[]] {
+        let page = text(folder.path(), arguments);
+        assert!(page.contains("The odd one out is") && page.contains("rank 2"), "{page}");
+    }
+    let each = text(folder.path(), &["--top", "stack", "--all"]);
+    assert_eq!(each.matches("at the peak").count(), 4, "{each}");
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    let (_folder, path, _) = generated(Plan::default());
+    for arguments in [
+        ["--at", "yesterday"],
+        ["--between", "peak"],
+        ["--top", "colour"],
+        ["--diff", "/nowhere.vraj"],
+    ] {
+        let output = inspect(&path, &arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let code = if arguments[0] == "--diff" { 1 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked") && !said.is_empty(), "{said}");
+    }
+}

@@ -1,0 +1,103 @@
+//! What reaches the terminal: the timeline's characters and width, and no escape sequence from a file.
+
+use std::process::Command;
+
+use base::api::Api;
+use base::cuda::HOST_DEVICE;
+use journal::format::{Event, MarkKind};
+use journal::writer::{About, PastDevice, PastJournal};
+
+use super::{generated, leaking, text};
+
+fn drawn(term: &str, columns: &str) -> String {
+    let (_folder, path, _) = generated(leaking("auto_growth"));
+    let mut command = Command::new(support::program());
+    command.env("TERM", term).env("COLUMNS", columns);
+    let output = command.arg("inspect").arg(path).arg("--timeline").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_timeline_fits_the_terminal() {
+    for columns in ["40", "80", "131"] {
+        let page = drawn("xterm", columns);
+        let drawing = page.lines().skip(2).take(13);
+        let widest = drawing.map(|line| line.chars().count()).max().unwrap();
+        assert!(
+            widest <= columns.parse().unwrap(),
+            "{widest} in {columns} columns:\n{page}"
+        );
+        assert!(page.contains('█') && page.contains('P') && page.contains('X'), "{page}");
+    }
+    let page = drawn("dumb", "80");
+    assert!(page.is_ascii(), "{page}");
+    assert!(page.contains('#'), "{page}");
+}
+
+/// A job whose every text has an escape sequence and a line feed.
+#[test]
+fn no_escape_sequence_reaches_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("evil.vraj");
+    let evil = "a\x1b]0;title\x07\nb\u{202e}\u{9b}31m";
+    let about = About {
+        strategy: evil.into(),
+        host: evil.into(),
+        job: evil.into(),
+        command_line: format!("python\0-c\0import torch\nprint(1)\n{evil}").into_bytes(),
+        environment: format!("RANK={evil}\0WORLD_SIZE={evil}").into_bytes(),
+        software: format!("framework=PyTorch {evil}").into_bytes(),
+        ..About::default()
+    };
+    let device = PastDevice {
+        total_memory: 1 << 30,
+        name: evil.into(),
+        ..PastDevice::default()
+    };
+    let mut journal = PastJournal::create(&path, &about, &[device]).unwrap();
+    let mark = Event::Mark {
+        text: 1,
+        kind: MarkKind::Instant,
+    };
+    journal.push(1, 1, mark.encode(Api::Policy, HOST_DEVICE)).unwrap();
+    let allocation = journal::format::Allocation {
+        class: base::api::Class::Linear.into(),
+        address: 4096,
+        requested: 4096,
+        allocated: 4096,
+        reserved: Some(4096),
+        stream: 1,
+    };
+    let record = Event::Alloc(allocation).encode(Api::cudaMalloc, 0).with_stack(1);
+    journal.push(2, 1, record).unwrap();
+    journal.finish(None).unwrap();
+    let field = evil.replace('\n', "\\n");
+    let stacks = format!("vramshim-stacks\t1\t1\nN\t1\t{field}\nP\t1\t{field}\t3\t{field}\nT\t1\tpython\t1\n");
+    std::fs::write(path.with_extension("stacks"), stacks).unwrap();
+    let mut seen = false;
+    for arguments in [
+        &[][..],
+        &["--all"],
+        &["--top", "stack"],
+        &["--at", "mark:nothing"],
+        &[
+            "--leaks",
+            "--growth",
+            "--purpose",
+            "--timeline",
+            "--summary",
+            "--temporary",
+            "--fragmentation",
+        ],
+        &["--between", "start..end"],
+        &["--diff", path.to_str().unwrap()],
+    ] {
+        let page = text(&path, arguments);
+        let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
+        assert_eq!(page.chars().find(control), None, "{arguments:?}: {page}");
+        seen |= page.contains("import torch print(1)");
+        assert!(page.lines().all(|line| !line.starts_with('b')), "{arguments:?}: {page}");
+    }
+    assert!(seen, "a command of several lines is shown on one");
+}
