@@ -13,6 +13,7 @@ mod footprint;
 mod fragmentation;
 mod growth;
 mod live;
+mod stacks;
 mod text;
 
 use contender::{CONTENDERS, Contender, Device, Places, Round};
@@ -21,6 +22,7 @@ use footprint::Footprint;
 use fragmentation::Fragmentation;
 use growth::Growth;
 use live::Live;
+use stacks::Stacks;
 use text::Progress;
 
 /// The options of this program. `scripts/bench --help` explains the options for users.
@@ -33,7 +35,7 @@ struct Options {
     full: bool,
     #[arg(long)]
     json: bool,
-    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live"])]
+    #[arg(long, value_parser = ["cost", "footprint", "growth", "fragmentation", "live", "stacks"])]
     table: Option<String>,
     #[arg(long, value_delimiter = ',', value_parser = CONTENDERS.map(|contender| contender.name))]
     contenders: Vec<String>,
@@ -57,6 +59,9 @@ struct Options {
     /// Contenders that could not be built, each as NAME=REASON.
     #[arg(long)]
     without: Vec<String>,
+    /// Pythons whose frames are measured.
+    #[arg(long)]
+    python: Vec<PathBuf>,
     /// The folder of generated traces.
     #[arg(long)]
     generated: Option<PathBuf>,
@@ -138,6 +143,7 @@ fn main() -> ExitCode {
     // The generated traces are long, so they are played only if this table was asked for.
     let played = options.wants("live") && (options.table.is_some() || options.traces.is_some());
     let live = played.then(|| live(&options, &progress));
+    let stacks = options.wants("stacks").then(|| stacks(&options, &progress));
     progress.clear();
     // The contenders have ended, so no write to them can raise SIGPIPE. From here on SIGPIPE ends this program if the
     // reader of stdout is gone.
@@ -145,10 +151,9 @@ fn main() -> ExitCode {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 
     if options.json {
-        println!(
-            "{:#}",
-            as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation, &live)
-        );
+        let mut page = as_json(&options, &left_out, &costs, &footprint, &growth, &fragmentation, &live);
+        page["stacks"] = json!(stacks.as_ref().map(Stacks::json));
+        println!("{page:#}");
     } else {
         print(&options, &left_out, &costs, &footprint, &growth, &fragmentation);
         match &live {
@@ -158,6 +163,9 @@ fn main() -> ExitCode {
             }
             Some(Err(why)) => println!("\nLive: {why}"),
             None => {}
+        }
+        if let Some(stacks) = &stacks {
+            stacks.print();
         }
     }
     let complete = costs.iter().all(Cost::complete)
@@ -200,6 +208,17 @@ fn fragmentation(options: &Options, progress: &Progress) -> Result<Fragmentation
         &options.release.join("vramshim"),
         progress,
     ))
+}
+
+fn stacks(options: &Options, progress: &Progress) -> Stacks {
+    let places = stacks::Places {
+        release: &options.release,
+        programs: &options.programs,
+        simgpu: &options.simgpu,
+        scratch: &options.scratch,
+        pythons: &options.python,
+    };
+    stacks::measure(if options.quick { 3 } else { 10 }, &places, progress)
 }
 
 fn live(options: &Options, progress: &Progress) -> Result<Live, String> {

@@ -37,3 +37,12 @@ framework_python() {
 gpu_present() {
     [[ -e /dev/nvidiactl || -e /dev/nvidia0 ]] && command -v nvidia-smi > /dev/null && nvidia-smi -L 2> /dev/null | grep -q '^GPU'
 }
+
+# Prints the path of a Chromium. Prints nothing and fails if there is none.
+find_chromium() {
+    local name
+    for name in ${VRAMSHIM_CHROMIUM:-} chromium chromium-browser google-chrome chrome headless_shell; do
+        command -v "$name" && return
+    done
+    return 1
+}
