@@ -1,6 +1,8 @@
 //! Two processes share blocks of a policy through CUDA IPC, and both see the same bytes. If the memory cannot be
 //! shared, the job gets a clear error.
 
+mod service;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use std::time::{Duration, Instant};
@@ -398,22 +400,6 @@ fn a_handle_of_an_ended_process_is_refused() {
         let said = user.end();
         assert!(said.len() == 1 && said[0].contains("gone"), "{said:?}");
     }
-}
-
-/// The job closes the library's socket, and has the number for a file of its own.
-#[test]
-fn a_descriptor_of_the_job_that_has_the_number_of_ours_stays_open() {
-    let mut owner = Process::start(job(NAIVE_BEST_FIT));
-    owner.well("alloc shared 100000");
-    let handle = owner.well("get shared");
-    owner.well("replace");
-    for _ in 0..3 {
-        let mut user = Process::start(job(NAIVE_BEST_FIT));
-        user.tell(&format!("open x {handle}"));
-        user.end();
-    }
-    assert_eq!(owner.tell("mine"), "0");
-    owner.end();
 }
 
 #[test]

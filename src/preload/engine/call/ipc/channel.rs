@@ -32,7 +32,7 @@ fn result(code: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
-fn uninterrupted(call: impl Fn() -> isize) -> io::Result<usize> {
+fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
     loop {
         let done = call();
         if done >= 0 {
@@ -86,12 +86,46 @@ pub fn listen(name: &str) -> io::Result<Descriptor> {
     Ok(socket)
 }
 
-/// Waits for the next peer. Fails with EBADF if the job closed the listener.
+/// The next peer. Fails with EBADF if the job closed the listener. No call on the channel waits.
 pub fn accept(listener: &Descriptor) -> io::Result<Channel> {
     let listener = number(listener)?;
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a null pointer means that the peer's address is not asked for.
-    let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), libc::SOCK_CLOEXEC) as isize };
+    let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) as isize };
     Ok(Channel(own(uninterrupted(accept)? as RawFd)?))
+}
+
+/// What has arrived.
+pub struct Arrived {
+    /// A peer waits at the listener.
+    pub peer: bool,
+    /// For each channel: a message, or the end of the peer. A channel whose descriptor the job closed counts, too.
+    pub messages: Vec<bool>,
+}
+
+/// Waits until a peer or a message arrives, at most for `longest`. Fails with EBADF if the job closed the listener.
+pub fn wait<'a>(
+    listener: &Descriptor,
+    channels: impl Iterator<Item = &'a Channel>,
+    longest: Option<Duration>,
+) -> io::Result<Arrived> {
+    let entry = |fd: RawFd| libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut entries = vec![entry(number(listener)?)];
+    entries.extend(channels.map(|channel| entry(channel.0.number().unwrap_or(-1))));
+    let longest = longest.map_or(-1, |longest| longest.as_millis().min(i32::MAX as u128) as libc::c_int);
+    // SAFETY: the entries outlive the call, and their number is the one that it is told.
+    uninterrupted(|| unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, longest) as isize })?;
+    Ok(Arrived {
+        peer: entries[0].revents != 0,
+        messages: entries[1..]
+            .iter()
+            .map(|entry| entry.revents != 0 || entry.fd < 0)
+            .collect(),
+    })
 }
 
 /// Connects to a listener; no call on the channel waits longer than `longest_wait`.
@@ -107,7 +141,7 @@ pub fn connect(name: &str, longest_wait: Duration) -> io::Result<Channel> {
 
 impl Channel {
     /// From now on no call on the channel waits longer than this.
-    pub fn limit_waits(&self, longest: Duration) -> io::Result<()> {
+    fn limit_waits(&self, longest: Duration) -> io::Result<()> {
         let time = libc::timeval {
             tv_sec: longest.as_secs() as libc::time_t,
             tv_usec: longest.subsec_micros() as libc::suseconds_t,

@@ -1,12 +1,12 @@
 //! The exporter's service: the thread that answers importers.
 //!
 //! It starts with the first block that is shared and ends with the process. It blocks all signals. While it waits, it
-//! holds no lock. It calls the driver only to export.
+//! holds no lock. It calls the driver only to export. It never waits for one importer, so a silent one holds up no other.
 
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Handed};
 use super::channel::{self, Channel};
@@ -17,48 +17,77 @@ use base::api::Api;
 use base::cuda::{DriverError, SUCCESS};
 use base::descriptor::Descriptor;
 
-/// After this long without a message from an importer, the service turns to the next one.
+/// After this long without a message from an importer, the service hangs up.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
+/// So many importers are served at a time. For a further one, the service hangs up on the one that was silent longest.
+const MOST_IMPORTERS: usize = 64;
 
 /// The listening socket, so that a forked child can close it: descriptor (-1 for none) and inode.
 static LISTENER: AtomicI32 = AtomicI32::new(-1);
 static LISTENER_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Serves one importer, from its ticket to the last handle.
-fn serve(exports: &Exports, channel: &Channel) -> io::Result<()> {
-    channel.limit_waits(LONGEST_SILENCE)?;
-    if !channel.peer_is_ours() {
-        return Err(io::ErrorKind::PermissionDenied.into());
+/// A connected process.
+struct Importer {
+    channel: Channel,
+    last_message: Instant,
+    /// What it imports, once its ticket was answered.
+    import: Option<Import>,
+}
+
+struct Import {
+    ticket: Ticket,
+    /// The number of handles of the block.
+    count: u64,
+}
+
+impl Importer {
+    /// Takes the next peer. Its first message is its ticket.
+    fn next(listener: &Descriptor) -> io::Result<Option<Importer>> {
+        let channel = channel::accept(listener)?;
+        Ok(channel.peer_is_ours().then(|| Importer {
+            channel,
+            last_message: Instant::now(),
+            import: None,
+        }))
     }
-    let mut request = [0; ticket::BYTES];
-    channel.receive(&mut request)?;
-    let Some(ticket) = Ticket::decode(&request) else {
-        return channel.send(&Answer::Refused(DriverError::INVALID_VALUE).encode(), &[]);
-    };
-    let answer = exports.answer(&ticket);
-    channel.send(&answer.encode(), &[])?;
-    let Answer::Handles { count, .. } = answer else {
-        return Ok(());
-    };
-    // The importer asks for each message, so that it never receives more descriptors than it has room for.
-    let mut done = 0;
-    while done < count {
+
+    /// Answers one message. Returns whether the importer will send another one.
+    ///
+    /// The importer asks for each message, so that it never receives more descriptors than it has room for.
+    fn serve(&mut self, exports: &Exports) -> io::Result<bool> {
+        self.last_message = Instant::now();
+        let Some(import) = &self.import else {
+            return self.begin(exports);
+        };
         let mut from = [0; 8];
-        channel.receive(&mut from)?;
+        self.channel.receive(&mut from)?;
         let from = u64::from_le_bytes(from);
-        match exports.handles(&ticket, from) {
-            Ok((sizes, descriptors)) => {
-                done = from.saturating_add(descriptors.len() as u64);
-                let result = SUCCESS;
-                channel.send(&Handed { result, sizes }.encode(), &descriptors)?;
-            }
+        let (handed, descriptors) = match exports.handles(&import.ticket, from) {
+            Ok((sizes, descriptors)) => (Handed { result: SUCCESS, sizes }, descriptors),
             Err(DriverError(result)) => {
                 let sizes = Vec::new();
-                return channel.send(&Handed { result, sizes }.encode(), &[]);
+                (Handed { result, sizes }, Vec::new())
             }
-        }
+        };
+        self.channel.send(&handed.encode(), &descriptors)?;
+        let done = from.saturating_add(descriptors.len() as u64);
+        Ok(handed.result == SUCCESS && done < import.count)
     }
-    Ok(())
+
+    fn begin(&mut self, exports: &Exports) -> io::Result<bool> {
+        let mut request = [0; ticket::BYTES];
+        self.channel.receive(&mut request)?;
+        let Some(ticket) = Ticket::decode(&request) else {
+            let refused = Answer::Refused(DriverError::INVALID_VALUE);
+            return self.channel.send(&refused.encode(), &[]).and(Ok(false));
+        };
+        let answer = exports.answer(&ticket);
+        self.channel.send(&answer.encode(), &[])?;
+        if let Answer::Handles { count, .. } = answer {
+            self.import = Some(Import { ticket, count });
+        }
+        Ok(self.import.as_ref().is_some_and(|import| import.count > 0))
+    }
 }
 
 /// Starts the thread.
@@ -77,20 +106,45 @@ pub fn start(exports: &'static Exports, id: ServiceId) -> io::Result<()> {
 fn listen(exports: &'static Exports, listener: &Descriptor) {
     // Calls that the next layer makes meanwhile are not calls of the job.
     let _scope = scope::driver(Api::Policy);
-    loop {
-        match channel::accept(listener) {
-            // A failure with one importer does not concern the others.
-            Ok(channel) => drop(serve(exports, &channel)),
+    let mut importers: Vec<Importer> = Vec::new();
+    // The service ends if the job closes the socket. The next block that is shared starts another one.
+    while let Ok(()) = serve(exports, listener, &mut importers) {}
+    exports.service_ends();
+}
+
+/// Waits for peers and messages once, and answers them. A failure with one importer does not concern the others.
+fn serve(exports: &Exports, listener: &Descriptor, importers: &mut Vec<Importer>) -> io::Result<()> {
+    let silence = |importer: &Importer| importer.last_message.elapsed();
+    let longest = importers.iter().map(silence).max();
+    let patience = longest.map(|silence| LONGEST_SILENCE.saturating_sub(silence) + Duration::from_millis(1));
+    let channels = importers.iter().map(|importer| &importer.channel);
+    let arrived = channel::wait(listener, channels, patience)?;
+    let mut messages = arrived.messages.into_iter();
+    importers.retain_mut(|importer| match messages.next() {
+        Some(true) => importer.serve(exports).unwrap_or(false),
+        _ => silence(importer) < LONGEST_SILENCE,
+    });
+    if arrived.peer {
+        if importers.len() == MOST_IMPORTERS
+            && let Some((silent, _)) = importers
+                .iter()
+                .enumerate()
+                .max_by_key(|(_, importer)| silence(importer))
+        {
+            importers.remove(silent);
+        }
+        match Importer::next(listener) {
+            Ok(next) => importers.extend(next),
             Err(problem) => match problem.raw_os_error() {
-                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM | libc::ECONNABORTED) => {
+                Some(libc::ECONNABORTED | libc::EAGAIN) => {}
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                // The job closed the socket. The next block that is shared starts another service.
-                _ => break,
+                _ => return Err(problem),
             },
         }
     }
-    exports.service_ends();
+    Ok(())
 }
 
 fn inode(fd: RawFd) -> u64 {

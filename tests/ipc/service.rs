@@ -1,0 +1,73 @@
+//! The thread that answers importers, and processes that mean it no good.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::{ALL, Process, job, pair};
+use support::NAIVE_BEST_FIT;
+
+/// More connections than the service keeps.
+const SILENT: usize = 100;
+
+/// Connects to the service of a process, and says nothing.
+fn connect(process: &Process) -> OwnedFd {
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
+    let start = format!("vramshim-ipc-{}-", process.child.id());
+    let names = sockets
+        .lines()
+        .filter_map(|line| line.split_once('@'))
+        .map(|(_, name)| name);
+    let name = names
+        .into_iter()
+        .find(|name| name.starts_with(&start))
+        .expect("the socket of the service");
+    // SAFETY: every pointer is to a variable of this frame, of the size that the call is told; the new descriptor belongs
+    // to nothing else. In the plain C structure zero is a value of every field.
+    unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        assert!(socket >= 0, "{}", std::io::Error::last_os_error());
+        let socket = OwnedFd::from_raw_fd(socket);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+        let connected = libc::connect(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            length as libc::socklen_t,
+        );
+        assert_eq!(connected, 0, "{}", std::io::Error::last_os_error());
+        socket
+    }
+}
+
+/// An importer waits 30 seconds at most for the service.
+#[test]
+fn silent_connections_hold_up_no_importer() {
+    for strategy in ALL {
+        let (mut owner, mut user) = pair(strategy);
+        owner.well("alloc shared 100000");
+        let handle = owner.well("get shared");
+        let _silent: Vec<OwnedFd> = (0..SILENT).map(|_| connect(&owner)).collect();
+        user.well(&format!("open x {handle}"));
+        user.end();
+        owner.end();
+    }
+}
+
+/// The job closes the library's socket, and has the number for a file of its own.
+#[test]
+fn a_descriptor_of_the_job_that_has_the_number_of_ours_stays_open() {
+    let mut owner = Process::start(job(NAIVE_BEST_FIT));
+    owner.well("alloc shared 100000");
+    let handle = owner.well("get shared");
+    owner.well("replace");
+    for _ in 0..3 {
+        let mut user = Process::start(job(NAIVE_BEST_FIT));
+        user.tell(&format!("open x {handle}"));
+        user.end();
+    }
+    assert_eq!(owner.tell("mine"), "0");
+    owner.end();
+}
