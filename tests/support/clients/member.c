@@ -15,7 +15,7 @@
  *   member forked: a forked child runs the commands. Its parent has only asked NVML.
  *   member late: runs the commands under a limit of 1GiB, which the program itself sets after it asked NVML.
  *   member storm SEED LIMIT: allocates and frees at random until SIGTERM, and holds up to LIMIT bytes. A thread closes all
- *                descriptors at random moments. */
+ *                descriptors at random moments. The first allocation is told by a line, the end by another. */
 #include "client.h"
 #include "random.h"
 #include "shim.h"
@@ -172,10 +172,13 @@ static void *close_descriptors_at_random(void *unused)
 static int storm(size_t most)
 {
     long rounds = 0, refused = 0;
+    int printed = 0;
     pthread_t closer;
-    signal(SIGTERM, end);
     pthread_create(&closer, NULL, close_descriptors_at_random, NULL);
-    for (; !told_to_end; rounds++) refused += steps(1, most, most / 4), usleep(500);
+    for (; !told_to_end; rounds++) {
+        refused += steps(1, most, most / 4), usleep(500);
+        if (!printed && *count_of(0, LINEAR) > 0) printed = puts("holds memory") && !fflush(stdout);
+    }
     pthread_join(closer, NULL);
     printf("%ld rounds, %ld refused\n", rounds, refused);
     return 0;
@@ -228,10 +231,12 @@ int main(int argc, char **argv)
         if (child) return status_of(child) != 0;
     }
     if (argc > 1 && !strcmp(argv[1], "late")) ask_management(), setenv("VRAMSHIM_MEMORY_LIMIT", "1GiB", 1);
+    int storms = argc > 3 && !strcmp(argv[1], "storm");
+    if (storms) signal(SIGTERM, end);
     CHECK(cu(cuInit)(0));
     CHECK(cu(cuDevicePrimaryCtxRetain)(&primary, 0));
     CHECK(cu(cuCtxSetCurrent)(primary));
-    if (argc > 3 && !strcmp(argv[1], "storm")) return seed = strtoull(argv[2], NULL, 10), storm(strtoull(argv[3], NULL, 10));
+    if (storms) return seed = strtoull(argv[2], NULL, 10), storm(strtoull(argv[3], NULL, 10));
     while (fgets(line, sizeof line, stdin)) {
         int numbers = sscanf(line + 1, "%llu %llu", &a, &b);
         switch (*line) {
