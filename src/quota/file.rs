@@ -28,17 +28,24 @@ const ATTEMPTS: usize = 100;
 /// Why something failed that may succeed when it is tried again.
 pub(super) const CLOSED: &str = "the job closed a descriptor of the account";
 
-/// The whole file.
-#[repr(C, align(4096))]
-pub(super) struct Layout {
+/// What says which account a file holds. Nobody changes it once the file has its name.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Head {
     magic: [u8; 8],
     version: u32,
     seats: u32,
     uuid: [u8; 16],
     boot_id: [u8; 16],
+}
+
+/// The whole file.
+#[repr(C, align(4096))]
+struct Layout {
+    head: Head,
     /// The number of the highest seat that was ever taken, plus one.
-    pub(super) seats_used: AtomicU32,
-    pub(super) account: Account,
+    seats_used: AtomicU32,
+    account: Account,
 }
 
 /// The byte that stands for a seat. The bytes that are locked need not exist, and say nothing.
@@ -78,7 +85,7 @@ pub struct SharedAccount {
     gone: AtomicBool,
 }
 
-// SAFETY: the mapping lives as long as the process, and all of its fields that change are atomic.
+// SAFETY: the mapping lives as long as the process. After `open`, only atomic fields of it are used.
 unsafe impl Send for SharedAccount {}
 // SAFETY: as above.
 unsafe impl Sync for SharedAccount {}
@@ -238,14 +245,16 @@ impl SharedAccount {
             own: Mutex::default(),
             gone: AtomicBool::new(false),
         };
-        let layout = account.layout();
-        let why = if layout.magic != MAGIC {
+        // A copy is compared. Any process of the user can write to the file, so no reference to these bytes is made.
+        // SAFETY: the bytes are mapped, and any bytes are a `Head`.
+        let head = unsafe { (&raw const (*account.layout).head).read_volatile() };
+        let why = if head.magic != MAGIC {
             "it is no account"
-        } else if layout.version != VERSION || layout.seats != SEATS as u32 {
+        } else if head.version != VERSION || head.seats != SEATS as u32 {
             "it is of another version"
-        } else if layout.uuid != uuid {
+        } else if head.uuid != uuid {
             "it is the account of another device"
-        } else if layout.boot_id != identity::boot_id() {
+        } else if head.boot_id != identity::boot_id() {
             // Every process with a seat in the file ended with the earlier boot.
             "it is from before the machine started"
         } else {
@@ -278,12 +287,12 @@ impl SharedAccount {
     fn fill(fd: RawFd, uuid: [u8; 16]) -> Result<(), String> {
         // The blocks are allocated, because a store into a hole of the file raises SIGBUS if the disk is full.
         files::allocate(fd, 0, size_of::<Layout>()).map_err(describe)?;
-        let mut head = [0u8; offset_of!(Layout, seats_used)];
-        head[offset_of!(Layout, magic)..][..8].copy_from_slice(&MAGIC);
-        head[offset_of!(Layout, version)..][..4].copy_from_slice(&VERSION.to_le_bytes());
-        head[offset_of!(Layout, seats)..][..4].copy_from_slice(&(SEATS as u32).to_le_bytes());
-        head[offset_of!(Layout, uuid)..][..16].copy_from_slice(&uuid);
-        head[offset_of!(Layout, boot_id)..][..16].copy_from_slice(&identity::boot_id());
+        let mut head = [0u8; size_of::<Head>()];
+        head[offset_of!(Head, magic)..][..8].copy_from_slice(&MAGIC);
+        head[offset_of!(Head, version)..][..4].copy_from_slice(&VERSION.to_le_bytes());
+        head[offset_of!(Head, seats)..][..4].copy_from_slice(&(SEATS as u32).to_le_bytes());
+        head[offset_of!(Head, uuid)..][..16].copy_from_slice(&uuid);
+        head[offset_of!(Head, boot_id)..][..16].copy_from_slice(&identity::boot_id());
         // SAFETY: `head` is readable for its whole length.
         let written = unsafe { libc::pwrite(fd, head.as_ptr().cast(), head.len(), 0) };
         if written == head.len() as isize {
@@ -293,14 +302,15 @@ impl SharedAccount {
         }
     }
 
-    pub(super) fn layout(&self) -> &Layout {
-        // SAFETY: the memory stays mapped as long as `self` is in use. Any bytes are a valid `Layout`, and the fields
-        // that change are atomic.
-        unsafe { &*self.layout }
+    pub(super) fn seats_used(&self) -> &AtomicU32 {
+        // SAFETY: the file stays mapped as long as `self` is in use, and this field is only ever used as an atomic.
+        unsafe { &(*self.layout).seats_used }
     }
 
     pub fn account(&self) -> &Account {
-        &self.layout().account
+        // SAFETY: the file stays mapped as long as `self` is in use. All fields of an account that anybody reads are
+        // atomic, and any bytes are an account.
+        unsafe { &(*self.layout).account }
     }
 
     pub fn path(&self) -> &Path {

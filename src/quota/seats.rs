@@ -141,19 +141,20 @@ impl SharedAccount {
     /// How many seats `take_seat` chooses its first seat from. The number is small while few seats are in use. The used
     /// seats then have low numbers, and `reap` has few seats to check.
     fn span(&self) -> usize {
-        (2 * self.seats_used() + 16).min(SEATS)
+        (2 * self.end_of_seats() + 16).min(SEATS)
     }
 
-    fn seats_used(&self) -> usize {
-        (self.layout().seats_used.load(SeqCst) as usize).min(SEATS)
+    /// No seat with this number or a higher one was ever taken.
+    fn end_of_seats(&self) -> usize {
+        (self.seats_used().load(SeqCst) as usize).min(SEATS)
     }
 
     /// Sets the account to zero if it counts bytes that no seat holds, and nobody has a seat.
     fn forget_if_nobody_lives(&self, look: &Look) {
         let account = self.account();
         let held = |seats: usize| (0..seats).map(|seat| account.held(seat)).fold(0, u64::wrapping_add);
-        let marked = || (0..self.seats_used()).any(|seat| self.is_marked_and_alive(seat));
-        if account.used() != held(self.seats_used()) && !marked() && look.lock(all_seats()) {
+        let marked = || (0..self.end_of_seats()).any(|seat| self.is_marked_and_alive(seat));
+        if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) {
             tracing::warn!(
                 "accounts {}: {} bytes belong to no process; they are given back",
                 self.path().display(),
@@ -166,7 +167,7 @@ impl SharedAccount {
 
     /// Writes this process into a seat that it has locked.
     fn occupy(&self, seat: usize, weak: bool) -> SeatHandle {
-        self.layout().seats_used.fetch_max(seat as u32 + 1, SeqCst);
+        self.seats_used().fetch_max(seat as u32 + 1, SeqCst);
         let state = self.account().seat(seat);
         state.taken.store(1, SeqCst);
         let handle = self.clear(seat);
@@ -224,7 +225,7 @@ impl SharedAccount {
     }
 
     fn reap_through(&self, look: &Look, own: &Own) {
-        for seat in (0..self.seats_used()).filter(|seat| !own.seats.contains(seat)) {
+        for seat in (0..self.end_of_seats()).filter(|seat| !own.seats.contains(seat)) {
             let state = self.account().seat(seat);
             if state.taken.load(SeqCst) == 0 || self.is_marked_and_alive(seat) || !look.lock(byte(seat)) {
                 continue;
@@ -241,7 +242,7 @@ impl SharedAccount {
     /// The living processes that hold bytes of this account.
     pub fn holders(&self) -> Vec<Holder> {
         self.reap();
-        (0..self.seats_used())
+        (0..self.end_of_seats())
             .filter_map(|seat| {
                 let state = self.account().seat(seat);
                 let pid = state.pid.load(SeqCst);
