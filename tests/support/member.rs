@@ -77,7 +77,11 @@ impl Member {
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("an answer");
-        assert!(!line.is_empty(), "the process ended: {:?}", self.child.wait());
+        if line.is_empty() {
+            let mut errors = String::new();
+            let _ = std::io::Read::read_to_string(self.child.stderr.as_mut().expect("stderr"), &mut errors);
+            panic!("the process ended: {:?}: {errors}", self.child.wait());
+        }
         line.trim_end().to_owned()
     }
 

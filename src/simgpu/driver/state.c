@@ -53,44 +53,56 @@ static struct shared_state *in_place(struct shared_state *s)
     return s;
 }
 
+/* Opens the file that the processes of a host share, locked and as long as it must be; -1 if there is none. */
+static int open_file(const char *path, size_t size)
+{
+    struct stat st;
+    if (!path || !*path) return -1;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0) fprintf(stderr, "simgpu: SIMGPU_STATE=\"%s\": %s; memory is not shared\n", path, strerror(errno));
+    if (fd < 0) return -1;
+    bool usable = !flock(fd, LOCK_EX) && !fstat(fd, &st) && ((size_t)st.st_size >= size || !ftruncate(fd, (off_t)size));
+    if (usable || errno == EBADF) return fd;
+    close(fd);
+    return -1;
+}
+
+static struct shared_state *map_private(size_t size)
+{
+    struct shared_state *s = mmap(PLACE, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (s == MAP_FAILED && errno == EEXIST) return in_place(PLACE);
+    if (s == MAP_FAILED) s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED) abort();
+    return s;
+}
+
+static void begin(struct shared_state *s)
+{
+    if (s->magic == MAGIC) return;
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&s->lock, &attributes);
+    __atomic_store_n(&s->magic, MAGIC, __ATOMIC_RELEASE);
+}
+
 static struct shared_state *map(void)
 {
-    const char *path = config()->state;
     size_t size = sizeof(struct shared_state) + extents_room();
-    int fd = -1;
-    struct shared_state *s;
-    if (path && *path) {
-        fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (fd < 0) fprintf(stderr, "simgpu: SIMGPU_STATE=\"%s\": %s; memory is not shared\n", path, strerror(errno));
+    for (;;) {
+        struct shared_state *s;
+        int fd = open_file(config()->state, size);
+        if (fd < 0) return s = map_private(size), begin(s), s;
+        s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (s == MAP_FAILED && errno != EBADF) abort();
+        if (s == MAP_FAILED) continue; /* another thread of the job closed the descriptor */
+        begin(s);
+        /* The mapping keeps the file open and locked. If the descriptor is closed, only its end unlocks the file. */
+        bool unlocked = !flock(fd, LOCK_UN);
+        if (unlocked) return close(fd), s;
+        munmap(s, size);
     }
-    if (fd >= 0) {
-        struct stat st;
-        flock(fd, LOCK_EX);
-        if (fstat(fd, &st) == 0 && (size_t)st.st_size < size && ftruncate(fd, (off_t)size)) {
-            close(fd);
-            fd = -1;
-        }
-    }
-    if (fd >= 0) s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    else {
-        s = mmap(PLACE, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-        if (s == MAP_FAILED && errno == EEXIST) return in_place(PLACE);
-        if (s == MAP_FAILED) s = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    }
-    if (s == MAP_FAILED) abort();
-    if (s->magic != MAGIC) {
-        pthread_mutexattr_t attributes;
-        pthread_mutexattr_init(&attributes);
-        pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-        pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-        pthread_mutex_init(&s->lock, &attributes);
-        __atomic_store_n(&s->magic, MAGIC, __ATOMIC_RELEASE);
-    }
-    if (fd >= 0) {
-        flock(fd, LOCK_UN); /* the mapping would keep the file open, and the lock held */
-        close(fd);
-    }
-    return s;
 }
 
 /* Frees the slots of dead processes. Called with the lock held. */
