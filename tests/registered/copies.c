@@ -8,10 +8,9 @@
  *   copies captured   copies in a capture
  *   copies nodes      copies that are nodes of a graph
  *   copies apart      the same, and batches, between devices that cannot be peers: done, or refused without harm
+ *   copies attributed, box_batch, box_attributed   the first copy of a process is of this kind
  *   copies enable     prints how often cuMemSetAccess was called, as peers get access to 20 GiB */
-#include "delayed.h"
-
-enum { DEVICES = 3, SIZE = 3 * MIB, PITCH = 4096, ROWS = 64, DEVICE = 2, IN_ARRAY = 3, UNIFIED = 4 };
+#include "devices.h"
 
 CUresult cuMemcpy_ptds(CUdeviceptr, CUdeviceptr, size_t), cuMemcpyAsync_ptsz(CUdeviceptr, CUdeviceptr, size_t, CUstream);
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr, CUdeviceptr, size_t), cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr, CUdeviceptr, size_t, CUstream);
@@ -19,53 +18,6 @@ CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *), cuMemcpy2DUnaligned_v2(const
 CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *, CUstream), cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *);
 CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *, CUstream);
 CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
-
-static CUcontext contexts[DEVICES + 1];
-static CUstream streams[DEVICES + 1];
-
-static void use(int device) { CHECK(cuCtxSetCurrent(contexts[device])); }
-
-static void open_devices(int count)
-{
-    CHECK(cuInit(0));
-    for (int i = 0; i < count; i++) {
-        CHECK(cuDevicePrimaryCtxRetain(&contexts[i], i));
-        use(i);
-        streams[i] = new_stream(NON_BLOCKING);
-    }
-}
-
-static CUdeviceptr allocate_on(int device, size_t size)
-{
-    CUdeviceptr address;
-    use(device);
-    CHECK(cuMemAlloc_v2(&address, size));
-    return address;
-}
-
-static void finish(void)
-{
-    for (int i = 0; i < DEVICES; i++)
-        if (contexts[i]) {
-            use(i);
-            CHECK(cuCtxSynchronize());
-        }
-}
-
-static void fill(int device, CUdeviceptr address, unsigned char value)
-{
-    use(device);
-    CHECK(cuMemsetD8_v2(address, value, SIZE));
-    CHECK(cuCtxSynchronize());
-}
-
-static void holds(const char *what, CUdeviceptr address, unsigned char value, size_t size)
-{
-    static unsigned char bytes[SIZE];
-    CHECK(cuMemcpyDtoH_v2(bytes, address, size));
-    for (size_t i = 0; i < size; i++)
-        if (bytes[i] != value) fprintf(stderr, "%s: byte %zu is %d instead of %d\n", what, i, bytes[i], value), exit(1);
-}
 
 /* ---- the functions */
 
@@ -107,17 +59,37 @@ FORM(box_async, cuMemcpy3DAsync_v2(&box, stream))
 FORM(box_async_t, cuMemcpy3DAsync_v2_ptsz(&any_box, stream))
 FORM(default_stream, cuMemcpyAsync(to, from, size, NULL))
 FORM(batch, cuMemcpyBatchAsync_v2(&to, &from, &size, 1, NULL, NULL, 0, stream))
+static CUDA_MEMCPY3D_BATCH_OP operation(CUdeviceptr to, CUdeviceptr from)
+{
+    enum { POINTER = CU_MEMCPY_OPERAND_TYPE_POINTER, IN_STREAM_ORDER = 1 };
+    return (CUDA_MEMCPY3D_BATCH_OP){.src = {POINTER, {.ptr = {.ptr = from}}}, .dst = {POINTER, {.ptr = {.ptr = to, .rowLength = PITCH}}},
+                                    .width = PITCH, .height = ROWS / 2, .depth = 2, .srcAccessOrder = IN_STREAM_ORDER};
+}
+static unsigned attributes[6] = {1 /* srcAccessOrder: in the order of the stream */};
+FORM(attributed, cuMemcpyWithAttributesAsync(to, from, size, attributes, stream))
+static CUresult box_batch(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+{
+    CUDA_MEMCPY3D_BATCH_OP both[] = {operation(to, from), operation(to, from)};
+    return cuMemcpy3DBatchAsync_v2(2, both, 0, stream);
+}
+static CUresult box_attributed(CUdeviceptr to, CUdeviceptr from, CUstream stream)
+{
+    CUDA_MEMCPY3D_BATCH_OP one = operation(to, from);
+    return cuMemcpy3DWithAttributesAsync(&one, 0, stream);
+}
 #define OF(form) {#form, form}
 static const struct form { const char *name; CUresult (*copy)(CUdeviceptr, CUdeviceptr, CUstream); } forms[] = {
     OF(unified), OF(unified_t), OF(unified_async), OF(unified_async_t), OF(linear), OF(linear_t), OF(linear_async), OF(linear_async_t), OF(plane),
     OF(plane_t), OF(plane_unaligned), OF(plane_async), OF(plane_async_t), OF(box), OF(box_t), OF(box_async), OF(box_async_t), OF(default_stream), OF(batch),
+    OF(attributed), OF(box_batch), OF(box_attributed),
 };
-/* A batch has no form between contexts, so it needs devices that can be peers. */
+/* A batch and a copy with attributes have no form between contexts, so they need devices that can be peers. */
 static int form_count(void)
 {
+    enum { WITHOUT_PEER_FORM = 4 };
     int can, count = sizeof forms / sizeof *forms;
     CHECK(((CUresult (*)(int *, int, int))optional_function("cuDeviceCanAccessPeer"))(&can, 0, 1));
-    return can ? count : count - 1;
+    return can ? count : count - WITHOUT_PEER_FORM;
 }
 
 static unsigned char next_value(void)
@@ -259,6 +231,17 @@ static void enabled(void)
     copy_all_ways(blocks, 2);
 }
 
+/* A copy of another kind, made before, would have given access. */
+static void first_by(CUresult (*copy)(CUdeviceptr, CUdeviceptr, CUstream))
+{
+    open_devices(2);
+    CUdeviceptr to = allocate_on(0, SIZE), from = allocate_on(1, SIZE);
+    copy_by(&(struct form){"first copy", copy}, 0, 0, to, 1, from);
+}
+static void first_attributed(void) { first_by(attributed); }
+static void first_box_batch(void) { first_by(box_batch); }
+static void first_box_attributed(void) { first_by(box_attributed); }
+
 /* ---- graphs */
 
 static void captured(void)
@@ -387,6 +370,6 @@ static void enable(void)
 
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart}, {"enable", enable}};
+    static const struct scene scenes[] = {{"all", all}, {"others", others}, {"streams", on_other_streams}, {"order", order}, {"enabled", enabled}, {"captured", captured}, {"nodes", nodes}, {"apart", apart}, {"enable", enable}, {"attributed", first_attributed}, {"box_batch", first_box_batch}, {"box_attributed", first_box_attributed}};
     return PLAY(scenes, argc, argv);
 }

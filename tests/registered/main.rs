@@ -58,7 +58,9 @@ fn an_exported_block_stays_where_it_is() {
 
 #[test]
 fn copies_between_devices_need_no_peer_access() {
-    play(|| program("copies", "all"));
+    for scene in ["all", "attributed", "box_batch", "box_attributed"] {
+        play(|| program("copies", scene));
+    }
 }
 
 #[test]
@@ -92,6 +94,25 @@ fn copies_after_peer_access_was_enabled_and_disabled() {
 fn copies_in_graphs() {
     play(|| program("copies", "captured"));
     play(|| program("copies", "nodes"));
+}
+
+#[test]
+fn a_node_of_a_graph_that_gets_another_copy() {
+    let scenes = [
+        "copy",
+        "elsewhere",
+        "nowhere",
+        "any",
+        "any_v2",
+        "run_copy",
+        "run_any",
+        "batch",
+    ];
+    for scene in scenes {
+        for peers in ["1", "0"] {
+            play(|| program("nodes", scene).env("SIMGPU_PEERS", peers));
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use serde_json::Value;
+use support::totals::assert_agree;
 use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, in_path, left_out, root, scratch};
 
 /// Runs a scene without the library and under each strategy.
@@ -95,6 +96,37 @@ fn a_pool_grants_its_memory_to_other_devices() {
 #[test]
 fn pools_of_the_host_take_nothing_of_a_device() {
     everywhere("pools.c", "host", |job| job);
+}
+
+/// At each moment the library's count is the simulator's.
+#[test]
+fn a_destroyed_pool_keeps_its_memory_until_the_last_free() {
+    let path = client("simgpu/pools.c", "simgpu_pools", &["libcuda.so.1"]);
+    let job = || Job::new(&path).sim("1GiB", 1).args(["destroyed"]);
+    job().alone().run().ok();
+    for strategy in [PASSTHROUGH, NAIVE_BEST_FIT, AUTO_GROWTH] {
+        let checkpoints = job().strategy(strategy).run().ok().json();
+        assert_eq!(checkpoints.len(), 4);
+        for (index, checkpoint) in checkpoints.iter().enumerate() {
+            assert_agree(checkpoint, strategy, &format!("moment {index} under {strategy:?}"));
+        }
+    }
+}
+
+/// The kernel allows a process 65530 mappings (vm.max_map_count).
+#[test]
+fn reservations_need_no_mapping_each() {
+    everywhere("spaces.c", "many", |job| job);
+    everywhere("spaces.c", "joined", |job| job);
+}
+
+/// A driver promises no contents of memory that was just obtained.
+#[test]
+fn fresh_memory_has_the_bytes_that_a_setting_names() {
+    let path = client("simgpu/spaces.c", "simgpu_spaces", &["libcuda.so.1"]);
+    let job = || Job::new(&path).sim("1GiB", 1).args(["fresh"]);
+    job().alone().env("SIMGPU_FRESH", "165").run().ok();
+    job().strategy(PASSTHROUGH).env("SIMGPU_FRESH", "165").run().ok();
 }
 
 #[test]

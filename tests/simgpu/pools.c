@@ -2,6 +2,7 @@
  *
  *   pools access      a device reaches the memory of another one's pool only if the pool grants it
  *   pools host        pools of the host; attributes of reuse; pools with a maximum
+ *   pools destroyed   a destroyed pool keeps its memory until the last of its allocations is freed
  *   pools processes   a pool and its memory are shared with another process, in which they are known and not charged */
 #include "delayed.h"
 #include <sys/socket.h>
@@ -12,7 +13,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc *, size_t);
 CUresult cuMemPoolGetAccess(int *, CUmemoryPool, CUmemLocation *);
 CUresult cuMemPoolExportPointer(void *, CUdeviceptr);
 CUresult cuMemPoolImportPointer(CUdeviceptr *, CUmemoryPool, void *);
-CUresult cuDeviceSetMemPool(CUdevice, CUmemoryPool);
+CUresult cuDeviceSetMemPool(CUdevice, CUmemoryPool), cuDeviceGetMemPool(CUmemoryPool *, CUdevice);
 
 enum { RW = 3, BY_DESCRIPTOR = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, PINNED = CU_MEM_ALLOCATION_TYPE_PINNED };
 static const CUmemLocation first = {CU_MEM_LOCATION_TYPE_DEVICE, 0}, second = {CU_MEM_LOCATION_TYPE_DEVICE, 1}, host = {CU_MEM_LOCATION_TYPE_HOST, 0};
@@ -202,9 +203,47 @@ static void processes(void)
     THAT(waitpid(child, &status, 0) == child && status == 0);
 }
 
+/* cuda.h 13.0:13558 */
+static void destroyed(void)
+{
+    size_t all = free_memory();
+    CUmemoryPool pool = new_pool(first, 0, 0), current, own;
+    CHECK(cuDeviceGetMemPool(&own, 0));
+    CHECK(cuDeviceSetMemPool(0, pool));
+    CUdeviceptr addresses[2];
+    for (int i = 0; i < 2; i++) addresses[i] = from(pool, 100 * MIB);
+    *count_of(0, ASYNC) += 200 * MIB;
+    CHECK(cuMemsetD8_v2(addresses[1], 5, 100 * MIB));
+    CHECK(cuMemPoolDestroy(pool));
+    CHECK(cuDeviceGetMemPool(&current, 0));
+    THAT(current == own);
+    EXPECT(cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+    checkpoint();
+    THAT(free_memory() <= all - 200 * (size_t)MIB);
+    CHECK(cuMemFreeAsync(addresses[0], NULL));
+    CHECK(cuCtxSynchronize());
+    *count_of(0, ASYNC) -= 100 * MIB;
+    checkpoint();
+    unsigned char byte;
+    CHECK(cuMemcpyDtoH_v2(&byte, addresses[1] + 100 * MIB - 1, 1));
+    THAT(byte == 5);
+    /* Another pool may get the handle; what is freed is not its memory. */
+    CUmemoryPool next = new_pool(first, 0, 0);
+    CUdeviceptr of_next = from(next, 10 * MIB);
+    *count_of(0, ASYNC) += 10 * MIB;
+    CHECK(cuMemFree_v2(addresses[1]));
+    *count_of(0, ASYNC) -= 100 * MIB;
+    checkpoint();
+    CHECK(cuMemFree_v2(of_next));
+    CHECK(cuMemPoolDestroy(next));
+    *count_of(0, ASYNC) -= 10 * MIB;
+    checkpoint();
+    THAT(free_memory() == all);
+}
+
 int main(int argc, char **argv)
 {
-    static const struct scene scenes[] = {{"access", access_scene}, {"host", host_scene}, {"processes", processes}};
+    static const struct scene scenes[] = {{"access", access_scene}, {"host", host_scene}, {"processes", processes}, {"destroyed", destroyed}};
     if (argc == 2 && strcmp(argv[1], "processes")) begin();
     return PLAY(scenes, argc, argv);
 }

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_void};
 
 use super::route::route;
-use crate::engine::{ArrayShape, Call, Key, Location, Route, copies, enter, enter_if_limited, enter_running};
+use crate::engine::{ArrayShape, Key, Location, Route, enter, enter_if_limited, enter_running};
 use crate::next::{self, *};
 use base::api::{Api, Class};
 use base::cuda::{check, result_code};
@@ -31,6 +31,8 @@ macro_rules! export {
         }
     )+};
 }
+
+pub(super) use export;
 
 /// Reads an out-parameter after a successful call.
 macro_rules! written {
@@ -297,78 +299,6 @@ fn size_at(address: CUdeviceptr) -> u64 {
     // SAFETY: the pointer is to a variable of this frame, and CUDA allows the base to be null.
     unsafe { next::cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut size, address) };
     size as u64
-}
-
-// ---- graphs ------------------------------------------------------------------------------------------------------------------
-
-/// `CU_GRAPH_NODE_TYPE_MEMCPY` and `..._MEM_ALLOC`, the first field of `CUgraphNodeParams`
-const MEMCPY_NODE: u32 = 1;
-const MEM_ALLOC_NODE: u32 = 10;
-
-/// A generic node is about to be added to a graph.
-///
-/// # Safety
-/// `parameters` is null or readable.
-unsafe fn node_is_added(call: &Call, parameters: *const c_void) -> CudaResult {
-    if parameters.is_null() {
-        return Ok(());
-    }
-    // SAFETY: readable by contract. The type is the first field, and the parameters of that type begin at byte 16.
-    unsafe {
-        match parameters.cast::<u32>().read() {
-            MEM_ALLOC_NODE => {
-                call.graph_allocates();
-                Ok(())
-            }
-            MEMCPY_NODE if copies::are_watched() => {
-                let node: &MemcpyNode = &*parameters.byte_add(16).cast();
-                call.copy_node(Some(&node.copy), node.context)
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-export! {
-    cuGraphAddMemAllocNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize,
-        parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
-        call.graph_allocates();
-        below()
-    };
-    cuGraphAddNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
-    };
-    cuGraphAddNode_v2(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
-        parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
-    };
-    cuGraphAddNode_v3(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize,
-        parameters: *mut c_void
-    ) enter(cuGraphAddMemAllocNode) |call, below| {
-        // SAFETY: the function's contract.
-        unsafe { node_is_added(&call, parameters) }.and_then(|()| below())
-    };
-    cuGraphLaunch(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.graph_launched(below)
-    };
-    cuGraphLaunch_ptsz(graph: CUgraphExec, stream: CUstream) enter_running(cuGraphLaunch) |call, below| {
-        call.graph_launched(below)
-    };
-    cuGraphExecDestroy(graph: CUgraphExec) enter_running(cuGraphExecDestroy) |call, below| {
-        call.refresh_graphs(below())
-    };
-    cuDeviceGraphMemTrim(device: CUdevice) enter_running(cuDeviceGraphMemTrim) |call, below| {
-        call.refresh_graphs_of(device, below())
-    };
 }
 
 // ---- contexts ----------------------------------------------------------------------------------------------------------------

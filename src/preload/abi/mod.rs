@@ -5,6 +5,7 @@
 mod control;
 mod dlsym;
 mod driver;
+mod graphs;
 mod nvml;
 mod nvtx;
 mod operations;
@@ -36,7 +37,7 @@ unsafe impl Sync for Entry {}
 
 /// The exported driver functions.
 mod hooks {
-    pub use super::{driver::*, operations::*};
+    pub use super::{driver::*, graphs::*, operations::*};
 }
 
 macro_rules! driver_table {

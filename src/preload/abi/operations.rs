@@ -1,4 +1,4 @@
-//! The exported copies and fills, and the nodes of graphs that copy.
+//! The exported copies and fills. `graphs.rs` has the nodes of graphs that copy.
 //!
 //! Nearly always the library has no part in them. Then a hook costs the read of one variable.
 #![allow(non_snake_case)]
@@ -33,6 +33,8 @@ macro_rules! operations {
         }
     )+};
 }
+
+pub(super) use operations;
 
 const LEGACY: Order = Order {
     stream: None,
@@ -166,10 +168,10 @@ operations! {
     cuMemcpy3DPeer_ptds(copy: *const Copy3d) |call, below| call.end_synchronous(&ends(copy), true, below());
 }
 
-// ---- batches and graphs ---------------------------------------------------------------------------------------------
+// ---- batches, and copies with attributes ---------------------------------------------------------------------------
 
 /// The ends of each copy of a batch.
-fn each_of(
+pub(super) fn each_of(
     to: *const CUdeviceptr,
     from: *const CUdeviceptr,
     count: usize,
@@ -182,6 +184,26 @@ fn each_of(
         // SAFETY: both arrays have `count` elements by the contract of the functions that this is called from.
         let (to, from) = unsafe { (*to.add(index), *from.add(index)) };
         visit([Place::Address(to), Place::Address(from)])
+    })
+}
+
+/// The ends of each copy of a batch of rows and slices.
+fn each_operation(
+    operations: *const Operation3d,
+    count: usize,
+    visit: impl Fn([Place; 2]) -> CudaResult,
+) -> CudaResult {
+    let place = |operand: &Operand| match operand.kind {
+        Operand::ARRAY => Place::Array(operand.place),
+        _ => Place::Address(operand.place),
+    };
+    if operations.is_null() {
+        return Ok(());
+    }
+    (0..count).try_for_each(|index| {
+        // SAFETY: the array has `count` elements by the contract of the functions that this is called from.
+        let operation = unsafe { &*operations.add(index) };
+        visit([place(&operation.to), place(&operation.from)])
     })
 }
 
@@ -210,22 +232,22 @@ operations! {
     ) |call, below| {
         each_of(to, from, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below())
     };
-    cuGraphAddMemcpyNode(
-        out: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, copy: *const Copy3d,
-        context: CUcontext
-    ) |call, below| {
-        // SAFETY: null or readable by the function's contract.
-        call.copy_node(unsafe { copy.as_ref() }, context).and_then(|()| below())
-    };
-    cuGraphMemcpyNodeSetParams(node: CUgraphNode, copy: *const Copy3d) |call, below| {
-        // SAFETY: as above.
-        call.copy_node(unsafe { copy.as_ref() }, std::ptr::null_mut()).and_then(|()| below())
-    };
-    cuGraphExecMemcpyNodeSetParams(graph: CUgraphExec, node: CUgraphNode, copy: *const Copy3d, context: CUcontext)
-    |call, below| {
-        // SAFETY: as above.
-        call.copy_node(unsafe { copy.as_ref() }, context).and_then(|()| below())
-    };
+    cuMemcpy3DBatchAsync(count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream)
+    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
+    cuMemcpy3DBatchAsync_ptsz(count: usize, operations: *mut Operation3d, failed: *mut usize, flags: u64, stream: CUstream)
+    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
+    cuMemcpy3DBatchAsync_v2(count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream)
+    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
+    cuMemcpy3DBatchAsync_v2_ptsz(count: usize, operations: *mut Operation3d, flags: u64, stream: CUstream)
+    |call, below| each_operation(operations, count, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
+    cuMemcpy3DWithAttributesAsync(operation: *mut Operation3d, flags: u64, stream: CUstream)
+    |call, below| each_operation(operation, 1, |places| call.copy_without_peer_form(places, on(stream, false))).and_then(|()| below());
+    cuMemcpy3DWithAttributesAsync_ptsz(operation: *mut Operation3d, flags: u64, stream: CUstream)
+    |call, below| each_operation(operation, 1, |places| call.copy_without_peer_form(places, on(stream, true))).and_then(|()| below());
+    cuMemcpyWithAttributesAsync(to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream)
+    |call, below| call.copy_without_peer_form([Place::Address(to), Place::Address(from)], on(stream, false)).and_then(|()| below());
+    cuMemcpyWithAttributesAsync_ptsz(to: CUdeviceptr, from: CUdeviceptr, size: usize, attributes: *mut c_void, stream: CUstream)
+    |call, below| call.copy_without_peer_form([Place::Address(to), Place::Address(from)], on(stream, true)).and_then(|()| below());
 }
 
 // ---- fills ----------------------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ fn second_generation_since(base: &str) -> i32 {
         "cuDevicePrimaryCtxRelease" | "cuDevicePrimaryCtxReset" | "cuIpcOpenMemHandle" => 11000,
         "cuGetProcAddress" => 12000,
         "cuGraphAddNode" => 12030,
-        "cuCtxSynchronize" | "cuMemcpyBatchAsync" => 13000,
+        "cuCtxSynchronize" | "cuMemcpyBatchAsync" | "cuMemcpy3DBatchAsync" => 13000,
+        "cuGraphNodeSetParams" => 13040,
         _ => 3020,
     }
 }

@@ -64,7 +64,7 @@ static bool map_up_to(uint64_t *mapped, uint64_t end, uint64_t limit)
     return map != MAP_FAILED;
 }
 
-uint64_t arena_take(uint64_t size)
+static uint64_t take(uint64_t size)
 {
     if (!begin()) return 0;
     int number;
@@ -82,6 +82,13 @@ uint64_t arena_take(uint64_t size)
     uint64_t address = (*next + align - 1) / align * align;
     if (bytes > end - address || !map_up_to(large ? &mapped_large : &mapped_small, address + bytes, end)) return 0;
     *next = address + bytes;
+    return address;
+}
+
+uint64_t arena_take(uint64_t size)
+{
+    uint64_t address = take(size);
+    if (address && config()->fresh) memset((void *)address, config()->fresh, fresh_bytes(size));
     return address;
 }
 

@@ -189,6 +189,43 @@ API CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *size
 API CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, U size_t *failed, CUstream stream) { return batch(to, from, sizes, count, of_thread(stream)); }
 API CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, U void *attributes, U size_t *indices, U size_t number, CUstream stream) { return batch(to, from, sizes, count, stream); }
 
+API CUresult cuMemcpyWithAttributesAsync(CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes, CUstream stream) { REQUIRE(attributes); return move((void *)to, (void *)from, size, stream, true, OWN); }
+API CUresult cuMemcpyWithAttributesAsync_ptsz(CUdeviceptr to, CUdeviceptr from, size_t size, void *attributes, CUstream stream) { return cuMemcpyWithAttributesAsync(to, from, size, attributes, of_thread(stream)); }
+
+/* cuda.h 13.5:4972-5003, 11695-11705: lengths are in elements of the array, or bytes if there is none; a length of 0 is that of
+ * the copy. */
+static struct side operand_side(const CUmemcpy3DOperand *o, const CUDA_MEMCPY3D_BATCH_OP *op, size_t element)
+{
+    if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) return side_of(3, NULL, 0, o->op.array.array, 0, 0, o->op.array.x * element, o->op.array.y, o->op.array.z);
+    size_t row = o->op.ptr.rowLength ? o->op.ptr.rowLength : op->width, rows = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : op->height;
+    return (struct side){(char *)o->op.ptr.ptr, row * element, row * element * rows};
+}
+static CUresult operation(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
+{
+    REQUIRE(op && op->width && op->height && op->depth);
+    size_t element = 1;
+    for (int i = 0; i < 2; i++) {
+        const CUmemcpy3DOperand *o = i ? &op->dst : &op->src;
+        REQUIRE(o->type == CU_MEMCPY_OPERAND_TYPE_POINTER || o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY);
+        if (o->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) element = array_element(&o->op.array.array->shape);
+    }
+    return box(operand_side(&op->dst, op, element), operand_side(&op->src, op, element), op->width * element, op->height, op->depth, stream, true, OWN);
+}
+static CUresult batch_3d(size_t count, const CUDA_MEMCPY3D_BATCH_OP *operations, CUstream stream)
+{
+    REQUIRE(count && operations && stream);
+    if (stream_captures(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && !result; i++) result = operation(&operations[i], stream);
+    return result;
+}
+API CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, U size_t *failed, U unsigned long long flags, CUstream stream) { return batch_3d(count, operations, stream); }
+API CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, U size_t *failed, U unsigned long long flags, CUstream stream) { return batch_3d(count, operations, of_thread(stream)); }
+API CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, U unsigned long long flags, CUstream stream) { return batch_3d(count, operations, stream); }
+API CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, U unsigned long long flags, CUstream stream) { return batch_3d(count, operations, of_thread(stream)); }
+API CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP *op, U unsigned long long flags, CUstream stream) { return operation(op, stream); }
+API CUresult cuMemcpy3DWithAttributesAsync_ptsz(CUDA_MEMCPY3D_BATCH_OP *op, U unsigned long long flags, CUstream stream) { return operation(op, of_thread(stream)); }
+
 /* Copies of bytes from an offset of an array on. */
 static CUresult row(struct side to, struct side from, size_t size, CUstream stream, bool ordered) { return box(to, from, size, 1, 1, stream, ordered, OWN); }
 #define IN_ARRAY(array, offset) side_of(3, NULL, 0, array, 0, 0, offset, 0, 0)

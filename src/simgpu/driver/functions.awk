@@ -5,7 +5,9 @@ function since(base, generation) {
     if (base ~ /GreenCtx|DevResource|DevSmResource/) return base == "cuGreenCtxStreamCreate" ? 12050 : 12040
     if (base == "cuStreamGetCtx") return generation == 2 ? 12050 : 9020
     if (base == "cuMemGetHandleForAddressRange") return 11070
-    if (base == "cuMemcpyBatchAsync") return generation == 2 ? 13000 : 12080
+    if (base ~ /^cuMemcpy(3D)?WithAttributesAsync$/) return 13020
+    if (base == "cuGraphNodeSetParams") return generation == 2 ? 13040 : 12020
+    if (base ~ /^cuMemcpy(3D)?BatchAsync$/) return generation == 2 ? 13000 : 12080
     if (base ~ /^cuMem(Get|GetDefault|Set)MemPool$/) return 13000
     if (base == "cuCtxRecordEvent") return 12050
     if (base == "cuStreamBeginRecaptureToGraph") return 13030

@@ -295,6 +295,7 @@ SET(cuGraphHostNodeSetParams, node_set_host(node, p), const CUDA_HOST_NODE_PARAM
 SET(cuGraphEventRecordNodeSetEvent, node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ? node_set_event(node, event) : CUDA_ERROR_INVALID_VALUE, CUevent event)
 SET(cuGraphEventWaitNodeSetEvent, node->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT ? node_set_event(node, event) : CUDA_ERROR_INVALID_VALUE, CUevent event)
 SET(cuGraphNodeSetParams, node_set(node, p), CUgraphNodeParams *p)
+API CUresult cuGraphNodeSetParams_v2(CUgraphNode node, CUgraphNodeParams *p) { return cuGraphNodeSetParams(node, p); }
 
 /* Attributes of kernel nodes (priority, access windows) have no effect here and are not kept. */
 API CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) { REQUIRE(to && from); return CUDA_SUCCESS; }

@@ -34,7 +34,7 @@ bool pool_valid(const struct Pool *pool)
 {
     if (pool >= defaults && pool < defaults + MAX_DEVICES) return true;
     for (struct Pool *p = pools; p; p = p->next)
-        if (p == pool) return true;
+        if (p == pool) return !p->destroyed;
     return false;
 }
 
@@ -48,15 +48,34 @@ static void shrink(struct Pool *pool, uint64_t keep)
     pool->reserved = least;
 }
 
-static void to_threshold(struct Pool *pool, void *unused) { (void)unused; shrink(pool, pool->threshold); }
+/* cuda.h 13.0:13558: what a destroyed pool has is "released automatically once there are no more outstanding allocations". */
+static void end_if_unused(struct Pool *pool)
+{
+    if (!pool->destroyed || pool->used) return;
+    shrink(pool, 0);
+    for (struct Pool **p = &pools; *p; p = &(*p)->next)
+        if (*p == pool) {
+            *p = pool->next;
+            break;
+        }
+    free(pool);
+}
+
+void pool_freed(struct Pool *pool, uint64_t bytes)
+{
+    pool->used -= bytes;
+    end_if_unused(pool);
+}
+
+static void to_threshold(struct Pool *pool, void *unused) { (void)unused; if (!pool->destroyed) shrink(pool, pool->threshold); }
 static void to_nothing(struct Pool *pool, void *released)
 {
     uint64_t before = pool->reserved;
-    shrink(pool, 0);
+    if (!pool->destroyed) shrink(pool, 0);
     *(uint64_t *)released += before - pool->reserved;
 }
 static void add_reserved(struct Pool *pool, void *sum) { *(uint64_t *)sum += pool->imported ? 0 : pool->reserved; }
-static void forget(struct Pool *pool, void *unused) { (void)unused; pool->used = 0; shrink(pool, 0); }
+static void forget(struct Pool *pool, void *unused) { (void)unused; pool->used = 0; shrink(pool, 0); end_if_unused(pool); }
 
 void pools_synchronised(int device) { each_pool(device, to_threshold, NULL); }
 void pools_reset(int device) { each_pool(device, forget, NULL); current_pool[device] = NULL; }
@@ -140,9 +159,10 @@ API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
     if (a->class == GRAPH) return graph_freed(a), CUDA_SUCCESS;
     if (a->class == IMPORTED) return pool_close(a), CUDA_SUCCESS;
     struct Pool *pool = a->pool;
-    pool->used -= a->requested;
+    uint64_t bytes = a->requested;
     if (work_release(stream, a->address, a->span, a->ipc_fd >= 0)) a->from_arena = false;
     table_remove(a);
+    pool_freed(pool, bytes);
     return CUDA_SUCCESS;
 }
 API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t size, CUstream stream) { return cuMemAllocAsync(out, size, of_thread(stream)); }
@@ -176,23 +196,14 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties
     return CUDA_SUCCESS;
 }
 
-static bool in_pool(const Allocation *a, const void *pool) { return a->class == ASYNC && a->pool == pool; }
-
 API CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
     ENTER("cuMemPoolDestroy");
     REQUIRE(pool && pool_valid(pool) && !pool->is_default);
-    table_remove_where(in_pool, pool);
-    pool->used = 0;
-    shrink(pool, 0);
     for (int i = 0; i < MAX_DEVICES; i++)
         if (current_pool[i] == pool) current_pool[i] = NULL;
-    for (struct Pool **p = &pools; *p; p = &(*p)->next)
-        if (*p == pool) {
-            *p = pool->next;
-            break;
-        }
-    free(pool);
+    pool->destroyed = true;
+    end_if_unused(pool);
     return CUDA_SUCCESS;
 }
 

@@ -26,6 +26,7 @@ struct config {
     bool counted; /* simgpu_calls counts */
     int driver_version;
     int utilisation; /* percent */
+    int fresh;       /* byte that fills memory when it is obtained, or 0 */
     const char *truth, *state;
 };
 const struct config *config(void);
@@ -114,10 +115,16 @@ void table_each(void (*visit)(Allocation *, void *), void *data);
 void table_remove_where(bool (*gone)(const Allocation *, const void *), const void *data);
 extern const char *const class_names[CLASSES];
 
-/* arena.c: address ranges that are backed by memory */
+/* ---- arena.c: address ranges that are backed by memory */
 bool address_space_is_scarce(void); /* under valgrind, for example */
 uint64_t arena_take(uint64_t size);
 void arena_give(uint64_t address, uint64_t size, bool shared); /* shared: with another process, at any time */
+/* How many of the bytes of a request SIMGPU_FRESH fills. Large memory stays sparse. */
+static inline uint64_t fresh_bytes(uint64_t size) { return size < (64ull << 20) ? size : 64ull << 20; }
+
+/* ---- space.c: address space of virtual memory management, mapped to the file of vmm.c */
+bool space_take(uint64_t hint, uint64_t size, uint64_t alignment, uint64_t *address, uint64_t *offset);
+void space_give(uint64_t address, uint64_t size, uint64_t offset); /* mapped as it was given */
 
 /* ---- context.c */
 struct Context {
@@ -259,6 +266,7 @@ CUresult capture_wait(CUstream stream, const struct CapturedEvent *event, bool r
 struct Pool {
     int device; /* -1: host */
     bool is_default, imported;
+    bool destroyed;            /* but not all of its memory is freed */
     bool shareable;            /* with other processes */
     bool granted[MAX_DEVICES]; /* devices that may touch its memory */
     uint64_t most;             /* bytes, 0 without a limit */
@@ -271,6 +279,7 @@ struct Pool {
 };
 struct Pool *pool_new(int device);
 bool pool_valid(const struct Pool *pool);
+void pool_freed(struct Pool *pool, uint64_t bytes); /* may end a pool that was destroyed */
 void pools_synchronised(int device);
 uint64_t pools_release_unused(int device);
 uint64_t pools_reserved(int device);
@@ -320,6 +329,8 @@ CUresult kernel_launched(const void *kernel, struct Context *context); /* what t
 void texture_module_gone(const void *module);
 
 /* ---- vmm.c */
+int vmm_file(void);
+uint64_t vmm_take_file(uint64_t size); /* a range of the file that was never used, or ~0 if there is none */
 /* Whether a device may touch this range. Memory that is not of virtual memory management can always be touched. */
 #define ANY_DEVICE (-1)
 bool vmm_accessible(int device, uint64_t address, uint64_t size, bool write); /* by this device, or by ANY_DEVICE */

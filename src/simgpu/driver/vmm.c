@@ -1,5 +1,5 @@
 /* Virtual memory management. Physical memory is a range of one sparse memfd of this process. A reservation is address
- * space that maps a region of this file, without access. Mapping puts a handle's range at an address, and access is
+ * space that maps a region of this file, without access (space.c). Mapping puts a handle's range at an address, and access is
  * mprotect. The memory of a handle is freed with its last reference and its last mapping.
  *
  * The kernel limits the number of mappings of a process (65530), and a job may hold more handles than that. So a handle
@@ -21,20 +21,21 @@ struct mapping { uint64_t address, size; Allocation *physical; unsigned char acc
 
 /* The part of the file that one reservation maps. It outlives the reservation while a handle has its bytes there. */
 struct Region {
-    uint64_t offset, granules, mapped, users;
+    uint64_t address, offset, granules, mapped, users;
     struct mapping **mappings; /* by granule */
     bool *taken;               /* by granule: it holds the bytes of a handle */
     bool open;                 /* all of it is accessible, because there were too many mappings for the kernel */
 };
 
 static int memory_fd = -1;
-static uint64_t memory_end, memory_size; /* no range of the file is used twice, because unused ranges take no memory */
+static uint64_t memory_end, memory_size;
 #define FILE_STEP (1ull << 40)
 
 #define SUPPORTED() do { if (!config()->vmm) return CUDA_ERROR_NOT_SUPPORTED; } while (0)
 
-/* A range of the file that was never used, or ~0 if there is none. */
-static uint64_t take_file(uint64_t size)
+int vmm_file(void) { return memory_fd; }
+
+uint64_t vmm_take_file(uint64_t size)
 {
     if (memory_fd < 0) memory_fd = memfd_create("simgpu", MFD_CLOEXEC);
     uint64_t offset = memory_end, end = offset + size;
@@ -54,6 +55,8 @@ static uint64_t take_file(uint64_t size)
 static void leave(struct Region *region)
 {
     if (--region->users) return;
+    if (region->open) mprotect((void *)region->address, region->granules * config()->granularity, PROT_NONE);
+    space_give(region->address, region->granules * config()->granularity, region->offset);
     free(region->mappings);
     free(region->taken);
     free(region);
@@ -86,11 +89,21 @@ static void displace(Allocation *a)
     a->placed = false;
 }
 
+/* SIMGPU_FRESH */
+static void fill_file(uint64_t offset, uint64_t size)
+{
+    char buffer[65536];
+    memset(buffer, config()->fresh, sizeof buffer);
+    for (uint64_t done = 0; done < fresh_bytes(size); done += sizeof buffer)
+        if (pwrite(memory_fd, buffer, fresh_bytes(size) - done < sizeof buffer ? fresh_bytes(size) - done : sizeof buffer, (off_t)(offset + done)) < 0) return;
+}
+
 /* Gives a handle its range of the file: from granule `first` of the region on, if that is free. */
 static bool place(Allocation *a, struct Region *region, uint64_t first)
 {
     bool fixed = a->placed && (a->mappings || a->exported);
     uint64_t count = a->requested / config()->granularity;
+    bool fresh = !a->placed;
     bool fits = region && !fixed && first + count <= region->granules;
     for (uint64_t i = first; fits && i < first + count; i++) fits = !region->taken[i];
     if (a->placed) {
@@ -102,8 +115,9 @@ static bool place(Allocation *a, struct Region *region, uint64_t first)
         region->users++;
         a->region = region;
         a->offset = region->offset + first * config()->granularity;
-    } else if ((a->offset = take_file(a->requested)) == ~0ull)
+    } else if ((a->offset = vmm_take_file(a->requested)) == ~0ull)
         return false;
+    if (fresh && config()->fresh) fill_file(a->offset, a->requested);
     return a->placed = true;
 }
 
@@ -139,26 +153,13 @@ API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment
     uint64_t granularity = config()->granularity;
     REQUIRE(out && size && size % granularity == 0);
     if (alignment < granularity) alignment = granularity;
-    char *map = mmap((void *)hint, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t start = ((uint64_t)map + alignment - 1) / alignment * alignment;
-    if (start > (uint64_t)map) munmap(map, start - (uint64_t)map);
-    munmap((char *)start + size, (uint64_t)map + alignment - start);
-    uint64_t offset = take_file(size);
-    if (offset == ~0ull
-        || mmap((void *)start, size, PROT_NONE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory_fd, (off_t)offset) == MAP_FAILED) {
-        munmap((void *)start, size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    uint64_t start, offset;
+    if (!space_take(hint, size, alignment, &start, &offset)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct Region *region = calloc(1, sizeof *region);
-    *region = (struct Region){.offset = offset, .granules = size / granularity, .users = 1};
+    *region = (struct Region){.address = start, .offset = offset, .granules = size / granularity, .users = 1};
     region->mappings = calloc(region->granules, sizeof *region->mappings);
     region->taken = calloc(region->granules, sizeof *region->taken);
-    if (!region->mappings || !region->taken) {
-        leave(region);
-        munmap((void *)start, size);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!region->mappings || !region->taken) return leave(region), CUDA_ERROR_OUT_OF_MEMORY;
     Allocation *a = table_new(ADDRESS_RANGE, context_current() ? context_current()->device : -1, size, size, "cuMemAddressReserve");
     a->address = start;
     a->span = size;
@@ -210,7 +211,6 @@ API CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
     ENTER_WORKING("cuMemAddressFree");
     Allocation *range = table_find_range(address);
     REQUIRE(range && range->address == address && range->span == size && !range->region->mapped);
-    munmap((void *)address, size);
     leave(range->region);
     table_remove(range);
     price += price_of(UNRESERVE, size);

@@ -129,7 +129,7 @@ impl Call {
         }
     }
 
-    /// A copy between an address and an array, or one copy of a batch, for which there is no form between contexts.
+    /// A copy between an address and an array, with attributes, or in a batch, for which there is no form between contexts.
     pub fn copy_without_peer_form(&self, places: [Place; 2], order: Order) -> CudaResult {
         match self.crossing(places, order) {
             Some((device, ends)) => self.give_access(device, ends),
@@ -137,16 +137,31 @@ impl Call {
         }
     }
 
-    /// A copy that becomes a node of a graph, and will run in `context`; null if the call does not tell.
-    pub fn copy_node(&self, copy: Option<&Copy3d>, context: CUcontext) -> CudaResult {
-        let context = || match context.is_null() {
-            true => next::current_context().ok().map(|context| context as u64),
-            false => Some(context as u64),
+    /// A copy that becomes a node of a graph, or replaces that of a node. It will run in `context`; `None` if that is the
+    /// node's own, which the call does not tell. Then either device may be the one that copies.
+    pub fn copy_node(&self, places: [Place; 2], context: Option<CUcontext>) -> CudaResult {
+        let known = context.filter(|context| !context.is_null());
+        let current = || next::current_context().ok().filter(|context| !context.is_null());
+        // A thread without a context may change graphs.
+        let of_an_end = || {
+            Some(
+                places
+                    .iter()
+                    .find_map(|&place| self.end_of_ours(place))?
+                    .location
+                    .context,
+            )
         };
-        let ends = copy.and_then(places_of).and_then(|places| self.ends(places, context));
-        match ends {
-            Some((here, ends)) => self.give_access(here.device, ends),
-            None => Ok(()),
+        let runs_in = || known.or_else(current).map(|context| context as u64).or_else(of_an_end);
+        let Some((here, ends)) = self.ends(places, runs_in) else {
+            return Ok(());
+        };
+        self.give_access(here.device, ends)?;
+        match context {
+            Some(_) => Ok(()),
+            None => ends
+                .iter()
+                .try_for_each(|end| self.give_access(end.location.device, ends)),
         }
     }
 
@@ -230,11 +245,11 @@ impl Call {
     }
 }
 
-fn places_of(copy: &Copy3d) -> Option<[Place; 2]> {
+/// The ends of a copy of rows. `None` if one is host memory.
+pub fn places_of(copy: &Copy3d) -> Option<[Place; 2]> {
     Some([place_of(&copy.to)?, place_of(&copy.from)?])
 }
 
-/// `None` for host memory.
 fn place_of(side: &Side) -> Option<Place> {
     match side.kind {
         Side::ARRAY => Some(Place::Array(side.array as u64)),
@@ -281,7 +296,7 @@ fn warn_of_copies(user: i16, owner: i16) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         tracing::warn!(
-            "a CUDA graph or a batch copies between devices {owner} and {user}, which cannot be peers: memory that \
+            "a CUDA graph, a batch or a copy with attributes is between devices {owner} and {user}, which cannot be peers: memory that \
              auto_growth maps cannot be copied so, and the call answers CUDA error 801; run the job with FLAGS_allocator_strategy=naive_best_fit"
         );
     });

@@ -51,7 +51,7 @@ pub enum Waited {
     Event,
 }
 
-struct DriverPool {
+pub struct DriverPool {
     handle: u64,
     /// `HOST_DEVICE` for a pool of host memory, and for managed memory without a preferred location.
     device: i16,
@@ -60,6 +60,8 @@ struct DriverPool {
     /// Bytes. Changes only while the pool is locked.
     reserved: AtomicU64,
     frees: Mutex<HashSet<Place>>,
+    /// Allocations that are not freed.
+    live: AtomicUsize,
     /// Whether the pool is destroyed. Locked while the pool is asked.
     is_gone: Mutex<bool>,
 }
@@ -72,6 +74,7 @@ impl DriverPool {
             is_imported,
             reserved: AtomicU64::new(0),
             frees: Mutex::default(),
+            live: AtomicUsize::new(0),
             is_gone: Mutex::new(false),
         })
     }
@@ -82,8 +85,11 @@ pub struct DriverPools {
     /// Set once a pool is known, so that a job without pools pays nothing.
     is_used: AtomicBool,
     known: Mutex<HashMap<u64, Arc<DriverPool>>>,
+    /// Destroyed pools that have live allocations. "The resources associated with the pool will be released automatically
+    /// once there are no more outstanding allocations" (cuda.h 13.0:13558), so until then each keeps what it had.
+    ending: Mutex<Vec<Arc<DriverPool>>>,
     /// The pool of each live allocation.
-    pool_of: Mutex<HashMap<u64, u64>>,
+    pool_of: Mutex<HashMap<u64, Arc<DriverPool>>>,
     /// How often memory was freed since the pools were asked last, so that a wait after no free looks no further.
     frees: AtomicUsize,
 }
@@ -122,22 +128,35 @@ impl DriverPools {
 
     /// Memory at `address` was obtained from a pool.
     pub fn obtained(&self, address: u64, pool: CUmemoryPool) {
-        lock(&self.pool_of).insert(address, pool as u64);
-    }
-
-    /// Memory at `address` was freed. If it came from a pool, the pool may give memory back when a thread waits.
-    pub fn freed(&self, address: u64, place: Place) {
-        if !self.is_used() {
-            return;
-        }
-        let Some(pool) = lock(&self.pool_of).remove(&address) else {
+        let Some(pool) = lock(&self.known).get(&(pool as u64)).cloned() else {
             return;
         };
-        let pool = lock(&self.known).get(&pool).cloned();
-        if let Some(pool) = pool {
-            lock(&pool.frees).insert(place);
-            self.frees.fetch_add(1, Ordering::Release);
+        pool.live.fetch_add(1, Ordering::AcqRel);
+        lock(&self.pool_of).insert(address, pool);
+    }
+
+    /// Memory at `address` is about to be freed. If it came from a pool, the pool may give memory back when a thread waits.
+    /// Returns the pool if it was destroyed and this is its last memory. Then `ended` must follow the free.
+    #[must_use]
+    pub fn freed(&self, address: u64, place: Place) -> Option<Arc<DriverPool>> {
+        if !self.is_used() {
+            return None;
         }
+        let pool = lock(&self.pool_of).remove(&address)?;
+        lock(&pool.frees).insert(place);
+        self.frees.fetch_add(1, Ordering::Release);
+        if pool.live.fetch_sub(1, Ordering::AcqRel) > 1 {
+            return None;
+        }
+        let mut ending = lock(&self.ending);
+        let index = ending.iter().position(|one| Arc::ptr_eq(one, &pool))?;
+        Some(ending.swap_remove(index))
+    }
+
+    /// The last memory of a destroyed pool was freed.
+    pub fn ended(&self, state: &State, api: Api, pool: &Arc<DriverPool>) {
+        self.forget(state, pool);
+        self.record(state, api, pool.device);
     }
 
     /// A stream is about to be destroyed. Nobody can wait for it any more.
@@ -221,7 +240,8 @@ impl DriverPools {
     }
 
     fn reserved_on(&self, device: i16) -> u64 {
-        let pools = self.select(|pool| pool.device == device);
+        let mut pools = self.select(|pool| pool.device == device);
+        pools.extend(lock(&self.ending).iter().filter(|pool| pool.device == device).cloned());
         pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed)).sum()
     }
 
@@ -244,7 +264,8 @@ impl DriverPools {
 
     /// The pools of a device went with its primary context.
     pub fn device_gone(&self, state: &State, device: i16, api: Api) {
-        let gone = self.select(|pool| pool.device == device);
+        let mut gone = self.select(|pool| pool.device == device);
+        gone.extend(lock(&self.ending).extract_if(.., |pool| pool.device == device));
         lock(&self.known).retain(|_, pool| pool.device != device);
         let before: u64 = gone.iter().map(|pool| self.forget(state, pool)).sum();
         if before > 0 {
@@ -253,13 +274,13 @@ impl DriverPools {
     }
 
     /// Takes what a pool that is gone had reserved off the books; returns it.
-    fn forget(&self, state: &State, pool: &DriverPool) -> u64 {
+    fn forget(&self, state: &State, pool: &Arc<DriverPool>) -> u64 {
         *lock(&pool.is_gone) = true;
         let before = pool.reserved.swap(0, Ordering::Relaxed);
         if before > 0 {
             state.driver_pools_hold(pool.device, Class::Async, before, 0, None);
         }
-        lock(&self.pool_of).retain(|_, owner| *owner != pool.handle);
+        lock(&self.pool_of).retain(|_, owner| !Arc::ptr_eq(owner, pool));
         before
     }
 
@@ -277,8 +298,13 @@ impl DriverPools {
             lock(&self.known).insert(pool as u64, known);
             return result;
         }
-        self.forget(state, &known);
-        self.record(state, api, known.device);
+        let mut ending = lock(&self.ending);
+        if known.live.load(Ordering::Acquire) > 0 {
+            ending.push(known);
+        } else {
+            drop(ending);
+            self.ended(state, api, &known);
+        }
         Ok(())
     }
 }

@@ -96,10 +96,9 @@ impl Call {
         }
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => {
-                self.engine.stream_ordered.freed(address, Place::of(0));
+            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), || {
                 self.give_back_claimed(claim, Key::Address(address), ask)
-            }
+            }),
         }
     }
 

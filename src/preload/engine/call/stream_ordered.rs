@@ -144,10 +144,26 @@ impl Call {
             self.free_failed(None, Key::Address(address), result);
             return result;
         }
+        self.free_of_driver_pool(address, Place::of(stream), || {
+            self.free_direct(Key::Address(address), ask)
+        })
+    }
+
+    /// Frees memory that may be of a driver's pool.
+    pub(super) fn free_of_driver_pool(
+        &self,
+        address: u64,
+        place: Place,
+        free: impl FnOnce() -> CudaResult,
+    ) -> CudaResult {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
-        known.freed(address, Place::of(stream));
-        self.free_direct(Key::Address(address), ask)
+        let ended = known.freed(address, place);
+        let result = free();
+        if let Some(pool) = ended {
+            known.ended(self.engine.state, self.api(), &pool);
+        }
+        result
     }
 
     /// # Safety

@@ -1,0 +1,157 @@
+/* Address space and fresh memory of the simulated GPU. Exits with 1 if an answer is wrong. The device has 1 GiB.
+ *
+ *   spaces many     100,000 reservations at once, of which some are mapped
+ *   spaces joined   reservations that were freed are one range again; a hint is followed
+ *   spaces fresh    SIMGPU_FRESH=165 fills memory of each kind when it is obtained */
+#include "delayed.h"
+
+enum { GRANULE = 2 * MIB, RESERVATIONS = 100000 };
+
+static int mappings(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    int lines = 0, byte;
+    THAT(file);
+    while ((byte = getc(file)) != EOF) lines += byte == '\n';
+    fclose(file);
+    return lines;
+}
+
+static CUmemGenericAllocationHandle new_handle(size_t size)
+{
+    CUmemGenericAllocationHandle handle;
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CHECK(cuMemCreate(&handle, size, &properties, 0));
+    return handle;
+}
+
+static void map(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle)
+{
+    CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cuMemMap(address, size, 0, handle, 0));
+    CHECK(cuMemSetAccess(address, size, &access, 1));
+}
+
+static void unmap(CUdeviceptr address, size_t size, CUmemGenericAllocationHandle handle)
+{
+    CHECK(cuMemUnmap(address, size));
+    CHECK(cuMemRelease(handle));
+}
+
+static void many(void)
+{
+    enum { STEP = 1000, MAPPED = RESERVATIONS / STEP };
+    static CUdeviceptr at[RESERVATIONS];
+    CUmemGenericAllocationHandle handles[MAPPED];
+    for (int turn = 0; turn < 2; turn++) {
+        int before = mappings();
+        for (int i = 0; i < RESERVATIONS; i++) CHECK(cuMemAddressReserve(&at[i], GRANULE, 0, 0, 0));
+        THAT(mappings() < before + 100);
+        for (int i = 0; i < MAPPED; i++) {
+            handles[i] = new_handle(GRANULE);
+            map(at[i * STEP], GRANULE, handles[i]);
+            CHECK(cuMemsetD8_v2(at[i * STEP], (unsigned char)i, GRANULE));
+        }
+        for (int i = 0; i < MAPPED; i++) {
+            unsigned char byte;
+            CHECK(cuMemcpyDtoH_v2(&byte, at[i * STEP] + GRANULE - 1, 1));
+            THAT(byte == (unsigned char)i);
+            unmap(at[i * STEP], GRANULE, handles[i]);
+        }
+        /* First every third one, then the rest backwards. */
+        for (int i = 0; i < RESERVATIONS; i += 3) CHECK(cuMemAddressFree(at[i], GRANULE));
+        for (int i = RESERVATIONS - 1; i > 0; i--)
+            if (i % 3) CHECK(cuMemAddressFree(at[i], GRANULE));
+    }
+}
+
+static void joined(void)
+{
+    enum { PARTS = 64 };
+    CUdeviceptr parts[PARTS], least = ~0ull, most = 0, whole, other;
+    for (int i = 0; i < PARTS; i++) {
+        CHECK(cuMemAddressReserve(&parts[i], GRANULE, 0, 0, 0));
+        if (parts[i] < least) least = parts[i];
+        if (parts[i] > most) most = parts[i];
+    }
+    THAT(most - least == (PARTS - 1) * (CUdeviceptr)GRANULE);
+    for (int i = 0; i < PARTS; i += 2) CHECK(cuMemAddressFree(parts[i], GRANULE));
+    for (int i = 1; i < PARTS; i += 2) CHECK(cuMemAddressFree(parts[i], GRANULE));
+    CHECK(cuMemAddressReserve(&whole, PARTS * (size_t)GRANULE, 0, least, 0));
+    THAT(whole == least);
+    CHECK(cuMemAddressReserve(&other, GRANULE, 0, least, 0)); /* taken: anywhere */
+    THAT(other != least);
+    CHECK(cuMemAddressFree(other, GRANULE));
+    CHECK(cuMemAddressReserve(&other, GRANULE, GIB, 0, 0));
+    THAT(other % GIB == 0);
+    CHECK(cuMemAddressFree(other, GRANULE));
+    /* Memory that was written there before is not seen again. */
+    CUmemGenericAllocationHandle handle = new_handle(GRANULE);
+    map(whole, GRANULE, handle);
+    CHECK(cuMemsetD8_v2(whole, 9, GRANULE));
+    unmap(whole, GRANULE, handle);
+    CHECK(cuMemAddressFree(whole, PARTS * (size_t)GRANULE));
+    CHECK(cuMemAddressReserve(&whole, GRANULE, 0, least, 0));
+    THAT(whole == least);
+    handle = new_handle(GRANULE);
+    map(whole, GRANULE, handle);
+    unsigned char byte = 1;
+    CHECK(cuMemcpyDtoH_v2(&byte, whole, 1));
+    THAT(byte == 0);
+    unmap(whole, GRANULE, handle);
+    CHECK(cuMemAddressFree(whole, GRANULE));
+}
+
+static void is_fresh(CUdeviceptr address, size_t size)
+{
+    static unsigned char bytes[GRANULE];
+    CHECK(cuMemcpyDtoH_v2(bytes, address, size));
+    for (size_t i = 0; i < size; i++) THAT(bytes[i] == 165);
+    CHECK(cuMemsetD8_v2(address, 1, size));
+}
+
+static void fresh(void)
+{
+    CUdeviceptr address;
+    CUmemGenericAllocationHandle handle;
+    size_t pitch, sizes[] = {1, 1000, MIB};
+    void *host;
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < 3; i++) {
+            CHECK(cuMemAlloc_v2(&address, sizes[i]));
+            is_fresh(address, sizes[i]);
+            CHECK(cuMemFree_v2(address));
+            CHECK(cuMemAllocManaged(&address, sizes[i], 1));
+            is_fresh(address, sizes[i]);
+            CHECK(cuMemFree_v2(address));
+            CHECK(cuMemAllocAsync(&address, sizes[i], NULL));
+            is_fresh(address, sizes[i]);
+            CHECK(cuMemFreeAsync(address, NULL));
+            CHECK(cuMemAllocHost_v2(&host, sizes[i]));
+            is_fresh((CUdeviceptr)host, sizes[i]);
+            CHECK(cuMemFreeHost(host));
+            CHECK(cuMemAllocPitch_v2(&address, &pitch, sizes[i], 1, 4));
+            is_fresh(address, sizes[i]);
+            CHECK(cuMemFree_v2(address));
+        }
+    CHECK(cuMemAddressReserve(&address, GRANULE, 0, 0, 0));
+    for (int turn = 0; turn < 2; turn++) {
+        handle = new_handle(GRANULE);
+        map(address, GRANULE, handle);
+        is_fresh(address, GRANULE);
+        /* A handle that is mapped again keeps its bytes. */
+        CHECK(cuMemUnmap(address, GRANULE));
+        map(address, GRANULE, handle);
+        unsigned char byte;
+        CHECK(cuMemcpyDtoH_v2(&byte, address, 1));
+        THAT(byte == 1);
+        unmap(address, GRANULE, handle);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct scene scenes[] = {{"many", many}, {"joined", joined}, {"fresh", fresh}};
+    begin();
+    return PLAY(scenes, argc, argv);
+}
