@@ -1,7 +1,9 @@
 //! Tests of `vramshim top` on running jobs. While the jobs wait for commands, the figures of `top` equal those of the
 //! simulated device to the byte. The interactive view leaves the terminal as it was, however the view ends.
 
+mod devices;
 mod paced;
+mod stream;
 mod terminal;
 mod view;
 
@@ -50,25 +52,28 @@ fn assert_true(told: &Value, answer: &Answer, context: &str) {
     }
 }
 
-/// Checks the sums that `top` prints for each device, by UUID.
+/// Checks the sums that `top` prints for each device, by simulated GPU and UUID.
 fn assert_sums(page: &Value) {
-    let mut sums: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
+    let id = |device: &Value| {
+        (
+            device["simulator"].to_string(),
+            device["uuid"].as_str().unwrap().to_owned(),
+        )
+    };
+    let mut sums: BTreeMap<(String, String), [u64; 4]> = BTreeMap::new();
     for process in page["processes"].as_array().unwrap() {
         for device in process["devices"].as_array().unwrap() {
-            let sum = sums.entry(device["uuid"].as_str().unwrap()).or_default();
+            let sum = sums.entry(id(device)).or_default();
             for (place, name) in ["requested", "allocated", "reserved"].into_iter().enumerate() {
                 sum[place] += device[name].as_u64().unwrap();
             }
             sum[3] += 1;
         }
     }
-    let told: BTreeMap<&str, [u64; 4]> = (page["devices"].as_array().unwrap().iter())
+    let told: BTreeMap<(String, String), [u64; 4]> = (page["devices"].as_array().unwrap().iter())
         .map(|device| {
             let names = ["requested", "allocated", "reserved", "processes"];
-            (
-                device["uuid"].as_str().unwrap(),
-                names.map(|name| device[name].as_u64().unwrap()),
-            )
+            (id(device), names.map(|name| device[name].as_u64().unwrap()))
         })
         .collect();
     assert_eq!(told, sums);
@@ -76,12 +81,14 @@ fn assert_sums(page: &Value) {
 
 #[test]
 fn several_processes_are_shown_to_the_byte_at_every_moment() {
+    let host = tempfile::tempdir().unwrap();
     let mut jobs: Vec<(Paced, String)> = (STRATEGIES.into_iter().enumerate())
         .map(|(number, strategy)| {
             // One of the jobs sees the devices in the other order.
             let order = if number == 1 { "1,0" } else { "0,1" };
             let threads = number as u32 % 3 + 1;
             let job = job(strategy, number as u64 + 1, threads).env("CUDA_VISIBLE_DEVICES", order);
+            let job = job.env("SIMGPU_STATE", host.path().join("state"));
             (Paced::start_as(job, threads), format!("{strategy:?}"))
         })
         .collect();
@@ -313,7 +320,14 @@ fn without_jobs_the_page_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let page = page([path]);
-    assert_eq!(page, serde_json::json!({"devices": [], "processes": []}));
+    for list in ["devices", "processes", "other_processes", "events"] {
+        assert_eq!(page[list], serde_json::json!([]), "{list} in {page}");
+    }
+    assert_eq!(
+        page["nvml_problem"],
+        Value::Null,
+        "a machine without GPUs lacks nothing"
+    );
     let output = top(["--once", path]);
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -347,13 +361,12 @@ fn wrong_arguments_are_refused() {
         assert!(message.contains(words), "{arguments:?}: {message}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     };
-    refused(&["--json"], "--once");
     refused(&["--once", "--interval", "2s"], "--interval");
     refused(&["--interval", "1ms"], "100ms to 1h");
     refused(&["--interval", "soon"], "100ms to 1h");
     refused(&["--frobnicate"], "--frobnicate");
     // Without `--once` a terminal is needed, and stdout is a pipe here.
-    refused(&[], "--once");
+    refused(&[], "--json");
 }
 
 #[test]

@@ -4,6 +4,7 @@
  *                             N      runs N random steps in each thread, all threads at the same time
  *                             fail   makes a request that cannot be served
  *                             child  forks a child that sleeps until it or this process is killed
+ *                             mark   sets the mark "epoch 1"
  *                             +N     runs N pairs of allocation and free in each thread
  *   {"stats":[{"device":0,"requested":...,...},...]} */
 #include "client.h"
@@ -134,6 +135,9 @@ int main(int argc, char **argv)
             CUdeviceptr address;
             CHECK(cuCtxSetCurrent(contexts[0]));
             EXPECT(cuMemAlloc_v2(&address, 1ull << 45), CUDA_ERROR_OUT_OF_MEMORY);
+        } else if (!strcmp(line, "mark\n")) {
+            void (*mark)(const char *) = dlsym(RTLD_DEFAULT, "vramshim_mark");
+            if (mark) mark("epoch 1");
         } else if (!strcmp(line, "child\n")) {
             pid_t child = fork();
             if (child == 0) {

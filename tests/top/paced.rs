@@ -1,7 +1,7 @@
 //! A job that runs a number of steps on command and waits in between (`tests/top/paced.c`).
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -32,7 +32,24 @@ impl Paced {
     }
 
     pub fn start_as(job: Job, threads: u32) -> Paced {
-        let (mut child, folder) = job.start();
+        let (child, folder) = job.start();
+        Self::of(child, folder, threads)
+    }
+
+    /// Starts a command that ends as a job of one thread, in a folder of its own.
+    pub fn start_command(mut command: Command) -> Paced {
+        let folder = tempfile::tempdir().expect("a folder");
+        command
+            .current_dir(folder.path())
+            .env("VRAMSHIM_DIR", folder.path().join("journals"));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        Self::of(command.spawn().expect("a start"), folder, 1)
+    }
+
+    fn of(mut child: Child, folder: TempDir, threads: u32) -> Paced {
         Paced {
             stdin: child.stdin.take().unwrap(),
             answers: BufReader::new(child.stdout.take().unwrap()),

@@ -48,6 +48,11 @@ fn modes(terminal: &OwnedFd) -> Vec<u8> {
 impl Terminal {
     /// Starts `vramshim top` with these arguments.
     pub fn start(rows: u16, columns: u16, arguments: &[&str]) -> Terminal {
+        Self::start_with(rows, columns, arguments, &[])
+    }
+
+    /// The same with more variables.
+    pub fn start_with(rows: u16, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> Terminal {
         let (mut master, mut slave) = (-1, -1);
         // SAFETY: openpty writes both descriptors. The other arguments are null or only read.
         let opened = unsafe {
@@ -64,7 +69,12 @@ impl Terminal {
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         let before = modes(&slave);
         let mut command = Command::new(program());
-        command.arg("top").args(arguments).env("TERM", "xterm-256color");
+        command
+            .arg("top")
+            .args(arguments)
+            .env("TERM", "xterm-256color")
+            .env_remove("NO_COLOR");
+        command.envs(variables.iter().copied());
         let stdio = || slave.try_clone().expect("another descriptor");
         command.stdin(stdio()).stdout(stdio()).stderr(stdio());
         // SAFETY: setsid and ioctl are system calls that allocate nothing, so they may be made between fork and exec.
@@ -193,6 +203,16 @@ impl Terminal {
         for _ in 0..10 {
             self.take(Duration::from_millis(10));
         }
+    }
+
+    /// Whether any character on the screen has a colour of its own, is bold or dim.
+    pub fn is_coloured(&self) -> bool {
+        let screen = self.screen.screen();
+        let (rows, columns) = screen.size();
+        let cells = (0..rows).flat_map(|row| (0..columns).filter_map(move |column| screen.cell(row, column)));
+        cells
+            .into_iter()
+            .any(|cell| cell.fgcolor() != vt100::Color::Default || cell.bold() || cell.inverse())
     }
 
     pub fn assert_restored(&self) {

@@ -53,14 +53,18 @@ fn it_shows_devices_and_processes_and_quits() {
 
 #[test]
 fn changes_are_shown_with_their_rate() {
-    let (mut job, mut terminal) = one(30, 200);
+    let (mut job, mut terminal) = one(30, 240);
     let pid = job.pid();
     terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
     let failures = |text: &str| {
         let line = lines_of(text, pid)
             .first()
             .and_then(|&place| text.lines().nth(place).map(str::to_owned));
-        line.is_some_and(|line| line.trim_end().ends_with("1  running"))
+        line.is_some_and(|line| {
+            let mut words = line.split_whitespace().rev();
+            // The sparkline stands between the number of failures and the state.
+            words.next() == Some("running") && words.nth(1) == Some("1")
+        })
     };
     assert!(!failures(&terminal.text()));
     // Sorted by device, the first row is the device on which the allocation fails.
@@ -74,6 +78,78 @@ fn changes_are_shown_with_their_rate() {
     });
     terminal.press("q");
     terminal.ended();
+}
+
+#[test]
+fn levels_failures_and_marks_are_shown_as_they_come() {
+    let (mut job, mut terminal) = one(30, 200);
+    let pid = job.pid();
+    terminal.until("its rows", |text| lines_of(text, pid).len() == 2);
+    terminal.until("a sparkline", |text| {
+        text.contains("live lately") && text.contains('\u{2588}')
+    });
+    assert!(!terminal.text().contains("Latest failures and marks"));
+    job.tell("mark");
+    terminal.until("the mark", |text| text.contains("mark: epoch 1"));
+    job.tell("fail");
+    terminal.until("the failure", |text| {
+        text.contains("device 0: cuMemAlloc of 32.0 TiB failed: CUDA_ERROR_OUT_OF_MEMORY")
+    });
+    assert!(terminal.is_coloured(), "a failure is red");
+    terminal.press("?");
+    let text = terminal.until("the keys", |text| {
+        text.contains("chooses the column") || text.contains("choose the column")
+    });
+    assert!(text.contains("reverses the order") && text.contains("quits"), "{text}");
+    terminal.press("?");
+    terminal.until("its rows again", |text| lines_of(text, pid).len() == 2);
+    terminal.press("q");
+    assert_eq!(terminal.ended().code(), Some(0));
+}
+
+#[test]
+fn without_colours_nothing_is_coloured() {
+    let mut job = Paced::start(AUTO_GROWTH, 1, 1);
+    job.tell("100");
+    job.tell("fail");
+    let pid = job.pid();
+    let arguments = ["--interval", "100ms", &pid.to_string()];
+    let mut terminal = Terminal::start_with(30, 200, &arguments, &[("NO_COLOR", "1")]);
+    terminal.until("the failure", |text| text.contains("CUDA_ERROR_OUT_OF_MEMORY"));
+    assert!(!terminal.is_coloured());
+    terminal.press("q");
+    terminal.ended();
+}
+
+#[test]
+fn all_of_it_fits_80_columns() {
+    let host = tempfile::tempdir().unwrap();
+    let job = crate::paced::job(AUTO_GROWTH, 1, 1).env("SIMGPU_STATE", host.path().join("state"));
+    let mut job = Paced::start_as(job, 1);
+    job.tell("100");
+    let pid = job.pid();
+    let mut terminal = Terminal::start(24, 80, &["--interval", "100ms", &pid.to_string()]);
+    let text = terminal.until("figures of NVML", |text| {
+        lines_of(text, pid).len() == 2 && text.contains("30 C") && text.contains('\u{2588}')
+    });
+    for words in ["used", "total", "busy", "temp", "allocated", "*reserved", "live lately"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+    // The last column of each table is complete.
+    let titles: Vec<&str> = text.lines().filter(|line| line.contains("reserved")).collect();
+    assert!(titles.iter().all(|line| line.chars().count() <= 80), "{text}");
+    terminal.press("q");
+    terminal.ended();
+    // The table that is printed once is no wider.
+    let mut terminal = Terminal::start(24, 80, &["--once", &pid.to_string()]);
+    let text = terminal.until("the table", |text| text.contains("running"));
+    for line in text
+        .lines()
+        .filter(|line| line.contains("running") || line.contains("Simulated GPU"))
+    {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert_eq!(lines_of(&text, pid).len(), 2, "no line is broken in two:\n{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// No line of a job is longer; a longer one is damage.
-const LONGEST_LINE_BYTES: u64 = 1 << 20;
+pub(super) const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
 pub(super) struct Lines(BufReader<File>);
 

@@ -14,6 +14,7 @@ mod lines;
 mod records;
 mod stacks;
 mod tensors;
+mod texts;
 
 pub use error::{OpenError, Problem};
 pub use follow::Follower;
@@ -22,6 +23,7 @@ pub use journal::{Journal, State};
 pub use records::Records;
 pub use stacks::{Module, Place, Stacks};
 pub use tensors::TensorFile;
+pub use texts::Texts;
 
 #[cfg(test)]
 mod tests;

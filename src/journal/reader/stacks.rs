@@ -13,7 +13,7 @@ use super::lines::{self, Lines, unescaped};
 use crate::format::{Frame, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 
 /// No job writes more; what follows is left out.
-const LARGEST_FILE_BYTES: u64 = 256 << 20;
+pub(super) const LARGEST_FILE_BYTES: u64 = 256 << 20;
 /// No job writes a deeper stack; outer frames are left out.
 const DEEPEST: usize = 1024;
 

@@ -18,8 +18,27 @@ pub enum Host {
     /// The GPUs of this machine. NVML is loaded with this program's environment.
     Machine,
     Simulated(Simulated),
-    /// A simulated GPU that this program cannot query, and the reason.
-    Closed(String),
+    /// A simulated GPU that this program cannot query.
+    Closed(Closed),
+}
+
+/// Tells hosts apart. The devices of two hosts are different devices, also if they have the same UUIDs: every simulated
+/// GPU has the UUIDs of every other one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostId {
+    Machine,
+    /// Device and inode of the file that holds the state of the simulated GPU.
+    State(u64, u64),
+    /// The path of such a file, which can no longer be examined.
+    Path(OsString),
+    /// The simulated GPU of this process alone.
+    Process(u32),
+}
+
+#[derive(Clone, Debug)]
+pub struct Closed {
+    pub why: String,
+    id: HostId,
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +65,39 @@ impl Host {
         if !variables.iter().any(|(name, _)| is_simulated(name)) {
             return Host::Machine;
         }
-        simulated(pid, variables).unwrap_or_else(Host::Closed)
+        let id = match state_of(&variables) {
+            Some(path) => HostId::Path(path.clone()),
+            None => HostId::Process(pid),
+        };
+        simulated(pid, variables).unwrap_or_else(|why| Host::Closed(Closed { why, id }))
+    }
+
+    pub fn id(&self) -> HostId {
+        match self {
+            Host::Machine => HostId::Machine,
+            Host::Simulated(simulated) => HostId::State(simulated.state.0, simulated.state.1),
+            Host::Closed(closed) => closed.id.clone(),
+        }
+    }
+
+    /// A name for a simulated GPU: the process that started it, or the file of its state. `None` for this machine.
+    pub fn name(&self) -> Option<String> {
+        let path = match self {
+            Host::Machine => return None,
+            Host::Simulated(simulated) => state_of(&simulated.variables),
+            Host::Closed(Closed {
+                id: HostId::Process(pid),
+                ..
+            }) => return Some(format!("pid {pid}")),
+            Host::Closed(Closed {
+                id: HostId::Path(path), ..
+            }) => Some(path),
+            Host::Closed(_) => None,
+        };
+        let path = path?.to_string_lossy();
+        // `vramshim run --sim` names a descriptor of its own process, which becomes the job.
+        let pid = path.strip_prefix("/proc/").and_then(|rest| rest.split_once("/fd/"));
+        Some(pid.map_or_else(|| path.clone().into_owned(), |(pid, _)| format!("pid {pid}")))
     }
 
     /// Whether both have the same set of devices.
@@ -57,6 +108,13 @@ impl Host {
             _ => false,
         }
     }
+}
+
+fn state_of(variables: &[(OsString, OsString)]) -> Option<&OsString> {
+    let mut found = variables
+        .iter()
+        .filter(|(name, value)| name == STATE && !value.is_empty());
+    found.next().map(|(_, value)| value)
 }
 
 pub fn is_simulated(name: &OsStr) -> bool {
@@ -79,10 +137,8 @@ fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, Str
         ));
     }
     let folder = fs::read_link(process.join("cwd")).map_err(|error| format!("process {pid}: its folder: {error}"))?;
-    let state = variables
-        .iter()
-        .find(|(name, value)| name == STATE && !value.is_empty())
-        .map(|(_, value)| folder.join(value))
+    let state = state_of(&variables)
+        .map(|value| folder.join(value))
         .ok_or_else(|| format!("the simulated GPU of process {pid} is its own: it has no {STATE} to share"))?;
     let shared = fs::metadata(&state).map_err(|error| {
         format!(

@@ -20,7 +20,7 @@ pub mod floors;
 pub mod fragmentation;
 pub mod growth;
 pub mod holdings;
-mod host;
+pub mod host;
 pub mod job;
 pub mod labels;
 pub mod landmarks;

@@ -4,12 +4,15 @@
 //! from its start, because the loader reads `LD_LIBRARY_PATH` only then.
 
 use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::host::{Host, is_simulated};
@@ -39,14 +42,56 @@ pub struct Listed {
 /// A reading or an error for each device, in the order of the UUIDs; or why NVML cannot be asked at all.
 pub type Answer = Result<Vec<Result<Reading, String>>, String>;
 
+/// A device as NVML knows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Seen {
+    /// The UUID as CUDA writes it.
+    pub uuid: String,
+    pub name: String,
+    /// NVML's number of the device; `None` for a MIG instance.
+    pub number: Option<u32>,
+    pub gauges: Gauges,
+    pub reading: Result<Reading, String>,
+}
+
+/// What a device does at the moment; `None` if NVML does not report it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauges {
+    /// Percent of the time in which a kernel ran.
+    pub busy_percent: Option<u32>,
+    /// Degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// Milliwatts.
+    pub power_mw: Option<u32>,
+    /// Milliwatts that the device may take at most.
+    pub power_limit_mw: Option<u32>,
+}
+
+/// All devices of a host, or why NVML cannot be asked.
+pub type Everything = Result<Vec<Seen>, String>;
+
+/// The option of the child that asks for all devices.
+const ALL: &str = "--all";
+/// NVML has this many seconds to describe all devices of a host. A driver that hangs then holds up nobody.
+const PATIENCE_S: u32 = 10;
+
 /// Starts the child, which asks NVML about these devices of a host.
 pub fn ask(host: &Host, uuids: &[String]) -> Answer {
+    in_child(host, uuids.iter().map(String::as_str))?
+}
+
+/// Starts the child, which asks NVML about all devices of a host, and about these, which may be MIG instances.
+pub fn ask_all(host: &Host, uuids: &[String]) -> Everything {
+    in_child(host, [ALL].into_iter().chain(uuids.iter().map(String::as_str)))?
+}
+
+fn in_child<'a, T: DeserializeOwned>(host: &Host, arguments: impl Iterator<Item = &'a str>) -> Result<T, String> {
     let mut command = Command::new("/proc/self/exe");
     // A preloaded library might answer the calls instead of NVML.
-    command.arg(SUBCOMMAND).args(uuids).env_remove("LD_PRELOAD");
+    command.arg(SUBCOMMAND).args(arguments).env_remove("LD_PRELOAD");
     match host {
         Host::Machine => {}
-        Host::Closed(reason) => return Err(reason.clone()),
+        Host::Closed(closed) => return Err(closed.why.clone()),
         Host::Simulated(simulated) => {
             for (name, _) in std::env::vars_os().filter(|(name, _)| is_simulated(name)) {
                 command.env_remove(name);
@@ -61,32 +106,81 @@ pub fn ask(host: &Host, uuids: &[String]) -> Answer {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot start this program again to ask NVML: {error}"))?;
-    serde_json::from_slice::<Answer>(&output.stdout)
-        .map_err(|_| format!("NVML brought its process down ({})", output.status))?
+    serde_json::from_slice(&output.stdout).map_err(|_| match output.status.signal() {
+        Some(libc::SIGALRM) => format!("NVML did not answer within {PATIENCE_S} s"),
+        _ => format!("NVML brought its process down ({})", output.status),
+    })
 }
 
-/// Asks NVML in this process. The child runs this function.
-pub fn answer(uuids: &[String]) -> Answer {
-    let nvml = Nvml::builder()
+fn load() -> Result<Nvml, String> {
+    Nvml::builder()
         .lib_path(OsStr::new("libnvidia-ml.so.1"))
         .init()
         .map_err(|error| match error {
             NvmlError::LibloadingError(error) => format!("NVML cannot be loaded: {error}"),
             error => format!("NVML cannot be used: {error}"),
-        })?;
-    Ok(uuids.iter().map(|uuid| device(&nvml, uuid)).collect())
+        })
 }
 
-fn device(nvml: &Nvml, uuid: &str) -> Result<Reading, String> {
+/// Asks NVML in this process. The child runs this function.
+pub fn answer(uuids: &[String]) -> Answer {
+    let nvml = load()?;
+    Ok(uuids.iter().map(|uuid| find(&nvml, uuid).and_then(reading)).collect())
+}
+
+/// Asks NVML about everything in this process. The child runs this function.
+pub fn answer_all(uuids: &[String]) -> Everything {
+    // SAFETY: `alarm` has no preconditions. Its signal ends the process, which nobody but `ask_all` waits for.
+    unsafe { libc::alarm(PATIENCE_S) };
+    let nvml = load()?;
+    let count = nvml
+        .device_count()
+        .map_err(|error| format!("NVML does not count the devices: {error}"))?;
+    let mut all: Vec<Seen> = (0..count)
+        .filter_map(|number| nvml.device_by_index(number).ok())
+        .filter_map(|device| Some(seen(device.uuid().ok()?, device)))
+        .collect();
+    for uuid in uuids {
+        if !all.iter().any(|seen| seen.uuid == *uuid)
+            && let Ok(device) = find(&nvml, uuid)
+        {
+            let instance = seen(uuid.clone(), device);
+            all.push(Seen {
+                number: None,
+                ..instance
+            });
+        }
+    }
+    Ok(all)
+}
+
+fn seen(uuid: String, device: Device) -> Seen {
+    Seen {
+        uuid,
+        name: device.name().unwrap_or_default(),
+        number: device.index().ok(),
+        gauges: Gauges {
+            busy_percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+            temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+            power_mw: device.power_usage().ok(),
+            power_limit_mw: device.enforced_power_limit().ok(),
+        },
+        reading: reading(device),
+    }
+}
+
+fn find<'a>(nvml: &'a Nvml, uuid: &str) -> Result<Device<'a>, String> {
     // CUDA writes the UUID of a MIG instance as `GPU-...`; NVML writes the same bytes as `MIG-...`.
     let instance = || {
         uuid.strip_prefix("GPU-")
             .map(|rest| nvml.device_by_uuid(format!("MIG-{rest}")))
     };
-    let device = nvml
-        .device_by_uuid(uuid)
+    nvml.device_by_uuid(uuid)
         .or_else(|error| instance().unwrap_or(Err(error)))
-        .map_err(|error| format!("NVML does not know the device: {error}"))?;
+        .map_err(|error| format!("NVML does not know the device: {error}"))
+}
+
+fn reading(device: Device) -> Result<Reading, String> {
     let memory = device.memory_info().map_err(|error| match error {
         NvmlError::FailedToLoadSymbol(_) => "NVML is older than driver 510".to_owned(),
         error => format!("NVML does not report the device's memory: {error}"),

@@ -120,7 +120,7 @@ fn innermost(status: &str) -> Option<u32> {
 }
 
 /// Whether the process has mapped a file named libvramshim.so.
-fn is_under_the_library(pid: u32) -> bool {
+pub fn is_under_the_library(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps")).is_ok_and(|maps| {
         let name = b"/libvramshim.so";
         maps.windows(name.len()).any(|window| window == name)

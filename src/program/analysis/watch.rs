@@ -1,10 +1,13 @@
-//! Follows the journal of one running process: the ledger as last read, and the rates of calls between two updates.
+//! Follows the journal of one running process: the ledger as last read, the rates of calls between two updates, the
+//! highest levels between them, and what happened last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use journal::reader::{Follower, Journal, OpenError, State};
+use base::api::ApiCode;
+use journal::format::{Event, MarkKind, Record};
+use journal::reader::{Follower, Journal, OpenError, State, Texts};
 
 use super::job::Job;
 use super::ledger::Ledger;
@@ -21,6 +24,70 @@ pub struct Watched {
     counters: BTreeMap<i16, Counters>,
     counted_at: Option<Instant>,
     pub rates: BTreeMap<i16, Rates>,
+    /// The most live bytes of each device since the last call of `count`.
+    highest: BTreeMap<i16, u64>,
+    /// The most live bytes of each device between two calls of `count`, the latest last.
+    pub levels: BTreeMap<i16, VecDeque<u64>>,
+    happened: VecDeque<Happening>,
+    /// What happened until then has been taken.
+    taken_until_ns: Option<u64>,
+    texts: Texts,
+}
+
+/// How many intervals `levels` goes back.
+pub const INTERVALS: usize = 60;
+/// The most of what happened that waits to be taken; the oldest are dropped.
+const HAPPENINGS: usize = 64;
+
+/// A failure for the job, or a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happening {
+    /// Nanoseconds after 1970.
+    pub at_ns: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    Failed {
+        device: i16,
+        api: ApiCode,
+        requested: u64,
+        result: i32,
+        over_limit: bool,
+    },
+    Mark {
+        /// The number of the text in the file of stacks.
+        number: u64,
+        /// `None` until the file of stacks has it.
+        text: Option<String>,
+        kind: MarkKind,
+    },
+}
+
+impl What {
+    fn of(record: &Record) -> Option<What> {
+        match record.event {
+            Event::AllocFailed {
+                requested,
+                result,
+                over_limit,
+                ..
+            } => Some(What::Failed {
+                device: record.device,
+                api: record.api,
+                requested,
+                result,
+                over_limit,
+            }),
+            Event::Mark { text, kind } => Some(What::Mark {
+                number: text,
+                text: None,
+                kind,
+            }),
+            _ => None,
+        }
+    }
 }
 
 /// The reader's counts when the journal had first been read to its end.
@@ -53,6 +120,7 @@ impl Watched {
         let mut job = Job::of(&journal, Ledger::default(), 0);
         // If `journal` is the path of a descriptor, the job shows the path of the file.
         job.path = std::fs::read_link(&job.path).unwrap_or(job.path);
+        let texts = Texts::beside(&job.path);
         Ok(Watched {
             pid: pid.unwrap_or(job.header.pid),
             job,
@@ -62,6 +130,11 @@ impl Watched {
             counters: BTreeMap::new(),
             counted_at: None,
             rates: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            happened: VecDeque::new(),
+            taken_until_ns: None,
+            texts,
         })
     }
 
@@ -81,6 +154,7 @@ impl Watched {
             self.job.ledger = Ledger::default();
             self.caught_up = None;
             self.counted_at = None;
+            self.happened.clear();
             return Ok(false);
         }
         if done && self.caught_up.is_none() {
@@ -103,8 +177,25 @@ impl Watched {
     }
 
     fn apply(&mut self) {
-        for event in self.follower.by_ref() {
-            self.job.ledger.apply(&event);
+        let is_read = self.caught_up.is_some();
+        for record in self.follower.by_ref() {
+            self.job.ledger.apply(&record);
+            // While the journal is read for the first time, its levels are those of the past.
+            if is_read && let Event::Alloc(_) = record.event {
+                let ledger = self.job.ledger.devices.get(&record.device);
+                let live = ledger.map_or(0, |ledger| ledger.all.allocated.current);
+                let highest = self.highest.entry(record.device).or_default();
+                *highest = live.max(*highest);
+            }
+            if let Some(what) = What::of(&record)
+                && self.taken_until_ns.is_none_or(|until| record.time_ns > until)
+            {
+                self.happened.truncate(HAPPENINGS - 1);
+                self.happened.push_front(Happening {
+                    at_ns: record.time_ns,
+                    what,
+                });
+            }
         }
         self.job.unfinished = self.follower.unfinished();
         self.job.refresh(self.follower.journal());
@@ -136,6 +227,15 @@ impl Watched {
             .collect();
         let before = std::mem::replace(&mut self.counters, counters);
         let since = self.counted_at.replace(now).map(|then| now - then);
+        for (&device, ledger) in &self.job.ledger.devices {
+            let live = ledger.all.allocated.current;
+            let highest = self.highest.insert(device, live).unwrap_or(0).max(live);
+            let levels = self.levels.entry(device).or_default();
+            levels.push_back(highest);
+            while levels.len() > INTERVALS {
+                levels.pop_front();
+            }
+        }
         self.rates = match since {
             Some(since) if !since.is_zero() => (self.counters.iter())
                 .map(|(device, now)| {
@@ -147,6 +247,24 @@ impl Watched {
                 .collect(),
             _ => BTreeMap::new(),
         };
+    }
+
+    /// What happened since the last call, the oldest first. The first call gives the latest of what happened before.
+    pub fn take_happenings(&mut self) -> Vec<Happening> {
+        if !self.is_read() {
+            return Vec::new();
+        }
+        let start_ns = self.job.header.wall_start_ns;
+        let texts = &mut self.texts;
+        let mut taken: Vec<Happening> = self.happened.drain(..).rev().collect();
+        self.taken_until_ns = taken.iter().map(|one| one.at_ns).max().max(self.taken_until_ns);
+        for one in &mut taken {
+            one.at_ns = start_ns.saturating_add(one.at_ns);
+            if let What::Mark { number, text, .. } = &mut one.what {
+                *text = texts.get(*number).map(str::to_owned);
+            }
+        }
+        taken
     }
 
     pub fn state(&self) -> State {

@@ -2,6 +2,7 @@
 //!
 //! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `main`.
 
+mod completions;
 mod doctor;
 mod export;
 mod import;
@@ -16,7 +17,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::analysis::nvml;
 
@@ -56,7 +57,7 @@ enum Command {
     Replay(replay::Replay),
     /// Compare ledger, driver and NVML and name every byte of difference
     Reconcile(reconcile::Reconcile),
-    /// Asks NVML for `reconcile`, in a child process
+    /// Asks NVML for `reconcile` and `top`, in a child process
     #[command(name = nvml::SUBCOMMAND, hide = true)]
     AskNvml(reconcile::AskNvml),
     /// Write journals in the formats of other programs: PyTorch's snapshot, Perfetto, pprof, Parquet and more
@@ -67,6 +68,8 @@ enum Command {
     Top(top::Top),
     /// List the environment variables that the library and the program read
     Variables(variables::Variables),
+    /// Print the script with which a shell completes the arguments of vramshim
+    Completions(completions::Completions),
 }
 
 pub fn main() -> ExitCode {
@@ -88,6 +91,7 @@ pub fn main() -> ExitCode {
         Command::Import(import) => import.write(),
         Command::Top(top) => top.show(),
         Command::Variables(variables) => variables.show(),
+        Command::Completions(completions) => completions.print(Arguments::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,45 +1,85 @@
-//! Devices and processes as JSON: sizes in bytes, nothing rounded.
+//! Devices, processes and events as JSON: sizes in bytes, nothing rounded.
 
-use std::io::{self, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::machine::Machine;
-use super::rows;
+use super::{devices, events};
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
+use crate::analysis::running::FileId;
 use crate::analysis::watch::Watched;
 
-pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
-    let devices: Vec<Value> = rows::devices(machine)
+/// The present state, and the events since the last call.
+pub fn page(machine: &mut Machine) -> Value {
+    let events: Vec<Value> = machine.take_events().iter().map(events::as_json).collect();
+    let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+    let devices: Vec<Value> = devices::devices(machine)
         .iter()
         .map(|device| {
             json!({
                 "uuid": device.uuid,
                 "name": device.name,
+                "simulator": device.simulator,
+                "nvml_number": device.number,
                 "total_memory": device.total_memory,
+                "used": device.used,
                 "requested": device.requested,
                 "allocated": device.allocated,
                 "reserved": device.reserved,
                 "processes": device.processes,
+                "busy_percent": device.gauges.busy_percent,
+                "temperature_celsius": device.gauges.temperature_c,
+                "power_watts": device.gauges.power_mw.map(watts),
+                "power_limit_watts": device.gauges.power_limit_mw.map(watts),
             })
         })
         .collect();
-    let mut watched: Vec<&Watched> = machine.processes().map(|(_, watched)| watched).collect();
-    watched.sort_by_key(|watched| watched.pid);
-    let processes: Vec<Value> = watched.into_iter().map(process).collect();
-    writeln!(out, "{:#}", json!({ "devices": devices, "processes": processes }))
+    let mut watched: Vec<(FileId, &Watched)> = machine.processes().collect();
+    watched.sort_by_key(|(_, watched)| watched.pid);
+    let processes: Vec<Value> = watched
+        .into_iter()
+        .map(|(id, watched)| process(machine, id, watched))
+        .collect();
+    let others: Vec<Value> = devices::others(machine)
+        .iter()
+        .map(|other| {
+            json!({
+                "pid": other.pid,
+                "command": other.command,
+                "uuid": other.uuid,
+                "simulator": other.simulator,
+                "nvml_bytes": other.bytes,
+                "has_library": other.has_library,
+            })
+        })
+        .collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    json!({
+        "time_unix_ns": now.map_or(0, |since| since.as_nanos() as u64),
+        "devices": devices,
+        "processes": processes,
+        "other_processes": others,
+        "events": events,
+        "nvml_problem": devices::problem(machine),
+    })
 }
 
-fn process(watched: &Watched) -> Value {
+fn process(machine: &Machine, id: FileId, watched: &Watched) -> Value {
     let empty = DeviceLedger::default();
     let job = &watched.job;
+    let host = machine.host(id);
     let device = |(ordinal, entry, ledger): (_, Option<&journal::reader::Device>, Option<&DeviceLedger>)| {
         let ledger = ledger.unwrap_or(&empty);
         let (all, free) = (&ledger.all, ledger.free());
+        let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
+        let by_nvml = |uuid: &String| devices::bytes_of(machine, &host.id(), uuid, watched.pid);
         json!({
             "device": ordinal,
-            "uuid": entry.and_then(|entry| device_uuid(&entry.uuid)),
+            "nvml_bytes": uuid.as_ref().and_then(by_nvml),
+            "uuid": uuid,
+            "simulator": host.name(),
             "requested": all.requested.current,
             "allocated": all.allocated.current,
             "reserved": all.reserved.current,

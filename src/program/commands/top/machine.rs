@@ -1,14 +1,18 @@
 //! The processes that `top` shows: finds new processes, follows their journals, and forgets processes that have ended.
+//! Keeps what happened in them lately, and what NVML said last.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use journal::reader::{OpenError, Problem, State};
 
+use super::gauges::{Asked, Asker, Question};
+use crate::analysis::host::{Host, HostId};
+use crate::analysis::names::device_uuid;
 use crate::analysis::running::{self, FileId, file_id};
-use crate::analysis::watch::Watched;
+use crate::analysis::watch::{Happening, Watched};
 use crate::journals::in_folder;
 use crate::render::format::printable;
 
@@ -16,12 +20,29 @@ use crate::render::format::printable;
 const SHOWN_AFTER_END: Duration = Duration::from_secs(5);
 /// The search for processes takes at most 1 / SEARCH_SHARE of the time.
 const SEARCH_SHARE: u32 = 20;
+/// The most events that are kept.
+const EVENTS: usize = 1000;
+
+/// Something that happened in a process.
+pub struct Event {
+    pub pid: u32,
+    pub job: String,
+    pub happening: Happening,
+}
 
 pub struct Machine {
     /// The processes and paths that the arguments name; all processes if both are empty.
     pids: Vec<u32>,
     paths: Vec<PathBuf>,
     watched: BTreeMap<FileId, Watched>,
+    /// The host of each process in `watched`.
+    hosts: BTreeMap<FileId, Host>,
+    /// The processes that wrote a journal at the last search, shown or not.
+    under_the_library: HashSet<u32>,
+    /// The latest events, the oldest first.
+    events: VecDeque<Event>,
+    asker: Option<Asker>,
+    asked: BTreeMap<HostId, Asked>,
     /// Journals that are not read again, because their process has ended or reading failed.
     passed_over: HashSet<(PathBuf, FileId)>,
     problems: BTreeSet<String>,
@@ -35,6 +56,11 @@ impl Machine {
             pids: Vec::new(),
             paths: Vec::new(),
             watched: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+            under_the_library: HashSet::new(),
+            events: VecDeque::new(),
+            asker: None,
+            asked: BTreeMap::new(),
             passed_over: HashSet::new(),
             problems: BTreeSet::new(),
             search_again: Instant::now(),
@@ -85,6 +111,11 @@ impl Machine {
         )
     }
 
+    /// The same, each message once.
+    pub fn take_problems(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.problems)
+    }
+
     /// Messages about journals that could not be read.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         self.problems.iter().map(String::as_str)
@@ -92,6 +123,30 @@ impl Machine {
 
     pub fn processes(&self) -> impl Iterator<Item = (FileId, &Watched)> {
         self.watched.iter().map(|(id, watched)| (*id, watched))
+    }
+
+    /// The latest events, the oldest first.
+    pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
+        self.events.iter()
+    }
+
+    /// Takes the events, so that the next call gives those that follow.
+    pub fn take_events(&mut self) -> VecDeque<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub fn host(&self, id: FileId) -> &Host {
+        self.hosts.get(&id).unwrap_or(&Host::Machine)
+    }
+
+    /// What NVML said of each host whose devices are shown.
+    pub fn asked(&self) -> impl Iterator<Item = (&HostId, &Asked)> {
+        self.asked.iter()
+    }
+
+    /// Whether a process writes a journal, as far as the last search found.
+    pub fn is_under_the_library(&self, pid: u32) -> bool {
+        self.under_the_library.contains(&pid)
     }
 
     pub fn process(&self, id: FileId) -> Option<&Watched> {
@@ -111,6 +166,7 @@ impl Machine {
             return;
         }
         let running = running::all();
+        self.under_the_library = running.iter().map(|one| one.pid).collect();
         let pid_of: BTreeMap<FileId, (u32, &Path)> = (running.iter())
             .filter_map(|one| Some((file_id(&one.journal)?, (one.pid, one.journal.as_path()))))
             .collect();
@@ -146,7 +202,11 @@ impl Machine {
             return;
         }
         match Watched::open(path, pid) {
-            Ok(watched) if watched.state() == State::Running => drop(self.watched.insert(id, watched)),
+            Ok(watched) if watched.state() == State::Running => {
+                // A process that cannot be found, in a container for example, is taken for one on this machine's GPUs.
+                self.hosts.insert(id, pid.map_or(Host::Machine, Host::of));
+                self.watched.insert(id, watched);
+            }
             Ok(_) => drop(self.passed_over.insert(name)),
             // The process is starting, or it has ended already.
             Err(OpenError {
@@ -196,14 +256,76 @@ impl Machine {
     pub fn finish(&mut self) {
         self.watched.values_mut().for_each(Watched::finish);
         self.watched.retain(|_, watched| watched.state() == State::Running);
+        self.forget();
+        self.note_events();
     }
 
     /// Computes the rates since the last call, and forgets processes that ended a while ago.
     pub fn refresh(&mut self) {
         let now = Instant::now();
         self.watched.values_mut().for_each(|watched| watched.count(now));
+        self.note_events();
         self.watched
             .retain(|_, watched| watched.ended_for(now).is_none_or(|since| since < SHOWN_AFTER_END));
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        self.hosts.retain(|id, _| self.watched.contains_key(id));
+    }
+
+    fn note_events(&mut self) {
+        let mut new = Vec::new();
+        for watched in self.watched.values_mut() {
+            let (pid, job) = (watched.pid, watched.job.title());
+            let happened = watched.take_happenings().into_iter();
+            new.extend(happened.map(|happening| Event {
+                pid,
+                job: job.clone(),
+                happening,
+            }));
+        }
+        new.sort_by_key(|event| event.happening.at_ns);
+        self.events.extend(new);
+        self.events.drain(..self.events.len().saturating_sub(EVENTS));
+    }
+
+    /// The hosts whose devices are shown, with the UUIDs that the shown processes use: this machine, unless the arguments
+    /// name processes, and the hosts of all shown processes.
+    fn questions(&self) -> Vec<Question> {
+        let mut questions: BTreeMap<HostId, Question> = BTreeMap::new();
+        if !self.is_restricted() {
+            questions.insert(HostId::Machine, Question::new(Host::Machine));
+        }
+        for (id, watched) in &self.watched {
+            let host = self.host(*id);
+            let question = questions
+                .entry(host.id())
+                .or_insert_with(|| Question::new(host.clone()));
+            let devices = watched.job.header.devices.iter();
+            question
+                .uuids
+                .extend(devices.filter_map(|device| device_uuid(&device.uuid)));
+        }
+        questions.into_values().collect()
+    }
+
+    /// Asks NVML about all hosts, and waits for the answers.
+    pub fn ask(&mut self) {
+        self.asked = self
+            .questions()
+            .iter()
+            .map(|question| (question.host.id(), question.ask()))
+            .collect();
+    }
+
+    /// Takes the answers that came since the last call, and asks again. Waits for nothing.
+    pub fn ask_meanwhile(&mut self) {
+        let questions = self.questions();
+        let asker = self.asker.get_or_insert_with(Asker::start);
+        if let Some(asked) = asker.ask(questions) {
+            self.asked = asked;
+        }
     }
 }
 

@@ -1,13 +1,18 @@
 //! `vramshim top`: shows all devices, and all processes under the library, of this machine.
 //!
-//! `machine` keeps the processes and their ledgers up to date, and `rows` makes the rows of the tables from them. For
-//! `--once`, `json` or this file prints the tables. Otherwise `terminal` runs the `screen`, which draws the tables at
-//! each update.
+//! `machine` keeps the processes and their ledgers up to date and asks NVML (`gauges`); `devices` and `rows` make the rows
+//! of the tables from them. With `--once` or `--json`, and on a dumb terminal, `json` or `page` prints them. Otherwise
+//! `terminal` runs the `screen`, which draws the tables at each update.
 
+mod devices;
+mod events;
+mod gauges;
 mod json;
 mod machine;
+mod page;
 mod rows;
 mod screen;
+mod spark;
 mod terminal;
 
 use std::ffi::OsString;
@@ -18,10 +23,9 @@ use clap::Args;
 use config::parse_duration;
 
 use crate::failure::Failure;
+use crate::render::format::is_dumb;
 use crate::render::progress;
-use crate::render::table::table;
 use machine::Machine;
-use rows::{Column, DeviceRow, Row};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,13 +33,19 @@ Examples:
   vramshim top 4711 vramshim-train              # one process, and those with journals in a folder
   vramshim top --once                           # one table
   vramshim top --once --json | jq '.devices[].reserved'
+  vramshim top --json --interval 5s >> top.jsonl   # a line of JSON every 5 seconds
 
-Keys: up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc goes back; left and \
-right choose the column to sort by, r reverses the order; p pauses; q quits.
+Keys: ? shows them all; up and down (or k and j) choose a process, Enter opens it (classes, APIs, largest allocations), Esc \
+goes back; left and right choose the column to sort by, r reverses the order; p pauses; q quits.
 
-A process is seen through its journal, from its first use of CUDA on. A process without a journal (VRAMSHIM_JOURNAL_MAX=0) is \
-not seen, and processes of other users are seen by root only. Devices are identified by UUID, so processes that number a \
-device differently are added up. Rates are per second since the last update; utilisation is peak allocated / peak reserved.
+A process is seen through its journal, from its first use of CUDA on; processes of other users are seen by root only. What \
+else is on the devices is listed by NVML: \"other\" is a process that is not under the library, \"no journal\" is one that is \
+and whose journal is turned off or cannot be read. Devices are identified by UUID, so processes that number a device \
+differently are added up; each simulated GPU is a device of its own. Of a device NVML says the bytes in use, how much of the \
+time kernels run (busy), temperature and power. Rates are per second since the last update; \"live lately\" has the most live \
+bytes between updates, the latest at the right; utilisation is peak allocated / peak reserved.
+
+On a terminal that cannot draw (TERM=dumb) a table is printed at each update. NO_COLOR turns colours and bold type off.
 
 Exit codes: 0 done, 1 if an argument names nothing that can be read, 2 wrong usage or no terminal.";
 
@@ -54,8 +64,8 @@ pub struct Top {
     #[arg(long)]
     once: bool,
 
-    /// With --once: print JSON instead of the table, sizes in bytes
-    #[arg(long, requires = "once")]
+    /// Print JSON, sizes in bytes: a line at each update, or one object with --once
+    #[arg(long)]
     json: bool,
 
     /// Time between two updates, 100ms to 1h
@@ -73,24 +83,50 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 impl Top {
     pub fn show(self) -> Result<(), Failure> {
-        let terminal = io::stdout().is_terminal();
-        if !self.once && !terminal {
+        let printed = self.once || self.json || is_dumb();
+        if !printed && !io::stdout().is_terminal() {
             return Err(Failure::refused(
-                "standard output is no terminal: use `vramshim top --once` for one table, or `--once --json` for JSON",
+                "standard output is no terminal: use `vramshim top --once` for one table, or `--json` for JSON",
             ));
         }
         let mut machine = Machine::new(&self.only).map_err(Failure::failed)?;
-        if !self.once {
-            return terminal::run(machine, self.interval);
+        match (self.once, printed) {
+            (true, _) => self.print_once(&mut machine),
+            (false, true) => self.print_on(&mut machine),
+            (false, false) => terminal::run(machine, self.interval),
         }
-        read_all(&mut machine);
-        for problem in machine.problems() {
+    }
+
+    fn print_once(&self, machine: &mut Machine) -> Result<(), Failure> {
+        read_all(machine);
+        machine.finish();
+        machine.ask();
+        self.print(machine)
+    }
+
+    /// Prints at each update, until a signal ends the program.
+    fn print_on(&self, machine: &mut Machine) -> Result<(), Failure> {
+        let mut next = Instant::now();
+        loop {
+            read_all(machine);
+            machine.refresh();
+            machine.ask();
+            self.print(machine)?;
+            // Updates that were missed, because this program was stopped for example, are left out.
+            next = (next + self.interval).max(Instant::now());
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+    }
+
+    fn print(&self, machine: &mut Machine) -> Result<(), Failure> {
+        for problem in machine.take_problems() {
             eprintln!("vramshim: {problem}");
         }
         let mut out = io::BufWriter::new(io::stdout().lock());
-        match self.json {
-            true => json::write(&mut out, &machine),
-            false => print(&mut out, &machine),
+        match (self.json, self.once) {
+            (true, true) => writeln!(out, "{:#}", json::page(machine)),
+            (true, false) => writeln!(out, "{}", json::page(machine)),
+            (false, _) => page::write(&mut out, machine, self.once),
         }
         .and_then(|()| out.flush())
         .map_err(Failure::unwritten)
@@ -120,27 +156,4 @@ fn read_all(machine: &mut Machine) {
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
-    machine.finish();
-}
-
-fn print(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
-    let mut rows = rows::of(machine);
-    Column::Pid.sort(&mut rows, false);
-    if rows.is_empty() {
-        return writeln!(out, "{}", machine.nothing_to_show());
-    }
-    let devices = rows::devices(machine);
-    if !devices.is_empty() {
-        let titles = DeviceRow::TITLES;
-        let numbers: Vec<usize> = (2..titles.len()).collect();
-        table(out, &titles, &numbers, devices.iter().map(|row| row.texts()).collect())?;
-        writeln!(out)?;
-    }
-    let columns: Vec<Column> = (Column::ALL.iter().copied())
-        .filter(|column| !column.is_a_rate())
-        .collect();
-    let titles: Vec<&str> = columns.iter().map(|column| column.title()).collect();
-    let numbers: Vec<usize> = (0..columns.len()).filter(|&place| columns[place].is_number()).collect();
-    let text = |row: &Row| columns.iter().map(|column| column.text(row)).collect();
-    table(out, &titles, &numbers, rows.iter().map(text).collect())
 }

@@ -1,20 +1,23 @@
-//! The rows of the two tables of `top`. The table of processes has a row for each device of a process. The table of
-//! devices has the sums of all processes.
+//! The rows of the table of processes: a row for each device of a process. Processes that are not under the library follow.
 
-use std::collections::BTreeMap;
-
-use journal::reader::State;
-
+use super::devices::{self, Other};
 use super::machine::Machine;
+use super::spark::spark;
+use journal::reader::Device;
+
 use crate::analysis::device_ledger::{DeviceLedger, Free, Totals};
 use crate::analysis::names::device_uuid;
 use crate::analysis::running::FileId;
 use crate::analysis::watch::{Rates, Watched};
 use crate::render::format::{self, count, ended, printable, size};
 
+/// The width of a sparkline in characters; each stands for one interval.
+const LEVELS_SHOWN: usize = 12;
+
 /// One device of a process, or a process that has no device yet.
 pub struct Row {
-    /// Identifies the process: the file of its journal.
+    /// Identifies the process: the file of its journal. No file has the device 0, which stands for a process whose journal
+    /// is not read.
     pub id: FileId,
     pid: u32,
     job: String,
@@ -22,6 +25,10 @@ pub struct Row {
     device: Option<i16>,
     limit: Option<u64>,
     state: String,
+    /// What NVML says that the process holds.
+    nvml: Option<u64>,
+    /// The most live bytes of each of the last intervals.
+    levels: Vec<u64>,
     /// `None` until the journal has been read to its end.
     figures: Option<Figures>,
 }
@@ -35,22 +42,46 @@ struct Figures {
 
 /// The rows of all processes.
 pub fn of(machine: &Machine) -> Vec<Row> {
-    machine
+    let ours = machine
         .processes()
-        .flat_map(|(id, watched)| rows_of(id, watched))
+        .flat_map(|(id, watched)| rows_of(machine, id, watched));
+    ours.chain(devices::others(machine).into_iter().map(row_of_other))
         .collect()
 }
 
-fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
+fn row_of_other(other: Other) -> Row {
+    Row {
+        id: (0, u64::from(other.pid)),
+        pid: other.pid,
+        job: printable(other.command.as_deref().unwrap_or("-"), 24),
+        strategy: "-".to_owned(),
+        device: other.number.and_then(|number| number.try_into().ok()),
+        limit: None,
+        state: if other.has_library { "no journal" } else { "other" }.to_owned(),
+        nvml: other.bytes,
+        levels: Vec::new(),
+        figures: None,
+    }
+}
+
+fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
     let job = &watched.job;
-    let row = |device: Option<i16>, limit: Option<u64>, ledger: Option<&DeviceLedger>| Row {
+    let host = machine.host(id).id();
+    let row = |device: Option<i16>, entry: Option<&Device>, ledger: Option<&DeviceLedger>| Row {
         id,
         pid: watched.pid,
         job: printable(&job.title(), 24),
         strategy: printable(&job.header.strategy, 16),
         device,
-        limit,
+        limit: entry.and_then(|entry| entry.limit),
         state: state(watched),
+        nvml: entry
+            .and_then(|entry| device_uuid(&entry.uuid))
+            .and_then(|uuid| devices::bytes_of(machine, &host, &uuid, watched.pid)),
+        levels: device
+            .and_then(|device| watched.levels.get(&device))
+            .map(|levels| levels.iter().copied().collect())
+            .unwrap_or_default(),
         figures: watched.is_read().then(|| Figures {
             all: ledger.map(|ledger| ledger.all).unwrap_or_default(),
             free: ledger.map(DeviceLedger::free).unwrap_or_default(),
@@ -64,7 +95,7 @@ fn rows_of(id: FileId, watched: &Watched) -> Vec<Row> {
     }
     devices
         .into_iter()
-        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry.and_then(|entry| entry.limit), ledger))
+        .map(|(ordinal, entry, ledger)| row(Some(ordinal), entry, ledger))
         .collect()
 }
 
@@ -87,6 +118,7 @@ pub enum Column {
     Allocated,
     Reserved,
     Limit,
+    Nvml,
     Utilisation,
     LargestFree,
     FreeInside,
@@ -94,11 +126,12 @@ pub enum Column {
     Frees,
     Bytes,
     Failures,
+    Levels,
     State,
 }
 
 impl Column {
-    pub const ALL: [Column; 16] = [
+    pub const ALL: [Column; 18] = [
         Column::Pid,
         Column::Job,
         Column::Strategy,
@@ -107,6 +140,7 @@ impl Column {
         Column::Allocated,
         Column::Reserved,
         Column::Limit,
+        Column::Nvml,
         Column::Utilisation,
         Column::LargestFree,
         Column::FreeInside,
@@ -114,22 +148,25 @@ impl Column {
         Column::Frees,
         Column::Bytes,
         Column::Failures,
+        Column::Levels,
         Column::State,
     ];
 
     /// The columns that are left out, one after another in this order, while the screen is too narrow.
-    pub const EXPENDABLE: [Column; 13] = [
+    pub const EXPENDABLE: [Column; 15] = [
         Column::FreeInside,
         Column::Strategy,
         Column::Frees,
         Column::LargestFree,
         Column::Bytes,
-        Column::Limit,
         Column::Requested,
-        Column::Failures,
         Column::Allocations,
-        Column::State,
+        Column::Limit,
         Column::Utilisation,
+        Column::Nvml,
+        Column::Failures,
+        Column::State,
+        Column::Levels,
         Column::Job,
         Column::Device,
     ];
@@ -144,6 +181,7 @@ impl Column {
             Column::Allocated => "allocated",
             Column::Reserved => "reserved",
             Column::Limit => "limit",
+            Column::Nvml => "nvml",
             Column::Utilisation => "utilis.",
             Column::LargestFree => "largest free",
             Column::FreeInside => "free inside",
@@ -151,16 +189,21 @@ impl Column {
             Column::Frees => "frees/s",
             Column::Bytes => "bytes/s",
             Column::Failures => "failures",
+            Column::Levels => "live lately",
             Column::State => "state",
         }
     }
 
-    pub fn is_a_rate(self) -> bool {
-        matches!(self, Column::Allocations | Column::Frees | Column::Bytes)
+    /// Whether the column shows what happened between updates.
+    pub fn needs_updates(self) -> bool {
+        matches!(
+            self,
+            Column::Allocations | Column::Frees | Column::Bytes | Column::Levels
+        )
     }
 
     pub fn is_number(self) -> bool {
-        !matches!(self, Column::Job | Column::Strategy | Column::State)
+        !matches!(self, Column::Job | Column::Strategy | Column::Levels | Column::State)
     }
 
     pub fn text(self, row: &Row) -> String {
@@ -168,6 +211,7 @@ impl Column {
             Column::Job => row.job.clone(),
             Column::Strategy => row.strategy.clone(),
             Column::State => row.state.clone(),
+            Column::Levels => spark(&row.levels, LEVELS_SHOWN),
             _ => self
                 .number(row)
                 .map_or_else(|| "-".to_owned(), |number| self.show(number)),
@@ -188,6 +232,8 @@ impl Column {
             Column::Pid => return Some(f64::from(row.pid)),
             Column::Device => return row.device.map(f64::from),
             Column::Limit => return row.limit.map(|bytes| bytes as f64),
+            Column::Nvml => return row.nvml.map(|bytes| bytes as f64),
+            Column::Levels => return row.levels.last().map(|bytes| *bytes as f64),
             _ => {}
         }
         let Figures {
@@ -211,15 +257,20 @@ impl Column {
         })
     }
 
+    /// Whether the rows are sorted by a number; otherwise by their texts.
+    fn sorts_by_number(self) -> bool {
+        self.is_number() || self == Column::Levels
+    }
+
     /// Whether the largest value comes first in the normal order.
     fn descends(self) -> bool {
-        self.is_number() && !matches!(self, Column::Pid | Column::Device)
+        self.sorts_by_number() && !matches!(self, Column::Pid | Column::Device)
     }
 
     /// Sorts rows by this column. Rows with equal values are sorted by process and device.
     pub fn sort(self, rows: &mut [Row], reversed: bool) {
         rows.sort_by(|one, other| {
-            let order = match self.is_number() {
+            let order = match self.sorts_by_number() {
                 // Rows without a number come last.
                 true => {
                     let number = |row| self.number(row).unwrap_or(f64::NEG_INFINITY);
@@ -235,86 +286,17 @@ impl Column {
 }
 
 impl Row {
+    pub fn has_failed(&self) -> bool {
+        self.figures.as_ref().is_some_and(|figures| figures.failures > 0)
+    }
+
+    /// Whether the process's journal has been read.
+    pub fn is_read(&self) -> bool {
+        self.figures.is_some()
+    }
+
     fn place(&self) -> (u32, FileId, Option<i16>) {
         (self.pid, self.id, self.device)
-    }
-}
-
-/// A device, with the sums of all running processes that use it. Processes may have different numbers for the device.
-pub struct DeviceRow {
-    pub uuid: Option<String>,
-    pub name: Option<String>,
-    pub total_memory: Option<u64>,
-    pub requested: u64,
-    pub allocated: u64,
-    pub reserved: u64,
-    pub processes: u64,
-}
-
-/// What identifies a device: its UUID, or its host and number if it has none.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum DeviceId {
-    Uuid([u8; 16]),
-    Number(String, i16),
-}
-
-pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
-    let mut devices: BTreeMap<DeviceId, DeviceRow> = BTreeMap::new();
-    for (_, watched) in machine.processes() {
-        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
-        // end.
-        if watched.state() != State::Running || !watched.is_read() {
-            continue;
-        }
-        let job = &watched.job;
-        for (ordinal, entry, ledger) in job.devices() {
-            let uuid = entry.map(|entry| entry.uuid).filter(|uuid| *uuid != [0; 16]);
-            let id = uuid.map_or_else(|| DeviceId::Number(job.header.host.clone(), ordinal), DeviceId::Uuid);
-            let row = devices.entry(id).or_insert_with(|| DeviceRow {
-                uuid: uuid.and_then(|uuid| device_uuid(&uuid)),
-                name: entry.map(|entry| entry.name.clone()),
-                total_memory: entry.map(|entry| entry.total_memory),
-                requested: 0,
-                allocated: 0,
-                reserved: 0,
-                processes: 0,
-            });
-            row.processes += 1;
-            if let Some(all) = ledger.map(|ledger| &ledger.all) {
-                row.requested = row.requested.saturating_add(all.requested.current);
-                row.allocated = row.allocated.saturating_add(all.allocated.current);
-                row.reserved = row.reserved.saturating_add(all.reserved.current);
-            }
-        }
-    }
-    devices.into_values().collect()
-}
-
-impl DeviceRow {
-    pub const TITLES: [&str; 8] = [
-        "device",
-        "uuid",
-        "processes",
-        "requested",
-        "allocated",
-        "reserved",
-        "total",
-        "share",
-    ];
-
-    pub fn texts(&self) -> Vec<String> {
-        let total = self.total_memory.filter(|total| *total > 0);
-        let share = total.map(|total| self.reserved as f64 / total as f64);
-        vec![
-            printable(self.name.as_deref().unwrap_or("device"), 30),
-            self.uuid.clone().unwrap_or_else(|| "-".to_owned()),
-            self.processes.to_string(),
-            size(self.requested),
-            size(self.allocated),
-            size(self.reserved),
-            total.map_or_else(|| "-".to_owned(), size),
-            format::percent(share),
-        ]
     }
 }
 

@@ -1,25 +1,52 @@
-//! Draws the screen of `top`: the devices and the table of processes, or one opened process. Also keeps what the user
-//! chose with the keys.
+//! Draws the screen of `top`: the devices, the table of processes and the latest events, or one opened process. Also keeps
+//! what the user chose with the keys.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, TableState};
 
+use super::devices::{self, DeviceRow};
+use super::events;
 use super::machine::Machine;
-use super::rows::{self, Column, DeviceRow, Row};
+use super::rows::{self, Column, Row};
+use super::spark::spark;
 use crate::analysis::running::FileId;
-use crate::render::format::{printable, styled};
+use crate::analysis::watch::{INTERVALS, Watched};
+use crate::render::format::{printable, size, styled};
 use crate::render::job_page::JobPage;
+use crate::render::width::{fitting, pick, width};
 
 /// Entries to show of each list of an opened process.
 const ENTRIES: usize = 20;
 /// The most lines that the table of devices takes, including the titles.
 const DEVICE_LINES: u16 = 9;
 
-const HELP: &str = "q quit  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
-const HELP_OPEN: &str = "q quit  Esc back  \u{2191}\u{2193} PgUp PgDn scroll  p pause";
+/// The most events that are shown, and the lines of the screen from which on there is room for them.
+const EVENT_LINES: u16 = 5;
+const ROOM_FOR_EVENTS: u16 = 14;
+
+const HELP: &str = "q quit  ? keys  \u{2191}\u{2193} choose  Enter open  \u{2190}\u{2192} sort by  r reverse  p pause";
+const HELP_OPEN: &str = "q quit  ? keys  Esc back  \u{2191}\u{2193} PgUp PgDn scroll  p pause";
+
+const KEYS: &str = "
+  ?                    shows these keys, and hides them
+  Up Down, k j         choose a process, or scroll an opened one
+  PgUp PgDn Home End   the same, faster
+  Enter                opens the process: its devices, classes, APIs, largest allocations
+  Esc, Backspace       goes back
+  Left Right, < >      choose the column to sort by, marked with *
+  r                    reverses the order, marked with ^
+  p, space             pauses, and goes on
+  q, Ctrl+C            quits
+
+  busy         share of the time in which a kernel ran, by NVML
+  used, nvml   bytes in use on the device, and by the process, by NVML
+  live lately  the most live bytes between two updates, the latest at the right
+  other        a process that is not under the library
+  no journal   a process under the library whose journal is off or cannot be read
+";
 
 /// The state of the screen.
 pub struct Screen {
@@ -37,6 +64,10 @@ pub struct Screen {
     devices: Vec<DeviceRow>,
     /// The lines of the opened process's page.
     text: Vec<String>,
+    /// Whether the list of keys is shown.
+    keys: bool,
+    /// The latest events as text, the latest last, and whether each is a failure.
+    events: Vec<(String, bool)>,
     note: String,
     state: TableState,
 }
@@ -55,6 +86,7 @@ pub enum Key {
     Pause,
     Open,
     Back,
+    Help,
 }
 
 impl Screen {
@@ -71,6 +103,8 @@ impl Screen {
             rows: Vec::new(),
             devices: Vec::new(),
             text: Vec::new(),
+            keys: false,
+            events: Vec::new(),
             note: String::new(),
             state: TableState::default(),
         }
@@ -80,11 +114,16 @@ impl Screen {
     pub fn refresh(&mut self, machine: &Machine) {
         self.rows = rows::of(machine);
         self.sort.sort(&mut self.rows, self.reversed);
-        self.devices = rows::devices(machine);
+        self.devices = devices::devices(machine);
+        let latest = machine.events().rev().take(usize::from(EVENT_LINES));
+        self.events = latest
+            .map(|event| (events::line(event), events::is_failure(event)))
+            .collect();
+        self.events.reverse();
         self.note = match (machine.problems().next(), self.rows.is_empty()) {
             (Some(problem), _) => problem.to_owned(),
             (None, true) => machine.nothing_to_show(),
-            (None, false) => String::new(),
+            (None, false) => devices::problem(machine).unwrap_or_default(),
         };
         self.open(machine);
     }
@@ -107,6 +146,7 @@ impl Screen {
         let mut text = Vec::new();
         // Writing to memory cannot fail.
         let _ = page.job(&mut text, &watched.job);
+        self.text.extend(levels(watched));
         self.text
             .extend(String::from_utf8_lossy(&text).lines().map(str::to_owned));
     }
@@ -138,6 +178,8 @@ impl Screen {
         let page = usize::from(self.page.max(1));
         let place = self.place();
         match (key, self.opened) {
+            (Key::Help, _) => self.keys = !self.keys,
+            (Key::Back, _) if self.keys => self.keys = false,
             (Key::Pause, _) => self.paused = !self.paused,
             (Key::Back, _) => self.opened = None,
             (Key::Up, Some(_)) => self.scroll = self.scroll.saturating_sub(1),
@@ -183,17 +225,30 @@ impl Screen {
         }
     }
 
+    fn colour(&self, colour: Color) -> Style {
+        match self.colours {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
+
     pub fn draw(&mut self, frame: &mut Frame) {
-        let devices = match (self.opened, self.devices.len()) {
+        let is_list = self.opened.is_none() && !self.keys;
+        let devices = match (is_list, self.devices.len()) {
             // The page of an opened process has the devices of the process.
-            (Some(_), _) | (None, 0) => 0,
-            (None, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
+            (false, _) | (true, 0) => 0,
+            (true, count) => (count as u16).saturating_add(2).min(DEVICE_LINES + 1),
+        };
+        let events = match (is_list && frame.area().height >= ROOM_FOR_EVENTS, self.events.len()) {
+            (false, _) | (true, 0) => 0,
+            (true, count) => count as u16 + 1,
         };
         let note = u16::from(!self.note.is_empty());
         let areas = Layout::vertical([
             Constraint::Length(1),
             Constraint::Max(devices),
             Constraint::Min(1),
+            Constraint::Length(events),
             Constraint::Length(note),
             Constraint::Length(1),
         ])
@@ -205,13 +260,31 @@ impl Screen {
         );
         self.draw_devices(frame, areas[1]);
         self.page = areas[2].height.saturating_sub(1).max(1);
-        match self.opened {
-            Some(_) => self.draw_opened(frame, areas[2]),
-            None => self.draw_processes(frame, areas[2]),
+        match (self.keys, self.opened) {
+            (true, _) => frame.render_widget(Paragraph::new(KEYS), areas[2]),
+            (false, Some(_)) => self.draw_opened(frame, areas[2]),
+            (false, None) => self.draw_processes(frame, areas[2]),
         }
-        frame.render_widget(Paragraph::new(self.note.as_str()), areas[3]);
-        let help = if self.opened.is_some() { HELP_OPEN } else { HELP };
-        frame.render_widget(Paragraph::new(Line::styled(help, self.style(Modifier::DIM))), areas[4]);
+        self.draw_events(frame, areas[3]);
+        frame.render_widget(Paragraph::new(self.note.as_str()), areas[4]);
+        let help = match (self.keys, self.opened) {
+            (true, _) => "? or Esc back  q quit",
+            (false, Some(_)) => HELP_OPEN,
+            (false, None) => HELP,
+        };
+        frame.render_widget(Paragraph::new(Line::styled(help, self.style(Modifier::DIM))), areas[5]);
+    }
+
+    fn draw_events(&self, frame: &mut Frame, area: Rect) {
+        let title = Line::styled("Latest failures and marks (UTC)", self.style(Modifier::BOLD));
+        let lines = self.events.iter().map(|(text, is_failure)| match is_failure {
+            true => Line::styled(text.as_str(), self.colour(Color::Red)),
+            false => Line::from(text.as_str()),
+        });
+        frame.render_widget(
+            Paragraph::new([title].into_iter().chain(lines).collect::<Vec<_>>()),
+            area,
+        );
     }
 
     fn title(&self) -> String {
@@ -235,22 +308,12 @@ impl Screen {
     }
 
     fn draw_devices(&self, frame: &mut Frame, area: Rect) {
-        let titles = DeviceRow::TITLES.map(str::to_owned).to_vec();
+        let titles = DeviceRow::TITLES;
         let shown = usize::from(DEVICE_LINES - 1);
-        let mut texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
-        // The columns that are left out while the screen is too narrow, by index; the UUID goes first.
-        let mut kept: Vec<usize> = (0..titles.len()).collect();
-        for expendable in [1, 2, 7, 3, 6] {
-            if total_width(&titles, &texts, &kept) <= usize::from(area.width) {
-                break;
-            }
-            kept.retain(|place| *place != expendable);
-        }
-        texts.iter_mut().for_each(|row| pick(row, &kept));
-        let mut titles = titles;
-        pick(&mut titles, &kept);
-        let numbers: Vec<bool> = kept.iter().map(|place| *place >= 2).collect();
-        let table = self.table(titles, texts, &numbers);
+        let texts: Vec<Vec<String>> = self.devices.iter().take(shown).map(DeviceRow::texts).collect();
+        let kept = fitting(&titles, &texts, &DeviceRow::EXPENDABLE, usize::from(area.width));
+        let styles: Vec<Style> = vec![Style::new(); texts.len()];
+        let table = self.table(&titles, texts, &kept, &styles, |place| place >= DeviceRow::TEXTS);
         frame.render_widget(table, area);
     }
 
@@ -266,42 +329,56 @@ impl Screen {
             })
             .collect();
         let text = |row: &Row| Column::ALL.iter().map(|column| column.text(row)).collect();
-        let mut texts: Vec<Vec<String>> = self.rows.iter().map(text).collect();
-        let mut kept: Vec<usize> = (0..Column::ALL.len()).collect();
-        for expendable in Column::EXPENDABLE {
-            // The mark of the chosen row takes two characters.
-            if total_width(&titles, &texts, &kept) + 2 <= usize::from(area.width) {
-                break;
-            }
-            if expendable != self.sort {
-                kept.retain(|place| Column::ALL[*place] != expendable);
-            }
-        }
-        texts.iter_mut().for_each(|row| pick(row, &kept));
-        let mut titles = titles;
-        pick(&mut titles, &kept);
-        let numbers: Vec<bool> = kept.iter().map(|place| Column::ALL[*place].is_number()).collect();
+        let texts: Vec<Vec<String>> = self.rows.iter().map(text).collect();
+        let is_expendable = |column: &Column| *column != self.sort && Column::EXPENDABLE.contains(column);
+        let place = |column: &Column| Column::ALL.iter().position(|one| one == column);
+        let expendable: Vec<usize> = (Column::EXPENDABLE.iter())
+            .filter(|column| is_expendable(column))
+            .filter_map(place)
+            .collect();
+        // The mark of the chosen row takes two characters.
+        let kept = fitting(&titles, &texts, &expendable, usize::from(area.width).saturating_sub(2));
         let place = self.place();
         self.choose(place);
         self.state.select(Some(place));
-        let table = self.table(titles, texts, &numbers).highlight_symbol("> ");
-        let table = table.row_highlight_style(self.style(Modifier::REVERSED));
+        let styles: Vec<Style> = (self.rows.iter())
+            .map(|row| match (row.has_failed(), row.is_read()) {
+                (true, _) => self.colour(Color::Red),
+                (false, true) => Style::new(),
+                (false, false) => self.style(Modifier::DIM),
+            })
+            .collect();
+        let table = self.table(&titles, texts, &kept, &styles, |place| Column::ALL[place].is_number());
+        let table = table
+            .highlight_symbol("> ")
+            .row_highlight_style(self.style(Modifier::REVERSED));
         frame.render_stateful_widget(table, area, &mut self.state);
     }
 
-    fn table<'a>(&self, titles: Vec<String>, texts: Vec<Vec<String>>, numbers: &[bool]) -> Table<'a> {
-        let all: Vec<usize> = (0..titles.len()).collect();
-        let widths: Vec<u16> = widths(&titles, &texts, &all).map(|width| width as u16).collect();
+    fn table<'a, T: AsRef<str>>(
+        &self,
+        titles: &[T],
+        mut texts: Vec<Vec<String>>,
+        kept: &[usize],
+        styles: &[Style],
+        is_number: impl Fn(usize) -> bool,
+    ) -> Table<'a> {
+        let widths: Vec<u16> = kept.iter().map(|&place| width(titles, &texts, place) as u16).collect();
         let row = |texts: Vec<String>| {
-            let cells = texts.into_iter().zip(numbers).map(|(text, number)| {
+            let cells = texts.into_iter().zip(kept).map(|(text, &place)| {
                 let line = Line::from(text);
-                Cell::from(if *number { line.right_aligned() } else { line })
+                Cell::from(if is_number(place) { line.right_aligned() } else { line })
             });
             TableRow::new(cells.collect::<Vec<_>>())
         };
-        let header = row(titles).style(self.style(Modifier::BOLD));
-        Table::new(texts.into_iter().map(row).collect::<Vec<_>>(), widths)
-            .header(header)
+        texts.iter_mut().for_each(|row| pick(row, kept));
+        let header = kept.iter().map(|&place| titles[place].as_ref().to_owned()).collect();
+        let rows = texts
+            .into_iter()
+            .zip(styles)
+            .map(|(texts, style)| row(texts).style(*style));
+        Table::new(rows.collect::<Vec<_>>(), widths)
+            .header(row(header).style(self.style(Modifier::BOLD)))
             .column_spacing(2)
     }
 
@@ -318,19 +395,23 @@ impl Screen {
     }
 }
 
-fn pick(texts: &mut Vec<String>, kept: &[usize]) {
-    *texts = kept.iter().map(|place| std::mem::take(&mut texts[*place])).collect();
-}
-
-fn widths(titles: &[String], texts: &[Vec<String>], kept: &[usize]) -> impl Iterator<Item = usize> {
-    kept.iter().map(|&place| {
-        let cells = texts.iter().map(|row| &row[place]).chain([&titles[place]]);
-        cells.map(|text| Line::from(text.as_str()).width()).max().unwrap_or(0)
-    })
-}
-
-fn total_width(titles: &[String], texts: &[Vec<String>], kept: &[usize]) -> usize {
-    widths(titles, texts, kept).sum::<usize>() + 2 * kept.len().saturating_sub(1)
+/// The live bytes of each device of an opened process over the last updates.
+fn levels(watched: &Watched) -> Vec<String> {
+    let line = |(device, levels): (&i16, &std::collections::VecDeque<u64>)| {
+        let levels: Vec<u64> = levels.iter().copied().collect();
+        let highest = levels.iter().copied().max().unwrap_or(0);
+        let updates = levels.len();
+        format!(
+            "device {device}: live bytes at the last {updates} updates, up to {}: {}",
+            size(highest),
+            spark(&levels, INTERVALS)
+        )
+    };
+    let devices = watched
+        .levels
+        .iter()
+        .filter(|(device, _)| **device != base::cuda::HOST_DEVICE);
+    devices.map(line).collect()
 }
 
 #[cfg(test)]

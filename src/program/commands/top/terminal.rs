@@ -125,6 +125,7 @@ fn show(
             behind = !machine.follow(READ);
             if due {
                 machine.refresh();
+                machine.ask_meanwhile();
             }
             screen.refresh(&machine);
             changed = true;
@@ -188,6 +189,7 @@ fn meaning(key: KeyEvent) -> Option<Meaning> {
         KeyCode::Right | KeyCode::Char('>') => Key::Right,
         KeyCode::Char('r') => Key::Reverse,
         KeyCode::Char('p' | ' ') => Key::Pause,
+        KeyCode::Char('?') => Key::Help,
         KeyCode::Enter => Key::Open,
         KeyCode::Esc | KeyCode::Backspace => Key::Back,
         _ => return None,

@@ -16,6 +16,8 @@ pub fn row(number: u32, reserved: Option<u64>) -> Row {
         device: Some(0),
         limit: None,
         state: "running".to_owned(),
+        nvml: None,
+        levels: vec![0, 1, 2, 3],
         figures: reserved.map(|reserved| Figures {
             all: Totals {
                 reserved: level(reserved),
@@ -29,17 +31,5 @@ pub fn row(number: u32, reserved: Option<u64>) -> Row {
                 ..Rates::default()
             }),
         }),
-    }
-}
-
-pub fn device() -> DeviceRow {
-    DeviceRow {
-        uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
-        name: Some("Simulated GPU".to_owned()),
-        total_memory: Some(80 << 30),
-        requested: 1 << 30,
-        allocated: 1 << 30,
-        reserved: 2 << 30,
-        processes: 3,
     }
 }

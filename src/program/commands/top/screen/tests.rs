@@ -1,6 +1,7 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
+use super::super::devices::sample;
 use super::super::rows::samples;
 use super::*;
 
@@ -9,7 +10,7 @@ fn screen(processes: u32) -> Screen {
     screen.rows = (0..processes)
         .map(|number| samples::row(number, Some(u64::from(number) << 20)))
         .collect();
-    screen.devices = (0..processes.min(12)).map(|_| samples::device()).collect();
+    screen.devices = (0..processes.min(12)).map(|_| sample()).collect();
     screen
 }
 

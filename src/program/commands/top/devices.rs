@@ -1,0 +1,283 @@
+//! The rows of the table of devices, and the processes on the devices that are not under the library.
+//!
+//! A device is known by its host and its UUID: processes of one host that number the device differently are added up,
+//! and simulated GPUs of separate runs, which have the same UUIDs, stay apart.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use journal::reader::State;
+
+use super::machine::Machine;
+use crate::analysis::host::HostId;
+use crate::analysis::names::device_uuid;
+use crate::analysis::nvml::{Gauges, Listed, Seen};
+use crate::analysis::running;
+use crate::render::format::{self, printable, size};
+
+/// A device, with the sums of all running processes that use it, and with what NVML says of it.
+pub struct DeviceRow {
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    /// The name of a simulated GPU (`Host::name`).
+    pub simulator: Option<String>,
+    /// NVML's number of the device.
+    pub number: Option<u32>,
+    pub total_memory: Option<u64>,
+    pub requested: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+    /// Processes under the library.
+    pub processes: u64,
+    /// Bytes in use by all processes, as NVML says.
+    pub used: Option<u64>,
+    pub gauges: Gauges,
+}
+
+/// What identifies a device of a host: its UUID, or the name of its machine and its number if it has none.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum DeviceId {
+    Uuid(String),
+    Number(String, i16),
+}
+
+pub fn devices(machine: &Machine) -> Vec<DeviceRow> {
+    let mut devices: BTreeMap<(HostId, DeviceId), DeviceRow> = BTreeMap::new();
+    for (id, watched) in machine.processes() {
+        // The memory of an ended process is free again. A ledger is left out until its journal has been read to the
+        // end.
+        if watched.state() != State::Running || !watched.is_read() {
+            continue;
+        }
+        let (job, host) = (&watched.job, machine.host(id));
+        for (ordinal, entry, ledger) in job.devices() {
+            let uuid = entry.and_then(|entry| device_uuid(&entry.uuid));
+            let device = match &uuid {
+                Some(uuid) => DeviceId::Uuid(uuid.clone()),
+                None => DeviceId::Number(job.header.host.clone(), ordinal),
+            };
+            let row = devices.entry((host.id(), device)).or_insert_with(|| DeviceRow {
+                uuid,
+                name: entry.map(|entry| entry.name.clone()),
+                simulator: host.name(),
+                total_memory: entry.map(|entry| entry.total_memory),
+                ..DeviceRow::empty()
+            });
+            row.processes += 1;
+            if let Some(all) = ledger.map(|ledger| &ledger.all) {
+                row.requested = row.requested.saturating_add(all.requested.current);
+                row.allocated = row.allocated.saturating_add(all.allocated.current);
+                row.reserved = row.reserved.saturating_add(all.reserved.current);
+            }
+        }
+    }
+    for (host, asked) in machine.asked() {
+        for seen in asked.devices.iter().flatten() {
+            let id = (host.clone(), DeviceId::Uuid(seen.uuid.clone()));
+            // If the arguments name processes, only the devices of these are shown.
+            if machine.is_restricted() && !devices.contains_key(&id) {
+                continue;
+            }
+            let row = devices.entry(id).or_insert_with(|| DeviceRow {
+                uuid: Some(seen.uuid.clone()),
+                name: Some(seen.name.clone()),
+                simulator: asked.simulator.clone(),
+                ..DeviceRow::empty()
+            });
+            (row.number, row.gauges) = (seen.number, seen.gauges);
+            if let Ok(reading) = &seen.reading {
+                row.used = Some(reading.used);
+                row.total_memory.get_or_insert(reading.total);
+            }
+        }
+    }
+    let mut rows: Vec<((HostId, DeviceId), DeviceRow)> = devices.into_iter().collect();
+    rows.sort_by(|(one, first), (other, second)| {
+        (&one.0, first.number, &one.1).cmp(&(&other.0, second.number, &other.1))
+    });
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+impl DeviceRow {
+    fn empty() -> DeviceRow {
+        DeviceRow {
+            uuid: None,
+            name: None,
+            simulator: None,
+            number: None,
+            total_memory: None,
+            requested: 0,
+            allocated: 0,
+            reserved: 0,
+            processes: 0,
+            used: None,
+            gauges: Gauges::default(),
+        }
+    }
+
+    pub const TITLES: [&str; 12] = [
+        "device",
+        "uuid",
+        "processes",
+        "requested",
+        "allocated",
+        "reserved",
+        "used",
+        "total",
+        "share",
+        "busy",
+        "temp",
+        "power",
+    ];
+    /// The columns that are not numbers.
+    pub const TEXTS: usize = 2;
+    /// The columns that are left out, one after another in this order, while the screen is too narrow.
+    pub const EXPENDABLE: [usize; 8] = [1, 3, 2, 8, 4, 11, 10, 9];
+
+    pub fn texts(&self) -> Vec<String> {
+        let total = self.total_memory.filter(|total| *total > 0);
+        let share = total.map(|total| self.reserved as f64 / total as f64);
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let mut name = printable(self.name.as_deref().unwrap_or("device"), 30);
+        if let Some(simulator) = &self.simulator {
+            name.push_str(&format!(" ({})", printable(simulator, 30)));
+        }
+        let watts = |milliwatts: u32| format!("{} W", (f64::from(milliwatts) / 1000.0).round());
+        vec![
+            name,
+            or_none(self.uuid.clone()),
+            self.processes.to_string(),
+            size(self.requested),
+            size(self.allocated),
+            size(self.reserved),
+            or_none(self.used.map(size)),
+            or_none(total.map(size)),
+            format::percent(share),
+            or_none(self.gauges.busy_percent.map(|percent| format!("{percent} %"))),
+            or_none(self.gauges.temperature_c.map(|degrees| format!("{degrees} C"))),
+            or_none(self.gauges.power_mw.map(watts)),
+        ]
+    }
+}
+
+/// Why NVML says nothing of a host whose devices are shown; the first reason, if there are several.
+pub fn problem(machine: &Machine) -> Option<String> {
+    let used = |host: &HostId| machine.processes().any(|(id, _)| machine.host(id).id() == *host);
+    let mut failed = machine
+        .asked()
+        .filter_map(|(host, asked)| Some((host, asked.devices.as_ref().err()?)));
+    // A machine without NVML and without processes on its GPUs lacks nothing.
+    failed.find(|(host, _)| used(host)).map(|(_, why)| why.clone())
+}
+
+/// A process that uses a device, and whose journal is not read.
+pub struct Other {
+    pub pid: u32,
+    /// `None` if the process is in another pid namespace, or another user's.
+    pub command: Option<String>,
+    /// Whether the library is loaded there. Its journal is then turned off, or cannot be read by this user.
+    pub has_library: bool,
+    /// NVML's number of the device.
+    pub number: Option<u32>,
+    pub uuid: String,
+    pub simulator: Option<String>,
+    /// `None` if NVML does not report them.
+    pub bytes: Option<u64>,
+}
+
+/// The processes that NVML lists and that are not under the library, or that write no journal.
+pub fn others(machine: &Machine) -> Vec<Other> {
+    let mut others = Vec::new();
+    for (host, asked) in machine.asked() {
+        for seen in asked.devices.iter().flatten() {
+            let Some(listed) = listed(seen) else { continue };
+            let members = members(machine, host, &seen.uuid);
+            if machine.is_restricted() && members.is_empty() {
+                continue;
+            }
+            // If NVML does not list a process that holds memory, it counts in another pid namespace. Then an id that
+            // does not exist here may be that of a process under the library.
+            let foreign = members
+                .iter()
+                .any(|(pid, holds)| *holds && !listed.iter().any(|one| one.pid == *pid));
+            let is_other = |one: &&Listed| {
+                !members.iter().any(|(pid, _)| *pid == one.pid)
+                    && !machine.is_under_the_library(one.pid)
+                    && !(foreign && !Path::new(&format!("/proc/{}", one.pid)).exists())
+            };
+            others.extend(listed.iter().filter(is_other).map(|one| Other {
+                pid: one.pid,
+                command: command(one.pid),
+                has_library: running::is_under_the_library(one.pid),
+                number: seen.number,
+                uuid: seen.uuid.clone(),
+                simulator: asked.simulator.clone(),
+                bytes: one.used,
+            }));
+        }
+    }
+    others
+}
+
+/// The shown processes on a device, and whether they hold memory of it.
+fn members(machine: &Machine, host: &HostId, uuid: &str) -> Vec<(u32, bool)> {
+    let mut members = Vec::new();
+    for (_, watched) in machine.processes().filter(|(id, _)| machine.host(*id).id() == *host) {
+        for (_, entry, ledger) in watched.job.devices() {
+            if entry.and_then(|entry| device_uuid(&entry.uuid)).as_deref() == Some(uuid) {
+                let runs = watched.state() == State::Running;
+                members.push((
+                    watched.pid,
+                    runs && ledger.is_some_and(|ledger| ledger.all.reserved.current > 0),
+                ));
+            }
+        }
+    }
+    members
+}
+
+/// What NVML says that a process holds of a device.
+pub fn bytes_of(machine: &Machine, host: &HostId, uuid: &str, pid: u32) -> Option<u64> {
+    let (_, asked) = machine.asked().find(|(known, _)| *known == host)?;
+    let seen = asked.devices.iter().flatten().find(|seen| seen.uuid == uuid)?;
+    listed(seen)?.iter().find(|one| one.pid == pid)?.used
+}
+
+fn listed(seen: &Seen) -> Option<&[Listed]> {
+    seen.reading.as_ref().ok()?.processes.as_deref().ok()
+}
+
+fn command(pid: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).replace('\0', " ");
+    match line.trim() {
+        // A process of the kernel, or one that ends, has no command line.
+        "" => fs::read_to_string(format!("/proc/{pid}/comm"))
+            .ok()
+            .map(|name| name.trim().to_owned()),
+        line => Some(line.to_owned()),
+    }
+}
+
+#[cfg(test)]
+pub fn sample() -> DeviceRow {
+    DeviceRow {
+        uuid: Some("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba".to_owned()),
+        name: Some("Simulated GPU".to_owned()),
+        simulator: Some("pid 4711".to_owned()),
+        total_memory: Some(80 << 30),
+        requested: 1 << 30,
+        allocated: 1 << 30,
+        reserved: 2 << 30,
+        processes: 3,
+        used: Some(3 << 30),
+        gauges: Gauges {
+            busy_percent: Some(93),
+            temperature_c: Some(61),
+            power_mw: Some(412_345),
+            power_limit_mw: Some(700_000),
+        },
+        ..DeviceRow::empty()
+    }
+}

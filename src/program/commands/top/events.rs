@@ -1,0 +1,76 @@
+//! Failures and marks, for people and as JSON.
+
+use journal::format::MarkKind;
+use serde_json::{Value, json};
+
+use super::machine::Event;
+use crate::analysis::names::{api_name, result_name};
+use crate::analysis::watch::What;
+use crate::render::format::{printable, size, time};
+
+/// A line of text: when, which process, what.
+pub fn line(event: &Event) -> String {
+    let what = match &event.happening.what {
+        What::Failed {
+            device,
+            api,
+            requested,
+            result,
+            over_limit,
+        } => {
+            let why = match over_limit {
+                true => "over the limit".to_owned(),
+                false => result_name(*result),
+            };
+            let (size, api) = (size(*requested), api_name(api.number()));
+            format!("device {device}: {api} of {size} failed: {why}")
+        }
+        What::Mark { text, kind, .. } => {
+            let text = printable(text.as_deref().unwrap_or("(without text)"), 80);
+            match kind {
+                MarkKind::Instant => format!("mark: {text}"),
+                MarkKind::Begin => format!("begin: {text}"),
+                MarkKind::End => format!("end: {text}"),
+            }
+        }
+    };
+    let at = time(event.happening.at_ns);
+    // Without the date.
+    let at = at.split_once('T').map_or(at.as_str(), |(_, clock)| clock);
+    format!("{at}  {}  {}  {what}", event.pid, printable(&event.job, 24))
+}
+
+pub fn is_failure(event: &Event) -> bool {
+    matches!(event.happening.what, What::Failed { .. })
+}
+
+pub fn as_json(event: &Event) -> Value {
+    let mut told = match &event.happening.what {
+        What::Failed {
+            device,
+            api,
+            requested,
+            result,
+            over_limit,
+        } => json!({
+            "kind": "failure",
+            "device": device,
+            "api": api_name(api.number()),
+            "requested": requested,
+            "result": result_name(*result),
+            "over_limit": over_limit,
+        }),
+        What::Mark { text, kind, .. } => json!({
+            "kind": match kind {
+                MarkKind::Instant => "mark",
+                MarkKind::Begin => "begin",
+                MarkKind::End => "end",
+            },
+            "text": text,
+        }),
+    };
+    told["time_unix_ns"] = event.happening.at_ns.into();
+    told["pid"] = event.pid.into();
+    told["job"] = event.job.as_str().into();
+    told
+}

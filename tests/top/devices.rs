@@ -1,0 +1,199 @@
+//! What `vramshim top` says of devices: figures of NVML, processes without the library, and simulated GPUs that are not one.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command};
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, MIB, PASSTHROUGH, client};
+
+use crate::paced::{Paced, job, page, top};
+
+/// A job of `tests/top/paced.c` on the simulated host whose state is in this folder.
+fn on_host(folder: &Path, seed: u64) -> Job {
+    job(PASSTHROUGH, seed, 1)
+        .env("SIMGPU_STATE", folder.join("state"))
+        .env("SIMGPU_UTILISATION", "37")
+}
+
+/// A process without the library that holds 64 MiB of a device, until it is dropped.
+struct Stranger {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Stranger {
+    fn start(job: Job) -> Stranger {
+        let (mut child, folder) = job.start();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .expect("a word");
+        assert_eq!(line.trim(), "holds", "it allocated");
+        Stranger { child, _folder: folder }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn stranger(folder: &Path) -> Job {
+    let path = client("top/stranger.c", "stranger", &["libcuda.so.1"]);
+    Job::new(path)
+        .alone()
+        .env("SIMGPU_STATE", folder.join("state"))
+        .env("SIMGPU_UTILISATION", "37")
+}
+
+#[test]
+fn simulated_gpus_of_separate_runs_are_separate_devices() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [one, two] = &folders;
+    let mut jobs = [
+        Paced::start_as(on_host(one.path(), 1), 1),
+        Paced::start_as(on_host(one.path(), 2), 1),
+        Paced::start_as(on_host(two.path(), 3), 1),
+        // Without a shared state each process has simulated GPUs of its own.
+        Paced::start(AUTO_GROWTH, 4, 1),
+        Paced::start(AUTO_GROWTH, 5, 1),
+    ];
+    let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
+    jobs.iter_mut().for_each(|job| drop(job.tell("50")));
+    let page = page(&pids);
+    let mut counts: Vec<(String, u64)> = page["devices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|device| {
+            let simulator = device["simulator"].as_str().expect("a simulated GPU").to_owned();
+            (simulator, device["processes"].as_u64().unwrap())
+        })
+        .collect();
+    counts.sort();
+    counts.dedup();
+    let state = |folder: &tempfile::TempDir| folder.path().join("state").to_string_lossy().into_owned();
+    let mut expected = vec![
+        (state(one), 2),
+        (state(two), 1),
+        (format!("pid {}", pids[3]), 1),
+        (format!("pid {}", pids[4]), 1),
+    ];
+    expected.sort();
+    assert_eq!(counts, expected, "{page:#}");
+    // Two devices each; all of them have one of two UUIDs.
+    assert_eq!(page["devices"].as_array().unwrap().len(), 8);
+    super::assert_sums(&page);
+}
+
+#[test]
+fn nvml_says_how_busy_and_how_hot_a_device_is_and_who_else_is_there() {
+    let host = tempfile::tempdir().unwrap();
+    let mut ours = Paced::start_as(on_host(host.path(), 1), 1);
+    ours.tell("50");
+    let alone = page([ours.pid().to_string()]);
+    assert_eq!(alone["other_processes"], serde_json::json!([]), "{alone:#}");
+    assert_eq!(alone["nvml_problem"], Value::Null);
+    let other = Stranger::start(stranger(host.path()));
+    // A process whose journal is turned off is under the library, and has no figures but those of NVML.
+    let silent = Paced::start_as(on_host(host.path(), 2).env("VRAMSHIM_JOURNAL_MAX", "0"), 1);
+    let answer = ours.tell("50");
+    let mut silent = silent;
+    silent.tell("50");
+    let page = page([ours.pid().to_string()]);
+    let device = &page["devices"][0];
+    assert_eq!(device["nvml_number"], 0);
+    // Each of the three processes uses 37 % of the time.
+    assert_eq!(device["busy_percent"], 100, "{device:#}");
+    assert_eq!(alone["devices"][0]["busy_percent"], 37);
+    // The figures of the simulated card.
+    assert_eq!(device["temperature_celsius"], 30);
+    assert_eq!(
+        (&device["power_watts"], &device["power_limit_watts"]),
+        (&70.0.into(), &700.0.into())
+    );
+    let truth = &answer.checkpoint["truth"]["devices"][0];
+    let own = &page["processes"][0]["devices"][0];
+    assert_eq!(own["nvml_bytes"], truth["used_by_process"], "{own:#}");
+    let others = page["other_processes"].as_array().unwrap();
+    let of = |pid: u32| {
+        others
+            .iter()
+            .find(|one| one["pid"] == pid && one["uuid"] == device["uuid"])
+            .unwrap_or_else(|| panic!("process {pid} is missing: {page:#}"))
+    };
+    let stranger = of(other.child.id());
+    assert_eq!(
+        (&stranger["nvml_bytes"], &stranger["has_library"]),
+        (&(64 * MIB).into(), &false.into())
+    );
+    assert!(stranger["command"].as_str().unwrap().contains("stranger"), "{stranger}");
+    assert_eq!(of(silent.pid())["has_library"], true);
+    let sum = |value: &Value| value.as_u64().unwrap();
+    let used = sum(&own["nvml_bytes"]) + sum(&stranger["nvml_bytes"]) + sum(&of(silent.pid())["nvml_bytes"]);
+    assert_eq!(device["used"], used, "all that is in use has an owner");
+    // For people the same.
+    let output = top(["--once", &ours.pid().to_string()]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for words in ["100 %", "30 C", "70 W", "other", "no journal", "64.0 MiB"] {
+        assert!(text.contains(words), "{words} in\n{text}");
+    }
+}
+
+#[test]
+fn a_process_that_has_ended_is_no_stranger() {
+    let host = tempfile::tempdir().unwrap();
+    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
+    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
+    one.tell("50");
+    two.tell("50");
+    two.kill();
+    let page = page([one.pid().to_string()]);
+    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
+}
+
+/// Another process under the library that was not asked for is not told as one without it.
+#[test]
+fn a_process_that_was_not_asked_for_is_no_stranger() {
+    let host = tempfile::tempdir().unwrap();
+    let mut one = Paced::start_as(on_host(host.path(), 1), 1);
+    let mut two = Paced::start_as(on_host(host.path(), 2), 1);
+    one.tell("50");
+    two.tell("50");
+    let page = page([one.pid().to_string()]);
+    assert_eq!(page["other_processes"], serde_json::json!([]), "{page:#}");
+    assert_eq!(page["processes"].as_array().unwrap().len(), 1);
+}
+
+/// `vramshim run --sim` keeps the state in a descriptor of the job's own process.
+#[test]
+fn two_runs_of_the_simulator_are_told_apart_by_their_process() {
+    let simulator = support::simulated("libcuda.so.1");
+    let path = client("top/paced.c", "paced", &["libcuda.so.1"]);
+    let run = |seed: &str| {
+        let mut command = Command::new(support::program());
+        command
+            .args(["run", "--sim", "4GiB", "--"])
+            .arg(&path)
+            .args([seed, "1"]);
+        command.env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
+        Paced::start_command(command)
+    };
+    let mut jobs = [run("1"), run("2")];
+    jobs.iter_mut().for_each(|job| drop(job.tell("50")));
+    let pids: Vec<String> = jobs.iter().map(|job| job.pid().to_string()).collect();
+    let page = page(&pids);
+    let devices = page["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 2, "{page:#}");
+    for pid in &pids {
+        let device = devices
+            .iter()
+            .find(|device| device["simulator"] == format!("pid {pid}"));
+        let device = device.unwrap_or_else(|| panic!("the simulated GPU of {pid}: {page:#}"));
+        assert_eq!(device["processes"], 1);
+        assert_eq!(device["temperature_celsius"], 30, "each is asked by itself");
+    }
+}
