@@ -6,33 +6,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, STRATEGIES, Strategy, assert_agree, assert_journal_agrees, client, live};
+use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client};
 
 /// Checks a finished job: its checkpoints, its journal, and the list of allocations that it did not free.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
     let finished = finished.ok();
     let lines = finished.json();
-    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
-    assert!(checkpoints.len() > 2, "{context}: checkpoints");
-    for (number, checkpoint) in checkpoints.iter().enumerate() {
-        assert!(checkpoint["account"].is_object(), "{context}: no account");
-        assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
-    }
     let job = finished.inspect();
-    assert_eq!(
-        (&job["ended"], &job["exit_status"]),
-        (&"exit".into(), &0.into()),
-        "{context}"
-    );
-    assert_eq!(
-        (&job["events_lost"], &job["anomalies"], &job["unfinished"]),
-        (&0.into(), &0.into(), &0.into()),
-        "{context}: {job}"
-    );
-    assert_eq!(job["strategy"], strategy.name, "{context}");
-    assert_journal_agrees(&job, checkpoints.last().unwrap(), context);
-    let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");
-    assert_eq!(live(&job["live"]), live(held), "live at the end, {context}");
+    assert_whole(&lines, &job, strategy, context);
     job
 }
 

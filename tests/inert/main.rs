@@ -1,6 +1,8 @@
 //! The library is preloaded into programs that do not use CUDA. It changes nothing: the output stays the same byte for
 //! byte, and the library opens no file, starts no thread and loads no other library.
 
+mod foreign;
+
 use std::path::Path;
 
 use support::{Finished, Job, in_path, left_out};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use totals::{Totals, assert_agree, assert_journal_agrees, live, reserved, totals};
+pub use totals::{Totals, assert_agree, assert_journal_agrees, assert_whole, live, reserved, totals};
 
 pub const MIB: u64 = 1 << 20;
 

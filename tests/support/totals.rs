@@ -117,3 +117,28 @@ pub fn live(list: &Value) -> BTreeMap<(String, u64, i64), u32> {
     }
     set
 }
+
+/// Checks the lines that a client printed, and the journal of the job: every checkpoint, the end of the journal, and the
+/// list of allocations that the client did not free.
+pub fn assert_whole(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
+    let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
+    assert!(!checkpoints.is_empty(), "{context}: checkpoints");
+    for (number, checkpoint) in checkpoints.iter().enumerate() {
+        assert!(checkpoint["account"].is_object(), "{context}: no account");
+        assert_agree(checkpoint, strategy, &format!("{context}, checkpoint {number}"));
+    }
+    assert_eq!(
+        (&job["ended"], &job["exit_status"]),
+        (&"exit".into(), &0.into()),
+        "{context}"
+    );
+    assert_eq!(
+        (&job["events_lost"], &job["anomalies"], &job["unfinished"]),
+        (&0.into(), &0.into(), &0.into()),
+        "{context}: {job}"
+    );
+    assert_eq!(job["strategy"], strategy.name, "{context}");
+    assert_journal_agrees(job, checkpoints.last().unwrap(), context);
+    let held = lines.iter().find_map(|line| line.get("live")).expect("a live list");
+    assert_eq!(live(&job["live"]), live(held), "live at the end, {context}");
+}

@@ -5,17 +5,37 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::signatures::{self, CUcontext, CUmemAccessDesc, CUstream};
-use base::cuda::{CudaResult, LOCATION_DEVICE, check};
+use base::cuda::{CudaResult, DriverError, LOCATION_DEVICE, check};
 
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const READ_WRITE: u32 = 3;
+
+/// Makes a call of our own, and makes it once more if it fails. The failure may be the error of an earlier launch, which
+/// says nothing about this call (cuda.h 13.0, the note on asynchronous errors of `cuCtxGetDevice` and others). Memory whose
+/// device is not known would be booked wrongly, and memory that is not given back would be lost. Not for `cuMemFree`: it may
+/// have freed when it tells of an earlier launch, and the address may be somebody else's by now.
+#[inline]
+pub fn retried(mut ask: impl FnMut() -> CudaResult) -> CudaResult {
+    ask().or_else(|problem| if is_answer(problem) { Err(problem) } else { ask() })
+}
+
+/// Whether an error will come again.
+#[cold]
+fn is_answer(problem: DriverError) -> bool {
+    use DriverError as E;
+    problem.is_fault()
+        || matches!(
+            problem,
+            E::INVALID_CONTEXT | E::NOT_FOUND | E::NOT_SUPPORTED | E::NOT_READY
+        )
+}
 
 /// The calling thread's current context; null if it has none.
 #[inline]
 pub fn current_context() -> CudaResult<CUcontext> {
     let mut context = ptr::null_mut();
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { signatures::cuCtxGetCurrent(&mut context) })?;
+    retried(|| check(unsafe { signatures::cuCtxGetCurrent(&mut context) }))?;
     Ok(context)
 }
 
@@ -65,15 +85,15 @@ pub fn owner_of(context: u64) -> u64 {
 /// A device's primary context, if it is active.
 pub fn active_primary_context(device: i32) -> Option<CUcontext> {
     let (mut flags, mut active, mut context) = (0u32, 0i32, ptr::null_mut());
-    // SAFETY: the pointers are to variables of this frame, and the retained context is released at once.
-    unsafe {
-        check(signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active)).ok()?;
-        if active == 0 {
-            return None;
-        }
-        check(signatures::cuDevicePrimaryCtxRetain(&mut context, device)).ok()?;
-        signatures::cuDevicePrimaryCtxRelease_v2(device);
+    // SAFETY: the pointers are to variables of this frame.
+    retried(|| check(unsafe { signatures::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) })).ok()?;
+    if active == 0 {
+        return None;
     }
+    // SAFETY: as above; the retained context is released at once.
+    retried(|| check(unsafe { signatures::cuDevicePrimaryCtxRetain(&mut context, device) })).ok()?;
+    // SAFETY: the argument is a number.
+    let _ = retried(|| check(unsafe { signatures::cuDevicePrimaryCtxRelease_v2(device) }));
     Some(context)
 }
 
@@ -81,7 +101,7 @@ pub fn active_primary_context(device: i32) -> Option<CUcontext> {
 pub fn context_of_stream(handle: usize) -> u64 {
     let mut context: CUcontext = ptr::null_mut();
     // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    unsafe { signatures::cuStreamGetCtx(handle as CUstream, &mut context) };
+    let _ = retried(|| check(unsafe { signatures::cuStreamGetCtx(handle as CUstream, &mut context) }));
     context as u64
 }
 
@@ -89,7 +109,7 @@ pub fn context_of_stream(handle: usize) -> u64 {
 pub fn device_attribute(device: i32, attribute: u32) -> CudaResult<i32> {
     let mut value = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { signatures::cuDeviceGetAttribute(&mut value, attribute, device) })?;
+    retried(|| check(unsafe { signatures::cuDeviceGetAttribute(&mut value, attribute, device) }))?;
     Ok(value)
 }
 
@@ -97,7 +117,7 @@ pub fn device_attribute(device: i32, attribute: u32) -> CudaResult<i32> {
 pub fn current_device() -> CudaResult<i32> {
     let mut device = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { signatures::cuCtxGetDevice(&mut device) })?;
+    retried(|| check(unsafe { signatures::cuCtxGetDevice(&mut device) }))?;
     Ok(device)
 }
 
@@ -108,13 +128,12 @@ pub fn in_context<T>(context: u64, work: impl FnOnce() -> CudaResult<T>) -> Cuda
         return work();
     }
     let mut popped = ptr::null_mut();
-    // SAFETY: the context is one that the next layer gave us, and what is pushed here is popped here.
-    unsafe {
-        check(signatures::cuCtxPushCurrent_v2(wanted))?;
-        let result = work();
-        signatures::cuCtxPopCurrent_v2(&mut popped);
-        result
-    }
+    // SAFETY: the context is one that the next layer gave us.
+    retried(|| check(unsafe { signatures::cuCtxPushCurrent_v2(wanted) }))?;
+    let result = work();
+    // SAFETY: this pops what was pushed above, and the pointer is to a variable of this frame.
+    let _ = retried(|| check(unsafe { signatures::cuCtxPopCurrent_v2(&mut popped) }));
+    result
 }
 
 /// Whether the next layer records events of whole contexts.
@@ -131,14 +150,14 @@ pub fn device_of_context(context: u64) -> Option<i16> {
 pub fn can_access_peer(user: i32, owner: i32) -> bool {
     let mut can = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    check(unsafe { signatures::cuDeviceCanAccessPeer(&mut can, user, owner) }).is_ok() && can != 0
+    retried(|| check(unsafe { signatures::cuDeviceCanAccessPeer(&mut can, user, owner) })).is_ok() && can != 0
 }
 
 /// How many devices this process sees.
 pub fn device_count() -> i32 {
     let mut count = 0;
     // SAFETY: the pointer is to a variable of this frame.
-    match check(unsafe { signatures::cuDeviceGetCount(&mut count) }) {
+    match retried(|| check(unsafe { signatures::cuDeviceGetCount(&mut count) })) {
         Ok(()) => count,
         Err(_) => 0,
     }

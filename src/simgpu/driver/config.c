@@ -13,8 +13,8 @@
  *   SIMGPU_PEERS           0: no device can be a peer of another one (1)
  *   SIMGPU_POOL_CHUNK      step in which stream-ordered pools take memory (32MiB)
  *   SIMGPU_FAULTS          cuMemCreate:5=2,cuMemAlloc:/7=2,cuMemAlloc:3+=2: the 5th call, every 7th call, every call
- *                          from the 3rd on returns this code; names without _v2. A code of a fault (700, 702, 714
- *                          to 719) is the answer of every later call of the context too
+ *                          from the 3rd on returns this code; names without _v2, * for the calls of all functions. A
+ *                          code of a fault (700, 702, 714 to 719) is the answer of every later call of the context too
  *   SIMGPU_LATENCY         cuMemAlloc=29us,...: duration of calls (us, ms); prices: what calls cost on hardware, by size
  *                          and handle; see rules.c
  *   SIMGPU_LATCH           cuMemCreate,...: such a call waits until the file NAME.open is in the folder SIMGPU_LATCH_DIR.

@@ -128,6 +128,14 @@ static void wait_at_latch(const char *function)
     while (access(open_file, F_OK)) pause_ns(1000000);
 }
 
+static atomic_int met;
+static const char *_Atomic met_last = "";
+static atomic_bool no_more;
+
+API int simgpu_faults_met(void) { return met; }
+API const char *simgpu_last_fault(void) { return met_last; }
+API void simgpu_end_faults(void) { no_more = true; }
+
 CUresult fault(const char *function)
 {
     pthread_once(&rules_once, read_rules);
@@ -137,13 +145,17 @@ CUresult fault(const char *function)
         if (count) atomic_fetch_add(count, 1);
     }
     for (struct rule *rule = rules; rule; rule = rule->next) {
-        if (strcmp(rule->function, function)) continue;
+        if (strcmp(rule->function, function) && strcmp(rule->function, "*")) continue;
         if (rule->kind == WAIT) pause_ns((uint64_t)rule->number);
         if (rule->kind == LATCH) wait_at_latch(rule->function);
-        if (rule->kind == WAIT || rule->kind == LATCH) continue;
+        if (rule->kind == WAIT || rule->kind == LATCH || no_more) continue;
         long call = atomic_fetch_add(&rule->calls, 1) + 1;
         if (rule->kind == AT ? call == rule->number : rule->kind == EVERY ? call % rule->number == 0 : call >= rule->number)
             result = rule->code;
+    }
+    if (result) {
+        atomic_fetch_add(&met, 1);
+        atomic_store(&met_last, function);
     }
     return result;
 }

@@ -31,6 +31,8 @@ static int memory_fd = -1;
 static uint64_t memory_end, memory_size;
 #define FILE_STEP (1ull << 40)
 
+API int simgpu_descriptor(void) { return memory_fd; }
+
 #define SUPPORTED() do { if (!config()->vmm) return CUDA_ERROR_NOT_SUPPORTED; } while (0)
 
 int vmm_file(void) { return memory_fd; }

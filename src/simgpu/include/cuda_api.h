@@ -355,6 +355,14 @@ uint64_t simgpu_hazard(uint64_t address, uint64_t size);
 uint64_t simgpu_unordered(uint64_t address, uint64_t size, CUstream stream);
 uint64_t simgpu_hazards(void);
 uint64_t simgpu_calls(const char *function);
+/* The descriptor of the memory that cuMemCreate makes, or -1. As with a driver's own descriptors, a job that closes it has
+ * no such memory any more. */
+int simgpu_descriptor(void);
+/* The number of calls that SIMGPU_FAULTS made fail so far, and the function of the last one. After simgpu_end_faults no
+ * further call fails. */
+int simgpu_faults_met(void);
+const char *simgpu_last_fault(void);
+void simgpu_end_faults(void);
 /* With SIMGPU_LATENCY=prices, the sum of the prices of all calls so far. */
 uint64_t simgpu_paid_ns(void);
 /* Writes as a network card does through a dma-buf of cuMemGetHandleForAddressRange: to the physical memory of the range as

@@ -1,6 +1,8 @@
 /* A virtualisation layer that exports dlsym and one driver function, and forwards both. The layer finds the next
  * function with RTLD_NEXT, or in the driver's library (-DBY_HANDLE). */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,7 +43,7 @@ impl Order {
         match stream {
             None => context = next::current_context().ok()?,
             // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-            Some(stream) => check(unsafe { next::cuStreamGetCtx(stream, &mut context) }).ok()?,
+            Some(stream) => next::retried(|| check(unsafe { next::cuStreamGetCtx(stream, &mut context) })).ok()?,
         }
         (!context.is_null()).then_some(context as u64)
     }
@@ -273,9 +273,11 @@ fn location_of(address: u64, here: Location) -> Option<Location> {
         (&raw mut device).cast(),
     ];
     let count = attributes.len() as u32;
-    // SAFETY: both arrays have `count` elements, and each value is at least as large as its attribute.
-    check(unsafe { next::cuPointerGetAttributes(count, attributes.as_mut_ptr(), values.as_mut_ptr(), address) })
-        .ok()?;
+    next::retried(|| {
+        // SAFETY: both arrays have `count` elements, and each value is at least as large as its attribute.
+        check(unsafe { next::cuPointerGetAttributes(count, attributes.as_mut_ptr(), values.as_mut_ptr(), address) })
+    })
+    .ok()?;
     if is_managed & 0xff != 0 {
         return Some(here);
     }

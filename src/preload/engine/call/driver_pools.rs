@@ -225,7 +225,7 @@ impl DriverPools {
             let handle = pool.handle as CUmemoryPool;
             // SAFETY: the pool is not destroyed while it is locked, and the value has the type of this attribute.
             let asked = || check(unsafe { next::cuMemPoolGetAttribute(handle, RESERVED_CURRENT, out) });
-            if *is_gone || asked().is_err() {
+            if *is_gone || next::retried(asked).is_err() {
                 continue;
             }
             let before = pool.reserved.swap(now, Ordering::Relaxed);

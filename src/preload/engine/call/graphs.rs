@@ -30,7 +30,7 @@ fn graph_memory(device: i16, attribute: u32) -> Option<u64> {
     let mut value = 0u64;
     let out = (&raw mut value).cast();
     // SAFETY: the pointer is to a variable of this frame, of the type that these attributes have.
-    check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) }).ok()?;
+    next::retried(|| check(unsafe { next::cuDeviceGetGraphMemAttribute(i32::from(device), attribute, out) })).ok()?;
     Some(value)
 }
 

@@ -118,7 +118,7 @@ impl Call {
         }
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a variable of this frame.
-        match check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) }) {
+        match next::retried(|| check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) })) {
             Ok(()) => (current, known.note(current, device)),
             Err(_) => (pool, device),
         }
@@ -260,7 +260,7 @@ fn device_of_stream(stream: CUstream) -> i16 {
     }
     let mut context = std::ptr::null_mut();
     // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-    let asked = check(unsafe { next::cuStreamGetCtx(stream, &mut context) });
+    let asked = next::retried(|| check(unsafe { next::cuStreamGetCtx(stream, &mut context) }));
     let context = context as u64;
     if asked.is_err() || current.is_some_and(|location| location.context == context) {
         return here;

@@ -106,12 +106,12 @@ fn exists(handle: Handle, mapped_at: Option<u64>) -> bool {
     unsafe {
         match mapped_at {
             Some(address) => {
-                let retained = check(next::cuMemRetainAllocationHandle(&mut found, address as *mut c_void)).is_ok();
-                retained && check(next::cuMemRelease(found)).is_ok()
+                let retain = || check(next::cuMemRetainAllocationHandle(&mut found, address as *mut c_void));
+                next::retried(retain).is_ok() && next::retried(|| check(next::cuMemRelease(found))).is_ok()
             }
             None => {
                 let mut properties: CUmemAllocationProp = std::mem::zeroed();
-                check(next::cuMemGetAllocationPropertiesFromHandle(&mut properties, handle)).is_ok()
+                next::retried(|| check(next::cuMemGetAllocationPropertiesFromHandle(&mut properties, handle))).is_ok()
             }
         }
     }

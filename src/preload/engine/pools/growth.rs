@@ -155,7 +155,7 @@ impl Growth {
     /// Whether the work of an event has not ended. An event of a context that is gone, or has an error, is over.
     pub(super) fn is_pending(&self, event: EventId) -> bool {
         // SAFETY: the event is live, because events are kept as long as their context.
-        let asked = relaxed(|| check(unsafe { next::cuEventQuery(handle_of(event)) }));
+        let asked = relaxed(|| next::retried(|| check(unsafe { next::cuEventQuery(handle_of(event)) })));
         asked == Err(DriverError::NOT_READY)
     }
 
@@ -173,8 +173,12 @@ impl Growth {
                 events.into_iter().for_each(|event| self.forget_event(event));
                 waited.map(|()| true)
             }
-            Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => self.synchronise_users(),
             Err(problem) => Err(problem),
+        };
+        let waited = match waited {
+            // An event that could not be made, recorded or waited for says nothing about the work.
+            Err(problem) if !problem.is_fault() => self.synchronise_users(),
+            waited => waited,
         };
         self.pool.note_fault(waited)
     }
@@ -282,7 +286,7 @@ impl Growth {
     fn information(&self) -> CudaResult<Available> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are to variables of this frame.
-        self.in_context(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }))?;
+        self.in_context(|| next::retried(|| check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) })))?;
         Ok(Available {
             free: free as u64,
             total: total as u64,
@@ -454,7 +458,7 @@ impl DeviceMemory for Growth {
 
     fn release(&self, handle: u64, size: u64) -> CudaResult {
         // SAFETY: `create` returned the handle, and it was not released since.
-        self.in_context(|| check(unsafe { next::cuMemRelease(handle) }))?;
+        self.in_context(|| next::retried(|| check(unsafe { next::cuMemRelease(handle) })))?;
         self.refund(size);
         Ok(())
     }
@@ -466,7 +470,7 @@ impl DeviceMemory for Growth {
 
     fn unmap(&self, address: u64, size: u64) -> CudaResult {
         // SAFETY: the range consists of whole mappings of ours. The policy unmaps clean memory only, so no work uses them.
-        self.in_context(|| check(unsafe { next::cuMemUnmap(address, size as usize) }))
+        self.in_context(|| next::retried(|| check(unsafe { next::cuMemUnmap(address, size as usize) })))
     }
 
     fn allow_access(&self, address: u64, size: u64) -> CudaResult {

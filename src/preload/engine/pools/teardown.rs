@@ -29,8 +29,8 @@ fn is_mapped(address: u64) -> bool {
     let mut handle = 0;
     // SAFETY: the pointer is to a variable of this frame, and the handle that is retained is released at once.
     unsafe {
-        let retained = check(next::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void)).is_ok();
-        retained && check(next::cuMemRelease(handle)).is_ok()
+        let retain = || check(next::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void));
+        next::retried(retain).is_ok() && next::retried(|| check(next::cuMemRelease(handle))).is_ok()
     }
 }
 
@@ -113,16 +113,17 @@ impl Pools {
                 // Handles and mappings went with the context, and may be somebody else's by now.
                 continue;
             }
+            // What fails twice stays with the driver.
             // SAFETY: the mappings, handles and ranges belong to the pool. The context is gone, so no work uses them.
             unsafe {
                 for (address, size) in memory.runs() {
-                    next::cuMemUnmap(address, size as usize);
+                    let _ = next::retried(|| check(next::cuMemUnmap(address, size as usize)));
                 }
                 for handle in memory.handles {
-                    next::cuMemRelease(handle);
+                    let _ = next::retried(|| check(next::cuMemRelease(handle)));
                 }
                 for (address, size) in memory.ranges {
-                    next::cuMemAddressFree(address, size as usize);
+                    let _ = next::retried(|| check(next::cuMemAddressFree(address, size as usize)));
                 }
             }
         }

@@ -67,7 +67,7 @@ fn stream_key(stream: usize) -> StreamKey {
 /// Whether a stream is capturing. `status` asks the next layer.
 pub fn is_capturing(status: impl Fn(*mut u32) -> CudaResult) -> bool {
     let mut now = NOT_CAPTURING;
-    status(&mut now).is_ok() && now != NOT_CAPTURING
+    next::retried(|| status(&mut now)).is_ok() && now != NOT_CAPTURING
 }
 
 /// Exchanges the calling thread's capture mode with `mode`. In the relaxed mode, its calls do not invalidate captures of

@@ -69,16 +69,19 @@ pub fn wait(captures: &Captures, context: u64) -> CudaResult<bool> {
     if !next::has_context_events() {
         return synchronise(captures, context);
     }
-    let event = relaxed(|| next::in_context(context, new_event))?;
-    let recorded = record(captures, context, event);
-    let waited = match recorded {
-        Ok(true) => wait_for(event).map(|()| true),
-        result => result,
-    };
-    // SAFETY: the event is live, and is used no more.
-    unsafe { next::cuEventDestroy_v2(event as CUevent) };
+    let waited = relaxed(|| next::in_context(context, new_event)).and_then(|event| {
+        let recorded = record(captures, context, event);
+        let waited = match recorded {
+            Ok(true) => wait_for(event).map(|()| true),
+            result => result,
+        };
+        // SAFETY: the event is live, and is used no more.
+        unsafe { next::cuEventDestroy_v2(event as CUevent) };
+        waited
+    });
     match waited {
-        Err(DriverError::NOT_FOUND | DriverError::NOT_SUPPORTED) => synchronise(captures, context),
+        // An event that could not be made, recorded or waited for says nothing about the work.
+        Err(problem) if !problem.is_fault() => synchronise(captures, context),
         waited => waited,
     }
 }
@@ -109,7 +112,7 @@ fn wait_beside_captures() -> CudaResult {
         // SAFETY: the pointer is to a variable of this frame, and what is allocated here is freed here.
         unsafe {
             check(next::cuMemAlloc_v2(&mut address, 1))?;
-            check(next::cuMemFree_v2(address))
+            check(next::cuMemFree_v2(address)).or_else(|_| check(next::cuMemFree_v2(address)))
         }
     })
 }

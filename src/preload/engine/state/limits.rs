@@ -42,7 +42,7 @@ pub fn describe(ordinal: i16) -> Option<Device> {
     // SAFETY: both pointers are to variables of this frame. The first version of the UUID call names the whole GPU even
     // if the device is a part of one (MIG), so it comes second.
     let known = unsafe {
-        check(next::cuDeviceTotalMem_v2(&mut total, ordinal)).is_ok()
+        next::retried(|| check(next::cuDeviceTotalMem_v2(&mut total, ordinal))).is_ok()
             && (check(next::cuDeviceGetUuid_v2(&mut uuid, ordinal)).is_ok()
                 || check(next::cuDeviceGetUuid(&mut uuid, ordinal)).is_ok())
     };

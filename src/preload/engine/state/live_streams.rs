@@ -81,7 +81,7 @@ impl LiveStreams {
             handle => {
                 let mut number = 0;
                 // SAFETY: the stream is the job's own, and the pointer is to a variable of this frame.
-                check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) }).ok()?;
+                next::retried(|| check(unsafe { next::cuStreamGetId(handle as CUstream, &mut number) })).ok()?;
                 Some(number << 1 | 1)
             }
         }

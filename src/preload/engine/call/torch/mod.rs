@@ -77,7 +77,7 @@ fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult
     let (mut flags, mut was_active) = (0, 0);
     // SAFETY: the pointers are to variables of this frame, and what is pushed here is popped here.
     unsafe {
-        check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut was_active))?;
+        next::retried(|| check(next::cuDevicePrimaryCtxGetState(device, &mut flags, &mut was_active)))?;
         check(next::cuDevicePrimaryCtxRetain(&mut context, device))?;
         let result = check(next::cuCtxPushCurrent_v2(context)).and_then(|()| {
             let result = work();

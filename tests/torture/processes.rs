@@ -1,0 +1,229 @@
+//! Programs on one simulated host, under one limit, while some are killed and stopped, and some become daemons.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use quota::file::SharedAccount;
+use serde_json::Value;
+use support::member::{Host, Member};
+use support::{Job, MIB, STRATEGIES, Strategy, assert_whole, client, inspect, journals_in};
+use tempfile::TempDir;
+
+const DEVICES: usize = 2;
+const TOTAL: u64 = 8192 * MIB;
+const LIMIT: u64 = 2048 * MIB;
+
+struct Process {
+    child: Child,
+    strategy: Strategy,
+    answer: PathBuf,
+    was_killed: bool,
+    _folder: TempDir,
+}
+
+/// Random numbers; the same seed gives the same numbers.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+/// What all processes of a run share.
+struct Run {
+    host: Host,
+    random: Random,
+    started: u64,
+}
+
+impl Run {
+    fn path(&self, name: &str) -> PathBuf {
+        let path = self.host.folder.path().join(name);
+        std::fs::create_dir_all(&path).expect("a folder");
+        path
+    }
+
+    fn start(&mut self) -> Process {
+        let strategy = STRATEGIES[self.random.below(STRATEGIES.len())];
+        let kind = self.random.below(4);
+        self.started += 1;
+        let answer = self.path("answers").join(self.started.to_string());
+        let seed = self.random.below(1 << 20).to_string();
+        let threads = [1, 2, 8][self.random.below(3)].to_string();
+        let mut job = Job::new(client("torture/torture.c", "torture", &["libcuda.so.1"]))
+            .sim("8GiB", DEVICES as u32)
+            .strategy(strategy)
+            .env("SIMGPU_STATE", self.host.folder.path().join("state"))
+            .env("VRAMSHIM_ACCOUNTS", self.host.accounts())
+            .env("VRAMSHIM_MEMORY_LIMIT", "2GiB")
+            .env("VRAMSHIM_LOG", "error")
+            .env("VRAMSHIM_DIR", self.path("journals"))
+            .args([seed.as_str(), "240", threads.as_str()])
+            .args([format!("answer={}", answer.display())]);
+        job = match kind {
+            0 => job.args(["wild"]),
+            1 => job.args(["daemon"]),
+            _ => job.args([format!("handles={}", self.path("handles").display())]),
+        };
+        let (mut child, folder) = job.start();
+        // Nobody reads what the process says, and a full pipe would stop it.
+        child.stdout.take();
+        let mut errors = child.stderr.take().expect("stderr");
+        let told = answer.with_extension("errors");
+        std::thread::spawn(move || {
+            let mut file = std::fs::File::create(told).expect("a file");
+            let _ = std::io::copy(&mut errors, &mut file);
+        });
+        Process {
+            child,
+            strategy,
+            answer,
+            was_killed: false,
+            _folder: folder,
+        }
+    }
+
+    fn accounts(&self) -> Vec<SharedAccount> {
+        let files = std::fs::read_dir(self.host.accounts()).into_iter().flatten().flatten();
+        let accounts = files.map(|file| file.path()).filter(|path| is_account(path));
+        accounts
+            .filter_map(|path| SharedAccount::open_path(&path).ok())
+            .collect()
+    }
+}
+
+fn is_account(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == quota::file::EXTENSION)
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: `kill` touches no memory. The child was not waited for, so its process id is still its own.
+    unsafe { libc::kill(child.id() as i32, signal) };
+}
+
+/// The bytes of a device that all processes hold, as the simulated GPU counts them.
+fn held(truth: &mut Member, device: usize) -> u64 {
+    TOTAL
+        - truth.information()["truth"]["devices"][device]["free"]
+            .as_u64()
+            .unwrap()
+}
+
+/// Runs `count` processes at a time for a while. Each one that has ended or was killed is replaced.
+pub fn play(seed: u64, count: usize, duration: Duration) {
+    let mut run = Run {
+        host: Host::new("8GiB"),
+        random: Random(seed),
+        started: 0,
+    };
+    // This process runs without the library, so it reports the simulated GPU's own figures.
+    let mut truth = Member::start(run.host.job().sim("8GiB", DEVICES as u32).alone());
+    let mut running: Vec<Process> = (0..count).map(|_| run.start()).collect();
+    let mut ended = Vec::new();
+    let end = Instant::now() + duration;
+    while Instant::now() < end {
+        let chosen = run.random.below(count);
+        let process = &mut running[chosen];
+        let is_over = process.child.try_wait().expect("a child").is_some();
+        if !is_over && run.random.below(2) == 0 {
+            signal(&process.child, libc::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(run.random.below(10) as u64));
+            signal(&process.child, libc::SIGCONT);
+        } else if !is_over {
+            process.child.kill().expect("a kill");
+            process.was_killed = true;
+        }
+        if is_over || process.was_killed {
+            let next = run.start();
+            ended.push(std::mem::replace(&mut running[chosen], next));
+        }
+        for device in 0..DEVICES {
+            let held = held(&mut truth, device);
+            assert!(held <= LIMIT, "seed {seed}: {held} bytes of device {device} are held");
+        }
+        for account in run.accounts() {
+            let used = account.account().used();
+            assert!(
+                used <= LIMIT,
+                "seed {seed}: {used} bytes on {}",
+                account.path().display()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ended.extend(running);
+    check(&run, ended, &format!("seed {seed}"));
+    for device in 0..DEVICES {
+        assert_eq!(held(&mut truth, device), 0, "seed {seed}: device {device}");
+    }
+}
+
+/// Waits for the end of all processes, and checks the books of each one that came to its end.
+fn check(run: &Run, processes: Vec<Process>, context: &str) {
+    let journals = journals_in(&run.path("journals"));
+    let mut jobs: Vec<Value> = journals.iter().flat_map(|journal| inspect(journal)).collect();
+    let (mut whole, mut killed) = (0, 0);
+    for mut process in processes {
+        let status = process.child.wait().expect("its end");
+        if process.was_killed && !process.answer.exists() {
+            killed += 1;
+            continue;
+        }
+        let said = || std::fs::read_to_string(process.answer.with_extension("errors")).unwrap_or_default();
+        assert!(
+            status.success() || process.was_killed,
+            "{context}: {status}\n{}",
+            said()
+        );
+        let text = wait_for(&process.answer, context);
+        let lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        let pid = &lines.last().expect("an end")["end"]["pid"];
+        let job_path = journals_in(&run.path("journals"));
+        if jobs.len() < job_path.len() {
+            jobs = job_path.iter().flat_map(|journal| inspect(journal)).collect();
+        }
+        let job = jobs.iter().find(|job| &job["pid"] == pid);
+        let job = job.unwrap_or_else(|| panic!("{context}: no journal of {pid}"));
+        if process.was_killed {
+            continue; // it was killed after its last line
+        }
+        assert_whole(&lines, job, process.strategy, &format!("{context}, process {pid}"));
+        whole += 1;
+    }
+    println!("{context}: {whole} processes came to their end, {killed} were killed");
+    for account in run.accounts() {
+        account.reap();
+        assert_eq!(account.account().used(), 0, "{context}: {}", account.path().display());
+    }
+}
+
+/// The text of a process's answer. A daemon is no child of this process, so its end is seen by its file alone.
+fn wait_for(answer: &Path, context: &str) -> String {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !answer.exists() {
+        let part = || std::fs::read_to_string(answer.with_extension("part")).unwrap_or_default();
+        assert!(
+            Instant::now() < patience,
+            "{context}: no end of {}: {}",
+            answer.display(),
+            part()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::fs::read_to_string(answer).expect("an answer")
+}
+
+#[test]
+fn processes_that_die_leave_the_books_of_the_others_right() {
+    play(super::seed(), 6, Duration::from_secs(8));
+}

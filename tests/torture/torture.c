@@ -1,0 +1,304 @@
+/* A random program over all kinds of memory. It goes on whatever the driver answers, and counts what it has.
+ *
+ *   torture SEED STEPS THREADS [WORD ...]
+ *
+ *   faults       calls of the driver fail (SIMGPU_FAULTS). Before each checkpoint they stop failing
+ *   wild         at random moments: closes all descriptors, forks children that end, exec or ask, changes its folder
+ *   daemon       goes on as a daemon: forks twice, in a session of its own, without descriptors
+ *   answer=FILE  prints into this file; it gets its name when the program ends
+ *   handles=DIR  puts IPC handles of its memory into this folder, and opens those of other processes
+ *
+ * The program runs in rounds. After each round all threads stop, and a checkpoint is printed. Between rounds the primary
+ * context of device 1 is reset or released at times. */
+#include "items.h"
+#include "shim.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROUNDS = 3 };
+static bool faulty, wild, as_daemon;
+static const char *answer_file, *handles;
+static pthread_barrier_t barrier;
+static atomic_int stop;
+
+/* ---- what threads do to the process */
+
+/* Closes all descriptors but those of the driver, without which no driver works. */
+static void close_descriptors(void)
+{
+    int (*descriptor)(void) = (int (*)(void))optional_function("simgpu_descriptor");
+    int kept = descriptor ? descriptor() : -1;
+    if (kept > 3) syscall(SYS_close_range, 3u, (unsigned)kept - 1, 0u);
+    syscall(SYS_close_range, kept < 3 ? 3u : (unsigned)kept + 1, ~0u, 0u);
+}
+
+/* Makes the driver open its descriptors. */
+static void open_the_driver(void)
+{
+    CUdeviceptr range;
+    INSIST(cu(cuMemAddressReserve)(&range, 2 << 20, 0, 0, 0));
+    INSIST(cu(cuMemAddressFree)(range, 2 << 20));
+}
+
+static int status_of(pid_t child)
+{
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) THAT(errno == EINTR);
+    return status;
+}
+
+/* A forked child calls no CUDA function, as CUDA does not work there. It may exec, and be killed. */
+static void have_a_child(uint64_t choice)
+{
+    pid_t child = fork();
+    if (child < 0) return;
+    if (child == 0) {
+        size_t free_bytes, total;
+        if (choice & 1) close_descriptors();
+        if (choice & 2) execl("/bin/true", "true", (char *)NULL);
+        if (choice & 4) (void)cu(cuMemGetInfo_v2)(&free_bytes, &total);
+        if (choice & 8) raise(SIGKILL);
+        if (choice & 16) exit(0);
+        _exit(0);
+    }
+    int status = status_of(child);
+    THAT(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGKILL);
+}
+
+static void *with_own_descriptors(void *unused)
+{
+    unshare(CLONE_FILES);
+    close_descriptors();
+    (void)cu(cuCtxSetCurrent)(contexts[0]);
+    CUdeviceptr address;
+    if (cu(cuMemAlloc_v2)(&address, 3 << 20) == CUDA_SUCCESS) INSIST(cu(cuMemFree_v2)(address));
+    return unused;
+}
+
+static void *close_at_random(void *unused)
+{
+    for (unsigned wait = (unsigned)getpid(); !stop; wait = wait * 1664525 + 1013904223) {
+        usleep(wait >> 17);
+        close_descriptors();
+    }
+    return unused;
+}
+
+static void disturb(struct worker *w)
+{
+    pthread_t thread;
+    switch (draw(&w->seed, 4)) {
+    case 0: have_a_child(draw(&w->seed, 32)); break;
+    case 1: close_descriptors(); break;
+    case 2:
+        if (!pthread_create(&thread, NULL, with_own_descriptors, NULL)) pthread_join(thread, NULL);
+        break;
+    case 3: THAT(chdir(draw(&w->seed, 2) ? "/" : "/tmp") == 0); break;
+    }
+}
+
+/* ---- calls besides those of items.h */
+
+static void work_on(struct worker *w, const struct item *i)
+{
+    CUstream stream;
+    bool is_memory = i->kind == K_LINEAR || i->kind == K_MANAGED || i->kind == K_ASYNC || i->kind == K_POOL;
+    if (!i->live || !is_memory || !DONE(cu(cuCtxSetCurrent)(contexts[i->home]))) return;
+    (void)DONE(cu(cuMemsetD8Async)(i->address, (unsigned char)draw(&w->seed, 256), i->bytes, NULL));
+    if (draw(&w->seed, 4) || !DONE(cu(cuStreamCreate)(&stream, 1))) return;
+    (void)DONE(cu(cuMemsetD8Async)(i->address, 1, 1, stream));
+    INSIST(cu(cuStreamDestroy_v2)(stream));
+}
+
+/* Answers that would be wrong with any driver end the program. */
+static void ask(const struct item *i)
+{
+    size_t free_bytes = 0, total = 0, size = 0;
+    CUdeviceptr base = 0;
+    if (!DONE(cu(cuCtxSetCurrent)(contexts[i->home]))) return;
+    if (DONE(cu(cuMemGetInfo_v2)(&free_bytes, &total))) THAT(free_bytes <= total && total > 0);
+    if (!i->live || i->kind != K_LINEAR) return;
+    if (DONE(cu(cuMemGetAddressRange_v2)(&base, &size, i->address))) THAT(base == i->address && size >= i->bytes);
+}
+
+/* Access between the devices stays as it is for the memory that is there already, so all results are accepted. */
+static void change_peers(struct worker *w)
+{
+    int device = (int)draw(&w->seed, DEVICES);
+    if (!DONE(cu(cuCtxSetCurrent)(contexts[device]))) return;
+    if (draw(&w->seed, 3)) (void)cu(cuCtxEnablePeerAccess)(contexts[!device], 0);
+    else (void)cu(cuCtxDisablePeerAccess)(contexts[!device]);
+}
+
+/* ---- IPC */
+
+/* Writes a handle of a block that stays as long as its context. */
+static void export_one(struct worker *w, struct item *i)
+{
+    CUipcMemHandle handle;
+    char path[512], fresh[512];
+    if (i->live || !DONE(cu(cuCtxSetCurrent)(contexts[0]))) return;
+    *i = (struct item){.kind = K_LINEAR, .bytes = 1 + draw(&w->seed, 3 << 20)};
+    if (!make(w, i)) return;
+    i->live = i->stays = true;
+    *count_of(0, LINEAR) += (long long)i->bytes;
+    if (cu(cuIpcGetMemHandle)(&handle, i->address)) return;
+    snprintf(fresh, sizeof fresh, "%s/.%d-%d", handles, getpid(), w->number);
+    snprintf(path, sizeof path, "%s/%d-%d", handles, getpid(), w->number);
+    int file = open(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (file >= 0 && write(file, &handle, sizeof handle) == sizeof handle) rename(fresh, path);
+    close(file);
+}
+
+/* Opens a handle of another process, whether it lives or not, and closes it again. */
+static void import_one(struct worker *w)
+{
+    CUipcMemHandle handle;
+    CUdeviceptr address;
+    char path[512] = "";
+    DIR *folder = opendir(handles);
+    uint64_t skip = draw(&w->seed, 8);
+    for (struct dirent *one; folder && (one = readdir(folder));)
+        if (one->d_name[0] != '.' && (!*path || skip-- > 0)) snprintf(path, sizeof path, "%s/%s", handles, one->d_name);
+    if (folder) closedir(folder);
+    int file = *path ? open(path, O_RDONLY) : -1;
+    bool whole = file >= 0 && read(file, &handle, sizeof handle) == sizeof handle;
+    if (file >= 0) close(file);
+    if (!whole || !DONE(cu(cuCtxSetCurrent)(contexts[0]))) return;
+    if (cu(cuIpcOpenMemHandle_v2)(&address, handle, 1) == CUDA_SUCCESS) INSIST(cu(cuIpcCloseMemHandle)(address));
+}
+
+/* ---- the program */
+
+static void step(struct worker *w)
+{
+    struct item *i = &w->items[draw(&w->seed, ITEMS)];
+    uint64_t choice = draw(&w->seed, 100);
+    if (choice < 70) {
+        if (!i->live) allocate(w, i);
+        else if (!i->stays) release(w, i);
+    } else if (choice < 78) work_on(w, i);
+    else if (choice < 84) ask(i);
+    else if (choice < 90) failures(w);
+    else if (choice < 93) context_with_memory(w);
+    else if (choice < 95) change_peers(w);
+    else if (choice < 97 && handles) draw(&w->seed, 4) ? import_one(w) : export_one(w, i);
+    else if (wild) disturb(w);
+}
+
+static void *work(void *data)
+{
+    struct worker *w = data;
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_barrier_wait(&barrier);
+        for (int n = 0; n < w->steps / ROUNDS; n++) step(w);
+        pthread_barrier_wait(&barrier);
+    }
+    return NULL;
+}
+
+/* The context of device 1 ends with all its memory, and is made anew. */
+static void end_context(struct worker *workers, int threads, bool reset)
+{
+    if (reset) INSIST(cu(cuDevicePrimaryCtxReset_v2)(1));
+    else INSIST(cu(cuDevicePrimaryCtxRelease_v2)(1));
+    forget_memory_of(1, workers, threads);
+    retain_and_make_pool(1);
+}
+
+static void become_a_daemon(void)
+{
+    if (fork()) _exit(0);
+    THAT(setsid() >= 0);
+    if (fork()) _exit(0);
+    syscall(SYS_close_range, 0u, ~0u, 0u);
+    THAT(open("/dev/null", O_RDWR) == 0 && open("/dev/null", O_RDWR) == 1);
+}
+
+/* Output goes to a file whose name says that it is not complete. */
+static void open_answer(void)
+{
+    char fresh[512];
+    if (!answer_file) return;
+    snprintf(fresh, sizeof fresh, "%s.part", answer_file);
+    int file = open(fresh, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    THAT(file >= 0 && dup2(file, 1) == 1 && (!as_daemon || dup2(file, 2) == 2));
+}
+
+static void name_answer(void)
+{
+    char fresh[512];
+    if (!answer_file) return;
+    snprintf(fresh, sizeof fresh, "%s.part", answer_file);
+    fflush(stdout);
+    THAT(rename(fresh, answer_file) == 0);
+}
+
+static void read_words(int count, char **words)
+{
+    for (int n = 0; n < count; n++) {
+        if (!strcmp(words[n], "faults")) faulty = tolerant = true;
+        else if (!strcmp(words[n], "wild")) wild = true;
+        else if (!strcmp(words[n], "daemon")) as_daemon = true;
+        else if (!strncmp(words[n], "answer=", 7)) answer_file = words[n] + 7;
+        else if (!strncmp(words[n], "handles=", 8)) handles = words[n] + 8;
+        else fprintf(stderr, "torture: unknown word %s\n", words[n]), exit(2);
+    }
+}
+
+/* Prints the faults of the driver, and what this process's quota counts on each device. */
+static void print_end(void)
+{
+    __typeof__(&vramshim_limit) limit = (__typeof__(limit))dlsym(RTLD_DEFAULT, "vramshim_limit");
+    printf("{\"end\":{\"pid\":%d,\"faults\":%d,\"last\":\"%s\",\"limits\":[", getpid(), faults_met(), last_fault());
+    for (int device = 0; limit && device < DEVICES; device++) {
+        struct vramshim_limit l;
+        THAT(limit(device, &l) == 0);
+        printf("%s{\"limit\":%llu,\"used\":%llu}", device ? "," : "", (unsigned long long)l.limit, (unsigned long long)l.used);
+    }
+    printf("]}}\n");
+    name_answer();
+}
+
+int main(int argc, char **argv)
+{
+    enum { MOST = 64 };
+    pthread_t ids[MOST], closer;
+    if (argc < 4) return fprintf(stderr, "usage: torture SEED STEPS THREADS [WORD ...]\n"), 2;
+    int steps = atoi(argv[2]), threads = atoi(argv[3]);
+    THAT(threads > 0 && threads <= MOST);
+    read_words(argc - 4, argv + 4);
+    if (as_daemon) become_a_daemon();
+    open_answer();
+    uint64_t seed = strtoull(argv[1], NULL, 10);
+    INSIST(cu(cuInit)(0));
+    for (int device = 0; device < DEVICES; device++) retain_and_make_pool(device);
+    struct worker *workers = calloc((size_t)threads, sizeof *workers);
+    pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
+    if (wild) open_the_driver(), pthread_create(&closer, NULL, close_at_random, NULL);
+    for (int t = 0; t < threads; t++) {
+        workers[t] = (struct worker){.seed = seed * 1000 + (unsigned)t, .number = threads == 1 ? -1 : t, .steps = steps};
+        THAT(!pthread_create(&ids[t], NULL, work, &workers[t]));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        if (!faulty) checkpoint();
+        if (draw(&seed, 2)) end_context(workers, threads, draw(&seed, 2));
+    }
+    for (int t = 0; t < threads; t++) pthread_join(ids[t], NULL);
+    stop = 1;
+    if (wild) pthread_join(closer, NULL);
+    end_faults();
+    checkpoint();
+    print_live(workers, threads);
+    print_end();
+    return 0;
+}
