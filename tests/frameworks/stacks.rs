@@ -40,6 +40,45 @@ fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
     );
 }
 
+/// The library reads the frames itself if it is PyTorch's allocator, of threads that gave Python's lock up.
+#[test]
+fn stacks_of_python_name_the_lines_of_tensors_that_the_library_serves() {
+    let script = super::script("stacks.py");
+    for kinds in ["python", "both"] {
+        let options = ["--torch", "allocator", "--strategy", "auto_growth", "--stacks", kinds];
+        let job = with_options(&options, "4GiB", &[script.to_str().unwrap(), "held"]);
+        let told = job.run().ok().inspect();
+        let stacks = &told["stacks"];
+        assert_eq!(stacks["requested_without_stack"], serde_json::json!({}), "{stacks}");
+        let largest = &stacks["live"][0];
+        assert_eq!(largest["bytes"].as_u64(), Some(256 << 20), "{stacks}");
+        let (source, names) = functions(&largest["stack"]);
+        assert_eq!(source, "journal", "{stacks}");
+        assert!(names[0].contains("parameters") || names[0] == "<listcomp>", "{names:?}");
+        let (_, names) = functions(&stacks["live"][1]["stack"]);
+        assert_eq!(names[0], "buffers", "{stacks}");
+        let (_, names) = functions(&stacks["last_out_of_memory"]["stack"]);
+        assert_eq!(names[0], "too_much", "{stacks}");
+    }
+}
+
+/// Threads of autograd allocate while another thread waits for Python's lock, and the other way round.
+#[test]
+fn training_with_stacks_of_python_comes_to_its_end() {
+    let script = super::script("train.py");
+    let options = [
+        "--torch",
+        "allocator",
+        "--strategy",
+        "auto_growth",
+        "--stacks",
+        "python",
+    ];
+    let finished = with_options(&options, "8GiB", &[script.to_str().unwrap()]).run().ok();
+    let agreed = finished.stdout.lines().filter(|line| line.starts_with("agreed:"));
+    assert_eq!(agreed.count(), 4, "{}", finished.stdout);
+}
+
 #[test]
 fn native_stacks_reach_through_pytorch() {
     let stacks = run("native").inspect()["stacks"].clone();

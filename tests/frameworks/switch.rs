@@ -172,6 +172,42 @@ fn a_record_without_tensors_is_told() {
 }
 
 #[test]
+fn a_training_script_reads_the_same_peaks_under_both_switches() {
+    let script = path("peaks.py");
+    let own = under("off", "passthrough", "8GiB", &[&script]).run().ok().json();
+    assert_eq!(own.len(), 4, "{own:?}");
+    for strategy in STRATEGIES {
+        let recorded = under("record", strategy, "8GiB", &[&script]).run().ok();
+        assert_eq!(recorded.json(), own, "{strategy}");
+        let served = under("allocator", strategy, "8GiB", &[&script]).run().ok();
+        assert!(calls(&served, "vramshim_torch_alloc") > 100, "{strategy}");
+        assert_eq!(served.json(), own, "{strategy}");
+    }
+}
+
+#[test]
+fn a_batch_size_is_found_under_pytorchs_own_allocator() {
+    for strategy in STRATEGIES {
+        let finished = under("record", strategy, "2GiB", &[&path("finder.py")]).run().ok();
+        assert!(finished.stdout.contains("found "), "{strategy}: {}", finished.stdout);
+        let failed = tensors(&finished)["devices"][0]["out_of_memory"].as_u64();
+        assert!(failed > Some(0), "{strategy}: no failure was recorded");
+    }
+}
+
+/// CUDA graphs and those of torch.compile, of tensors that are recorded.
+#[test]
+fn graphs_run_while_tensors_are_recorded() {
+    for (what, says) in [("graphs", "reserved "), ("compile", "compiled (64, 64)")] {
+        let script = path("graphs.py");
+        let finished = under("record", "auto_growth", "8GiB", &[&script, what]).run().ok();
+        assert!(finished.stdout.contains(says), "{what}: {}", finished.stdout);
+        assert_eq!(tensors(&finished)["lost"], 0, "{what}");
+        assert!(said(&finished).is_empty(), "{what}: {}", finished.stderr);
+    }
+}
+
+#[test]
 fn out_of_memory_is_raised_at_the_allocation() {
     for strategy in STRATEGIES {
         let finished = under("allocator", strategy, "2GiB", &[&path("finder.py")]).run().ok();
@@ -268,13 +304,20 @@ fn a_hidden_sitecustomize_runs_as_well() {
     assert_eq!(finished.stdout, "the hidden one\nFalse\n");
 }
 
-/// Python's `-S` leaves site-packages out, and with them PyTorch. The hook does not act, and nothing fails.
+/// With some options of Python the hook does not run. Nothing fails, and `run` says that the switch will not act.
 #[test]
-fn a_job_without_pytorch_runs_as_it_would() {
-    let finished = under("allocator", "auto_growth", "1GiB", &["-S", "-c", "print(1 + 1)"])
-        .run()
-        .ok();
-    assert_eq!((finished.stdout.as_str(), said(&finished)), ("2\n", vec![]));
+fn a_job_whose_python_hides_the_hook_runs_as_it_would() {
+    for (mode, option, code) in [
+        ("allocator", "-S", "print(1 + 1)"),
+        ("allocator", "-I", "print('vramshim' in __import__('sys').modules or 2)"),
+        ("record", "-E", "print('vramshim' in __import__('sys').modules or 2)"),
+    ] {
+        let finished = under(mode, "auto_growth", "1GiB", &[option, "-c", code]).run().ok();
+        assert_eq!(finished.stdout, "2\n", "{mode} {option}");
+        let lines = said(&finished);
+        let words = format!("--torch {mode} will not act, because python {option}");
+        assert!(lines.len() == 1 && lines[0].contains(&words), "{}", finished.stderr);
+    }
 }
 
 fn tensors(finished: &Finished) -> Value {

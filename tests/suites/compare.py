@@ -2,6 +2,11 @@
 
 The simulated GPU's kernels do nothing, so many of the tests fail. They must fail without the library too. A test whose
 outcome differs between two runs without the library is named and left out. scripts/compare-suites starts this program.
+
+Some tests read memory that nothing wrote: what a kernel should have written, or what numpy.empty returned. No driver
+promises its bytes. So the files of the tests that differ run again, with the same byte in all such memory, without the
+library and under each strategy. A test that ends alike in all these runs, for each byte, is no witness: it is named and
+counted apart.
 """
 
 import argparse
@@ -18,6 +23,8 @@ from suites import SELF_TEST, SUITES
 
 STRATEGIES = ["passthrough", "naive_best_fit", "auto_growth"]
 ABSENT = "absent"
+# Bytes that memory has which nothing wrote.
+FILLS = [0, 165]
 
 
 def arguments():
@@ -35,11 +42,15 @@ def arguments():
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at the same time [2]")
     shard_help = "only part K of N parts; the parts together have all tests"
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="K/N", help=shard_help)
-    once_help = "one run without the library instead of two; a difference is still tried twice more"
+    once_help = "one run without the library instead of two; the files of tests that differ still run twice more"
     parser.add_argument("--once", action="store_true", help=once_help)
+    resume_help = "with --keep: take the outcomes of the runs that came to their end there"
+    parser.add_argument("--resume", action="store_true", help=resume_help)
     for name in ("library", "simulator", "environments"):
         parser.add_argument(f"--{name}", type=Path, required=True, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.resume and not given.keep:
+        parser.error("--resume needs --keep FOLDER, with the runs to go on with")
     named = {suite.name: suite for suite in SUITES}
     chosen = []
     for word in given.suites or named:
@@ -69,23 +80,50 @@ def disagreeing(runs):
     return {test for test in tests if len({run.get(test, ABSENT) for run in runs}) > 1}
 
 
+def file_of(test):
+    return test.partition("::")[0]
+
+
 class Comparison:
     """One suite: the runs without the library, the run under each strategy, and what follows from them."""
 
     def __init__(self, suite, bare, under):
         self.suite, self.bare, self.under = suite, bare, under
         self.flaky = sorted(disagreeing(bare))
-        reference = bare[0]
-        tests = set(reference).union(*under.values()) - set(self.flaky)
+        self.unwritten = {}
+        self.settle()
+
+    def settle(self):
+        reference = self.bare[0]
+        tests = set(reference).union(*self.under.values()) - set(self.flaky)
         self.tests = len(tests)
-        self.differences = [
+        found = [
             {"test": test, "strategy": strategy, "without": reference.get(test, ABSENT), "with": run.get(test, ABSENT)}
-            for strategy, run in under.items()
+            for strategy, run in self.under.items()
             for test in sorted(tests)
             if reference.get(test, ABSENT) != run.get(test, ABSENT)
         ]
-        self.equal = self.tests - len({difference["test"] for difference in self.differences})
+        self.differences = [one for one in found if one["test"] not in self.unwritten]
+        self.equal = self.tests - len({one["test"] for one in found})
         self.counts = Counter(reference[test] for test in tests if test in reference)
+
+    def files(self):
+        """The tests of the files that have a test that differs, so that these run in the company that they had."""
+        files = {file_of(one["test"]) for one in self.differences}
+        return sorted(test for test in set(self.bare[0]).union(*self.under.values()) if file_of(test) in files)
+
+    def examine(self, bare, filled):
+        """`bare`: the files of the tests that differ, again without the library. `filled`: by fill, the same without the
+        library and then under each strategy."""
+        differing = {one["test"] for one in self.differences}
+        self.flaky = sorted(set(self.flaky) | (disagreeing(bare) & differing))
+        for test in differing - set(self.flaky):
+            outcomes = {fill: {run.get(test, ABSENT) for run in runs} for fill, runs in filled.items()}
+            ends_alike = all(len(each) == 1 and ABSENT not in each for each in outcomes.values())
+            # If no fill gives the outcome that the test had, the fill has broken the test.
+            if ends_alike and {self.bare[0].get(test)} in outcomes.values():
+                self.unwritten[test] = {str(fill): each.pop() for fill, each in outcomes.items()}
+        self.settle()
 
     def as_json(self):
         return {
@@ -94,6 +132,7 @@ class Comparison:
             "equal": self.equal,
             "outcomes_without": dict(self.counts),
             "flaky": self.flaky,
+            "unwritten": self.unwritten,
             "differences": self.differences,
             "runs": {"without": self.bare[0], **self.under},
         }
@@ -101,16 +140,16 @@ class Comparison:
     def row(self):
         passed, skipped = self.counts["passed"], self.counts["skipped"]
         others = self.tests - passed - skipped
-        flaky, differences = len(self.flaky), len(self.differences)
-        return [self.suite.name, self.tests, self.equal, passed, skipped, others, flaky, differences]
+        apart = [len(self.flaky), len(self.unwritten), len(self.differences)]
+        return [self.suite.name, self.tests, self.equal, passed, skipped, others, *apart]
 
 
 def compare(given, place, pool):
     """Runs all suites. The runs of one suite wait for nothing but a free job."""
     strategies = given.strategy or STRATEGIES
 
-    def start(suite, strategy, again=0):
-        return pool.submit(Run(place, suite, strategy, given.quick, again, given.shard).outcomes)
+    def start(suite, strategy, again=0, only=None, fill=None):
+        return pool.submit(Run(place, suite, strategy, given.quick, again, given.shard, only, fill).outcomes)
 
     def start_all(suite):
         bare = [start(suite, None, again) for again in range(1 if given.once else 2)]
@@ -120,15 +159,18 @@ def compare(given, place, pool):
         bare = [run.result() for run in bare]
         under = {strategy: run.result() for strategy, run in under.items()}
         comparison = Comparison(suite, bare, under)
-        if comparison.differences and not given.self_test:
+        if comparison.differences:
+            only = comparison.files()
             # A test may be flaky and yet have been equal in two runs.
-            bare += [start(suite, None, again).result() for again in (2, 3)]
-            comparison = Comparison(suite, bare, under)
+            again = [start(suite, None, again, only) for again in (2, 3)]
+            filled = {fill: [start(suite, each, 0, only, fill) for each in (None, *strategies)] for fill in FILLS}
+            filled = {fill: [run.result() for run in runs] for fill, runs in filled.items()}
+            comparison.examine([run.result() for run in again], filled)
         yield comparison
 
 
 def print_table(comparisons):
-    head = ["suite", "tests", "equal", "passed", "skipped", "failed", "flaky", "differences"]
+    head = ["suite", "tests", "equal", "passed", "skipped", "failed", "flaky", "unwritten", "differences"]
     rows = [head] + [[str(cell) for cell in one.row()] for one in comparisons]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     for row in rows:
@@ -137,6 +179,9 @@ def print_table(comparisons):
     for one in comparisons:
         for test in one.flaky:
             print(f"{one.suite.name}: left out, differs between runs without the library: {test}")
+        for test, outcomes in sorted(one.unwritten.items()):
+            told = ", ".join(f"{outcome} in all runs with {fill}" for fill, outcome in outcomes.items())
+            print(f"{one.suite.name}: depends on memory that nothing wrote: {test}: {told} there")
         if not one.counts["passed"]:
             print(f"{one.suite.name}: no test passes without the library, so nothing was compared")
         for difference in one.differences:
@@ -158,7 +203,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="vramshim-suites.") as scratch:
         work = given.keep or Path(scratch)
         given_paths = [path.resolve() for path in (given.library, given.simulator, given.environments, work)]
-        place = Place(*given_paths, given.test_seconds)
+        place = Place(*given_paths, given.test_seconds, given.resume)
         with ThreadPoolExecutor(given.jobs) as pool:
             comparisons = list(compare(given, place, pool))
     if given.json:

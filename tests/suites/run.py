@@ -31,6 +31,8 @@ class Place:
     environments: Path
     work: Path
     test_seconds: float
+    # Take the outcomes of a run that came to its end before.
+    resume: bool = False
 
 
 def limit_process():
@@ -39,13 +41,17 @@ def limit_process():
 
 class Run:
     """`strategy` None means without the library. `again` tells several runs of one configuration apart. `shard` (K, N)
-    is the part of the tests that runs."""
+    is the part of the tests that runs, and `only`, if given, the tests of it. `fill` is the byte that memory has which
+    nothing wrote; None: whatever is there."""
 
-    def __init__(self, place, suite, strategy, quick, again=0, shard=(1, 1)):
+    def __init__(self, place, suite, strategy, quick, again=0, shard=(1, 1), only=None, fill=None):
         self.place, self.suite, self.strategy, self.quick, self.shard = place, suite, strategy, quick, shard
-        self.name = (strategy or "without") + (f".{again}" if again else "")
+        self.only, self.fill = only, fill
+        details = [f".{again}" * bool(again), f".fill{fill}" * (fill is not None), ".only" * (only is not None)]
+        self.name = (strategy or "without") + "".join(details)
         self.folder = place.work / suite.name / self.name
         self.record = self.folder / "record.jsonl"
+        self.ended = self.folder / "outcomes.json"
         self.home = place.environments / suite.environment
         self.packages = next(self.home.glob("lib/python*/site-packages"))
 
@@ -56,6 +62,10 @@ class Run:
         if self.strategy:
             preloads.insert(0, place.library)
             kept |= {"VRAMSHIM_STRATEGY": self.strategy, "VRAMSHIM_DIR": str(self.folder / "journals")}
+        if self.fill is not None:
+            kept |= {"SIMGPU_FRESH": str(self.fill), "SUITE_FILL": str(self.fill)}
+        if self.only is not None:
+            kept["SUITE_ONLY"] = str(self.folder / "only")
         folders = [place.simulator] + [place.simulator / "libraries"] * suite.stand_ins
         folders += [self.packages / folder for folder in suite.libraries]
         return kept | {
@@ -75,7 +85,8 @@ class Run:
     def command(self):
         suite = self.suite
         tests = suite.quick if self.quick else suite.tests
-        plugins = [word for name in ["record", *suite.plugins] for word in ("-p", name)]
+        names = ["record", *["unwritten"] * (self.fill is not None), *suite.plugins]
+        plugins = [word for name in names for word in ("-p", name)]
         if suite.root:
             tests = [str(suite.root / test) for test in tests]
         # pytest names a test by its path below the root folder.
@@ -85,10 +96,13 @@ class Run:
 
     def outcomes(self):
         """Returns {test: outcome}."""
+        if self.place.resume and self.ended.exists():
+            return json.loads(self.ended.read_text())
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("tmp", "home", "journals"):
             (self.folder / name).mkdir(parents=True)
         self.record.touch()
+        (self.folder / "only").write_text("".join(f"{test}\n" for test in self.only or ()))
         while True:
             before = self.record.stat().st_size
             ended, verdict = self.pytest()
@@ -109,6 +123,7 @@ class Run:
             found["the library leaves a journal"] = "failed"
         shutil.rmtree(self.folder / "journals", ignore_errors=True)
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+        self.ended.write_text(json.dumps(found))
         return found
 
     def read(self):

@@ -66,7 +66,8 @@ impl Run {
         if let Some(line) = self.options.recording(&config, &self.command) {
             eprintln!("vramshim: {line}");
         }
-        if let Some(remark) = self.options.remark() {
+        let hidden = self.options.hidden_hook(&environment, &self.command);
+        for remark in self.options.remark().into_iter().chain(hidden) {
             eprintln!("vramshim: {remark}");
         }
         for (name, value) in &environment {

@@ -12,7 +12,7 @@ use policy::Strategy;
 
 use super::devices::Devices;
 use super::library::{find_library, preload};
-use super::python::Torch;
+use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
 use crate::failure::Failure;
 
@@ -117,6 +117,16 @@ impl JobOptions {
         Some(format!(
             "--torch allocator without a strategy: {} serves the tensors; --strategy chooses another",
             strategy.name()
+        ))
+    }
+
+    /// What `run` says if the job is started so that the hook of `--torch` does not run. `environment` is the job's.
+    pub fn hidden_hook(&self, environment: &Variables, command: &[OsString]) -> Option<String> {
+        let (_, mode) = environment.iter().find(|(name, _)| *name == table::TORCH.name)?;
+        let (letter, reason) = hides_hook(command).filter(|_| !self.quiet && mode != Torch::Off.name())?;
+        let mode = mode.to_string_lossy();
+        Some(format!(
+            "--torch {mode} will not act, because python -{letter} {reason}; leave -{letter} out"
         ))
     }
 

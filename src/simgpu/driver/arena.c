@@ -88,7 +88,7 @@ static uint64_t take(uint64_t size)
 uint64_t arena_take(uint64_t size)
 {
     uint64_t address = take(size);
-    if (address && config()->fresh) memset((void *)address, config()->fresh, fresh_bytes(size));
+    if (address && config()->fresh >= 0) memset((void *)address, config()->fresh, fresh_bytes(size));
     return address;
 }
 

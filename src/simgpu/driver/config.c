@@ -21,9 +21,9 @@
  *                          It makes the file NAME.waiting there when it begins to wait
  *   SIMGPU_DELAYED         1: work on streams is done as late as possible, when a call waits for it (0); see work.c
  *   SIMGPU_COUNTS          1: simgpu_calls counts calls; also if SIMGPU_DELAYED is 1 (0)
- *   SIMGPU_FRESH           byte (1 to 255) that fills memory when it is obtained, up to 64 MiB of a request. 0: memory has
- *                          zeros, or what was there before. A driver promises no contents (cuda.h 13.0:8582, "The memory
- *                          is not cleared"), so what depends on them is a fault of the job (0)
+ *   SIMGPU_FRESH           byte (0 to 255) that fills memory when it is obtained, up to 64 MiB of a request (none: memory has
+ *                          zeros, or what was there before). A driver promises no contents (cuda.h 13.0:8582, "The memory
+ *                          is not cleared"), so what depends on them is a fault of the job
  *   SIMGPU_FREE_WAITS_FOR_PEERS  0: cuMemFree waits for the work of its own context alone (1); see memory.c
  *   SIMGPU_UNMAP_WAITS     1: cuMemUnmap waits for the work of the device, which pytorch#96995 leaves open (0)
  *   SIMGPU_MAPPING_WAITS   1: cuMemSetAccess waits for the work of the device, which its note_sync leaves open (0)
@@ -167,7 +167,7 @@ static void read_all(void)
     the_config.pool_chunk = size_variable("SIMGPU_POOL_CHUNK", 32 << 20);
     the_config.driver_version = number_variable("SIMGPU_DRIVER_VERSION", 13000, 1000, 99999);
     the_config.utilisation = number_variable("SIMGPU_UTILISATION", 0, 0, 100);
-    the_config.fresh = number_variable("SIMGPU_FRESH", 0, 0, 255);
+    the_config.fresh = number_variable("SIMGPU_FRESH", -1, 0, 255);
     the_config.truth = getenv("SIMGPU_TRUTH");
     the_config.state = getenv("SIMGPU_STATE");
 }

@@ -48,7 +48,7 @@ API CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned size)
     if (!device_take(context->device, size, &extents)) return CUDA_ERROR_OUT_OF_MEMORY;
     void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_32BIT, -1, 0);
     if (map == MAP_FAILED) return state_give(physical_of(context->device), size, &extents), CUDA_ERROR_OUT_OF_MEMORY;
-    if (config()->fresh) memset(map, config()->fresh, fresh_bytes(size));
+    if (config()->fresh >= 0) memset(map, config()->fresh, fresh_bytes(size));
     Allocation *a = table_new(LINEAR, context->device, size, size, "cuMemAlloc_v1");
     a->address = (uint64_t)map;
     a->span = size;

@@ -26,7 +26,7 @@ struct config {
     bool counted; /* simgpu_calls counts */
     int driver_version;
     int utilisation; /* percent */
-    int fresh;       /* byte that fills memory when it is obtained, or 0 */
+    int fresh;       /* byte that fills memory when it is obtained, or -1 */
     const char *truth, *state;
 };
 const struct config *config(void);

@@ -119,7 +119,7 @@ static bool place(Allocation *a, struct Region *region, uint64_t first)
         a->offset = region->offset + first * config()->granularity;
     } else if ((a->offset = vmm_take_file(a->requested)) == ~0ull)
         return false;
-    if (fresh && config()->fresh) fill_file(a->offset, a->requested);
+    if (fresh && config()->fresh >= 0) fill_file(a->offset, a->requested);
     return a->placed = true;
 }
 
