@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client};
+use support::{Finished, Job, STRATEGIES, Strategy, assert_whole, client, simulated};
 
 /// Checks a finished job: its checkpoints, its journal, and the list of allocations that it did not free.
 fn check(finished: Finished, strategy: Strategy, context: &str) -> Value {
@@ -116,6 +116,24 @@ fn a_client_of_runtime_12_agrees() {
 #[test]
 fn a_client_of_runtime_13_agrees() {
     runtime(13);
+}
+
+/// The simulated GPU preloads a runtime of each major version. The journal names the one that the job is linked with.
+#[test]
+fn the_journal_names_the_runtime_that_the_job_uses() {
+    let of = |path: &std::path::Path| {
+        let preloads = ["libcudart.so.12", "libcudart.so.13"].map(simulated);
+        let job = preloads.into_iter().fold(Job::new(path), Job::preload);
+        job.args(["5", "50"]).run().ok().inspect()["software"]["runtime"].clone()
+    };
+    for (number, version) in [(12, "12.8"), (13, "13.0")] {
+        let library = format!("libcudart.so.{number}");
+        let path = client("support/clients/runtime.c", &format!("runtime{number}"), &[&library]);
+        assert_eq!(of(&path), version);
+    }
+    // A job that looks its runtime up may use either.
+    let path = client("agreement/looked_up.c", "looked_up", &[]);
+    assert_eq!(of(&path), "12.8, 13.0");
 }
 
 /// The program of `tests/agreement/cudarc_client.rs`.

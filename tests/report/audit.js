@@ -17,7 +17,20 @@
     for (const table of document.querySelectorAll("table"))
         if (!table.caption) missing.push("a table without a caption");
     for (const section of document.querySelectorAll("section"))
-        if (!section.getAttribute("aria-labelledby")) missing.push(`${section.id} without a title`);
+        if (!document.getElementById(section.getAttribute("aria-labelledby"))?.textContent.trim())
+            missing.push(`${section.id} without a title`);
+    // A screen reader goes from heading to heading, and from level to level.
+    const headings = [...document.querySelectorAll("h1, h2, h3, h4")].filter(visible);
+    if (headings.filter((heading) => heading.tagName === "H1").length !== 1) missing.push("not one h1");
+    for (const section of document.querySelectorAll("section"))
+        if (!section.querySelector("h2")) missing.push(`${section.id} without a heading`);
+    headings.forEach((heading, place) => {
+        if (!heading.textContent.trim()) missing.push("an empty heading");
+        const above = place === 0 ? 0 : Number(headings[place - 1].tagName[1]);
+        if (Number(heading.tagName[1]) > above + 1) missing.push(`${heading.textContent} skips a level of headings`);
+    });
+    const titles = [...document.querySelectorAll("h2")].map((heading) => heading.textContent);
+    if (new Set(titles).size < titles.length) missing.push("two panels have the same title");
     for (const element of document.querySelectorAll("[tabindex]"))
         if (element.tabIndex > 0) missing.push("a tabindex above 0");
     const numbers = (text) => (text.match(/[\d.]+/g) || []).map(Number);

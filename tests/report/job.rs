@@ -22,6 +22,9 @@ pub const FAILED_NS: u64 = (STEPS + 1) * SECOND + 500_000_000;
 pub const REQUESTED: u64 = 6 * GIB;
 const LEAK: u64 = 40 * MIB;
 
+/// 2026-09-21T14:13:20Z
+pub const STARTED_S: u64 = 1_790_000_000;
+
 /// Names that would do something if they got into the page as anything but text.
 pub const HOSTILE: &str = "</script><img src=x onerror=\"window.hurt=1\"><script>window.hurt=1</script>";
 
@@ -122,11 +125,16 @@ T\t5\tpython\t7\t2
 /// Writes the journal of a rank. The job of rank 0 runs out of memory; the others end well, and rank 2 has half of the
 /// activations of the others.
 pub fn write(folder: &Path, rank: u32) -> io::Result<Truth> {
-    let path = folder.join(format!("node1-{}-1.vraj", 4711 + rank));
+    write_started(folder, rank, STARTED_S)
+}
+
+/// The same for a job that started so many seconds after 1970.
+pub fn write_started(folder: &Path, rank: u32, started_s: u64) -> io::Result<Truth> {
+    let path = folder.join(format!("node1-{}-{started_s}.vraj", 4711 + rank));
     let about = About {
         pid: 4711 + rank,
         parent_pid: 1,
-        wall_start_ns: 1_790_000_000 * SECOND,
+        wall_start_ns: started_s * SECOND,
         strategy: "naive_best_fit".into(),
         host: "node1".into(),
         job: format!("job {HOSTILE}"),

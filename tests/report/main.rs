@@ -1,7 +1,9 @@
 //! `vramshim report`: the data of the page, and the page itself in headless Chromium.
 
 mod browser;
+mod commands;
 mod job;
+mod states;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -237,7 +239,16 @@ fn the_page_shows_all_panels_and_a_range_moves_them_all() {
     }
     // The page begins at the failure.
     assert_eq!(selection(&mut browser)[2], FAILED_NS as f64);
-    assert!(browser.text("#verdict").contains("6.00 GiB"));
+    let verdict = browser.text("#verdict .body");
+    assert!(
+        verdict.starts_with("Free memory that cannot be used"),
+        "the cause comes first: {verdict}"
+    );
+    assert!(verdict.contains("6.00 GiB") && verdict.contains("Next: "), "{verdict}");
+    assert!(
+        verdict.contains("Largest holder in this process: ") && verdict.contains("model.py:31 forward"),
+        "{verdict}"
+    );
     assert!(browser.text("#ledger").contains("sum 24.00 GiB"));
     assert!(browser.text("#ledger").contains("99 <b>other</b>: 512.0 MiB"));
     assert!(browser.text("#space").contains("were free inside segments"));

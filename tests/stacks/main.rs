@@ -10,9 +10,8 @@ use journal::reader::{Journal, Stacks};
 use serde_json::Value;
 use support::{Finished, Job, client, left_out, program, simulated};
 
-/// The Pythons of this machine whose frames the library reads: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can
-/// name others, separated by colons.
-fn pythons() -> Vec<PathBuf> {
+/// The Pythons of this machine: that of PATH, and those of pyenv. `VRAMSHIM_PYTHONS` can name others, separated by colons.
+fn all_pythons() -> Vec<PathBuf> {
     let named = std::env::var_os("VRAMSHIM_PYTHONS").unwrap_or_default();
     let mut found: Vec<PathBuf> = std::env::split_paths(&named).filter(|path| path.is_file()).collect();
     found.push("/usr/bin/python3".into());
@@ -22,19 +21,26 @@ fn pythons() -> Vec<PathBuf> {
         .flatten()
         .flatten();
     found.extend(versions.map(|version| version.path().join("bin/python")));
-    found.retain(|python| is_supported(python));
     found.sort();
+    found
+}
+
+/// Those whose frames the library reads.
+fn pythons() -> Vec<PathBuf> {
+    let mut found = all_pythons();
+    found.retain(|python| says(python, "True"));
     if found.is_empty() {
         left_out("no CPython 3.9 to 3.14 is installed");
     }
     found
 }
 
-fn is_supported(python: &Path) -> bool {
-    let program = "import sys, sysconfig; print(sys.implementation.name == 'cpython' \
-                   and (3, 9) <= sys.version_info < (3, 15) and not sysconfig.get_config_var('Py_GIL_DISABLED'))";
+/// Whether a Python answers like this: `True` if the library reads its frames, `free` if it is built without the lock.
+fn says(python: &Path, answer: &str) -> bool {
+    let program = "import sys, sysconfig; print('free' if sysconfig.get_config_var('Py_GIL_DISABLED') else \
+                   sys.implementation.name == 'cpython' and (3, 9) <= sys.version_info < (3, 15))";
     let output = Command::new(python).args(["-c", program]).output();
-    output.is_ok_and(|output| output.stdout == b"True\n")
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim() == answer)
 }
 
 fn scene(python: &Path, name: &str, kinds: &str) -> Job {
@@ -124,6 +130,41 @@ fn stacks_are_those_that_python_sees() {
         assert_stacks_are_true(&python, &records, &stacks, &finished.json(), 32);
         let share = &finished.inspect()["stacks"];
         assert_eq!(share["requested_without_stack"], serde_json::json!({}), "{python:?}");
+    }
+}
+
+/// A build without the lock is left out, and the journal says why. The job is as it is without stacks.
+#[test]
+fn a_python_without_the_lock_is_left_out_and_told() {
+    let mut found = all_pythons();
+    found.retain(|python| says(python, "free"));
+    if found.is_empty() {
+        left_out("no free-threaded CPython is installed (VRAMSHIM_PYTHONS can name one)");
+    }
+    for python in found {
+        for scene_name in ["lines", "threads"] {
+            let finished = scene(&python, scene_name, "python").run().ok();
+            let (records, stacks) = only(&finished);
+            let all: Vec<_> = by_size(&records).into_values().flatten().collect();
+            assert!(!all.is_empty(), "{python:?}");
+            assert!(
+                all.iter().all(|stack| *stack == Err(NoStack::Unsupported)),
+                "{python:?}: {all:?}"
+            );
+            assert!(stacks.is_empty(), "{python:?}");
+            let share = &finished.inspect()["stacks"];
+            assert!(
+                share["requested_without_stack"]["unsupported"].as_u64() > Some(0),
+                "{share}"
+            );
+        }
+        // Native frames stand in for them.
+        let finished = scene(&python, "lines", "both").run().ok();
+        let (records, stacks) = only(&finished);
+        for stack in by_size(&records).values().flatten() {
+            let stack = stacks.get(stack.expect("a stack")).unwrap();
+            assert_eq!(stack.kind, StackKind::Native, "{python:?}");
+        }
     }
 }
 

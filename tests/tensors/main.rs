@@ -107,7 +107,8 @@ fn without_pytorch_a_refused_request_returns_null_and_says_why() {
             errors.len() == 1
                 && errors[0]
                     .1
-                    .starts_with("CUDA out of memory. Tried to allocate 1.00 PiB"),
+                    .starts_with("CUDA out of memory. Tried to allocate 1.00 PiB on GPU 0: ")
+                && errors[0].1.matches("1.00 PiB").count() == 1,
             "{strategy:?}: {said:?}"
         );
     }

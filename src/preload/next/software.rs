@@ -76,7 +76,7 @@ pub fn in_use() -> Vec<u8> {
                 add("framework", format!("{} {version}", framework.name).trim_end());
             }
         }
-        if let Some(version) = runtime_version() {
+        for version in runtime_versions() {
             add("runtime", &dotted(version));
         }
     }
@@ -109,13 +109,57 @@ fn path_of(begin: &str) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(&path[..length])))
 }
 
-/// What the first loaded runtime says of its version. A runtime that is linked into another library is not found.
-fn runtime_version() -> Option<i32> {
-    const NAME: &CStr = c_name!(cudaRuntimeGetVersion);
-    let function = elf::find(|object| {
+/// The most runtimes that are looked at; a process with two is rare.
+const RUNTIMES: usize = 8;
+
+/// A loaded runtime.
+#[derive(Clone, Copy)]
+struct Runtime {
+    object: elf::Object,
+    /// Whether another loaded object was linked with it.
+    is_needed: bool,
+}
+
+/// What the runtimes in use say of their versions. A runtime that is linked into another library is not found.
+///
+/// Several can be loaded: the simulated GPU preloads one of each major version, and a package can bring one of its own. A
+/// runtime is in use if a loaded object names it as a library that it needs. A runtime that is only looked up at run time
+/// is needed by none; if that is so of all, any of them may be in use, and all are told.
+fn runtime_versions() -> Vec<i32> {
+    // Nothing may be allocated while the loader's list is locked.
+    let mut found: [Option<Runtime>; RUNTIMES] = [None; RUNTIMES];
+    let mut count = 0;
+    elf::find(|object| -> Option<()> {
         let is_runtime = !object.is_ours() && object.is_called(b"libcudart.so");
-        is_runtime.then(|| object.function(NAME)).flatten()
-    })?;
+        if is_runtime && count < RUNTIMES {
+            found[count] = Some(Runtime {
+                object: *object,
+                is_needed: false,
+            });
+            count += 1;
+        }
+        None
+    });
+    elf::find(|object| -> Option<()> {
+        for name in object.needed() {
+            for runtime in found.iter_mut().flatten() {
+                runtime.is_needed |= runtime.object.answers_to(name.to_bytes());
+            }
+        }
+        None
+    });
+    let runtimes: Vec<Runtime> = found.into_iter().flatten().collect();
+    let some_needed = runtimes.iter().any(|runtime| runtime.is_needed);
+    let in_use = runtimes.iter().filter(|runtime| runtime.is_needed || !some_needed);
+    let mut versions: Vec<i32> = in_use.filter_map(|runtime| version_of(&runtime.object)).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions
+}
+
+fn version_of(runtime: &elf::Object) -> Option<i32> {
+    const NAME: &CStr = c_name!(cudaRuntimeGetVersion);
+    let function = runtime.function(NAME)?;
     let mut version = 0;
     // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the pointer
     // is to a variable of this frame.

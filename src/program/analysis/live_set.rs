@@ -332,24 +332,20 @@ impl Caught {
     }
 }
 
-/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure. `progress` is called
-/// from time to time with the bytes read and the bytes in total.
+/// Reads a journal once. `None` stands for a moment that the job does not have, such as a failure. `resolve` gets each
+/// record and returns it with the number of its stack (`origins`).
 pub fn read(
     journal: &Journal,
     moments: &[Moment],
-    mut progress: impl FnMut(u64, u64),
+    mut resolve: impl FnMut(&Record) -> Record,
 ) -> io::Result<Vec<Option<LiveSet>>> {
     let mut ledger = Ledger::default();
     let mut catcher = Catcher::new(moments);
-    let mut records = journal.records();
-    while let Some(record) = records.next() {
-        let record = record?;
+    for record in journal.records() {
+        let record = resolve(&record?);
         catcher.before(&ledger, &record);
         ledger.apply(&record);
         catcher.after(&ledger, &record);
-        if ledger.events.is_multiple_of(1 << 16) {
-            progress(records.position(), journal.size());
-        }
     }
     Ok(catcher.finish(&ledger))
 }

@@ -30,6 +30,7 @@ pub mod live_set;
 pub mod measurements;
 pub mod names;
 pub mod nvml;
+pub mod origins;
 pub mod out_of_memory;
 pub mod purpose;
 pub mod reconciliation;

@@ -2,6 +2,7 @@
 
 pub mod format;
 pub mod job_page;
+pub mod next_step;
 pub mod page;
 pub mod plot;
 pub mod progress;
@@ -12,3 +13,4 @@ pub mod table;
 pub mod tensors;
 pub mod variables;
 pub mod verdict;
+pub mod width;

@@ -15,7 +15,7 @@ pub struct Report {
     pub format: u32,
     /// The version of the program.
     pub made_by: &'static str,
-    /// The processes, the one to look at first at the beginning.
+    /// The processes, those of the newest run first, and of a run the one to look at first.
     pub processes: Vec<Process>,
     /// Why the first process is the first, if there are several.
     pub first_because: Option<String>,
@@ -31,7 +31,7 @@ pub struct Report {
     pub stacks: Vec<Vec<usize>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Process {
     pub title: String,
     pub pid: u32,
@@ -41,8 +41,13 @@ pub struct Process {
     pub path: String,
     pub command: String,
     pub strategy: String,
+    /// The number of the process's run: processes of one run ran at the same time, or at the same time as a third one. 0 is
+    /// the newest run.
+    pub run: usize,
     /// When the journal began, in RFC 3339.
     pub started: String,
+    /// The same in nanoseconds after 1970.
+    pub started_unix_ns: u64,
     pub ended: String,
     pub ended_by_failure: bool,
     pub duration_ns: u64,
@@ -65,7 +70,7 @@ pub struct Process {
     pub tensors: Vec<Tensors>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Verdict {
     /// `base::shortage::Verdict::name`
     pub name: &'static str,
@@ -74,6 +79,8 @@ pub struct Verdict {
     pub sentence: String,
     /// The causes, and what would help, with bytes.
     pub explanation: String,
+    /// What to do next, the most promising first.
+    pub next: Vec<String>,
     /// The sum of the device's parts.
     pub equation: Option<String>,
     /// Whether the failure is what ended the job.
@@ -98,7 +105,7 @@ pub struct Part {
     pub note: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Trust {
     pub events: u64,
     pub lost: u64,

@@ -47,7 +47,8 @@ pub fn gather(
         for (path, process) in processes.iter_mut().take(FIRST) {
             // A journal that was read a moment ago is kept as it was read, if it cannot be read again.
             if let Ok(again) = read(path, &full, &mut interned) {
-                *process = again;
+                let run = process.run;
+                *process = Process { run, ..again };
             }
         }
     }
@@ -65,9 +66,46 @@ pub fn gather(
     })
 }
 
-/// Puts the process to look at first at the beginning: one that a failure ended, else the one whose peak is furthest from
-/// the middle of all peaks. Returns why it is the first.
-fn order(processes: &mut [(PathBuf, Process)]) -> Option<String> {
+/// Puts the newest run at the beginning, and of each run the process to look at first: one that a failure ended, else the
+/// one whose peak is furthest from the middle of the run's peaks. Returns why the first process is the first.
+fn order(processes: &mut Vec<(PathBuf, Process)>) -> Option<String> {
+    let mut runs: Vec<Vec<(PathBuf, Process)>> = Vec::new();
+    let mut begin_ns = 0;
+    processes
+        .sort_by_key(|(_, process)| std::cmp::Reverse(process.started_unix_ns.saturating_add(process.duration_ns)));
+    for (path, process) in std::mem::take(processes) {
+        let ended_ns = process.started_unix_ns.saturating_add(process.duration_ns);
+        match runs.last_mut() {
+            // The processes come by their end, the last first: this one overlaps with the run, or is older than all of it.
+            Some(run) if ended_ns >= begin_ns => {
+                begin_ns = begin_ns.min(process.started_unix_ns);
+                run.push((path, process));
+            }
+            _ => {
+                begin_ns = process.started_unix_ns;
+                runs.push(vec![(path, process)]);
+            }
+        }
+    }
+    let several = runs.len() > 1;
+    let mut because = None;
+    for (number, mut run) in runs.into_iter().enumerate() {
+        let why = order_run(&mut run);
+        if number == 0 {
+            because = match (why, several) {
+                (Some(why), true) => Some(format!("it is of the newest run, and {why}")),
+                (None, true) => Some("it is the newest run".to_owned()),
+                (why, false) => why,
+            };
+        }
+        run.iter_mut().for_each(|(_, process)| process.run = number);
+        processes.append(&mut run);
+    }
+    because
+}
+
+/// Returns why the first process is the first; `None` if there is one.
+fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
     let peak = |process: &Process| {
         let peaks = process.devices.iter().filter(|device| device.ordinal >= 0);
         peaks.map(|device| device.peak_bytes).max().unwrap_or(0)
@@ -94,5 +132,39 @@ fn order(processes: &mut [(PathBuf, Process)]) -> Option<String> {
         _ if first.ended_by_failure => Some("it was the first that ran out of memory".to_owned()),
         _ if share >= 1.0 => Some(format!("its peak differs most from the median of all: by {share:.0} %")),
         _ => Some("all peaks are nearly the same, and its rank is the lowest".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32, started_s: u64, duration_s: u64) -> (PathBuf, Process) {
+        let process = Process {
+            pid,
+            started_unix_ns: started_s * 1_000_000_000,
+            duration_ns: duration_s * 1_000_000_000,
+            ..Process::default()
+        };
+        (PathBuf::new(), process)
+    }
+
+    #[test]
+    fn processes_that_overlap_are_a_run_and_the_newest_run_comes_first() {
+        let mut processes = vec![
+            process(1, 100, 10),
+            process(2, 105, 20),
+            // Overlaps with process 2 alone.
+            process(3, 120, 10),
+            process(4, 200, 5),
+            process(5, 10, 5),
+        ];
+        let because = order(&mut processes);
+        let told: Vec<(u32, usize)> = processes
+            .iter()
+            .map(|(_, process)| (process.pid, process.run))
+            .collect();
+        assert_eq!(told, [(4, 0), (1, 1), (2, 1), (3, 1), (5, 2)]);
+        assert_eq!(because.as_deref(), Some("it is the newest run"));
     }
 }

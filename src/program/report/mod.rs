@@ -10,7 +10,6 @@ mod detail;
 mod events;
 mod gather;
 mod groups;
-mod origins;
 mod page;
 mod process;
 mod secrets;

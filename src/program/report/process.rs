@@ -13,13 +13,13 @@ use super::columns::{FirstAndLast, Steps};
 use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trust};
 use super::detail::Detail;
 use super::events::Choice;
-use super::origins::Origins;
 use super::stacks::Interned;
 use super::{groups, secrets, space, verdict};
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
+use crate::analysis::origins::Origins;
 use crate::analysis::out_of_memory::OutOfMemory;
 use crate::analysis::stacks::{self, TorchStacks};
 use crate::analysis::tensors;
@@ -101,7 +101,9 @@ pub fn read(
         path: path.display().to_string(),
         command: secrets::command_line(&header.command_line).join(" "),
         strategy: header.strategy.clone(),
+        run: 0,
         started: format::time(header.wall_start_ns),
+        started_unix_ns: header.wall_start_ns,
         ended: format::ended_in_words(job.state).trim_end_matches(',').to_owned(),
         ended_by_failure: verdict.fatal,
         duration_ns: job.duration_ns,

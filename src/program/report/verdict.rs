@@ -5,9 +5,10 @@ use journal::format::ProcessBytes;
 use super::data::{Part, Verdict};
 use crate::analysis::job::Job;
 use crate::analysis::names::api_name;
-use crate::analysis::verdict::{Failure, Parts};
+use crate::analysis::verdict::{self, Failure, Parts};
 use crate::render;
 use crate::render::format::size;
+use crate::render::next_step;
 use crate::render::verdict::process_name;
 
 /// What the line with the cause begins with.
@@ -37,6 +38,10 @@ pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
             false => sentence.join(". "),
         },
         explanation: explanation.unwrap_or_default(),
+        next: match failure {
+            Some(failure) => next_step::after(job, failure, replay(job, failure)),
+            None => next_step::without_failure(job),
+        },
         equation: failure.and_then(|failure| failure.shortage.equation()),
         fatal: finding.fatal,
         device: failure.map(|failure| failure.scene.device),
@@ -52,6 +57,12 @@ pub fn of(job: &Job, stack: Option<(u64, usize)>) -> Verdict {
             .map(|(parts, failure)| list(&parts, failure, job.header.pid))
             .unwrap_or_default(),
     }
+}
+
+/// Who is told that free memory cannot be used asks what would use it. A report is made without a replay.
+fn replay(job: &Job, failure: &Failure) -> Option<String> {
+    let asks = failure.shortage.verdict() == verdict::Verdict::Unusable && job.caches().is_none();
+    asks.then(|| "vramshim why replays the requests, and says whether another strategy serves them".to_owned())
 }
 
 fn list(parts: &Parts, failure: &Failure, pid: u32) -> Vec<Part> {

@@ -68,7 +68,10 @@ impl Call {
             allowance,
             grown: 0,
         };
-        let mut text = engine.out_of_memory_report(device, requested);
+        let asked = in_units(requested);
+        let held = engine.held_at_a_shortage(device);
+        let mut text =
+            format!("Out of memory error on GPU {device}. Cannot allocate {asked} memory on GPU {device}, {held}");
         if count > 1 {
             text += &format!(" (failure {count})");
         }
@@ -247,8 +250,8 @@ impl Engine {
         }
     }
 
-    /// Why a request failed, and what is known of the device's memory.
-    pub(super) fn out_of_memory_report(&self, device: i16, requested: u64) -> String {
+    /// What is held of a device of which a request got no memory: the rest of a sentence about that request.
+    pub(super) fn held_at_a_shortage(&self, device: i16) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
         let (mut free, mut total) = (0usize, 0usize);
@@ -260,9 +263,7 @@ impl Engine {
         };
         let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
-            "Out of memory error on GPU {device}. Cannot allocate {} memory on GPU {device}, {} memory has been allocated \
-             and available memory is only {}. This process has {} reserved",
-            in_units(requested),
+            "{} memory has been allocated and available memory is only {}. This process has {} reserved",
             in_units(readings.allocated.current),
             in_units(available),
             in_units(readings.reserved.current),

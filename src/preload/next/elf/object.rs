@@ -200,14 +200,20 @@ impl Object {
         })
     }
 
-    /// The readable segment that holds `address`, from there on.
+    /// The readable segment that holds `address`, from there on, and readable segments that follow without a gap: a table
+    /// may reach into the next segment. patchelf makes such programs; it puts new pages right before the first one.
     fn tail(&self, address: usize) -> Option<Tail> {
-        self.segments()
-            .find(|(segment, flags)| segment.start <= address && address < segment.end && flags & libc::PF_R != 0)
-            .map(|(segment, _)| Tail {
-                start: address,
-                end: segment.end,
-            })
+        let mut readable = self.segments().filter(|(_, flags)| flags & libc::PF_R != 0);
+        let (first, _) = readable.find(|(segment, _)| segment.start <= address && address < segment.end)?;
+        let mut end = first.end;
+        let follows = |end: usize| {
+            let mut readable = self.segments().filter(|(_, flags)| flags & libc::PF_R != 0);
+            readable.find(move |(segment, _)| segment.start <= end && end < segment.end)
+        };
+        while let Some((next, _)) = follows(end) {
+            end = next.end;
+        }
+        Some(Tail { start: address, end })
     }
 
     fn dynamic(&self) -> impl Iterator<Item = Dynamic> {
@@ -466,4 +472,45 @@ fn system_v_hash(name: &CStr) -> u32 {
 pub fn our_address() -> usize {
     static MARK: u8 = 0;
     &raw const MARK as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_may_reach_into_the_next_segment() {
+        let memory = [7u8; 4096];
+        let start = memory.as_ptr() as usize;
+        let segment = |from: u64, to: u64, flags| Elf64_Phdr {
+            p_type: libc::PT_LOAD,
+            p_flags: flags,
+            p_offset: 0,
+            p_vaddr: from,
+            p_paddr: 0,
+            p_filesz: 0,
+            p_memsz: to - from,
+            p_align: 1,
+        };
+        let readable = libc::PF_R;
+        let headers = [
+            segment(0, 1024, readable),
+            segment(1024, 2048, readable | libc::PF_W),
+            segment(2048, 2100, 0),
+            segment(3000, 4096, readable),
+        ];
+        let object = Object {
+            base: start,
+            headers: headers.as_ptr(),
+            count: headers.len(),
+            name: std::ptr::null(),
+            position: Position::BeforeOurs,
+        };
+        let ends = |address: usize| object.tail(start + address).map(|tail| tail.end - start);
+        assert_eq!(
+            (ends(1000), ends(1500), ends(3000)),
+            (Some(2048), Some(2048), Some(4096))
+        );
+        assert_eq!((ends(2060), ends(2500), ends(4096)), (None, None, None));
+    }
 }

@@ -111,9 +111,11 @@ fn software(header: &Header) -> Value {
         let named = header.software.iter().filter(move |(name, _)| name == wanted);
         named.map(|(_, value)| value.as_str()).collect::<Vec<_>>()
     };
+    let runtimes = named("runtime");
     json!({
         "frameworks": named("framework"),
-        "runtime": named("runtime").first(),
+        // Several, if it is not known which of them the job uses.
+        "runtime": (!runtimes.is_empty()).then(|| runtimes.join(", ")),
         "driver": named("driver").first(),
         "kernel_driver": named("kernel_driver").first(),
     })

@@ -1,18 +1,18 @@
 //! What follows from a verdict: who held the most, what to do next, and whether a strategy would have served the
 //! request.
 
-use base::api::Api;
 use journal::format::{Frame, NoStack, line_of_the_job};
-use journal::reader::{Journal, Stacks, State};
+use journal::reader::{Journal, State};
 use policy::Strategy;
 
 use crate::analysis::job::Job;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment};
 use crate::analysis::names::api_name;
-use crate::analysis::stacks;
+use crate::analysis::origins::Origins;
+use crate::analysis::stacks::{self, TorchStacks};
 use crate::analysis::verdict::{Failure, Verdict};
 use crate::render::format::{count, size};
-use crate::render::verdict::process_name;
+use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
 
 /// A journal with more requests is not played: that takes too long for a first answer.
@@ -45,6 +45,25 @@ pub struct Replay {
     pub peak: u64,
 }
 
+impl Replay {
+    /// What is worth a line about it.
+    fn told(&self, failure: &Failure) -> Option<String> {
+        let Replay { strategy, room, .. } = self;
+        match (self.fits, failure.shortage.verdict()) {
+            (true, _) => Some(format!(
+                "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run --strategy {strategy}",
+                size(self.peak),
+                size(*room)
+            )),
+            (false, Verdict::LiveSet | Verdict::Unusable) => Some(format!(
+                "Replay: under {strategy} this request does not fit into {} either",
+                size(*room)
+            )),
+            (false, _) => None,
+        }
+    }
+}
+
 impl Advice {
     pub fn of(job: &Job, top: usize) -> Advice {
         let finding = job.finding();
@@ -61,10 +80,10 @@ impl Advice {
         let all_holders = holders.len();
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
-        let next = finding
-            .failure
-            .as_ref()
-            .map_or_else(|| without_failure(job), |failure| next(job, failure, replay.as_ref()));
+        let next = match &finding.failure {
+            Some(failure) => next_step::after(job, failure, replay.as_ref().and_then(|replay| replay.told(failure))),
+            None => next_step::without_failure(job),
+        };
         Advice {
             moment: when,
             holders,
@@ -80,22 +99,25 @@ fn holders(job: &Job, device: i16, moment: Moment) -> Vec<Holder> {
     let Ok(journal) = Journal::open(&job.path) else {
         return Vec::new();
     };
-    let sets = live_set::read(&journal, &[moment], |_, _| {}).unwrap_or_default();
+    let stacks = stacks::load(&job.path).ok().flatten();
+    let torch = TorchStacks::load(&job.path).unwrap_or_default();
+    let origins = Origins::new(stacks.as_ref(), torch, job.header.wall_start_ns / 1000);
+    let mut resolving = origins.clone();
+    let sets = live_set::read(&journal, &[moment], |record| resolving.resolve(record)).unwrap_or_default();
     let Some(set) = sets.into_iter().flatten().next() else {
         return Vec::new();
     };
     let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
         return Vec::new();
     };
-    let stacks = stacks::load(&job.path).ok().flatten();
-    named(&set, stacks.as_ref())
+    named(&set, &origins)
 }
 
 /// By stack if stacks were recorded, else by size.
-fn named(set: &DeviceSet, stacks: Option<&Stacks>) -> Vec<Holder> {
+fn named(set: &DeviceSet, origins: &Origins) -> Vec<Holder> {
     let place = |number: u32| {
         let number = NoStack::stack(number).ok()?;
-        called_from(&stacks?.get(number)?.frames)
+        called_from(origins.frames(number)?)
     };
     let has_stacks = set.live.iter().any(|live| place(live.stack).is_some());
     let by = if has_stacks { By::Stack } else { By::Size };
@@ -176,114 +198,4 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
         fits: outcome.failed == 0,
         peak: outcome.peak_reserved,
     })
-}
-
-fn next(job: &Job, failure: &Failure, replay: Option<&Replay>) -> Vec<String> {
-    let shortage = &failure.shortage;
-    let parts = shortage.parts.unwrap_or_default();
-    let others = failure
-        .scene
-        .processes
-        .iter()
-        .filter(|process| process.pid != job.header.pid);
-    let largest = others.max_by_key(|process| process.bytes);
-    let mut next = Vec::new();
-    match shortage.verdict() {
-        Verdict::NoneFailed => {}
-        Verdict::NotEnoughEvidence => next.push(
-            "Let NVML name the processes on the device: vramshim doctor says whether it does. In a container that takes \
-             the host's process ids (--pid=host)"
-                .to_owned(),
-        ),
-        Verdict::LargerThanDevice => next.push(format!(
-            "Ask for at most {}: that is left of an empty device beside this process's context",
-            size(parts.total.saturating_sub(parts.context))
-        )),
-        Verdict::LiveSet | Verdict::Growth | Verdict::Unusable => {
-            let lacking = shortage.short_of().unwrap_or(0);
-            if lacking > 0 && shortage.verdict() != Verdict::Unusable {
-                next.push(format!(
-                    "Hold {} less before this request, or use a device of at least {}",
-                    size(lacking),
-                    size(parts.total.saturating_add(lacking))
-                ));
-            }
-            if shortage.verdict() == Verdict::Growth {
-                next.push("Look for what is kept from step to step: the holders above with a growing count".to_owned());
-            }
-        }
-        Verdict::OtherProcesses => {
-            if let Some(process) = largest {
-                next.push(format!(
-                    "End process {} ({} on this device), or give this job another device",
-                    process_name(process),
-                    process.bytes.map_or("unknown".to_owned(), size)
-                ));
-            }
-        }
-        Verdict::Limit | Verdict::GroupLimit => {
-            if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
-                next.push(format!(
-                    "End process {} of the group ({}), or raise the limit",
-                    process_name(process),
-                    process.bytes.map_or("unknown".to_owned(), size)
-                ));
-            } else if let Some(allowance) = shortage.allowance {
-                next.push(format!(
-                    "Raise the limit to at least {}MiB, or hold {} less",
-                    allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
-                    size(shortage.requested.saturating_sub(allowance.room()))
-                ));
-            }
-        }
-        Verdict::Driver => next.push(
-            "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
-                .to_owned(),
-        ),
-    }
-    match replay {
-        Some(Replay {
-            strategy,
-            room,
-            fits: true,
-            peak,
-        }) => next.push(format!(
-            "Replay: under {strategy} this request fits, with {} of {} reserved: vramshim run --strategy {strategy}",
-            size(*peak),
-            size(*room)
-        )),
-        Some(Replay { strategy, room, .. }) if matches!(shortage.verdict(), Verdict::LiveSet | Verdict::Unusable) => {
-            next.push(format!(
-                "Replay: under {strategy} this request does not fit into {} either",
-                size(*room)
-            ))
-        }
-        _ => {}
-    }
-    if let Some(framework) = job.caches()
-        && matches!(shortage.verdict(), Verdict::LiveSet | Verdict::Unusable)
-    {
-        next.push(match failure.knows_cache {
-            true => format!(
-                "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
-                 segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-            ),
-            false => format!(
-                "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do \
-                 without it"
-            ),
-        });
-    }
-    next
-}
-
-fn without_failure(job: &Job) -> Vec<String> {
-    let mut next = Vec::new();
-    if job.state == State::Killed {
-        next.push("Look for the kill: dmesg (out of memory of the host), the scheduler's log".to_owned());
-    }
-    if !job.ledger.apis.contains_key(&Api::cuMemAlloc.number()) && job.ledger.events == 0 {
-        next.push("The process asked for no GPU memory under the library".to_owned());
-    }
-    next
 }

@@ -9,7 +9,7 @@ const TERMS = [
     ["context", "what the driver holds for the process besides its allocations: contexts, loaded code, rounding"],
     ["other processes", "what NVML says that other processes hold of the device"],
     ["unknown", "bytes in use that nobody is known to hold"],
-    ["limit", "what VRAMSHIM_LIMIT or run --limit allows the process"],
+    ["limit", "what VRAMSHIM_MEMORY_LIMIT or run --limit allows the process"],
     [
         "group",
         "allocations with the same stack, function, thread, stream and class; without a stack, of the same size",

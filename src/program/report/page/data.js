@@ -134,5 +134,16 @@ function heldAt(group, number) {
     };
 }
 
+/** The processes of each run, the newest run first. */
+const runs = [];
+for (const process of report.processes) (runs[process.run] ||= []).push(process);
+
+/** When a run began and what it ran; runs are told apart by it. */
+function runText(run) {
+    const first = run.reduce((one, other) => (other.started_unix_ns < one.started_unix_ns ? other : one));
+    const command = first.command.length > 60 ? `${first.command.slice(0, 60)}…` : first.command;
+    return `${first.started.replace("T", " ").replace("Z", " UTC")}, ${command || first.title}`;
+}
+
 const rankText = (process) => (process.rank === null ? `pid ${process.pid}` : `rank ${process.rank}`);
 const deviceText = (device) => (device.ordinal < 0 ? "host memory" : `device ${device.ordinal}`);

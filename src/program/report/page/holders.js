@@ -1,6 +1,7 @@
 // Panels 5, 6 and 10: who holds memory at the moment, what changed since a baseline, and what grows.
 
-const shown = { by: "what", baseline: "range", all: new Set() };
+// Who names another run wants to compare with it.
+const shown = { by: "what", baseline: report.against ? "against" : "range", all: new Set() };
 
 /** What groups can be put together by. */
 const BY = {

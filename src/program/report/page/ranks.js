@@ -53,7 +53,7 @@ panel("ranks", () => {
             button("", () => selectProcess(process, device), {
                 class: "card",
                 "aria-pressed": String(isChosen),
-                "aria-label": `${text}: ${figures}; ${here}`,
+                "aria-label": `${runs.length > 1 ? `${runText(runs[process.run])}: ` : ""}${text}: ${figures}; ${here}`,
             }),
         );
     });
@@ -71,10 +71,16 @@ panel("ranks", () => {
         );
     });
     const because = report.first_because ? ` The first process is first because ${report.first_because}.` : "";
-    const title = `${many(report.processes.length, "process", "processes")}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
+    const inRuns = runs.length > 1 ? ` of ${many(runs.length, "run")}, the newest first` : "";
+    const title = `${many(report.processes.length, "process", "processes")}${inRuns}, all on one scale: ${size(scale / 1.05)} and ${duration(length)}. Times count from the start of each journal.${because}`;
     body("ranks").replaceChildren(
         make("p", { class: "asof" }, list.length > 0 ? title : "No process used a device."),
-        make("ul", { class: "cards" }, ...cards),
+        ...(runs.length > 1
+            ? runs.flatMap((run, number) => [
+                  make("h3", { class: "run" }, number === 0 ? `Newest run: ${runText(run)}` : `Run of ${runText(run)}`),
+                  make("ul", { class: "cards" }, ...cards.filter((_, place) => list[place].process.run === number)),
+              ])
+            : [make("ul", { class: "cards" }, ...cards)]),
         list.length > 0
             ? details(
                   "rank-table",
@@ -82,6 +88,10 @@ panel("ranks", () => {
                   table(
                       "Devices of all processes",
                       [
+                          {
+                              title: "run",
+                              cell: ({ process }) => process.started.replace("T", " ").replace("Z", ""),
+                          },
                           {
                               title: "process",
                               cell: ({ process }) => `${rankText(process)} (pid ${process.pid} on ${process.host})`,

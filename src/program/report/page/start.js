@@ -62,13 +62,16 @@ panel("title", () => {
     byId("title").textContent = process.title;
     byId("subtitle").textContent =
         `${rankText(process)} on ${process.host}, ${process.strategy}, started ${process.started}`;
-    const options = report.processes.map((one, place) =>
+    const option = (one) =>
         make(
             "option",
-            { value: place, selected: one === process },
+            { value: report.processes.indexOf(one), selected: one === process },
             `${rankText(one)}${one.ended_by_failure ? ", out of memory" : ""}`,
-        ),
-    );
+        );
+    const options =
+        runs.length > 1
+            ? runs.map((run) => make("optgroup", { label: runText(run) }, ...run.map(option)))
+            : report.processes.map(option);
     byId("process").replaceChildren(...options);
     byId("process-label").hidden = report.processes.length < 2;
     const devices = process.devices.map((one, place) =>

@@ -66,15 +66,16 @@ function selectMoment(at, exact = null) {
     changed();
 }
 
+/** The device of which the process held most. */
+const largestDevice = (process) =>
+    process.devices.filter((one) => one.ordinal >= 0).sort((one, other) => other.peak_bytes - one.peak_bytes)[0];
+
 function selectProcess(process, device = null) {
     const same = state.process === process;
     state.process = decode(process);
     const devices = process.devices;
     const failed = devices.find((one) => one.ordinal === process.verdict.device);
-    const largest = devices
-        .filter((one) => one.ordinal >= 0)
-        .sort((one, other) => other.peak_bytes - one.peak_bytes)[0];
-    state.device = device || failed || largest || devices[0] || null;
+    state.device = device || failed || largestDevice(process) || devices[0] || null;
     if (!same) [state.thread, state.stream, state.api] = ["", "", ""];
     if (!same || state.to === 1) {
         [state.from, state.to] = [process.began, process.until];

@@ -7,6 +7,26 @@ function requestStack(process) {
     return make("ol", { class: "frames" }, ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))));
 }
 
+const upperFirst = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** Who held most of the device that the verdict is about: at the failure, or else at the peak. Empty if nobody held any. */
+function largestHolder(process) {
+    const { holdings, verdict } = process;
+    const ordinal = verdict.device ?? largestDevice(process)?.ordinal;
+    const named = (kind) =>
+        holdings.named.filter((one) => one.kind === kind && (one.device === null || one.device === ordinal)).pop();
+    const moment = named("failure") || named("peak");
+    if (!moment || ordinal === undefined) return "";
+    const held = holdings.groups
+        .filter((group) => group.device === ordinal && !group.rest)
+        .map((group) => ({ group, ...heldAt(group, moment.moment) }));
+    const all = held.reduce((sum, one) => sum + one.bytes, 0);
+    const most = held.sort((one, other) => other.bytes - one.bytes)[0];
+    if (!most || most.bytes === 0) return "";
+    const when = moment.kind === "failure" ? "at the failure" : "at the peak";
+    return `${size(most.bytes)}, ${percent(most.bytes / all)} of what is live ${when}: ${count(most.count)} × ${most.group.text}`;
+}
+
 function ticket(process) {
     const { verdict } = process;
     const lines = [
@@ -14,6 +34,8 @@ function ticket(process) {
         verdict.sentence,
         verdict.explanation && `Verdict: ${verdict.explanation}`,
         verdict.equation,
+        largestHolder(process) && `Largest holder in this process: ${largestHolder(process)}`,
+        ...verdict.next.map((text) => `Next: ${text}`),
     ];
     if (verdict.stack !== null) lines.push(...stacks[verdict.stack].map((frame) => `  ${frameInFull(frame)}`));
     lines.push(
@@ -43,12 +65,21 @@ panel("verdict", () => {
         }
     }
     facts.push(["Ended", `${process.ended}, after ${duration(process.duration_ns)}`]);
+    const holder = largestHolder(process);
     byId("verdict").classList.toggle("bad", failed);
     body("verdict").replaceChildren(
-        make("p", { class: "sentence" }, verdict.sentence),
-        verdict.explanation
-            ? make("p", { class: "explanation" }, make("strong", {}, "Verdict: "), verdict.explanation)
+        // The cause comes first: a reader may have time for one line.
+        make("p", { class: "sentence" }, verdict.explanation ? upperFirst(verdict.explanation) : verdict.sentence),
+        verdict.explanation ? make("p", { class: "explanation" }, verdict.sentence) : "",
+        verdict.next.length > 0
+            ? make(
+                  "p",
+                  { class: "next" },
+                  make("strong", {}, "Next: "),
+                  ...verdict.next.flatMap((text, place) => (place > 0 ? [make("br"), text] : [text])),
+              )
             : "",
+        holder ? make("p", { class: "holder" }, make("strong", {}, "Largest holder in this process: "), holder) : "",
         verdict.equation ? make("p", { class: "equation" }, verdict.equation) : "",
         process.failures.length > 0 ? failureList(process) : "",
         make(

@@ -293,10 +293,12 @@ impl Call {
             );
         }
         let mut text = format!(
-            "CUDA out of memory. Tried to allocate {}. {}",
-            in_units(size),
-            on_device(device, || Ok(self.engine.out_of_memory_report(device as i16, size))).unwrap_or_default()
+            "CUDA out of memory. Tried to allocate {} on GPU {device}",
+            in_units(size)
         );
+        if let Ok(held) = on_device(device, || Ok(self.engine.held_at_a_shortage(device as i16))) {
+            let _ = write!(text, ": {held}");
+        }
         if let Some(allowed) = self.engine.torch.figures.exceeds(device, size) {
             let _ = write!(
                 text,

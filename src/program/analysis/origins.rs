@@ -4,7 +4,7 @@
 use journal::format::{Event, Frame, NoStack, Record};
 use journal::reader::Stacks;
 
-use crate::analysis::stacks::TorchStacks;
+use super::stacks::TorchStacks;
 
 /// The number of PyTorch's first stack. A journal has fewer stacks.
 const FIRST_OF_TORCH: u32 = 1 << 31;

@@ -1,0 +1,106 @@
+//! What to do next, as it follows from a verdict.
+
+use journal::reader::State;
+
+use super::format::size;
+use super::verdict::process_name;
+use crate::analysis::job::Job;
+use crate::analysis::verdict::{Failure, Verdict};
+
+/// After a failure, the most promising first. `replayed` says what a replay of the job's requests found.
+pub fn after(job: &Job, failure: &Failure, replayed: Option<String>) -> Vec<String> {
+    let verdict = failure.shortage.verdict();
+    let mut next = first(job, failure);
+    next.extend(replayed);
+    if let Some(framework) = job.caches()
+        && matches!(verdict, Verdict::LiveSet | Verdict::Unusable)
+    {
+        next.push(match failure.knows_cache {
+            true => format!(
+                "Run with --torch allocator: {framework} then keeps no cache, and a strategy serves each tensor; or let its \
+                 segments grow: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            ),
+            false => format!(
+                "Run once with --torch record to see what {framework}'s cache holds, or with --torch allocator to do \
+                 without it"
+            ),
+        });
+    }
+    next
+}
+
+fn first(job: &Job, failure: &Failure) -> Vec<String> {
+    let shortage = &failure.shortage;
+    let parts = shortage.parts.unwrap_or_default();
+    let processes = failure.scene.processes.iter();
+    let others = processes.filter(|process| process.pid != job.header.pid);
+    let largest = others.max_by_key(|process| process.bytes);
+    let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
+    let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
+    let hold_less = |lacking: u64| {
+        format!(
+            "Hold {} less before this request, or use a device of at least {}",
+            size(lacking),
+            size(parts.total.saturating_add(lacking))
+        )
+    };
+    match shortage.verdict() {
+        Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
+        Verdict::NotEnoughEvidence => vec![
+            "Let NVML name the processes on the device: vramshim doctor says whether it does. In a container that takes \
+             the host's process ids (--pid=host)"
+                .to_owned(),
+        ],
+        Verdict::LargerThanDevice => vec![format!(
+            "Ask for at most {}: that is left of an empty device beside this process's context",
+            size(parts.total.saturating_sub(parts.context))
+        )],
+        Verdict::LiveSet => lacking.map(hold_less).into_iter().collect(),
+        // A leak fills a larger device too.
+        Verdict::Growth => {
+            vec!["Look for what is kept from step to step: the holders with a growing count".to_owned()]
+        }
+        Verdict::OtherProcesses => largest
+            .map(|process| {
+                format!(
+                    "End process {} ({} on this device), or give this job another device",
+                    process_name(process),
+                    bytes(process.bytes)
+                )
+            })
+            .into_iter()
+            .collect(),
+        Verdict::Limit | Verdict::GroupLimit => {
+            if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
+                vec![format!(
+                    "End process {} of the group ({}), or raise the limit",
+                    process_name(process),
+                    bytes(process.bytes)
+                )]
+            } else if let Some(allowance) = shortage.allowance {
+                vec![format!(
+                    "Raise the limit to at least {}MiB, or hold {} less",
+                    allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
+                    size(shortage.requested.saturating_sub(allowance.room()))
+                )]
+            } else {
+                Vec::new()
+            }
+        }
+        Verdict::Driver => vec![
+            "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
+                .to_owned(),
+        ],
+    }
+}
+
+pub fn without_failure(job: &Job) -> Vec<String> {
+    let mut next = Vec::new();
+    if job.state == State::Killed {
+        next.push("Look for the kill: dmesg (out of memory of the host), the scheduler's log".to_owned());
+    }
+    if job.ledger.events == 0 {
+        next.push("The process asked for no GPU memory under the library".to_owned());
+    }
+    next
+}

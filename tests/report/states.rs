@@ -1,0 +1,192 @@
+//! Reports of journals in every state: of a running and of a killed job, a full one, none at all, and of several runs.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use support::{Job, client, journals_in};
+use tempfile::TempDir;
+
+use super::browser::Browser;
+use super::{browser, data, job, vramshim};
+
+fn dying(scene: &str) -> Job {
+    let job = Job::new(client("deaths/deaths.c", "deaths", &["-DDLOPEN"])).sim("24GiB", 1);
+    let state = job.folder().join("state-of-the-host");
+    job.args([scene]).env("SIMGPU_STATE", state)
+}
+
+/// The page of these journals, in a browser.
+fn open(browser: &mut Browser, folder: &Path, journals: &Path) {
+    let page = folder.join("report.html");
+    let arguments = [journals.to_str().unwrap(), "-o", page.to_str().unwrap()];
+    let made = vramshim(&arguments, folder);
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    browser.look(1280, 900, "light");
+    browser.open(&page);
+    // Why a request did not fit is a question of some failures alone.
+    for panel in super::PANELS.iter().filter(|panel| **panel != "space") {
+        let text = browser.text(&format!("#{panel} .body"));
+        assert!(!text.trim().is_empty(), "{panel} is empty");
+    }
+    assert!(browser.complaints.is_empty(), "{:#?}", browser.complaints);
+}
+
+#[test]
+fn a_job_that_runs_is_said_to_run() {
+    let job = dying("hold").args([(1u64 << 30).to_string()]);
+    let (mut child, folder) = job.start();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line.trim(), "holds");
+    let journals = folder.path().join("journals");
+    let process = &data(&journals)["processes"][0];
+    assert_eq!(process["trust"]["running"], true);
+    assert_eq!(process["ended"], "running");
+    assert_eq!(process["devices"][0]["live_at_end"], 1u64 << 30);
+    if let Some(mut browser) = browser("the page of a running job") {
+        open(&mut browser, folder.path(), &journals);
+        assert!(
+            browser
+                .text("#trust")
+                .contains("the process still ran when this was made")
+        );
+        assert!(
+            browser.text("#verdict").contains("running, after"),
+            "{}",
+            browser.text("#verdict")
+        );
+        assert!(browser.text("#holders").contains("1.00 GiB"));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_job_that_was_killed_is_said_to_have_been_killed() {
+    let finished = dying("killed").run();
+    let journals = finished.folder.path().join("journals");
+    let process = &data(&journals)["processes"][0];
+    assert_eq!(
+        (&process["trust"]["running"], &process["ended_by_failure"]),
+        (&false.into(), &false.into())
+    );
+    assert_eq!(process["devices"][0]["live_at_end"], 4u64 << 30);
+    let Some(mut browser) = browser("the page of a killed job") else {
+        return;
+    };
+    open(&mut browser, finished.folder.path(), &journals);
+    let verdict = browser.text("#verdict .body");
+    assert!(
+        verdict.starts_with("Killed, but not for lack of device memory"),
+        "{verdict}"
+    );
+    assert!(verdict.contains("Next: Look for the kill"), "{verdict}");
+    assert!(
+        verdict.contains("Largest holder in this process: 4.00 GiB"),
+        "{verdict}"
+    );
+    assert!(browser.text("#holders").contains("4.00 GiB"));
+}
+
+#[test]
+fn a_full_journal_says_from_when_on_events_are_missing() {
+    let training = client("support/clients/training.c", "training", &[]);
+    let job = Job::new(training).sim("24GiB", 1).args(["30000"]);
+    let finished = job.env("VRAMSHIM_JOURNAL_MAX", "1MiB").run().ok();
+    let journals = finished.folder.path().join("journals");
+    let process = &data(&journals)["processes"][0];
+    assert!(process["trust"]["lost"].as_u64() > Some(0), "{}", process["trust"]);
+    let Some(mut browser) = browser("the page of a full journal") else {
+        return;
+    };
+    open(&mut browser, finished.folder.path(), &journals);
+    let trust = browser.text("#trust");
+    assert!(trust.contains("lost from") && trust.contains("incomplete"), "{trust}");
+    assert_eq!(
+        browser.value("document.getElementById('trust').classList.contains('bad')"),
+        true
+    );
+}
+
+#[test]
+fn an_empty_folder_says_what_is_missing() {
+    let folder = TempDir::new().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let output = vramshim(&["empty"], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        message.contains("empty: no journals") && message.contains("once it uses CUDA"),
+        "{message}"
+    );
+    assert!(!folder.path().join("report.html").exists());
+    // A folder without journals beside one with journals is told, and the report is made.
+    let full = folder.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    job::write(&full, 0).unwrap();
+    let output = vramshim(&["empty", "full"], folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(folder.path().join("report.html").exists());
+}
+
+#[test]
+fn runs_in_one_folder_have_dates_and_the_newest_comes_first() {
+    let folder = TempDir::new().unwrap();
+    let journals = folder.path().join("journals");
+    std::fs::create_dir(&journals).unwrap();
+    let write = |rank: u32, started_s: u64| -> PathBuf { job::write_started(&journals, rank, started_s).unwrap().path };
+    // Rank 0 of each run runs out of memory. A run of three processes a day earlier, and a newer one of two.
+    let day = 86_400;
+    (0..3).for_each(|rank| drop(write(rank, job::STARTED_S - day + u64::from(rank))));
+    (0..2).for_each(|rank| drop(write(rank, job::STARTED_S)));
+    assert_eq!(journals_in(&journals).len(), 5);
+    let all = data(&journals);
+    let told: Vec<(u64, &str)> = all["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|process| (process["run"].as_u64().unwrap(), process["rank"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told, [(0, "0"), (0, "1"), (1, "0"), (1, "2"), (1, "1")]);
+    assert!(
+        all["first_because"]
+            .as_str()
+            .unwrap()
+            .starts_with("it is of the newest run, and ")
+    );
+    let Some(mut browser) = browser("the page of several runs") else {
+        return;
+    };
+    open(&mut browser, folder.path(), &journals);
+    let ranks = browser.text("#ranks");
+    assert!(ranks.contains("5 processes of 2 runs, the newest first"), "{ranks}");
+    let headings = browser.value("[...document.querySelectorAll('#ranks h3')].map((heading) => heading.textContent)");
+    let headings: Vec<String> = serde_json::from_value(headings).unwrap();
+    assert_eq!(headings.len(), 2, "{headings:?}");
+    assert!(
+        headings[0].starts_with("Newest run: 2026-09-21 14:13:20 UTC, python train.py"),
+        "{headings:?}"
+    );
+    assert!(
+        headings[1].starts_with("Run of 2026-09-20 14:13:20 UTC, python train.py"),
+        "{headings:?}"
+    );
+    // The list at the head of the page tells them apart, too.
+    let groups = browser.value("[...document.querySelectorAll('#process optgroup')].map((group) => group.label)");
+    let groups: Vec<String> = serde_json::from_value(groups).unwrap();
+    assert!(
+        groups.len() == 2 && groups[0].starts_with("2026-09-21 14:13:20 UTC"),
+        "{groups:?}"
+    );
+    assert!(browser.text("#subtitle").contains("started 2026-09-21T14:13:20Z"));
+    // A process of the older run.
+    browser.click("#ranks ul:last-of-type li:first-child button");
+    assert!(
+        browser.text("#subtitle").contains("started 2026-09-20T14:13:20Z"),
+        "{}",
+        browser.text("#subtitle")
+    );
+}
