@@ -12,7 +12,17 @@ use tempfile::TempDir;
 
 const DEVICES: usize = 2;
 const TOTAL: u64 = 8192 * MIB;
-const LIMIT: u64 = 2048 * MIB;
+
+/// The processes of a run.
+#[derive(Clone, Copy)]
+pub struct Crowd {
+    /// How many there are at a time.
+    pub count: usize,
+    /// Bytes that they may have together of each device.
+    pub limit: u64,
+    /// All of them close descriptors at random moments, in threads with descriptors of their own too, and fork.
+    pub all_wild: bool,
+}
 
 struct Process {
     child: Child,
@@ -38,6 +48,7 @@ impl Random {
 /// What all processes of a run share.
 struct Run {
     host: Host,
+    crowd: Crowd,
     random: Random,
     started: u64,
 }
@@ -51,7 +62,7 @@ impl Run {
 
     fn start(&mut self) -> Process {
         let strategy = STRATEGIES[self.random.below(STRATEGIES.len())];
-        let kind = self.random.below(4);
+        let kind = if self.crowd.all_wild { 0 } else { self.random.below(4) };
         self.started += 1;
         let answer = self.path("answers").join(self.started.to_string());
         let seed = self.random.below(1 << 20).to_string();
@@ -61,11 +72,15 @@ impl Run {
             .strategy(strategy)
             .env("SIMGPU_STATE", self.host.folder.path().join("state"))
             .env("VRAMSHIM_ACCOUNTS", self.host.accounts())
-            .env("VRAMSHIM_MEMORY_LIMIT", "2GiB")
+            .env("VRAMSHIM_MEMORY_LIMIT", self.crowd.limit.to_string())
             .env("VRAMSHIM_LOG", "error")
             .env("VRAMSHIM_DIR", self.path("journals"))
-            .args([seed.as_str(), "240", threads.as_str()])
-            .args([format!("answer={}", answer.display())]);
+            .args([
+                seed.as_str(),
+                if self.crowd.count > 16 { "90" } else { "240" },
+                threads.as_str(),
+            ])
+            .args(["limited".to_owned(), format!("answer={}", answer.display())]);
         job = match kind {
             0 => job.args(["wild"]),
             1 => job.args(["daemon"]),
@@ -117,9 +132,11 @@ fn held(truth: &mut Member, device: usize) -> u64 {
 }
 
 /// Runs `count` processes at a time for a while. Each one that has ended or was killed is replaced.
-pub fn play(seed: u64, count: usize, duration: Duration) {
+pub fn play(seed: u64, crowd: Crowd, duration: Duration) {
+    let Crowd { count, limit, .. } = crowd;
     let mut run = Run {
         host: Host::new("8GiB"),
+        crowd,
         random: Random(seed),
         started: 0,
     };
@@ -127,6 +144,7 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
     let mut truth = Member::start(run.host.job().sim("8GiB", DEVICES as u32).alone());
     let mut running: Vec<Process> = (0..count).map(|_| run.start()).collect();
     let mut ended = Vec::new();
+    let mut most = 0;
     let end = Instant::now() + duration;
     while Instant::now() < end {
         let chosen = run.random.below(count);
@@ -146,12 +164,13 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
         }
         for device in 0..DEVICES {
             let held = held(&mut truth, device);
-            assert!(held <= LIMIT, "seed {seed}: {held} bytes of device {device} are held");
+            assert!(held <= limit, "seed {seed}: {held} bytes of device {device} are held");
+            most = most.max(held);
         }
         for account in run.accounts() {
             let used = account.account().used();
             assert!(
-                used <= LIMIT,
+                used <= limit,
                 "seed {seed}: {used} bytes on {}",
                 account.path().display()
             );
@@ -159,6 +178,7 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
         std::thread::sleep(Duration::from_millis(20));
     }
     ended.extend(running);
+    println!("at most {} MiB of {} MiB were held", most / MIB, limit / MIB);
     check(&run, ended, &format!("seed {seed}"));
     for device in 0..DEVICES {
         assert_eq!(held(&mut truth, device), 0, "seed {seed}: device {device}");
@@ -225,5 +245,21 @@ fn wait_for(answer: &Path, context: &str) -> String {
 
 #[test]
 fn processes_that_die_leave_the_books_of_the_others_right() {
-    play(super::seed(), 6, Duration::from_secs(8));
+    let crowd = Crowd {
+        count: 6,
+        limit: 2048 * MIB,
+        all_wild: false,
+    };
+    play(super::seed(), crowd, Duration::from_secs(8));
+}
+
+/// Their account is found again after every descriptor was closed, and in threads and children with other descriptors.
+#[test]
+fn sixty_four_processes_that_close_descriptors_stay_under_one_limit() {
+    let crowd = Crowd {
+        count: 64,
+        limit: 1024 * MIB,
+        all_wild: true,
+    };
+    play(super::seed(), crowd, Duration::from_secs(8));
 }
