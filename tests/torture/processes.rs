@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{Job, MIB, STRATEGIES, Strategy, assert_whole, client, inspect, journals_in};
 use tempfile::TempDir;
 
@@ -30,19 +31,6 @@ struct Process {
     answer: PathBuf,
     was_killed: bool,
     _folder: TempDir,
-}
-
-/// Random numbers; the same seed gives the same numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
 }
 
 /// What all processes of a run share.
@@ -137,7 +125,7 @@ pub fn play(seed: u64, crowd: Crowd, duration: Duration) {
     let mut run = Run {
         host: Host::new("8GiB"),
         crowd,
-        random: Random(seed),
+        random: Random::new(seed),
         started: 0,
     };
     // This process runs without the library, so it reports the simulated GPU's own figures.
@@ -187,8 +175,6 @@ pub fn play(seed: u64, crowd: Crowd, duration: Duration) {
 
 /// Waits for the end of all processes, and checks the books of each one that came to its end.
 fn check(run: &Run, processes: Vec<Process>, context: &str) {
-    let journals = journals_in(&run.path("journals"));
-    let mut jobs: Vec<Value> = journals.iter().flat_map(|journal| inspect(journal)).collect();
     let (mut whole, mut killed) = (0, 0);
     for mut process in processes {
         let status = process.child.wait().expect("its end");
@@ -207,16 +193,18 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
             .lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect();
-        let pid = &lines.last().expect("an end")["end"]["pid"];
-        let job_path = journals_in(&run.path("journals"));
-        if jobs.len() < job_path.len() {
-            jobs = job_path.iter().flat_map(|journal| inspect(journal)).collect();
-        }
-        let job = jobs.iter().find(|job| &job["pid"] == pid);
-        let job = job.unwrap_or_else(|| panic!("{context}: no journal of {pid}"));
         if process.was_killed {
             continue; // it was killed after its last line
         }
+        let pid = lines.last().expect("an end")["end"]["pid"]
+            .as_u64()
+            .expect("a process id");
+        wait_for_end(pid, context);
+        // HOST-PID-START.vraj
+        let is_its_own = |path: &PathBuf| path.to_string_lossy().contains(&format!("-{pid}-"));
+        let journal = journals_in(&run.path("journals")).into_iter().find(is_its_own);
+        let journal = journal.unwrap_or_else(|| panic!("{context}: no journal of {pid}"));
+        let job = &inspect(&journal)[0];
         assert_whole(&lines, job, process.strategy, &format!("{context}, process {pid}"));
         whole += 1;
     }
@@ -224,6 +212,21 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
     for account in run.accounts() {
         account.reap();
         assert_eq!(account.account().used(), 0, "{context}: {}", account.path().display());
+    }
+}
+
+/// Waits until a process has ended. A daemon is no child of this process.
+fn wait_for_end(pid: u64, context: &str) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    while lives() {
+        assert!(Instant::now() < patience, "{context}: {pid} does not end");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
