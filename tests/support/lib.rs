@@ -3,6 +3,7 @@
 
 pub mod layer;
 pub mod member;
+pub mod random;
 mod totals;
 pub mod traces;
 pub mod training;

@@ -136,7 +136,12 @@ fn torture() {
         play(round, 600);
         if round.is_multiple_of(20) {
             let count = number("VRAMSHIM_TEST_PROCESSES", 8) as usize;
-            processes::play(round, count, Duration::from_secs(5));
+            let crowd = processes::Crowd {
+                count,
+                limit: 2048 * support::MIB,
+                all_wild: false,
+            };
+            processes::play(round, crowd, Duration::from_secs(5));
         }
         round += 1;
     }

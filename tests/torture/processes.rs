@@ -7,12 +7,23 @@ use std::time::{Duration, Instant};
 use quota::file::SharedAccount;
 use serde_json::Value;
 use support::member::{Host, Member};
+use support::random::Random;
 use support::{Job, MIB, STRATEGIES, Strategy, assert_whole, client, inspect, journals_in};
 use tempfile::TempDir;
 
 const DEVICES: usize = 2;
 const TOTAL: u64 = 8192 * MIB;
-const LIMIT: u64 = 2048 * MIB;
+
+/// The processes of a run.
+#[derive(Clone, Copy)]
+pub struct Crowd {
+    /// How many there are at a time.
+    pub count: usize,
+    /// Bytes that they may have together of each device.
+    pub limit: u64,
+    /// All of them close descriptors at random moments, in threads with descriptors of their own too, and fork.
+    pub all_wild: bool,
+}
 
 struct Process {
     child: Child,
@@ -22,22 +33,10 @@ struct Process {
     _folder: TempDir,
 }
 
-/// Random numbers; the same seed gives the same numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// What all processes of a run share.
 struct Run {
     host: Host,
+    crowd: Crowd,
     random: Random,
     started: u64,
 }
@@ -51,7 +50,7 @@ impl Run {
 
     fn start(&mut self) -> Process {
         let strategy = STRATEGIES[self.random.below(STRATEGIES.len())];
-        let kind = self.random.below(4);
+        let kind = if self.crowd.all_wild { 0 } else { self.random.below(4) };
         self.started += 1;
         let answer = self.path("answers").join(self.started.to_string());
         let seed = self.random.below(1 << 20).to_string();
@@ -61,11 +60,15 @@ impl Run {
             .strategy(strategy)
             .env("SIMGPU_STATE", self.host.folder.path().join("state"))
             .env("VRAMSHIM_ACCOUNTS", self.host.accounts())
-            .env("VRAMSHIM_MEMORY_LIMIT", "2GiB")
+            .env("VRAMSHIM_MEMORY_LIMIT", self.crowd.limit.to_string())
             .env("VRAMSHIM_LOG", "error")
             .env("VRAMSHIM_DIR", self.path("journals"))
-            .args([seed.as_str(), "240", threads.as_str()])
-            .args([format!("answer={}", answer.display())]);
+            .args([
+                seed.as_str(),
+                if self.crowd.count > 16 { "90" } else { "240" },
+                threads.as_str(),
+            ])
+            .args(["limited".to_owned(), format!("answer={}", answer.display())]);
         job = match kind {
             0 => job.args(["wild"]),
             1 => job.args(["daemon"]),
@@ -117,16 +120,19 @@ fn held(truth: &mut Member, device: usize) -> u64 {
 }
 
 /// Runs `count` processes at a time for a while. Each one that has ended or was killed is replaced.
-pub fn play(seed: u64, count: usize, duration: Duration) {
+pub fn play(seed: u64, crowd: Crowd, duration: Duration) {
+    let Crowd { count, limit, .. } = crowd;
     let mut run = Run {
         host: Host::new("8GiB"),
-        random: Random(seed),
+        crowd,
+        random: Random::new(seed),
         started: 0,
     };
     // This process runs without the library, so it reports the simulated GPU's own figures.
     let mut truth = Member::start(run.host.job().sim("8GiB", DEVICES as u32).alone());
     let mut running: Vec<Process> = (0..count).map(|_| run.start()).collect();
     let mut ended = Vec::new();
+    let mut most = 0;
     let end = Instant::now() + duration;
     while Instant::now() < end {
         let chosen = run.random.below(count);
@@ -146,12 +152,13 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
         }
         for device in 0..DEVICES {
             let held = held(&mut truth, device);
-            assert!(held <= LIMIT, "seed {seed}: {held} bytes of device {device} are held");
+            assert!(held <= limit, "seed {seed}: {held} bytes of device {device} are held");
+            most = most.max(held);
         }
         for account in run.accounts() {
             let used = account.account().used();
             assert!(
-                used <= LIMIT,
+                used <= limit,
                 "seed {seed}: {used} bytes on {}",
                 account.path().display()
             );
@@ -159,6 +166,7 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
         std::thread::sleep(Duration::from_millis(20));
     }
     ended.extend(running);
+    println!("at most {} MiB of {} MiB were held", most / MIB, limit / MIB);
     check(&run, ended, &format!("seed {seed}"));
     for device in 0..DEVICES {
         assert_eq!(held(&mut truth, device), 0, "seed {seed}: device {device}");
@@ -167,8 +175,6 @@ pub fn play(seed: u64, count: usize, duration: Duration) {
 
 /// Waits for the end of all processes, and checks the books of each one that came to its end.
 fn check(run: &Run, processes: Vec<Process>, context: &str) {
-    let journals = journals_in(&run.path("journals"));
-    let mut jobs: Vec<Value> = journals.iter().flat_map(|journal| inspect(journal)).collect();
     let (mut whole, mut killed) = (0, 0);
     for mut process in processes {
         let status = process.child.wait().expect("its end");
@@ -187,16 +193,18 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
             .lines()
             .map(|line| serde_json::from_str(line).expect("JSON"))
             .collect();
-        let pid = &lines.last().expect("an end")["end"]["pid"];
-        let job_path = journals_in(&run.path("journals"));
-        if jobs.len() < job_path.len() {
-            jobs = job_path.iter().flat_map(|journal| inspect(journal)).collect();
-        }
-        let job = jobs.iter().find(|job| &job["pid"] == pid);
-        let job = job.unwrap_or_else(|| panic!("{context}: no journal of {pid}"));
         if process.was_killed {
             continue; // it was killed after its last line
         }
+        let pid = lines.last().expect("an end")["end"]["pid"]
+            .as_u64()
+            .expect("a process id");
+        wait_for_end(pid, context);
+        // HOST-PID-START.vraj
+        let is_its_own = |path: &PathBuf| path.to_string_lossy().contains(&format!("-{pid}-"));
+        let journal = journals_in(&run.path("journals")).into_iter().find(is_its_own);
+        let journal = journal.unwrap_or_else(|| panic!("{context}: no journal of {pid}"));
+        let job = &inspect(&journal)[0];
         assert_whole(&lines, job, process.strategy, &format!("{context}, process {pid}"));
         whole += 1;
     }
@@ -204,6 +212,21 @@ fn check(run: &Run, processes: Vec<Process>, context: &str) {
     for account in run.accounts() {
         account.reap();
         assert_eq!(account.account().used(), 0, "{context}: {}", account.path().display());
+    }
+}
+
+/// Waits until a process has ended. A daemon is no child of this process.
+fn wait_for_end(pid: u64, context: &str) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    let lives = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    };
+    while lives() {
+        assert!(Instant::now() < patience, "{context}: {pid} does not end");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -225,5 +248,21 @@ fn wait_for(answer: &Path, context: &str) -> String {
 
 #[test]
 fn processes_that_die_leave_the_books_of_the_others_right() {
-    play(super::seed(), 6, Duration::from_secs(8));
+    let crowd = Crowd {
+        count: 6,
+        limit: 2048 * MIB,
+        all_wild: false,
+    };
+    play(super::seed(), crowd, Duration::from_secs(8));
+}
+
+/// Their account is found again after every descriptor was closed, and in threads and children with other descriptors.
+#[test]
+fn sixty_four_processes_that_close_descriptors_stay_under_one_limit() {
+    let crowd = Crowd {
+        count: 64,
+        limit: 1024 * MIB,
+        all_wild: true,
+    };
+    play(super::seed(), crowd, Duration::from_secs(8));
 }

@@ -4,6 +4,7 @@
  *
  *   faults       calls of the driver fail (SIMGPU_FAULTS). Before each checkpoint they stop failing
  *   wild         at random moments: closes all descriptors, forks children that end, exec or ask, changes its folder
+ *   limited      launches no graphs that allocate, because a limit holds for their memory only after the launch
  *   daemon       goes on as a daemon: forks twice, in a session of its own, without descriptors
  *   answer=FILE  prints into this file; it gets its name when the program ends
  *   handles=DIR  puts IPC handles of its memory into this folder, and opens those of other processes
@@ -246,6 +247,7 @@ static void read_words(int count, char **words)
     for (int n = 0; n < count; n++) {
         if (!strcmp(words[n], "faults")) faulty = tolerant = true;
         else if (!strcmp(words[n], "wild")) wild = true;
+        else if (!strcmp(words[n], "limited")) without_graphs = true;
         else if (!strcmp(words[n], "daemon")) as_daemon = true;
         else if (!strncmp(words[n], "answer=", 7)) answer_file = words[n] + 7;
         else if (!strncmp(words[n], "handles=", 8)) handles = words[n] + 8;

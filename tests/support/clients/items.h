@@ -20,7 +20,7 @@ struct worker { uint64_t seed; int number, steps; struct item items[ITEMS]; };
 
 static CUcontext contexts[DEVICES];
 static CUmemoryPool pools[DEVICES];
-static bool tolerant;
+static bool tolerant, without_graphs;
 
 /* Whether a call succeeded. Another result than `accepted` ends a client that is not tolerant. */
 static bool succeeded(CUresult result, CUresult accepted, const char *call, int line)
@@ -248,7 +248,7 @@ static void allocate(struct worker *w, struct item *i)
 {
     size_t size = 1 + draw(&w->seed, draw(&w->seed, 4) ? 1 << 16 : 8 << 20);
     int device = (int)draw(&w->seed, DEVICES);
-    *i = (struct item){.kind = (enum kind)draw(&w->seed, KINDS), .device = device, .home = device, .bytes = size};
+    *i = (struct item){.kind = (enum kind)draw(&w->seed, without_graphs ? K_GRAPH : KINDS), .device = device, .home = device, .bytes = size};
     if (!DONE(cu(cuCtxSetCurrent)(contexts[device]))) return;
     if (make(w, i)) {
         *count_of(i->device, i->class) += (long long)i->bytes;

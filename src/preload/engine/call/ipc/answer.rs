@@ -112,4 +112,54 @@ mod tests {
         assert_eq!(Answer::decode(&[0; BYTES]), None);
         assert_eq!(Answer::decode(&[9; BYTES]), None);
     }
+
+    /// Whatever a peer sends is read or refused. VRAMSHIM_TEST_FUZZ sets how many inputs all targets of `scripts/fuzz`
+    /// get; a tenth comes here.
+    #[test]
+    fn messages_of_any_bytes_are_read_or_refused() {
+        let wanted = std::env::var("VRAMSHIM_TEST_FUZZ").map_or(500_000, |text| text.parse().expect("a number"));
+        let (mut state, mut understood) = (1u64, 0);
+        let mut random = || {
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) as usize
+        };
+        let good = Answer::Handles {
+            size: 2 << 20,
+            count: 600,
+            offset: 512,
+        };
+        let ticket = ticket::Ticket {
+            version: ticket::VERSION,
+            pid: 1,
+            service: ticket::ServiceId {
+                start_ticks: 2,
+                random: 3,
+            },
+            address: 4,
+            size: 5,
+            nonce: 6,
+        };
+        for _ in 0..wanted / 10 {
+            let (mut answer, mut sent, mut handed) = (good.encode(), ticket.encode(), [0; Handed::BYTES]);
+            for _ in 0..=random() % 4 {
+                let value = [0, 1, 2, 0x7f, 0xff, random() as u8][random() % 6];
+                answer[random() % BYTES] = value;
+                sent[random() % ticket::BYTES] = value;
+                handed[random() % Handed::BYTES] = value;
+            }
+            if let Some(read) = Answer::decode(&answer) {
+                understood += 1;
+                assert_eq!(Answer::decode(&read.encode()), Some(read));
+            }
+            if let Some(read) = ticket::Ticket::decode(&sent) {
+                assert_eq!(read.encode(), sent);
+                assert!(!read.service.socket_name(read.pid).is_empty());
+            }
+            let descriptors = random() % (2 * MAX_DESCRIPTORS);
+            assert!(Handed::decode(&handed, descriptors).sizes.len() <= descriptors.min(MAX_DESCRIPTORS));
+        }
+        assert!(understood > 0);
+    }
 }
