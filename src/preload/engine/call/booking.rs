@@ -28,7 +28,7 @@ pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) ->
 
 impl Engine {
     /// Charges `bytes` of a device, if need be after idle memory of the pools was given back.
-    pub(super) fn grant(&self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
+    pub(super) fn grant(&'static self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
         let limits = &self.state.limits;
         if bytes > 0 && limits.of(device).is_some() {
             // What the driver holds for contexts is charged first.
@@ -157,15 +157,17 @@ impl Call {
     /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the
     /// ledger and its record takes a slot in the journal.
     pub(super) fn give_back(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back_claimed(None, key, ask)
+        self.give_back_claimed(None, key, ask, |_, refusal| Err(refusal))
     }
 
-    /// As `give_back`, with the slot in the journal that was claimed already, if one was.
+    /// As `give_back`, with the slot in the journal that was claimed already, if one was. If `ask` fails, `otherwise` is
+    /// told the allocation and the error, and may free it in another way.
     pub(super) fn give_back_claimed(
         &self,
         claim: Option<Claim>,
         key: Key,
         ask: impl FnOnce() -> CudaResult,
+        otherwise: impl FnOnce(&Allocation, DriverError) -> CudaResult,
     ) -> CudaResult {
         let state = self.engine.state;
         let free = state.ledger.begin_free(key);
@@ -181,7 +183,7 @@ impl Call {
             }
             return result;
         };
-        let result = ask();
+        let result = ask().or_else(|refusal| otherwise(&allocation, refusal));
         match result {
             Ok(()) => {
                 state.refund(&allocation);

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::engine::call::refused_frees::Charging;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
@@ -82,8 +83,8 @@ pub struct DriverPools {
     /// Set once a pool is known, so that a job without pools pays nothing.
     is_used: AtomicBool,
     known: Mutex<HashMap<u64, Arc<DriverPool>>>,
-    /// The pool of each live allocation.
-    pool_of: Mutex<HashMap<u64, u64>>,
+    /// The pool of each live allocation, and whether the next layer charged for it.
+    pool_of: Mutex<HashMap<u64, (u64, Charging)>>,
     /// How often memory was freed since the pools were asked last, so that a wait after no free looks no further.
     frees: AtomicUsize,
 }
@@ -121,23 +122,25 @@ impl DriverPools {
     }
 
     /// Memory at `address` was obtained from a pool.
-    pub fn obtained(&self, address: u64, pool: CUmemoryPool) {
-        lock(&self.pool_of).insert(address, pool as u64);
+    pub fn obtained(&self, address: u64, pool: CUmemoryPool, charging: Charging) {
+        lock(&self.pool_of).insert(address, (pool as u64, charging));
     }
 
-    /// Memory at `address` was freed. If it came from a pool, the pool may give memory back when a thread waits.
-    pub fn freed(&self, address: u64, place: Place) {
+    /// Memory at `address` was freed. If it came from a pool, the pool may give memory back when a thread waits. Returns
+    /// whether the next layer charged for the memory.
+    pub fn freed(&self, address: u64, place: Place) -> Charging {
         if !self.is_used() {
-            return;
+            return Charging::Unknown;
         }
-        let Some(pool) = lock(&self.pool_of).remove(&address) else {
-            return;
+        let Some((pool, charging)) = lock(&self.pool_of).remove(&address) else {
+            return Charging::Unknown;
         };
         let pool = lock(&self.known).get(&pool).cloned();
         if let Some(pool) = pool {
             lock(&pool.frees).insert(place);
             self.frees.fetch_add(1, Ordering::Release);
         }
+        charging
     }
 
     /// A stream is about to be destroyed. Nobody can wait for it any more.
@@ -259,7 +262,7 @@ impl DriverPools {
         if before > 0 {
             state.driver_pools_hold(pool.device, Class::Async, before, 0, None);
         }
-        lock(&self.pool_of).retain(|_, owner| *owner != pool.handle);
+        lock(&self.pool_of).retain(|_, (owner, _)| *owner != pool.handle);
         before
     }
 
