@@ -144,7 +144,7 @@ impl SharedAccount {
         (2 * self.seats_used() + 16).min(SEATS)
     }
 
-    fn seats_used(&self) -> usize {
+    pub(super) fn seats_used(&self) -> usize {
         (self.layout().seats_used.load(SeqCst) as usize).min(SEATS)
     }
 
@@ -175,6 +175,7 @@ impl SharedAccount {
             .start_ticks
             .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
         state.weak.store(weak.into(), SeqCst);
+        state.listener.store(0, SeqCst);
         state.pid.store(std::process::id().into(), SeqCst);
         handle
     }

@@ -40,6 +40,10 @@ impl Engine {
                 true => limits.grant(device, bytes),
                 false => Err(refusal),
             })
+            .or_else(|refusal| match self.pools.ask_others(device, bytes) {
+                true => limits.grant(device, bytes),
+                false => Err(refusal),
+            })
     }
 }
 
@@ -89,6 +93,11 @@ impl Call {
         let mut result = ask();
         if result == Err(DriverError::OUT_OF_MEMORY)
             && location.is_some_and(|location| self.engine.pools.make_room(location.device, Patience::Bounded))
+        {
+            result = ask();
+        }
+        if result == Err(DriverError::OUT_OF_MEMORY)
+            && location.is_some_and(|location| self.engine.pools.ask_others(location.device, most))
         {
             result = ask();
         }

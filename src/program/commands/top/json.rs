@@ -9,6 +9,7 @@ use super::rows;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::names::device_uuid;
 use crate::analysis::watch::Watched;
+use crate::render::reclaims;
 
 pub fn write(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let devices: Vec<Value> = rows::devices(machine)
@@ -49,6 +50,7 @@ fn process(watched: &Watched) -> Value {
             "utilisation": all.utilisation(),
             "live": all.live,
             "failures": ledger.failures,
+            "reclaims": reclaims::as_json(&ledger.reclaims),
             "allocations": all.count,
             "frees": all.count.saturating_sub(all.live),
         })
