@@ -11,6 +11,15 @@ pub fn start_ticks(process: &str) -> Option<u64> {
     start_ticks_in(&stat)
 }
 
+/// Whether a process of this pid namespace can run: it exists, and is neither stopped nor dead (field 3 of
+/// `/proc/PID/stat`).
+pub fn can_run(process: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/{process}/stat")).unwrap_or_default();
+    let name_end = stat.iter().rposition(|&byte| byte == b')');
+    let state = name_end.and_then(|end| stat.get(end + 2));
+    state.is_some_and(|state| !b"TtZXx".contains(state))
+}
+
 /// Field 22 of the text of `/proc/PID/stat`. The program's name in field 2 may contain spaces and parentheses, so
 /// fields are counted from the last closing parenthesis.
 fn start_ticks_in(stat: &[u8]) -> Option<u64> {
@@ -108,6 +117,7 @@ mod tests {
         assert_eq!(start_ticks_in(b""), None);
         assert_eq!(start_ticks_in(b"1 (a) S 1"), None);
         assert!(start_ticks("self").is_some());
+        assert!(can_run(std::process::id()) && !can_run(0));
     }
 
     #[test]

@@ -36,7 +36,7 @@
 //!
 //! Only one process at a time operates on a seat. `file` decides which process that is.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 pub const SEATS: usize = 2048;
 
@@ -80,8 +80,10 @@ pub struct Account {
     /// Bytes that all processes of the group together may use, as written by the last process that began to use the
     /// account; 0 for no limit. Only for display: each process applies the limit of its own environment.
     pub limit: AtomicU64,
+    /// Changes with every answer to a request for memory (`reclaim`). Those who asked sleep on it.
+    pub(super) answers: AtomicU32,
     /// Keeps the word on a cache line of its own.
-    _padding: [u64; 14],
+    _padding: [u32; 27],
     seats: [Seat; SEATS],
 }
 
@@ -104,7 +106,18 @@ pub struct Seat {
     pub start_ticks: AtomicU64,
     /// 1 if the process may lose its lock on the seat while it lives; else 0.
     pub weak: AtomicU64,
+    /// The process id again, while a thread of the process answers requests for memory (`reclaim`). An older library
+    /// leaves what it finds here, so only a value equal to `pid` counts.
+    pub(super) listener: AtomicU64,
+    /// The number of the newest request for memory. The thread that answers sleeps on it.
+    pub(super) asked: AtomicU32,
+    /// The newest request that was answered.
+    pub(super) answered: AtomicU32,
+    /// Bytes that the process gave back at the requests of others, ever.
+    pub(super) given_back: AtomicU64,
 }
+
+const _: () = assert!(size_of::<Seat>() == 128 && size_of::<Account>() == 128 * (SEATS + 1));
 
 /// What a process knows of its seat: the seat's index, and how the latest operation on the seat ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +134,10 @@ impl SeatHandle {
     /// Bytes that the process holds.
     pub fn held(&self) -> u64 {
         self.held
+    }
+
+    pub(super) fn seat(&self) -> usize {
+        self.seat
     }
 }
 
@@ -152,14 +169,29 @@ impl Account {
                 namespace,
                 start_ticks,
                 weak,
+                listener,
+                asked,
+                answered,
+                given_back,
             } = seat;
             let held = even.iter().chain(odd);
-            for field in [number, acknowledged, taken, pid, namespace, start_ticks, weak]
-                .into_iter()
-                .chain(held)
+            for field in [
+                number,
+                acknowledged,
+                taken,
+                pid,
+                namespace,
+                start_ticks,
+                weak,
+                listener,
+                given_back,
+            ]
+            .into_iter()
+            .chain(held)
             {
                 field.store(0, SeqCst);
             }
+            answered.store(asked.load(SeqCst), SeqCst);
         }
         self.word.store(0, SeqCst);
     }

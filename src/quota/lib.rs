@@ -1,13 +1,15 @@
 //! How many bytes of each device this process may have, and the accounts that processes share.
 //!
 //! `limits` parses the text of limits, and `account` counts the bytes that each process holds. `file` lets several
-//! processes share an account, `seats` tells which of them are alive, and `locks` calls the kernel. A device with neither
+//! processes share an account, `seats` tells which of them are alive, `reclaim` asks them for idle memory, and `locks` calls the
+//! kernel. A device with neither
 //! a limit nor a shared account has no `DeviceQuota`, so nothing is counted for its allocations here.
 
 mod account;
 pub mod file;
 pub mod limits;
 mod locks;
+pub mod reclaim;
 pub mod seats;
 
 use std::alloc;
@@ -21,6 +23,7 @@ use once_cell::sync::OnceCell;
 use account::{Account, SeatHandle};
 use file::SharedAccount;
 use limits::Limits;
+use reclaim::{Asked, Listener};
 use seats::Holder;
 
 use base::cuda::MAX_DEVICES;
@@ -252,6 +255,23 @@ impl DeviceQuota {
     fn reap(&self) {
         if let AnyAccount::Shared(shared) = &self.account {
             shared.reap();
+        }
+    }
+
+    /// The seat of this process as one that answers requests for memory; `None` if the account is not shared.
+    pub fn listener(&self) -> Option<Listener> {
+        match self.account {
+            AnyAccount::Shared(shared) => Some(Listener::new(shared, lock(&self.seat).seat())),
+            AnyAccount::Own(_) => None,
+        }
+    }
+
+    /// Asks the other processes that share the account to give idle memory back, and waits until they have, but not
+    /// longer than `LONGEST_WAIT`.
+    pub fn ask_others(&self) -> Asked {
+        match self.account {
+            AnyAccount::Shared(shared) => shared.ask_others(),
+            AnyAccount::Own(_) => Asked::default(),
         }
     }
 

@@ -145,7 +145,7 @@ impl SharedAccount {
     }
 
     /// No seat with this number or a higher one was ever taken.
-    fn end_of_seats(&self) -> usize {
+    pub(super) fn end_of_seats(&self) -> usize {
         (self.seats_used().load(SeqCst) as usize).min(SEATS)
     }
 
@@ -176,6 +176,7 @@ impl SharedAccount {
             .start_ticks
             .store(identity::start_ticks("self").unwrap_or(0), SeqCst);
         state.weak.store(weak.into(), SeqCst);
+        state.listener.store(0, SeqCst);
         state.pid.store(std::process::id().into(), SeqCst);
         handle
     }

@@ -1,6 +1,8 @@
 //! Processes that share one account on a device. Memory that one process holds counts against the limit of all. Memory
 //! of a dead process is available to the others, and all processes read the same figures.
 
+mod reclaim;
+
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -358,6 +358,32 @@ fn a_layers_own_result_is_out_of_memory_and_null_pointers_stay_with_the_library(
     }
 }
 
+/// HAMi-core answers -1 to `cuMemFree` of stream-ordered memory and to each free of memory of the job's own pools, and frees
+/// nothing (HAMi-core#93). The job must see success, and nothing may be left in ledger, layer or device.
+#[test]
+fn what_a_layer_refuses_to_free_is_freed() {
+    const LISTED: Habits = &[("LAYER_FREES", "listed")];
+    for (form, strategy) in over_both(&THREE) {
+        let context = format!("{form:?} {}", strategy.name);
+        let finished = quota(form, LISTED, &["frees"]).strategy(strategy).run().ok();
+        let lines = finished.json();
+        assert_eq!(lines.len(), 4, "{context}");
+        for line in &lines {
+            assert_eq!(line["layer"]["used"][0], 0, "the layer's book, {context}: {line}");
+            for (book, field) in [("truth", None), ("account", Some("current"))] {
+                let rows = line[book]["totals"].as_array().unwrap();
+                let bytes = |row: &Value| {
+                    field
+                        .map_or(&row["requested"], |field| &row["requested"][field])
+                        .as_u64()
+                };
+                let live: Vec<_> = rows.iter().filter(|row| bytes(row) != Some(0)).collect();
+                assert!(live.is_empty(), "{book}, {context}: {live:?}");
+            }
+        }
+    }
+}
+
 /// Some layers do not see what `cuMemCreate` makes. No strategy may get more there than a job without the library.
 #[test]
 fn no_strategy_gets_more_than_a_layer_that_does_not_count_mapped_memory_allows() {

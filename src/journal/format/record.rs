@@ -94,6 +94,13 @@ pub enum Event {
     Process(ProcessBytes),
     /// The limit of the device, before the record of a failure.
     Limit(LimitState),
+    /// A request found no memory, so `processes` other processes of the account were asked, and gave `bytes` back. If
+    /// `for_others`, this process was asked, and gave them back.
+    Reclaimed {
+        bytes: u64,
+        processes: u32,
+        for_others: bool,
+    },
     /// A kind of record that this version does not know. A newer library wrote it, or the file is damaged.
     Unknown { kind: u8 },
 }
@@ -171,6 +178,7 @@ const STITCH_PART: u8 = 12;
 const MARK: u8 = 13;
 const PROCESS: u8 = 14;
 const LIMIT: u8 = 15;
+const RECLAIMED: u8 = 16;
 
 // Bits of `RawRecord::flags`.
 /// In the record of an allocation: the call obtained `detail` bytes from the next layer.
@@ -327,6 +335,17 @@ impl Event {
                 kind: LIMIT,
                 ..state.encode(blank)
             },
+            Event::Reclaimed {
+                bytes,
+                processes,
+                for_others,
+            } => RawRecord {
+                kind: RECLAIMED,
+                address: u64::from(processes),
+                size: bytes,
+                detail: u64::from(for_others),
+                ..blank
+            },
             Event::Unknown { kind } => RawRecord { kind, ..blank },
         }
     }
@@ -475,6 +494,11 @@ impl RawRecord {
             },
             PROCESS => Event::Process(ProcessBytes::decode(self)),
             LIMIT => Event::Limit(LimitState::decode(self)),
+            RECLAIMED => Event::Reclaimed {
+                bytes: self.size,
+                processes: self.address as u32,
+                for_others: self.detail == 1,
+            },
             kind => Event::Unknown { kind },
         };
         Record {

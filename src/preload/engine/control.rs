@@ -67,7 +67,7 @@ impl From<Readings> for Stats {
 
 impl Engine {
     /// Asks the driver what its own pools and the launched graphs hold now.
-    fn refresh(&self) {
+    fn refresh(&'static self) {
         self.refresh_pools(Api::Policy);
         for device in self.state.measurements.used_devices() {
             self.refresh_graphs(device, Api::Policy);
@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// Totals of a device, or of one class of memory on it. `None` for a device number out of range.
-    pub fn stats(&self, device: i32, class: Option<Class>) -> Option<Stats> {
+    pub fn stats(&'static self, device: i32, class: Option<Class>) -> Option<Stats> {
         let device = i16::try_from(device)
             .ok()
             .filter(|&device| (HOST_DEVICE..MAX_DEVICES as i16).contains(&device))?;
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// The totals of every class that was ever used, on every device and the host, as JSON.
-    pub fn totals_as_json(&self) -> String {
+    pub fn totals_as_json(&'static self) -> String {
         self.refresh();
         let mut text = format!(
             "{{\"pid\":{},\"strategy\":\"{}\",\"events_lost\":{},\"totals\":[",

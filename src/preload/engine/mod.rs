@@ -29,7 +29,7 @@ mod start;
 mod state;
 mod thread;
 
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
 
 use tracing::{debug, info};
 
@@ -69,8 +69,6 @@ pub struct Engine {
     physical: Mutex<Physical>,
     sharing: Sharing,
     torch: TorchAllocator,
-    /// Whether it is noted in the journal that the process is alive.
-    life: Once,
 }
 
 /// One call of the job on its way through the library.

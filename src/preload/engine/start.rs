@@ -73,7 +73,6 @@ pub fn start() -> Option<Box<Engine>> {
         physical: Default::default(),
         sharing: Default::default(),
         torch: Default::default(),
-        life: Once::new(),
     };
     routes::show(&state.records);
     Some(Box::new(engine))

@@ -37,6 +37,10 @@ impl Slot {
         self.name.to_str().unwrap_or_default()
     }
 
+    pub fn c_name(&self) -> &'static CStr {
+        self.name
+    }
+
     /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
     /// same address.
     #[inline]

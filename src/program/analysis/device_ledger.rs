@@ -72,9 +72,32 @@ impl Totals {
     }
 }
 
+/// Requests for the idle memory of other processes of the account.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaims {
+    /// How often this process asked the others, and bytes that they gave back.
+    pub asked: u64,
+    pub from_others: u64,
+    /// How often this process gave something back for others, and bytes.
+    pub given: u64,
+    pub for_others: u64,
+}
+
+impl Reclaims {
+    pub(super) fn add(&mut self, bytes: u64, for_others: bool) {
+        let (count, sum) = match for_others {
+            true => (&mut self.given, &mut self.for_others),
+            false => (&mut self.asked, &mut self.from_others),
+        };
+        *count += 1;
+        *sum = sum.saturating_add(bytes);
+    }
+}
+
 /// The memory of one device, or of the host.
 #[derive(Default)]
 pub struct DeviceLedger {
+    pub reclaims: Reclaims,
     /// The sum of all classes that occupy memory of this device.
     pub all: Totals,
     /// The totals of each class, by class number.

@@ -106,7 +106,7 @@ impl Ledger {
         // What was found out is no call of the job, so it does not count as an event.
         let tells = matches!(
             record.event,
-            Event::Measured { .. } | Event::Limit(_) | Event::Process(_)
+            Event::Measured { .. } | Event::Limit(_) | Event::Process(_) | Event::Reclaimed { .. }
         );
         self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
@@ -149,6 +149,7 @@ impl Ledger {
             }
             Event::ContextDestroyed { .. } => self.device(device).measurements.context_destroyed(),
             Event::Map { .. } | Event::Unmap { .. } | Event::Mark { .. } | Event::Limit(_) | Event::Process(_) => {}
+            Event::Reclaimed { bytes, for_others, .. } => self.device(device).reclaims.add(bytes, for_others),
             Event::Unknown { .. } => self.anomalies.unknown_kind += 1,
         }
         let ledger = self.device(device);

@@ -185,6 +185,17 @@ impl Row {
                 note: note(state.group, "group"),
                 ..blank
             },
+            Event::Reclaimed {
+                bytes,
+                processes,
+                for_others,
+            } => Row {
+                event: "reclaimed",
+                reserved: Some(bytes),
+                other: Some(processes.into()),
+                note: note(for_others, "for_others"),
+                ..blank
+            },
             Event::Measured {
                 mem_info,
                 process_bytes,

@@ -13,6 +13,7 @@ use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
 use crate::render::format::{self, count, duration, ended_in_words, percent, printable, size, strong, times};
+use crate::render::reclaims;
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
 use crate::render::verdict::verdict;
@@ -376,6 +377,9 @@ fn device(out: &mut impl Write, job: &Job, ledger: &DeviceLedger) -> io::Result<
             size(at_peak.largest),
             percent(Some(at_peak.fragmentation()))
         )?;
+    }
+    if let Some(text) = reclaims::text(&ledger.reclaims) {
+        writeln!(out, "  {text}")?;
     }
     if ledger.stitches > 0 {
         writeln!(

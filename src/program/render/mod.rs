@@ -7,6 +7,7 @@ pub mod page;
 pub mod plot;
 pub mod progress;
 pub mod rank;
+pub mod reclaims;
 pub mod reconciliation;
 pub mod stacks;
 pub mod table;

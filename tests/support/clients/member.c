@@ -7,6 +7,7 @@
  *   p                resets the primary context with all its memory, and makes it current again
  *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
  *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's ledger
+ *   t                gives idle memory back (vramshim_trim); answers with the bytes
  *   k                forks a child that asks NVML; answers the child's exit status
  *   l                leaves a forked child that lives until its input ends; answers its process id
  *   x                closes every descriptor but the standard ones
@@ -220,6 +221,12 @@ static int leave_a_child(void)
     _exit(0);
 }
 
+static unsigned long long trim(void)
+{
+    __typeof__(&vramshim_trim) give_back = (__typeof__(give_back))dlsym(RTLD_DEFAULT, "vramshim_trim");
+    return give_back ? (unsigned long long)give_back(0) : 0;
+}
+
 int main(int argc, char **argv)
 {
     CUcontext context, primary;
@@ -262,6 +269,7 @@ int main(int argc, char **argv)
             break;
         case 'r': seed = a; printf("%d\n", steps((int)b, ~(size_t)0, 64 << 20)); break;
         case 'i': information(); break;
+        case 't': printf("%llu\n", trim()); break;
         case 'k': printf("%d\n", in_child()); break;
         default: fprintf(stderr, "member: %s", line); return 2;
         }

@@ -5,6 +5,7 @@
  *   quota limit             fills the memory with one class after the other: allocates until out of memory, frees all
  *                           blocks, then allocates half as many
  *   quota mixed SEED STEPS  many small and some large requests, never more than 55% of the memory; prints the result
+ *   quota frees             frees stream-ordered memory by each function that may free it
  *   quota next              looks up "malloc" twice with RTLD_NEXT, and prints whether it was found */
 #include "client.h"
 #include "random.h"
@@ -239,6 +240,37 @@ static void mixed(int steps)
     books();
 }
 
+/* The library's ledger and the simulator's table have no device memory after each free; the checkpoint shows it. */
+static void frees(void)
+{
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
+    CUdeviceptr address;
+    CUstream stream;
+    CHECK(cu(cuStreamCreate)(&stream, 1));
+    CHECK(cu(cuMemPoolCreate)(&pool, &properties));
+    for (int round = 0; round < 3; round++) {
+        CHECK(cu(cuMemAllocFromPoolAsync)(&address, 40 * MIB, pool, stream));
+        CHECK(cu(cuMemFreeAsync)(address, stream));
+        CHECK(cu(cuMemAllocFromPoolAsync)(&address, 40 * MIB, pool, stream));
+        CHECK(cu(cuStreamSynchronize)(stream));
+        CHECK(cu(cuMemFree_v2)(address));
+        CHECK(cu(cuMemAllocAsync)(&address, 40 * MIB, stream));
+        CHECK(cu(cuStreamSynchronize)(stream));
+        CHECK(cu(cuMemFree_v2)(address));
+        CHECK(cu(cuMemAllocAsync)(&address, 40 * MIB, stream));
+        CHECK(cu(cuMemFreeAsync)(address, stream));
+        CHECK(cu(cuStreamSynchronize)(stream));
+        CHECK(cu(cuMemPoolTrimTo)(pool, 0));
+        checkpoint();
+    }
+    CHECK(cu(cuMemPoolDestroy)(pool));
+    /* A free of nothing that is live is an error still. */
+    THAT(cu(cuMemFree_v2)(0x7777) != CUDA_SUCCESS);
+    checkpoint();
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
@@ -260,6 +292,7 @@ int main(int argc, char **argv)
     if (!strcmp(scene, "book")) book(steps);
     else if (!strcmp(scene, "limit")) limit();
     else if (!strcmp(scene, "mixed")) mixed(steps);
+    else if (!strcmp(scene, "frees")) frees();
     else return fprintf(stderr, "quota: no such scene\n"), 2;
     return 0;
 }

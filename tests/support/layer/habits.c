@@ -7,6 +7,9 @@
  *                      uncounted: cuMemCreate is forwarded, and its memory is not charged, as in HAMi-core before
  *                      2025-09-15, in nvshare, and in vcuda-controller (1)
  *   LAYER_REFUSAL      the result of a request beyond the limit: -1 as in HAMi-core (2)
+ *   LAYER_FREES        listed: cuMemFree and cuMemFreeAsync have a list each, and answer -1 for an address that is not in
+ *                      their list; memory of the job's own pools is in neither, and is not charged, as in
+ *                      HAMi-core#93 (any)
  *   LAYER_NULLS        1: cuMemGetInfo writes to both pointers without a check, as in HAMi-core#234 (0)
  *   LAYER_DEFAULT      1: dlsym asks RTLD_DEFAULT for every function of the driver, whatever the handle (0)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
@@ -53,6 +56,8 @@ __attribute__((constructor)) static void read_habits(void)
     else if (vmm && !is("LAYER_VMM", "1")) refuse("LAYER_VMM");
     if (is("LAYER_REFUSAL", "-1")) habits.refusal = (CUresult)-1;
     else if (getenv("LAYER_REFUSAL")) refuse("LAYER_REFUSAL");
+    if (is("LAYER_FREES", "listed")) habits.frees_what_it_lists = true;
+    else if (getenv("LAYER_FREES")) refuse("LAYER_FREES");
     habits.asks_default = is("LAYER_DEFAULT", "1");
     habits.writes_to_null = is("LAYER_NULLS", "1");
     habits.pools = !is("LAYER_POOLS", "0");

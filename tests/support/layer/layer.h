@@ -56,12 +56,12 @@ struct habits {
     unsigned slow_microseconds;
     enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE, VMM_UNCOUNTED } vmm;
     CUresult refusal;
-    bool pools, forgetful, writes_to_null, asks_default;
+    bool pools, forgetful, writes_to_null, asks_default, frees_what_it_lists;
 };
 extern struct habits habits;
 
 /* ---- book.c */
-enum kind { ADDRESS, HANDLE };
+enum kind { ADDRESS, HANDLE, STREAM_ORDERED };
 struct entry {
     enum kind kind;
     uint64_t key, size;

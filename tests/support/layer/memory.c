@@ -45,11 +45,12 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
     return charged(result, device, *pitch * height, *out);
 }
 
-/* An address that is not in the book goes to the driver unchanged. */
+/* An address that is not in the book goes to the driver unchanged, except with LAYER_FREES=listed. */
 static CUresult freed(CUdeviceptr address, CUresult (*below)(CUdeviceptr))
 {
     struct entry entry;
     bool known = book_take(ADDRESS, address, &entry);
+    if (!known && habits.frees_what_it_lists && address) return (CUresult)-1;
     CUresult result = below(address);
     if (known && result == CUDA_SUCCESS) book_refund(entry.device, entry.size);
     else if (known) book_enter(entry);

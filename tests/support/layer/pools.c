@@ -2,6 +2,8 @@
  * With LAYER_POOLS=0 the layer answers that it does not support stream-ordered memory. */
 #include "layer.h"
 
+struct request { CUdeviceptr *out; size_t size; CUmemoryPool pool; CUstream stream; };
+
 /* During a capture the request becomes a node of a graph and takes no memory yet. */
 static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream)
 {
@@ -9,10 +11,14 @@ static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream)
     return ask(stream, &status) == CUDA_SUCCESS && status;
 }
 
+/* The list in which stream-ordered memory is entered. */
+static enum kind list(void) { return habits.frees_what_it_lists ? STREAM_ORDERED : ADDRESS; }
+
 static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult (*below)(void *), void *request)
 {
     if (!habits.pools) return CUDA_ERROR_NOT_SUPPORTED;
-    if (captured) return below(request);
+    bool of_own_pool = ((struct request *)request)->pool;
+    if (captured || (of_own_pool && habits.frees_what_it_lists)) return below(request);
     int device = current_device();
     if (!book_charge(device, size)) return habits.refusal;
     CUresult result = below(request);
@@ -24,11 +30,9 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
         result = habits.refusal;
     }
     if (result != CUDA_SUCCESS || where != device) book_refund(device, size);
-    if (result == CUDA_SUCCESS) book_enter((struct entry){.kind = ADDRESS, .key = *out, .size = size, .device = where});
+    if (result == CUDA_SUCCESS) book_enter((struct entry){.kind = list(), .key = *out, .size = size, .device = where});
     return result;
 }
-
-struct request { CUdeviceptr *out; size_t size; CUmemoryPool pool; CUstream stream; };
 
 #define ALLOCATES(suffix)                                                                                              \
     static CUresult async##suffix(void *data)                                                                          \
@@ -55,7 +59,8 @@ struct request { CUdeviceptr *out; size_t size; CUmemoryPool pool; CUstream stre
     {                                                                                                                  \
         struct entry entry;                                                                                            \
         bool captured = capturing(driver()->cuStreamIsCapturing##suffix, stream);                                      \
-        bool known = !captured && book_take(ADDRESS, address, &entry);                                                 \
+        bool known = !captured && book_take(list(), address, &entry);                                                  \
+        if (!known && !captured && habits.frees_what_it_lists && address) return (CUresult)-1;                         \
         CUresult result = driver()->cuMemFreeAsync##suffix(address, stream);                                           \
         if (known && result == CUDA_SUCCESS) book_refund(entry.device, entry.size);                                    \
         else if (known) book_enter(entry);                                                                             \

@@ -330,7 +330,12 @@ fn any_event() -> impl Strategy<Value = Event> {
             own,
             group
         })),
-        prop_oneof![Just(0), LIMIT + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
+        (number(), any::<u32>(), any::<bool>()).prop_map(|(bytes, processes, for_others)| Event::Reclaimed {
+            bytes,
+            processes,
+            for_others
+        }),
+        prop_oneof![Just(0), RECLAIMED + 1..=u8::MAX].prop_map(|kind| Event::Unknown { kind }),
     ]
 }
 

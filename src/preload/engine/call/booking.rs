@@ -28,7 +28,7 @@ pub fn entry(class: Class, location: Location, requested: u64, reserved: u64) ->
 
 impl Engine {
     /// Charges `bytes` of a device, if need be after idle memory of the pools was given back.
-    pub(super) fn grant(&self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
+    pub(super) fn grant(&'static self, device: i16, bytes: u64) -> Result<Grant<'static>, Refusal> {
         let limits = &self.state.limits;
         if bytes > 0 && limits.of(device).is_some() {
             // What the driver holds for contexts is charged first.
@@ -37,6 +37,10 @@ impl Engine {
         limits
             .grant(device, bytes)
             .or_else(|refusal| match self.pools.make_room(device, Patience::Bounded) {
+                true => limits.grant(device, bytes),
+                false => Err(refusal),
+            })
+            .or_else(|refusal| match self.pools.ask_others(device, bytes) {
                 true => limits.grant(device, bytes),
                 false => Err(refusal),
             })
@@ -89,6 +93,11 @@ impl Call {
         let mut result = ask();
         if result == Err(DriverError::OUT_OF_MEMORY)
             && location.is_some_and(|location| self.engine.pools.make_room(location.device, Patience::Bounded))
+        {
+            result = ask();
+        }
+        if result == Err(DriverError::OUT_OF_MEMORY)
+            && location.is_some_and(|location| self.engine.pools.ask_others(location.device, most))
         {
             result = ask();
         }
@@ -157,15 +166,17 @@ impl Call {
     /// Gives back the allocation that `key` names. Before the memory is free for other threads, its entry leaves the
     /// ledger and its record takes a slot in the journal.
     pub(super) fn give_back(&self, key: Key, ask: impl FnOnce() -> CudaResult) -> CudaResult {
-        self.give_back_claimed(None, key, ask)
+        self.give_back_claimed(None, key, ask, |_, refusal| Err(refusal))
     }
 
-    /// As `give_back`, with the slot in the journal that was claimed already, if one was.
+    /// As `give_back`, with the slot in the journal that was claimed already, if one was. If `ask` fails, `otherwise` is
+    /// told the allocation and the error, and may free it in another way.
     pub(super) fn give_back_claimed(
         &self,
         claim: Option<Claim>,
         key: Key,
         ask: impl FnOnce() -> CudaResult,
+        otherwise: impl FnOnce(&Allocation, DriverError) -> CudaResult,
     ) -> CudaResult {
         let state = self.engine.state;
         let free = state.ledger.begin_free(key);
@@ -181,7 +192,7 @@ impl Call {
             }
             return result;
         };
-        let result = ask();
+        let result = ask().or_else(|refusal| otherwise(&allocation, refusal));
         match result {
             Ok(()) => {
                 state.refund(&allocation);

@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::engine::call::refused_frees::Charging;
 use crate::engine::state::limits::Grant;
 use crate::engine::state::{State, records};
 use crate::next::{self, CUmemoryPool, STREAM_LEGACY, STREAM_PER_THREAD};
@@ -80,6 +81,21 @@ impl DriverPool {
     }
 }
 
+/// Where a live allocation came from.
+struct Origin {
+    /// `None` if the pool is not known.
+    pool: Option<Arc<DriverPool>>,
+    /// Whether the next layer charged for it.
+    charging: Charging,
+}
+
+/// What is known of memory that is about to be freed.
+pub struct Freed {
+    pub charging: Charging,
+    /// The pool, if it was destroyed and this is its last memory. Then `DriverPools::ended` must follow the free.
+    pub ended: Option<Arc<DriverPool>>,
+}
+
 #[derive(Default)]
 pub struct DriverPools {
     /// Set once a pool is known, so that a job without pools pays nothing.
@@ -88,8 +104,8 @@ pub struct DriverPools {
     /// Destroyed pools that have live allocations. "The resources associated with the pool will be released automatically
     /// once there are no more outstanding allocations" (cuda.h 13.0:13558), so until then each keeps what it had.
     ending: Mutex<Vec<Arc<DriverPool>>>,
-    /// The pool of each live allocation.
-    pool_of: Mutex<HashMap<u64, Arc<DriverPool>>>,
+    /// Where each live allocation came from.
+    origins: Mutex<HashMap<u64, Origin>>,
     /// How often memory was freed since the pools were asked last, so that a wait after no free looks no further.
     frees: AtomicUsize,
 }
@@ -127,30 +143,34 @@ impl DriverPools {
     }
 
     /// Memory at `address` was obtained from a pool.
-    pub fn obtained(&self, address: u64, pool: CUmemoryPool) {
-        let Some(pool) = lock(&self.known).get(&(pool as u64)).cloned() else {
-            return;
-        };
-        pool.live.fetch_add(1, Ordering::AcqRel);
-        lock(&self.pool_of).insert(address, pool);
+    pub fn obtained(&self, address: u64, pool: CUmemoryPool, charging: Charging) {
+        let pool = lock(&self.known).get(&(pool as u64)).cloned();
+        if let Some(pool) = &pool {
+            pool.live.fetch_add(1, Ordering::AcqRel);
+        }
+        lock(&self.origins).insert(address, Origin { pool, charging });
     }
 
     /// Memory at `address` is about to be freed. If it came from a pool, the pool may give memory back when a thread waits.
-    /// Returns the pool if it was destroyed and this is its last memory. Then `ended` must follow the free.
-    #[must_use]
-    pub fn freed(&self, address: u64, place: Place) -> Option<Arc<DriverPool>> {
+    pub fn freed(&self, address: u64, place: Place) -> Freed {
+        let mut freed = Freed {
+            charging: Charging::Unknown,
+            ended: None,
+        };
         if !self.is_used() {
-            return None;
+            return freed;
         }
-        let pool = lock(&self.pool_of).remove(&address)?;
+        let Some(Origin { pool, charging }) = lock(&self.origins).remove(&address) else {
+            return freed;
+        };
+        freed.charging = charging;
+        let Some(pool) = pool else { return freed };
         lock(&pool.frees).insert(place);
         self.frees.fetch_add(1, Ordering::Release);
-        if pool.live.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return None;
+        if pool.live.fetch_sub(1, Ordering::AcqRel) == 1 {
+            freed.ended = lock(&self.ending).extract_if(.., |one| Arc::ptr_eq(one, &pool)).next();
         }
-        let mut ending = lock(&self.ending);
-        let index = ending.iter().position(|one| Arc::ptr_eq(one, &pool))?;
-        Some(ending.swap_remove(index))
+        freed
     }
 
     /// The last memory of a destroyed pool was freed.
@@ -280,7 +300,8 @@ impl DriverPools {
         if before > 0 {
             state.driver_pools_hold(pool.device, Class::Async, before, 0, None);
         }
-        lock(&self.pool_of).retain(|_, owner| !Arc::ptr_eq(owner, pool));
+        let is_of_it = |origin: &Origin| origin.pool.as_ref().is_some_and(|owner| Arc::ptr_eq(owner, pool));
+        lock(&self.origins).retain(|_, origin| !is_of_it(origin));
         before
     }
 

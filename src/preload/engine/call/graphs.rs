@@ -69,7 +69,7 @@ impl GraphMemory {
 
 impl Engine {
     /// Books what the graphs of a device hold now.
-    pub(in crate::engine) fn refresh_graphs(&self, device: i16, api: Api) {
+    pub(in crate::engine) fn refresh_graphs(&'static self, device: i16, api: Api) {
         if self.graphs.refresh(self.state, device, api) {
             self.measure_if_due(device);
         }
@@ -98,6 +98,12 @@ impl Call {
         if result == Err(DriverError::OUT_OF_MEMORY)
             && let Some(location) = Location::current()
             && self.engine.pools.make_room(location.device, Patience::Bounded)
+        {
+            result = launch();
+        }
+        if result == Err(DriverError::OUT_OF_MEMORY)
+            && let Some(location) = Location::current()
+            && self.engine.pools.ask_others(location.device, 0)
         {
             result = launch();
         }

@@ -3,6 +3,7 @@
 use crate::engine::Call;
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
+use crate::engine::call::refused_frees::Freeing;
 use crate::engine::pools::pool::Pool;
 use crate::engine::pools::requests::{Freed, Unfinished};
 use crate::engine::state::allocation::Key;
@@ -96,8 +97,15 @@ impl Call {
         }
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
-            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), || {
-                self.give_back_claimed(claim, Key::Address(address), ask)
+            FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), |charging| {
+                let freeing = Freeing {
+                    address,
+                    stream: None,
+                    charging,
+                };
+                self.give_back_claimed(claim, Key::Address(address), ask, |allocation, refusal| {
+                    freeing.after_refusal(allocation, refusal)
+                })
             }),
         }
     }

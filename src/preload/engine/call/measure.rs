@@ -22,14 +22,14 @@ const ATTEMPTS: u32 = 4;
 impl Engine {
     /// A call of the job uses this device. Measures it if that is due.
     #[inline]
-    pub(super) fn measure_if_due(&self, device: i16) {
+    pub(super) fn measure_if_due(&'static self, device: i16) {
         if self.state.measurements.may_be_due(device) {
             self.measure_due(device);
         }
     }
 
     #[cold]
-    fn measure_due(&self, device: i16) {
+    fn measure_due(&'static self, device: i16) {
         let state = self.state;
         match state.measurements.take_due(device, || state.captures.any_open()) {
             Some(Due::FirstUse) => {

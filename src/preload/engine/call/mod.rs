@@ -1,8 +1,8 @@
 //! The calls of the job: one file for each family of CUDA functions.
 //!
-//! Four files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
+//! Five files serve all families: `booking` enters allocations and frees into ledger, account and journal; `measure`
 //! asks the next layer and NVML about a device; `out_of_memory` explains a failure; `holders` asks NVML, for a failure,
-//! which processes hold a device's memory.
+//! which processes hold a device's memory; `refused_frees` frees what the next layer should free, and refuses to.
 
 pub mod arrays;
 mod attributes;
@@ -22,6 +22,7 @@ pub mod nvml;
 mod out_of_memory;
 mod peers;
 mod queries;
+mod refused_frees;
 mod registered;
 pub mod stream_ordered;
 pub mod torch;

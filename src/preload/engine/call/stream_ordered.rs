@@ -5,6 +5,7 @@
 
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
+use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
@@ -26,7 +27,7 @@ impl Engine {
 
     /// Charges what a pool may grow by to serve `size` bytes. If a limit does not allow that, pools first give back what
     /// they hold free.
-    fn grant_to_pool(&self, device: i16, size: u64, api: Api) -> Result<Grant<'static>, Refusal> {
+    fn grant_to_pool(&'static self, device: i16, size: u64, api: Api) -> Result<Grant<'static>, Refusal> {
         let most = size.checked_next_multiple_of(POOL_STEP_BYTES).unwrap_or(size);
         self.grant(device, most).or_else(|_| {
             self.stream_ordered.trim(device);
@@ -82,6 +83,7 @@ impl Call {
             self.engine.graphs.mark_used();
             return ask();
         }
+        let is_explicit = !pool.is_null();
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
@@ -89,6 +91,8 @@ impl Call {
             return Err(DriverError::OUT_OF_MEMORY);
         };
         let known = &self.engine.stream_ordered;
+        let learning = Learning::of(is_explicit);
+        let ask = || learning.watch(size as u64, &ask);
         let result = self.obtain(Class::Async, Some(charged), size as u64, ask, || {
             // The reserved bytes are those of the driver's pool.
             let allocation = Allocation {
@@ -97,7 +101,7 @@ impl Call {
                 ..booking::entry(Class::Async, charged, size as u64, 0)
             };
             let address = address();
-            known.obtained(address, pool);
+            known.obtained(address, pool, learning.learnt());
             (Key::Address(address), allocation)
         });
         known.ask_one(self.engine.state, self.api(), pool, Some(&mut grant));
@@ -144,23 +148,30 @@ impl Call {
             self.free_failed(None, Key::Address(address), result);
             return result;
         }
-        self.free_of_driver_pool(address, Place::of(stream), || {
-            self.free_direct(Key::Address(address), ask)
+        self.free_of_driver_pool(address, Place::of(stream), |charging| {
+            let freeing = Freeing {
+                address,
+                stream: Some(stream as CUstream),
+                charging,
+            };
+            self.give_back_claimed(None, Key::Address(address), ask, |allocation, refusal| {
+                freeing.after_refusal(allocation, refusal)
+            })
         })
     }
 
-    /// Frees memory that may be of a driver's pool.
+    /// Frees memory that may be of a driver's pool by `free`, which is told whether the next layer charged for it.
     pub(super) fn free_of_driver_pool(
         &self,
         address: u64,
         place: Place,
-        free: impl FnOnce() -> CudaResult,
+        free: impl FnOnce(Charging) -> CudaResult,
     ) -> CudaResult {
         let known = &self.engine.stream_ordered;
         // Before the free, because another thread may be given the same address right after it.
-        let ended = known.freed(address, place);
-        let result = free();
-        if let Some(pool) = ended {
+        let freed = known.freed(address, place);
+        let result = free(freed.charging);
+        if let Some(pool) = freed.ended {
             known.ended(self.engine.state, self.api(), &pool);
         }
         result

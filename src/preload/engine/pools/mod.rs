@@ -2,8 +2,8 @@
 //!
 //! This file has `Pools`, the way from a context or an address to its pool. Beside it, from the top down:
 //!
-//! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `idle`: the release of
-//!   memory that lies idle
+//! - `requests`: requests, frees and questions of the job; `teardown`: context destruction; `keeper`: the thread
+//!   that gives idle memory back
 //! - `patience`: how long a request waits for the GPU before it fails
 //! - `access`: locks a pool for a piece of work; `subpools` and `contention`: pools of single threads, and who needs one
 //! - `growth`: the memory that a pool's policy works on; `counted`: whether the next layer counts it
@@ -17,7 +17,7 @@ mod contention;
 pub mod contents;
 mod counted;
 mod growth;
-mod idle;
+mod keeper;
 mod pages;
 pub mod patience;
 pub mod pool;
@@ -27,10 +27,11 @@ mod subpools;
 pub mod teardown;
 mod thread_pool;
 
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use abilities::Abilities;
+use keeper::Keeper;
 use pool::Pool;
 use registry::{Contexts, Registry, generation};
 
@@ -45,7 +46,7 @@ pub struct Pools {
     abilities: Abilities,
     /// How long memory lies idle before it is given back; `None` for ever.
     idle_release: Option<Duration>,
-    idle_watch: Once,
+    keeper: Keeper,
     /// Contexts that are being destroyed, in which no pool may begin.
     closing: Mutex<Vec<u64>>,
 }
@@ -72,7 +73,7 @@ impl Pools {
             registry: Box::leak(Box::default()),
             abilities,
             idle_release,
-            idle_watch: Once::new(),
+            keeper: Keeper::new(),
             closing: Mutex::default(),
         }
     }
@@ -122,7 +123,8 @@ impl Pools {
         let pool = *contexts
             .entry(context)
             .or_insert_with(|| Pool::new(location, policy, self.state, self.registry));
-        self.watch_idle_pools();
+        drop(contexts);
+        self.keep_pool(location.device);
         Some(pool)
     }
 

@@ -23,6 +23,9 @@ const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Other threads may submit work during a wait. If that ends so many times in succession, it does not need the caller.
 const MOST_ROUNDS: u32 = 4;
 
+/// How long the keeper waits for work, before it gives another process what is free. The other waits a little longer.
+const FOR_OTHERS: Duration = Duration::from_millis(60);
+
 /// How long a request waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
@@ -30,6 +33,8 @@ pub enum Patience {
     Bounded,
     /// As long as the work takes.
     Unbounded,
+    /// At most `FOR_OTHERS`: another process waits.
+    ForOthers,
 }
 
 /// Which work has ended.
@@ -60,6 +65,22 @@ impl Growth {
 }
 
 impl Pool {
+    /// Waits at most `FOR_OTHERS` for the work that may use memory of the pool's context. No lock may be held.
+    pub(super) fn wait_for_others(&'static self) -> Ended {
+        let growth = Growth::of(self.root());
+        let Ok(Some(events)) = growth.record_contexts() else {
+            return Ended::Nothing;
+        };
+        match growth.await_events(events, FOR_OTHERS) {
+            Ok(false) => Ended::All,
+            Ok(true) => Ended::Earlier,
+            Err(events) => {
+                events.into_iter().for_each(|event| growth.forget_event(event));
+                Ended::Nothing
+            }
+        }
+    }
+
     /// Waits for all work that may use memory of the pool's context, if it ends soon. No lock may be held. A driver without
     /// events of contexts, which CUDA has from 12.5 on, is waited for without bound.
     pub(super) fn wait_briefly(&'static self) -> Ended {

@@ -143,11 +143,11 @@ impl Pool {
 
 /// What became of a device's memory that held no live block.
 #[derive(Default)]
-struct Reclaimed {
+pub(super) struct Reclaimed {
     /// Whether dirty memory became clean.
     cleaned: bool,
     /// Bytes that went back to the next layer.
-    given_back: u64,
+    pub(super) given_back: u64,
 }
 
 /// Waits that have begun in pools.
@@ -202,6 +202,9 @@ impl Pools {
             let captures = &self.state.captures;
             let waited = captures.run_between(|| after_release().unwrap_or_else(|| from(root)));
             result = waited.unwrap_or(result);
+        }
+        if lacks_memory(&result) && self.ask_others(root.location.device, size) {
+            result = from(root);
         }
         if !lacks_memory(&result) || size > slabs::LARGEST_REQUEST_BYTES {
             return result;
@@ -279,7 +282,7 @@ impl Pools {
 
     /// Waits until the free memory of a device is clean, and gives back what holds no live block. Does nothing while a
     /// capture is open.
-    fn reclaim(&self, device: i16, patience: Patience) -> Reclaimed {
+    pub(super) fn reclaim(&self, device: i16, patience: Patience) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         if self.state.captures.any_open() {
             return reclaimed;
@@ -291,19 +294,22 @@ impl Pools {
             }
             let ended = match patience {
                 Patience::Bounded => root.wait_briefly(),
+                Patience::ForOthers => root.wait_for_others(),
                 // Clean memory that goes back is waited for by the next layer alone.
                 Patience::Unbounded if waits.is_none() => Ended::All,
                 Patience::Unbounded if root.wait_for_users() == Ok(true) => Ended::All,
                 Patience::Unbounded => Ended::Nothing,
             };
-            if ended == Ended::Nothing {
+            // What is clean already goes back to another process, whatever runs here.
+            let gives_all = ended == Ended::All || patience == Patience::ForOthers;
+            if ended == Ended::Nothing && !gives_all {
                 continue;
             }
-            if let Some(waits) = waits {
+            if let Some(waits) = waits.filter(|_| ended != Ended::Nothing) {
                 waits.end();
                 reclaimed.cleaned = true;
             }
-            if ended == Ended::All {
+            if gives_all {
                 let release = |one: &'static Pool| one.with_memory(|memory| policy::release_idle(one, memory));
                 // The last is the pool of the context. Only what that gives back reaches the next layer.
                 reclaimed.given_back += root.family().map(release).last().unwrap_or(0);

@@ -6,7 +6,7 @@ use base::cuda::HOST_DEVICE;
 use journal::reader::{Header, Stacks, State};
 use serde_json::{Value, json};
 
-use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Totals};
+use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
@@ -15,6 +15,7 @@ use crate::analysis::reconciliation::AsOf;
 use crate::analysis::stacks::Uses;
 use crate::analysis::tensors::Tensors;
 use crate::render::format;
+use crate::render::reclaims;
 use crate::render::reconciliation::{differences_json, process_json};
 use crate::render::stacks;
 use crate::render::tensors;
@@ -154,6 +155,9 @@ fn devices(job: &Job) -> Value {
             });
             if let Some(as_of) = AsOf::of(ledger, || 0) {
                 device["reconciliation"] = reconciliation(&as_of);
+            }
+            if ledger.reclaims != Reclaims::default() {
+                device["reclaims"] = reclaims::as_json(&ledger.reclaims);
             }
             if ledger.stitches > 0 {
                 device["stitches"] = json!(ledger.stitches);

@@ -37,6 +37,8 @@ struct Figures {
     all: Totals,
     free: Free,
     failures: u64,
+    /// How often memory was asked of others, or given back for them.
+    reclaims: u64,
     rates: Option<Rates>,
 }
 
@@ -86,6 +88,7 @@ fn rows_of(machine: &Machine, id: FileId, watched: &Watched) -> Vec<Row> {
             all: ledger.map(|ledger| ledger.all).unwrap_or_default(),
             free: ledger.map(DeviceLedger::free).unwrap_or_default(),
             failures: ledger.map_or(0, |ledger| ledger.failures),
+            reclaims: ledger.map_or(0, |ledger| ledger.reclaims.asked + ledger.reclaims.given),
             rates: device.and_then(|device| watched.rates.get(&device).copied()),
         }),
     };
@@ -127,11 +130,12 @@ pub enum Column {
     Bytes,
     Failures,
     Levels,
+    Reclaims,
     State,
 }
 
 impl Column {
-    pub const ALL: [Column; 18] = [
+    pub const ALL: [Column; 19] = [
         Column::Pid,
         Column::Job,
         Column::Strategy,
@@ -149,11 +153,13 @@ impl Column {
         Column::Bytes,
         Column::Failures,
         Column::Levels,
+        Column::Reclaims,
         Column::State,
     ];
 
     /// The columns that are left out, one after another in this order, while the screen is too narrow.
-    pub const EXPENDABLE: [Column; 15] = [
+    pub const EXPENDABLE: [Column; 16] = [
+        Column::Reclaims,
         Column::FreeInside,
         Column::Strategy,
         Column::Frees,
@@ -190,6 +196,7 @@ impl Column {
             Column::Bytes => "bytes/s",
             Column::Failures => "failures",
             Column::Levels => "live lately",
+            Column::Reclaims => "reclaims",
             Column::State => "state",
         }
     }
@@ -222,7 +229,7 @@ impl Column {
         match self {
             Column::Pid | Column::Device => number.to_string(),
             Column::Utilisation => format::percent(Some(number)),
-            Column::Failures | Column::Allocations | Column::Frees => count(number.round() as u64),
+            Column::Failures | Column::Reclaims | Column::Allocations | Column::Frees => count(number.round() as u64),
             _ => size(number.round() as u64),
         }
     }
@@ -240,6 +247,7 @@ impl Column {
             all,
             free,
             failures,
+            reclaims,
             rates,
         } = row.figures.as_ref()?;
         Some(match self {
@@ -250,6 +258,7 @@ impl Column {
             Column::LargestFree => free.largest as f64,
             Column::FreeInside => free.bytes as f64,
             Column::Failures => *failures as f64,
+            Column::Reclaims => *reclaims as f64,
             Column::Allocations => rates.as_ref()?.allocations,
             Column::Frees => rates.as_ref()?.frees,
             Column::Bytes => rates.as_ref()?.bytes,

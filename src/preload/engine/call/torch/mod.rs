@@ -208,7 +208,7 @@ impl Call {
             FreedPooled::NotPooled(claim) => {
                 // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
                 let ask = || check(unsafe { next::cuMemFree_v2(address) });
-                self.give_back_claimed(claim, Key::Address(address), ask)
+                self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
             }
         }
     }

@@ -1,0 +1,139 @@
+//! Frees that the next layer refuses, although the ledger has the memory.
+//!
+//! HAMi-core has one list of allocations for `cuMemFree` and another for `cuMemFreeAsync` (`remove_chunk` and
+//! `remove_chunk_async` in its `allocator.c`). A free whose list lacks the address answers -1 and frees nothing
+//! (HAMi-core#93). So `cuMemFree` refuses stream-ordered memory there, and both refuse memory of the job's own pools, which
+//! the layer hands through without a charge. The job would lose that memory for good.
+//!
+//! CUDA's own codes are not negative. So only a negative answer is taken for the refusal of a layer; all others stand.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::engine::state::allocation::Allocation;
+use crate::engine::state::captures::relaxed;
+use crate::next::{self, CUstream, driver, hooked};
+use base::api::Class;
+use base::cuda::{CudaResult, DriverError, check};
+
+/// Whether the next layer charged for an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Charging {
+    Unknown,
+    Charged,
+    Uncharged,
+}
+
+/// What is learnt of whether the next layer charges for memory of one kind of pool. Only a layer that refuses a free needs
+/// it, so a job without a layer asks nothing.
+pub struct Learning(AtomicU8);
+
+impl Learning {
+    /// Of the job's own pools (`is_explicit`), or of the pools that each device has.
+    pub fn of(is_explicit: bool) -> &'static Learning {
+        static LEARNT: [Learning; 2] = [const { Learning(AtomicU8::new(Charging::Unknown as u8)) }; 2];
+        &LEARNT[usize::from(is_explicit)]
+    }
+
+    pub fn learnt(&self) -> Charging {
+        match self.0.load(Ordering::Relaxed) {
+            1 => Charging::Charged,
+            2 => Charging::Uncharged,
+            _ => Charging::Unknown,
+        }
+    }
+
+    /// Runs `ask`, which obtains `size` bytes, and learns whether the layer charged for them, if that can be seen.
+    pub fn watch(&self, size: u64, ask: &impl Fn() -> CudaResult) -> CudaResult {
+        if self.learnt() != Charging::Unknown {
+            return ask();
+        }
+        let Some(before) = left_by_limit() else { return ask() };
+        ask()?;
+        if let Some(after) = left_by_limit() {
+            let charging = match after + size / 2 <= before {
+                true => Charging::Charged,
+                false => Charging::Uncharged,
+            };
+            self.0.store(charging as u8, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// The free bytes that a layer tells, if its limit leaves less than the device has. Otherwise the driver's figure is
+/// the smaller one, and says nothing of what the layer charges.
+fn left_by_limit() -> Option<u64> {
+    let (of_driver, _) = driver::information_behind_layer()?;
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both pointers are to variables of this frame.
+    check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) }).ok()?;
+    let free = free as u64;
+    (free < of_driver).then_some(free)
+}
+
+/// The free of one allocation.
+pub struct Freeing {
+    pub address: u64,
+    /// The stream of `cuMemFreeAsync`; `None` for `cuMemFree`.
+    pub stream: Option<CUstream>,
+    pub charging: Charging,
+}
+
+impl Freeing {
+    /// Frees an allocation of the ledger after the next layer's answer to the job's own call. If that was a layer's
+    /// refusal, asks the layer's other function, and then the driver itself if the layer never charged for the memory. What
+    /// the layer has on its books stays there, because the layer would count it for ever.
+    pub fn after_refusal(&self, allocation: &Allocation, refusal: DriverError) -> CudaResult {
+        if refusal.0 >= 0 {
+            return Err(refusal);
+        }
+        let freed = self.by_other_function(allocation.class).or_else(|_| {
+            if !self.is_uncharged(allocation.class) {
+                return Err(refusal);
+            }
+            // SAFETY: the job's own arguments, for memory that is live and that no layer has on its books.
+            unsafe {
+                match self.stream {
+                    Some(stream) => driver::free_async_behind_layer(self.address, stream),
+                    None => driver::free_behind_layer(self.address),
+                }
+            }
+        });
+        freed.map_err(|_| refusal)
+    }
+
+    /// Stream-ordered memory goes back by either function. `cuMemFree` does not wait for its uses; the caller has done so
+    /// (cuda.h, `cuMemFree`).
+    fn by_other_function(&self, class: Class) -> CudaResult {
+        if class != Class::Async {
+            return Err(DriverError::NOT_SUPPORTED);
+        }
+        let Some(stream) = self.stream else {
+            // SAFETY: the memory is live, and the caller has waited for its uses, as `cuMemFree` demands.
+            return relaxed(|| check(unsafe { next::cuMemFreeAsync(self.address, std::ptr::null_mut()) }));
+        };
+        // The wait is for memory that only the layer can free.
+        if self.charging == Charging::Uncharged {
+            return Err(DriverError::NOT_SUPPORTED);
+        }
+        // SAFETY: the stream is the job's own. The memory is live, and nothing uses it after the wait.
+        relaxed(|| unsafe {
+            check(next::cuStreamSynchronize(stream))?;
+            check(next::cuMemFree_v2(self.address))
+        })
+    }
+
+    /// Whether the layer never charged for the memory: because it belongs to another process or API, or was seen to come
+    /// without a charge, or because the layer has no hook for the function that hands it out.
+    fn is_uncharged(&self, class: Class) -> bool {
+        match class {
+            Class::Imported => true,
+            Class::Async => self.charging == Charging::Uncharged,
+            Class::Linear => !driver::is_of_layer(&hooked::cuMemAlloc_v2),
+            Class::Pitched => !driver::is_of_layer(&hooked::cuMemAllocPitch_v2),
+            Class::Managed => !driver::is_of_layer(&hooked::cuMemAllocManaged),
+            _ => false,
+        }
+    }
+}

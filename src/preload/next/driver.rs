@@ -1,0 +1,71 @@
+//! The driver's own functions, behind the layer that answers our calls.
+//!
+//! The library calls the next layer. It asks the driver itself only for what a layer refuses to do with memory that the
+//! layer never charged, and to learn what a layer charges.
+
+use std::ffi::c_void;
+
+use super::elf::{self, Object};
+use super::signatures::{CUdeviceptr, CUstream, hooked};
+use super::slot::Slot;
+use base::cuda::{CudaResult, DriverError, check};
+
+/// The driver's own function, if a layer answers for it. A layer in place of `libcuda.so.1` opens the driver itself, so of
+/// several objects with the driver's name the driver is the one that was loaded last.
+fn behind_layer(slot: &Slot) -> Option<*mut c_void> {
+    let layer = elf::object_of(slot.get()?)?.span();
+    let mut last = None;
+    elf::find(|object: &Object| {
+        if !object.is_ours()
+            && object.is_called(b"libcuda.so")
+            && let Some(function) = object.function(slot.c_name())
+        {
+            last = Some((object.span(), function));
+        }
+        None::<()>
+    });
+    last.filter(|(span, _)| *span != layer).map(|(_, function)| function)
+}
+
+/// Whether a layer answers this function.
+pub fn is_of_layer(slot: &Slot) -> bool {
+    behind_layer(slot).is_some()
+}
+
+/// The driver's own `cuMemFree`.
+///
+/// # Safety
+/// As `cuMemFree`. No layer may have the memory on its books.
+pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
+    let function = behind_layer(&hooked::cuMemFree_v2).ok_or(DriverError::NOT_FOUND)?;
+    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
+    check(unsafe {
+        let free: unsafe extern "C" fn(CUdeviceptr) -> i32 = std::mem::transmute(function);
+        free(address)
+    })
+}
+
+/// The driver's own `cuMemFreeAsync`.
+///
+/// # Safety
+/// As `cuMemFreeAsync`. No layer may have the memory on its books.
+pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) -> CudaResult {
+    let function = behind_layer(&hooked::cuMemFreeAsync).ok_or(DriverError::NOT_FOUND)?;
+    // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
+    check(unsafe {
+        let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = std::mem::transmute(function);
+        free(address, stream)
+    })
+}
+
+/// The free and total bytes of the current device, as the driver itself tells them; `None` without a layer.
+pub fn information_behind_layer() -> Option<(u64, u64)> {
+    let function = behind_layer(&hooked::cuMemGetInfo_v2)?;
+    let (mut free, mut total) = (0usize, 0usize);
+    // SAFETY: the driver's function of this name has this signature (cuda.h). The pointers are to variables of this frame.
+    let asked = check(unsafe {
+        let ask: unsafe extern "C" fn(*mut usize, *mut usize) -> i32 = std::mem::transmute(function);
+        ask(&mut free, &mut total)
+    });
+    asked.ok().map(|()| (free as u64, total as u64))
+}

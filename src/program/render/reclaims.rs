@@ -1,0 +1,40 @@
+//! Requests for idle memory between the processes of an account, as text and as JSON.
+
+use serde_json::{Value, json};
+
+use super::format::{count, size};
+use crate::analysis::device_ledger::Reclaims;
+
+/// One line; `None` if there were no such requests.
+pub fn text(reclaims: &Reclaims) -> Option<String> {
+    let times = |number: u64| match number {
+        1 => "once".to_owned(),
+        number => format!("{} times", count(number)),
+    };
+    let asked = (reclaims.asked > 0).then(|| {
+        format!(
+            "asked others for memory {}, who gave back {}",
+            times(reclaims.asked),
+            size(reclaims.from_others)
+        )
+    });
+    let given = (reclaims.given > 0).then(|| {
+        format!(
+            "gave memory back for others {}, {}",
+            times(reclaims.given),
+            size(reclaims.for_others)
+        )
+    });
+    let parts: Vec<String> = asked.into_iter().chain(given).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// Bytes.
+pub fn as_json(reclaims: &Reclaims) -> Value {
+    json!({
+        "asked": reclaims.asked,
+        "from_others": reclaims.from_others,
+        "given": reclaims.given,
+        "for_others": reclaims.for_others,
+    })
+}

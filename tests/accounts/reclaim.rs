@@ -1,0 +1,152 @@
+//! A request that finds no memory first gets what lies idle in the other processes of the account.
+
+use support::member::{Host, Member};
+use support::{AUTO_GROWTH, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, inspect};
+
+use super::{OUT_OF_MEMORY, signal};
+
+/// A member with a gibibyte's idle memory, as far as its strategy keeps any.
+fn keeper(host: &Host, strategy: Strategy) -> Member {
+    let mut member = Member::start(host.member("1GiB").strategy(strategy));
+    assert_eq!(member.ask(&format!("a {}", 800 * MIB)), "0 0");
+    assert_eq!(member.ask("f 0"), "0");
+    member
+}
+
+#[test]
+fn idle_memory_of_another_process_serves_a_request_under_the_limit() {
+    for keeps in [AUTO_GROWTH, NAIVE_BEST_FIT] {
+        for asks in [AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH] {
+            let host = Host::new("4GiB");
+            let (mut one, mut two) = (keeper(&host, keeps), Member::start(host.member("1GiB").strategy(asks)));
+            let context = format!("{} keeps, {} asks", keeps.name, asks.name);
+            assert_eq!(two.allocate(800 * MIB), 0, "{context}");
+            // What is in use stays.
+            assert_eq!(one.allocate(800 * MIB), OUT_OF_MEMORY, "{context}");
+            let errors = [one.end(), two.end()].concat();
+            assert!(!errors.contains("cannot be started"), "{context}: {errors}");
+        }
+    }
+}
+
+/// The device is full, and no limit is set.
+#[test]
+fn idle_memory_of_another_process_serves_a_request_on_a_full_device() {
+    let host = Host::new("1GiB");
+    let job = |strategy| host.job().env("VRAMSHIM_ACCOUNTS", host.accounts()).strategy(strategy);
+    let mut one = Member::start(job(AUTO_GROWTH));
+    assert_eq!(one.ask(&format!("a {}", 700 * MIB)), "0 0");
+    assert_eq!(one.ask("f 0"), "0");
+    let mut two = Member::start(job(PASSTHROUGH));
+    assert_eq!(two.allocate(700 * MIB), 0);
+}
+
+/// A stopped process answers nothing, and keeps nobody waiting for good.
+#[test]
+fn a_stopped_process_keeps_what_it_has() {
+    let host = Host::new("4GiB");
+    let (stopped, mut two) = (keeper(&host, AUTO_GROWTH), Member::start(host.member("1GiB")));
+    signal(&stopped, libc::SIGSTOP);
+    assert_eq!(two.allocate(800 * MIB), OUT_OF_MEMORY);
+    signal(&stopped, libc::SIGCONT);
+    assert_eq!(two.allocate(800 * MIB), 0);
+}
+
+/// Both journals count the requests and the bytes.
+#[test]
+fn the_journals_tell_who_asked_and_who_gave() {
+    let host = Host::new("4GiB");
+    let folder = tempfile::tempdir().expect("a folder");
+    let journal = |name: &str| folder.path().join(name);
+    let start = |name, strategy| {
+        let job = host.member("1GiB").strategy(strategy);
+        Member::start(job.env("VRAMSHIM_DIR", journal(name)))
+    };
+    let mut one = start("gives", AUTO_GROWTH);
+    assert_eq!(one.ask(&format!("a {}", 800 * MIB)), "0 0");
+    assert_eq!(one.ask("f 0"), "0");
+    let mut two = start("asks", PASSTHROUGH);
+    assert_eq!(two.allocate(800 * MIB), 0);
+    drop([one.end(), two.end()]);
+    let reclaims = |name| {
+        let jobs = inspect(&journal(name));
+        let device = &jobs[0]["devices"][0];
+        ["asked", "from_others", "given", "for_others"].map(|field| device["reclaims"][field].as_u64().expect(field))
+    };
+    let [asked, from_others, given, for_others] = reclaims("asks");
+    assert!(asked == 1 && from_others >= 800 * MIB && given == 0 && for_others == 0);
+    assert_eq!(reclaims("gives"), [0, 0, 1, from_others]);
+}
+
+/// A generator of random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) % bound
+    }
+}
+
+/// Eight processes share a gibibyte. One of them is stopped and one killed on the way. If a request fails, the running
+/// processes are made to give all idle memory back, and the request must fail still.
+#[test]
+fn no_request_fails_while_idle_memory_of_running_processes_would_serve_it() {
+    let seed = match std::env::var("VRAMSHIM_TEST_SEED") {
+        Ok(seed) => seed.parse().expect("VRAMSHIM_TEST_SEED"),
+        Err(_) => {
+            u64::from(std::process::id()) << 20 ^ std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64
+        }
+    };
+    println!("VRAMSHIM_TEST_SEED={seed}");
+    let mut random = Random(seed);
+    let host = Host::new("4GiB");
+    let strategies = [AUTO_GROWTH, NAIVE_BEST_FIT, PASSTHROUGH];
+    let start = |number: usize| Member::start(host.member("1GiB").strategy(strategies[number % 3]));
+    let mut members: Vec<Member> = (0..8).map(start).collect();
+    let mut blocks: Vec<Vec<String>> = vec![Vec::new(); members.len()];
+    let (mut refused, mut stopped) = (0, None);
+    for step in 0..400 {
+        if step == 150 {
+            // The first one keeps idle memory, which nobody gets.
+            signal(&members[0], libc::SIGSTOP);
+            stopped = Some(0);
+        }
+        if step == 250 {
+            members.remove(4).kill();
+            blocks.remove(4);
+        }
+        let chosen = random.below(members.len() as u64) as usize;
+        if Some(chosen) == stopped {
+            continue;
+        }
+        let own = &mut blocks[chosen];
+        if !own.is_empty() && random.below(5) < 2 {
+            let block = own.swap_remove(random.below(own.len() as u64) as usize);
+            assert_eq!(members[chosen].ask(&format!("f {block}")), "0", "seed {seed}");
+            continue;
+        }
+        let size = (1 + random.below(150)) * MIB + random.below(4096) * 256;
+        let answer = members[chosen].ask(&format!("a {size}"));
+        if let Some(block) = answer.strip_prefix("0 ") {
+            own.push(block.to_owned());
+            continue;
+        }
+        assert!(
+            answer.starts_with(&format!("{OUT_OF_MEMORY} ")),
+            "seed {seed}: {answer}"
+        );
+        refused += 1;
+        let others = (0..members.len()).filter(|&other| other != chosen && Some(other) != stopped);
+        let idle: Vec<_> = others.map(|other| (other, members[other].ask("t"))).collect();
+        let again = members[chosen].ask(&format!("a {size}"));
+        assert!(
+            again.starts_with(&format!("{OUT_OF_MEMORY} ")),
+            "seed {seed}, step {step}: {size} bytes were refused to member {chosen}, while others had idle {idle:?}"
+        );
+    }
+    assert!(refused > 10, "seed {seed}: only {refused} requests were refused");
+    signal(&members[0], libc::SIGCONT);
+}
