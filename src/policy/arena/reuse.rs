@@ -3,7 +3,7 @@
 use super::batches::{Batch, BatchId, Users};
 use super::region::{Cut, Region};
 use super::segments::Arena;
-use crate::blocks::Id;
+use crate::blocks::{Id, Kind, NONE};
 use crate::free_index::FreeIndex;
 use crate::policy::{UsedBy, WaitTicket};
 use crate::request::Request;
@@ -149,6 +149,26 @@ impl Arena {
         }
         consider(BatchId::CLEAN);
         best.map(|(_, id)| id)
+    }
+
+    /// Whether the block is the last before the hole at the end of a segment, where memory grows.
+    pub fn is_last(&self, id: Id) -> bool {
+        let next = self.blocks.next(id);
+        next != NONE && self.blocks.kind(next) == Kind::Hole && self.blocks.next(next) == NONE
+    }
+
+    /// The best fit, but a last block only if no other serves the request. So the choice stays the same if memory grows.
+    pub fn best_before_last(&self, region: Region, request: &Request) -> Option<Id> {
+        let best = self.best(region, request)?;
+        if !self.is_last(best) {
+            return Some(best);
+        }
+        let all = self.usable_blocks(region, request, request.units);
+        let fits = |&id: &Id| !self.is_last(id) && self.place(id, request, Cut::Head).is_some();
+        let least = all
+            .filter(fits)
+            .min_by_key(|&id| (self.blocks.units(id), self.blocks.place(id)));
+        least.or(Some(best))
     }
 
     /// The free blocks of at least `least` units that may be used now.

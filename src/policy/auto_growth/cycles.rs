@@ -3,15 +3,17 @@
 //! A job that does so works in steps that are much alike, though its sizes may differ a little. After the first steps it
 //! shall call the driver no more, so it pays for the tightest places only until then.
 
-/// A step begins when less than this part of the reserved memory is live, and counts when more than the other part is.
-const LEAST_LIVE: (u64, u64) = (1, 8);
+/// A step uses at least this part of the reserved memory, and has ended when less than the other part is live.
 const MOST_LIVE: (u64, u64) = (3, 4);
+const LEAST_LIVE: (u64, u64) = (1, 8);
 /// After so many steps a job is taken to repeat itself.
 const STEPS: u32 = 2;
 
+/// Steps count when they end. So a job that is taken to repeat itself does so from the beginning of a step on, and finds
+/// the same memory at the beginning of the next one. The step after that makes the same choices.
 #[derive(Default)]
 pub struct Cycles {
-    is_low: bool,
+    is_high: bool,
     steps: u32,
     /// The most bytes that were reserved when a step counted.
     reserved: u64,
@@ -21,10 +23,10 @@ impl Cycles {
     #[inline]
     pub fn note(&mut self, live: u64, reserved: u64) {
         let is_below = |(part, of): (u64, u64)| live / part * of < reserved;
-        if is_below(LEAST_LIVE) {
-            self.is_low = true;
-        } else if self.is_low && !is_below(MOST_LIVE) {
-            self.is_low = false;
+        if !is_below(MOST_LIVE) {
+            self.is_high = reserved > 0;
+        } else if self.is_high && is_below(LEAST_LIVE) {
+            self.is_high = false;
             self.steps = if self.has_grown(reserved) { 1 } else { self.steps + 1 };
             self.reserved = self.reserved.max(reserved);
         }
@@ -51,9 +53,16 @@ mod tests {
     }
 
     #[test]
-    fn a_job_repeats_when_it_has_filled_its_memory_again_twice() {
-        assert!(!after(&[(100, 100), (0, 100), (90, 100)]).repeat(100));
-        assert!(after(&[(100, 100), (0, 100), (90, 100), (0, 100), (90, 100)]).repeat(100));
+    fn a_job_repeats_when_it_has_used_its_memory_twice() {
+        assert!(!after(&[(0, 100), (100, 100), (0, 100)]).repeat(100));
+        assert!(after(&[(0, 100), (100, 100), (0, 100), (90, 100), (0, 100)]).repeat(100));
+    }
+
+    #[test]
+    fn a_job_repeats_from_the_beginning_of_a_step_on() {
+        let two_steps = [(100, 100), (0, 100), (90, 100), (0, 100)];
+        assert!(!after(&two_steps[..3]).repeat(100));
+        assert!(after(&two_steps).repeat(100));
     }
 
     #[test]

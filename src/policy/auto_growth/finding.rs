@@ -12,7 +12,7 @@ use super::tight::{Place, Tight};
 use crate::arena::{Arena, Cut, Region};
 use crate::blocks::Id;
 use crate::policy::Block;
-use crate::request::Request;
+use crate::request::{Request, UNIT};
 
 /// Requests of at most so many bytes get the best fit, which wastes little.
 const LARGEST_BEST_FIT: u64 = 1 << 20;
@@ -32,7 +32,10 @@ impl Memory {
             return Some(block);
         }
         self.cycles.note(arena.allocated(), arena.reserved());
-        let best = arena.best(Region::Main, request);
+        let best = match self.keeps_places(arena) {
+            true => self.best_as_before(arena, request),
+            false => arena.best(Region::Main, request),
+        };
         let is_tight = self.is_tight(arena, request);
         let is_close = |&id: &Id| !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT;
         if let Some(best) = best.filter(is_close) {
@@ -60,6 +63,26 @@ impl Memory {
     /// Whether the job has not begun to repeat itself.
     pub(super) fn is_irregular(&self, arena: &Arena) -> bool {
         !self.sizes.repeat() && !self.cycles.repeat(arena.reserved())
+    }
+
+    /// Whether the sizes of the job do not repeat, but the job itself does. What its blocks leave free is small then, and
+    /// memory that comes beside it in one step would give each block another place in the next step.
+    pub(super) fn keeps_places(&self, arena: &Arena) -> bool {
+        !self.sizes.repeat() && self.cycles.repeat(arena.reserved())
+    }
+
+    /// The best fit that would have served the request in the last step, too, if there was one: the end of the memory, where
+    /// memory grows, only if no other block serves the request, and no stitch that is older than this memory.
+    fn best_as_before(&self, arena: &Arena, request: &Request) -> Option<Id> {
+        let best = arena.best_before_last(Region::Main, request)?;
+        let older_stitch = || {
+            let end = arena.blocks.address(best) + request.rounded();
+            let (_, last) = self.handles.in_range(end - UNIT..end).next()?;
+            let (number, _) = self.stitches.oldest(arena, request)?;
+            (number <= last.newest_stitch).then_some(number)
+        };
+        let is_taken = !arena.is_last(best) || older_stitch().is_none();
+        is_taken.then_some(best)
     }
 
     /// Whether the request gets the tightest place.

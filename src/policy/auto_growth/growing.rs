@@ -129,10 +129,14 @@ impl Memory {
         Ok(self.work(arena, new_hole, new, Some(stitch), is_sparing))
     }
 
-    /// The holes that a handle fits into, in the order of addresses.
+    /// The holes that a handle fits into, in the order of addresses. If places must not change, the last hole comes first:
+    /// what is free before it is the last choice.
     fn holes(&self, arena: &Arena) -> impl Iterator<Item = Id> {
         let mut holes: Vec<Id> = arena.holes(Region::Main, (self.granule / UNIT) as u32).collect();
         holes.sort_unstable_by_key(|&id| arena.blocks.address(id));
+        if self.keeps_places(arena) {
+            holes.reverse();
+        }
         holes.into_iter()
     }
 
@@ -318,7 +322,8 @@ impl Memory {
     /// What growing has achieved. An error that is not out of memory is for the caller to judge.
     pub fn grown(&mut self, arena: &mut Arena, grow: Grow) -> Result<(), DriverError> {
         if let Some(hole) = grow.hole {
-            self.settle_new(arena, hole, &grow.new);
+            let newest_stitch = self.stitches.made() + u64::from(grow.stitch.is_some());
+            self.settle_new(arena, hole, &grow.new, newest_stitch);
         }
         if let Some(stitch) = grow.stitch {
             let is_old = |part: &Part| !grow.new.iter().any(|handle| handle.home == part.home);
@@ -342,7 +347,7 @@ impl Memory {
         }
     }
 
-    fn settle_new(&mut self, arena: &mut Arena, hole: Claim, new: &[NewHandle]) {
+    fn settle_new(&mut self, arena: &mut Arena, hole: Claim, new: &[NewHandle], newest_stitch: u64) {
         arena.settle(hole, Kind::Hole);
         for handle in new.iter().filter(|handle| handle.stage > Stage::Absent) {
             let (home, bytes, name) = (handle.home, handle.bytes, handle.name);
@@ -352,7 +357,13 @@ impl Memory {
             let claim = arena.claim(id, home, (bytes / UNIT) as u32);
             if handle.stage == Stage::Usable {
                 arena.settle(claim, Kind::Free);
-                self.handles.by_home.insert(home, Handle { bytes, name, holds: 0 });
+                let handle = Handle {
+                    bytes,
+                    name,
+                    holds: 0,
+                    newest_stitch,
+                };
+                self.handles.by_home.insert(home, handle);
                 continue;
             }
             self.handles.left.push(Left {

@@ -14,6 +14,8 @@ pub struct Handle {
     pub name: u64,
     /// How many works under way need the handle. While any does, the handle is not given back.
     pub holds: u32,
+    /// The number of the newest stitch when the handle came.
+    pub newest_stitch: u64,
 }
 
 /// Physical memory that could be neither used nor given back. Its place at home stays claimed.

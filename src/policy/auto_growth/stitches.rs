@@ -153,11 +153,21 @@ impl Stitches {
         Some(stitch)
     }
 
-    /// A block for the request in the oldest stitch that serves it.
-    pub fn serve(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+    /// The number of the newest stitch that was made.
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// The oldest stitch that serves the request: its number, and the address of the block.
+    pub fn oldest(&self, arena: &Arena, request: &Request) -> Option<(u64, u64)> {
         let all = self.remembered.iter();
         let mut whole = all.filter(|(_, stitch)| stitch.serves() && stitch.bytes() >= request.rounded());
-        let (number, address) = whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))?;
+        whole.find_map(|(&number, stitch)| Some((number, stitch.place(arena, request)?)))
+    }
+
+    /// A block for the request in the oldest stitch that serves it.
+    pub fn serve(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
+        let (number, address) = self.oldest(arena, request)?;
         self.take(arena, request, number, address)
     }
 
