@@ -3,8 +3,10 @@
 use std::process::Command;
 
 use serde_json::Value;
-use support::totals::assert_agree;
-use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, client, in_path, left_out, root, scratch};
+use support::{
+    AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT, PASSTHROUGH, Strategy, assert_agree, client, in_path, left_out, root,
+    scratch,
+};
 
 /// Runs a scene without the library and under each strategy.
 fn everywhere(source: &str, scene: &str, with: impl Fn(Job) -> Job) {
