@@ -160,7 +160,7 @@ variables! {
         name: "VRAMSHIM_JOURNAL_MAX",
         default: "4GiB",
         accepted: || SIZE,
-        meaning: "Largest size of a journal. `0` keeps no journal; `vramshim top` then does not see the process.",
+        meaning: "Largest size of a journal. `0` keeps no journal; `vramshim top` then shows what NVML says of the process.",
         part: Part::Library,
         in_journal: true,
     };

@@ -93,7 +93,7 @@ fn levels_failures_and_marks_are_shown_as_they_come() {
     terminal.until("the mark", |text| text.contains("mark: epoch 1"));
     job.tell("fail");
     terminal.until("the failure", |text| {
-        text.contains("device 0: cuMemAlloc of 32.0 TiB failed: CUDA_ERROR_OUT_OF_MEMORY")
+        text.contains("device 0: cuMemAlloc of 32.0 TiB: out of memory")
     });
     assert!(terminal.is_coloured(), "a failure is red");
     terminal.press("?");
@@ -115,7 +115,7 @@ fn without_colours_nothing_is_coloured() {
     let pid = job.pid();
     let arguments = ["--interval", "100ms", &pid.to_string()];
     let mut terminal = Terminal::start_with(30, 200, &arguments, &[("NO_COLOR", "1")]);
-    terminal.until("the failure", |text| text.contains("CUDA_ERROR_OUT_OF_MEMORY"));
+    terminal.until("the failure", |text| text.contains("32.0 TiB: out of memory"));
     assert!(!terminal.is_coloured());
     terminal.press("q");
     terminal.ended();

@@ -2,8 +2,11 @@
 
 use std::io::{self, Write};
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Command};
 use clap_complete::Shell;
+use config::Stacks;
+use policy::Strategy;
 
 use crate::failure::Failure;
 
@@ -26,9 +29,40 @@ pub struct Completions {
 
 impl Completions {
     /// Prints the script for the command line `program`.
-    pub fn print(self, mut program: Command) -> Result<(), Failure> {
+    pub fn print(self, program: Command) -> Result<(), Failure> {
         let mut script = Vec::new();
+        let mut program = completed(program);
         clap_complete::generate(self.shell, &mut program, "vramshim", &mut script);
         io::stdout().write_all(&script).map_err(Failure::unwritten)
     }
+}
+
+/// The command line as a person types it: without the subcommands that this program calls itself, and with the values of
+/// options that clap does not check.
+fn completed(program: Command) -> Command {
+    let shown = program.get_subcommands().filter(|command| !command.is_hide_set());
+    let shown: Vec<Command> = shown.cloned().map(with_values).collect();
+    Command::new("vramshim")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommands(shown)
+}
+
+fn with_values(command: Command) -> Command {
+    let values = [
+        (
+            "strategy",
+            Strategy::ALL.iter().map(|strategy| strategy.name()).collect::<Vec<_>>(),
+        ),
+        ("stacks", Stacks::ALL.iter().map(|kinds| kinds.name()).collect()),
+    ];
+    values.into_iter().fold(command, |command, (option, names)| {
+        let is_one_of = command.get_name() == "run" || command.get_name() == "doctor";
+        let has = is_one_of && command.get_arguments().any(|argument| argument.get_id() == option);
+        match has {
+            true => command.mut_arg(option, |argument| {
+                argument.value_parser(PossibleValuesParser::new(names))
+            }),
+            false => command,
+        }
+    })
 }

@@ -7,12 +7,7 @@ const SPACE: usize = 2;
 
 /// The columns, by index, that fit `width` characters. Those in `expendable` are left out one after another, as long as
 /// the others do not fit.
-pub fn fitting<T: AsRef<str>>(
-    titles: &[T],
-    texts: &Vec<Vec<String>>,
-    expendable: &[usize],
-    width: usize,
-) -> Vec<usize> {
+pub fn fitting<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], expendable: &[usize], width: usize) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..titles.len()).collect();
     for column in expendable {
         if total(titles, texts, &kept) <= width {
@@ -23,7 +18,7 @@ pub fn fitting<T: AsRef<str>>(
     kept
 }
 
-fn total<T: AsRef<str>>(titles: &[T], texts: &Vec<Vec<String>>, kept: &[usize]) -> usize {
+fn total<T: AsRef<str>>(titles: &[T], texts: &[Vec<String>], kept: &[usize]) -> usize {
     let all: usize = kept.iter().map(|&place| width(titles, texts, place)).sum();
     all + SPACE * kept.len().saturating_sub(1)
 }

@@ -141,7 +141,7 @@ impl DeviceRow {
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         let mut name = printable(self.name.as_deref().unwrap_or("device"), 30);
         if let Some(simulator) = &self.simulator {
-            name.push_str(&format!(" ({})", printable(simulator, 30)));
+            name.push_str(&format!(" ({})", end_of(simulator)));
         }
         let watts = |milliwatts: u32| format!("{} W", (f64::from(milliwatts) / 1000.0).round());
         vec![
@@ -158,6 +158,17 @@ impl DeviceRow {
             or_none(self.gauges.temperature_c.map(|degrees| format!("{degrees} C"))),
             or_none(self.gauges.power_mw.map(watts)),
         ]
+    }
+}
+
+/// The end of a long text: paths of one folder differ there.
+fn end_of(text: &str) -> String {
+    const SHOWN: usize = 20;
+    let text = printable(text, 4096);
+    let length = text.chars().count();
+    match length <= SHOWN {
+        true => text,
+        false => format!("...{}", text.chars().skip(length - SHOWN + 3).collect::<String>()),
     }
 }
 
@@ -279,5 +290,17 @@ pub fn sample() -> DeviceRow {
             power_limit_mw: Some(700_000),
         },
         ..DeviceRow::empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_path_the_end_is_shown() {
+        assert_eq!(end_of("pid 4711"), "pid 4711");
+        assert_eq!(end_of("/tmp/a/very/long/folder/state.3"), "...ng/folder/state.3");
+        assert_eq!(end_of("/tmp/a/very/long/folder/state.3").chars().count(), 20);
     }
 }

@@ -8,6 +8,8 @@ use crate::analysis::names::{api_name, result_name};
 use crate::analysis::watch::What;
 use crate::render::format::{printable, size, time};
 
+const OUT_OF_MEMORY: i32 = base::cuda::DriverError::OUT_OF_MEMORY.0;
+
 /// A line of text: when, which process, what.
 pub fn line(event: &Event) -> String {
     let what = match &event.happening.what {
@@ -18,12 +20,13 @@ pub fn line(event: &Event) -> String {
             result,
             over_limit,
         } => {
-            let why = match over_limit {
-                true => "over the limit".to_owned(),
-                false => result_name(*result),
+            let why = match (over_limit, *result) {
+                (true, _) => "over the limit".to_owned(),
+                (false, OUT_OF_MEMORY) => "out of memory".to_owned(),
+                (false, result) => result_name(result),
             };
             let (size, api) = (size(*requested), api_name(api.number()));
-            format!("device {device}: {api} of {size} failed: {why}")
+            format!("device {device}: {api} of {size}: {why}")
         }
         What::Mark { text, kind, .. } => {
             let text = printable(text.as_deref().unwrap_or("(without text)"), 80);

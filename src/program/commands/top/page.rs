@@ -23,7 +23,7 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
     Column::Pid.sort(&mut rows, false);
     let devices = devices::devices(machine);
     if !devices.is_empty() {
-        let texts = devices.iter().map(DeviceRow::texts).collect();
+        let texts: Vec<Vec<String>> = devices.iter().map(DeviceRow::texts).collect();
         let kept = fitting(
             &DeviceRow::TITLES,
             &texts,
