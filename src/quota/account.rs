@@ -11,7 +11,8 @@
 //! 1. Read the word and compute the new number of used bytes; stop if it exceeds the limit.
 //! 2. Store the bytes held before and after the operation in this process's seat. The seat has one pair of fields for
 //!    odd operation numbers and one for even ones.
-//! 3. Store the operation's number in this process's seat.
+//! 3. Store the operation's number in this process's seat. Store there too which operation the word names: this process
+//!    *expects* that word. Read the word again; if it has changed, start again at step 1.
 //! 4. *Acknowledge* the operation that the word names: store its number in the seat of the process that made it.
 //! 5. Replace the word by compare-and-swap. At this instant the operation takes effect.
 //!
@@ -31,6 +32,11 @@
 //!                             operation 2 in seat 0, so A's 130 bytes stay known
 //! ```
 //!
+//! The word has only the low bits of a number. So after 2,048 operations of one process the same word could come again, and
+//! a process that was stopped before step 5 would replace it without acknowledging the later operation. Therefore no
+//! process gives an operation a number that another expects: it looks at all seats once in 1,024 operations, and leaves
+//! out the numbers that it finds there. A number that is expected later belongs to a newer operation.
+//!
 //! The next process that locks seat 0 gives A's bytes back with operation 3 (or 2, if A's did not take effect). That
 //! process may also be killed at any step.
 //!
@@ -45,6 +51,9 @@ pub const SEATS: usize = 2048;
 const USED_BITS: u32 = 42;
 const SEAT_BITS: u32 = 11;
 const NUMBER_BITS: u32 = 11;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
+/// The most numbers that an operation leaves out.
+const MOST_LEFT_OUT: u32 = 512;
 /// The most bytes that an account can count: 4 TiB, more than any device has.
 pub const MAX_BYTES: u64 = (1 << USED_BITS) - 1;
 
@@ -55,7 +64,7 @@ struct Word(u64);
 
 impl Word {
     fn new(used: u64, seat: usize, number: u64) -> Word {
-        let number = number & ((1 << NUMBER_BITS) - 1);
+        let number = number & NUMBER_MASK;
         Word(used | (seat as u64) << USED_BITS | number << (USED_BITS + SEAT_BITS))
     }
 
@@ -65,6 +74,16 @@ impl Word {
 
     fn seat(self) -> usize {
         (self.0 >> USED_BITS) as usize & (SEATS - 1)
+    }
+
+    /// The low bits of the operation's number.
+    fn number(self) -> u64 {
+        self.0 >> (USED_BITS + SEAT_BITS)
+    }
+
+    /// Seat and number alone, plus 1, because 0 in `Seat::expects` stands for no operation.
+    fn operation(self) -> u64 {
+        (self.0 >> USED_BITS) + 1
     }
 
     /// Whether the word was made by operation `number` of `seat`.
@@ -80,10 +99,12 @@ pub struct Account {
     /// Bytes that all processes of the group together may use, as written by the last process that began to use the
     /// account; 0 for no limit. Only for display: each process applies the limit of its own environment.
     pub limit: AtomicU64,
+    /// The highest seat that ever had an operation, plus one.
+    operated: AtomicU64,
     /// Changes with every answer to a request for memory (`reclaim`). Those who asked sleep on it.
     pub(super) answers: AtomicU32,
     /// Keeps the word on a cache line of its own.
-    _padding: [u32; 27],
+    _padding: [u32; 25],
     seats: [Seat; SEATS],
 }
 
@@ -96,6 +117,8 @@ pub struct Seat {
     acknowledged: AtomicU64,
     /// Bytes held before and after an operation. The first pair is for even operation numbers, the second for odd ones.
     held: [[AtomicU64; 2]; 2],
+    /// The operation whose word the seat's process is about to replace, as `Word::operation`; 0 for none.
+    expects: AtomicU64,
     /// 1 if a process has the seat, or died with the seat; else 0.
     pub taken: AtomicU64,
     /// The process id in the pid namespace of the process.
@@ -128,6 +151,8 @@ pub struct SeatHandle {
     /// Whether that operation took effect.
     done: bool,
     held: u64,
+    /// No process expects a word with an operation of this seat from the next number up to this one.
+    fresh_until: u64,
 }
 
 impl SeatHandle {
@@ -164,6 +189,7 @@ impl Account {
                 number,
                 acknowledged,
                 held: [even, odd],
+                expects,
                 taken,
                 pid,
                 namespace,
@@ -178,6 +204,7 @@ impl Account {
             for field in [
                 number,
                 acknowledged,
+                expects,
                 taken,
                 pid,
                 namespace,
@@ -210,6 +237,7 @@ impl Account {
             number,
             done,
             held: state.held_by(number, done),
+            fresh_until: 0,
         }
     }
 
@@ -265,12 +293,13 @@ impl Account {
     ) -> Result<(), Refused> {
         let state = &self.seats[handle.seat];
         // If the seat's last operation did not take effect, this operation gets the same number.
-        let number = handle.number.wrapping_add(u64::from(handle.done));
+        let number = self.fresh_number(handle);
         let after = handle.held.wrapping_add_signed(change);
         loop {
             step();
             let word = Word(self.word.load(SeqCst));
             let Some(used) = becomes(word.used()) else {
+                state.expects.store(0, SeqCst);
                 return Err(Refused { used: word.used() });
             };
             let held = &state.held[number as usize & 1];
@@ -282,31 +311,71 @@ impl Account {
             state.number.store(number, SeqCst);
             (handle.number, handle.done) = (number, false);
             step();
-            self.acknowledge(word);
+            state.expects.store(word.operation(), SeqCst);
+            step();
+            if !self.acknowledge(word) {
+                continue;
+            }
             step();
             let new = Word::new(used, handle.seat, number);
             if self.word.compare_exchange(word.0, new.0, SeqCst, SeqCst).is_ok() {
                 (handle.done, handle.held) = (true, after);
+                step();
+                state.expects.store(0, SeqCst);
                 return Ok(());
             }
         }
     }
 
-    /// Stores in a seat that the operation which `word` names took effect. The seat is that of the operation.
-    fn acknowledge(&self, word: Word) {
+    /// Stores in a seat that the operation which `word` names took effect. The seat is that of the operation. Returns
+    /// false, and stores nothing, if the word has changed.
+    fn acknowledge(&self, word: Word) -> bool {
         let seat = &self.seats[word.seat()];
         let latest = seat.number.load(SeqCst);
         // As long as the word is unchanged, the operation that it names is the seat's latest or the one before the
         // latest. If the word has changed, the process that changed it has acknowledged the operation already.
         if self.word.load(SeqCst) != word.0 {
-            return;
+            return false;
         }
-        for number in [latest, latest.wrapping_sub(1)] {
-            if word.names(word.seat(), number) {
-                seat.acknowledged.fetch_max(number, SeqCst);
-                return;
+        let number = latest.wrapping_sub(latest.wrapping_sub(word.number()) & NUMBER_MASK);
+        // The first word of an account names no operation.
+        if (1..=latest).contains(&number) {
+            seat.acknowledged.fetch_max(number, SeqCst);
+        }
+        true
+    }
+
+    /// The number of the seat's next operation. If the last one did not take effect, it may get the same number. A number
+    /// that is left out leaves out the next one too, because the fields of the last operation must stay.
+    fn fresh_number(&self, handle: &mut SeatHandle) -> u64 {
+        let mut number = handle.number.wrapping_add(u64::from(handle.done));
+        if number <= handle.fresh_until {
+            return number;
+        }
+        self.operated.fetch_max(handle.seat as u64 + 1, SeqCst);
+        // If more numbers were expected than this, most processes of the account would be stopped in an operation.
+        for _ in 0..MOST_LEFT_OUT {
+            let free = self.free_numbers(handle.seat, number);
+            if free > 0 {
+                handle.fresh_until = number.wrapping_add(free - 1);
+                break;
             }
+            number = number.wrapping_add(2);
         }
+        number
+    }
+
+    /// How many numbers from `number` on name no operation of the seat that a process expects. At most half of all, because
+    /// meanwhile others may expect the operations that get these numbers.
+    fn free_numbers(&self, seat: usize, number: u64) -> u64 {
+        let operated = (self.operated.load(SeqCst) as usize).min(SEATS);
+        let expected = self.seats[..operated].iter().map(|other| other.expects.load(SeqCst));
+        expected
+            .filter(|&operation| operation > 0)
+            .map(|operation| Word(operation.wrapping_sub(1) << USED_BITS))
+            .filter(|word| word.seat() == seat)
+            .map(|word| word.number().wrapping_sub(number) & NUMBER_MASK)
+            .fold(1 << (NUMBER_BITS - 1), u64::min)
     }
 }
 
@@ -317,5 +386,7 @@ impl Seat {
     }
 }
 
+#[cfg(test)]
+mod interleavings;
 #[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ use base::{file as files, identity};
 
 pub const EXTENSION: &str = "account";
 const MAGIC: [u8; 8] = *b"VRACC\r\n\x1a";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// How often `open` looks at the file.
 const ATTEMPTS: usize = 100;
 /// Why something failed that may succeed when it is tried again.

@@ -103,6 +103,52 @@ fn dies(change: i64, last: u32, at: u32, others: &[i64]) -> bool {
     lived
 }
 
+/// A process is stopped before one of its steps while another does as many operations as make the same word again. The
+/// other then dies, and what it held is known.
+#[test]
+fn the_same_word_never_comes_again_while_a_process_expects_it() {
+    const ROUND: i64 = 1 << NUMBER_BITS;
+    for at in 1..12 {
+        for count in [
+            1,
+            2,
+            ROUND - 2,
+            ROUND - 1,
+            ROUND,
+            ROUND + 1,
+            ROUND + 2,
+            2 * ROUND,
+            5 * ROUND,
+        ] {
+            // The last operation leaves 5 bytes more than the one that the first process saw, or as many.
+            for odd in [0, 1] {
+                let account = account();
+                let (mut first, mut other) = (account.handle(ALIVE), account.handle(DEAD));
+                account.take(&mut first, 50, MAX_BYTES).unwrap();
+                account.take(&mut other, 100, MAX_BYTES).unwrap();
+                let mut held = 100;
+                let finished = operate_until(&account, first, 30, u32::MAX, |step| {
+                    if step == at {
+                        for operation in 0..count {
+                            if (operation + odd) % 2 == 0 {
+                                account.give(&mut other, 5);
+                                held -= 5;
+                            } else {
+                                account.take(&mut other, 5, MAX_BYTES).unwrap();
+                                held += 5;
+                            }
+                        }
+                    }
+                });
+                let context = format!("{count} operations before step {at}, {odd}");
+                assert!(finished, "{context}");
+                assert_eq!((account.held(DEAD), account.held(ALIVE)), (held, 80), "{context}");
+                assert_eq!(account.used(), held + 80, "{context}");
+            }
+        }
+    }
+}
+
 #[test]
 fn of_two_that_race_for_the_last_bytes_one_wins() {
     for _ in 0..200 {
