@@ -1,0 +1,104 @@
+//! The largest holder at the peak and at the failure, in each view, is that of PyTorch's own snapshot of the same run.
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Finished, program};
+
+use super::switch::with_options;
+
+/// The output of a command of `vramshim` for the run's journals.
+fn told(finished: &Finished, command: &str) -> Value {
+    let journals = finished.folder.path().join("journals");
+    let output = Command::new(program())
+        .args([command, "--json"])
+        .arg(journals)
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{command}: {error}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The numbers whose differences are in the data of the report.
+fn sums(differences: &Value) -> Vec<i64> {
+    let differences = differences
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|number| number.as_i64().unwrap());
+    differences
+        .scan(0, |sum, difference| {
+            *sum += difference;
+            Some(*sum)
+        })
+        .collect()
+}
+
+/// The functions of a stack of the report, and the bytes of the largest group at a moment with a name.
+fn largest_of_report(report: &Value, kind: &str) -> (Vec<String>, u64) {
+    let holdings = &report["processes"][0]["holdings"];
+    let named = holdings["named"].as_array().unwrap();
+    let moment = named.iter().find(|named| named["kind"] == kind).unwrap()["moment"]
+        .as_i64()
+        .unwrap();
+    let at = |group: &Value| {
+        let known = sums(&group["moments"]).partition_point(|&changed| changed <= moment);
+        known
+            .checked_sub(1)
+            .map_or(0, |place| sums(&group["bytes"])[place] as u64)
+    };
+    let groups = holdings["groups"].as_array().unwrap();
+    let largest = groups.iter().max_by_key(|group| at(group)).unwrap();
+    let stack = report["stacks"][largest["stack"].as_u64().expect("a stack") as usize]
+        .as_array()
+        .unwrap();
+    let functions = stack.iter().map(|frame| {
+        let name = report["frames"][frame.as_u64().unwrap() as usize][2].as_u64().unwrap();
+        report["texts"][name as usize].as_str().unwrap().to_owned()
+    });
+    (functions.collect(), at(largest))
+}
+
+#[test]
+fn the_largest_holder_is_that_of_pytorchs_own_snapshot() {
+    let script = super::script("largest.py");
+    let options = ["--stacks", "python", "--torch", "record"];
+    let finished = with_options(&options, "24GiB", &[script.to_str().unwrap()]).run();
+    assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let truth = finished.json();
+    let [peak, failure] = &truth[..] else {
+        panic!("{truth:?}")
+    };
+    assert_eq!(
+        (&peak["function"], &failure["function"]),
+        (&"activations".into(), &"optimizer".into())
+    );
+    // `why` is about the failure.
+    let why = told(&finished, "why");
+    let holder = &why["holders"][0];
+    assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
+    let function = failure["function"].as_str().unwrap();
+    assert!(holder["what"].as_str().unwrap().contains(function), "{holder}");
+    // `inspect` tells of the tensors at their peak, and at the end, which is the failure.
+    let job = finished.inspect();
+    let tensors = &job["tensors"]["devices"][0];
+    for (moment, truth) in [("peak", peak), ("end", failure)] {
+        let holder = &tensors[moment]["holders"][0];
+        assert_eq!(holder["bytes"], truth["bytes"], "{moment}: {holder}");
+        let frames = holder["stack"].as_array().unwrap();
+        assert!(
+            frames.iter().any(|frame| frame["function"] == truth["function"]),
+            "{moment}: {holder}"
+        );
+    }
+    let holder = &job["stacks"]["live"][0];
+    assert_eq!(holder["bytes"], failure["bytes"], "{holder}");
+    // The report has both moments.
+    let report = told(&finished, "report");
+    for (moment, truth) in [("peak", peak), ("failure", failure)] {
+        let (functions, bytes) = largest_of_report(&report, moment);
+        assert_eq!(bytes, truth["bytes"].as_u64().unwrap(), "{moment}");
+        let function = truth["function"].as_str().unwrap();
+        assert!(functions.iter().any(|name| name == function), "{moment}: {functions:?}");
+    }
+}
