@@ -82,6 +82,7 @@ impl Call {
             self.engine.graphs.mark_used();
             return ask();
         }
+        self.stream.set(Some(stream as usize));
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };
         let Ok(mut grant) = self.engine.grant_to_pool(charged.device, size as u64, self.api()) else {
