@@ -12,6 +12,7 @@ pub mod kernel;
 pub mod process;
 pub mod shortage;
 pub mod sync;
+pub mod text;
 pub mod units;
 pub mod uuid;
 pub mod verdict;

@@ -323,6 +323,24 @@ impl Shortage {
         }
     }
 
+    /// As `explanation`, of one who does not know how live memory came: whether it grew steadily, which is a leak, or
+    /// was there at once. `vramshim why` knows that from the journal.
+    pub fn explanation_without_history(&self) -> String {
+        let explanation = self.explanation();
+        let parts = self.parts.unwrap_or_default();
+        match self.verdict() {
+            Verdict::LiveSet => format!(
+                "this process holds {} of {}, {} of it live, and {} are missing. Whether that grew bit by bit (a \
+                 leak), vramshim why says",
+                size(parts.own()),
+                size(parts.total),
+                size(parts.live),
+                size(self.short_of().unwrap_or(0))
+            ),
+            _ => explanation,
+        }
+    }
+
     fn limited(&self, words: &str) -> String {
         let Some(allowance) = self.allowance else {
             return format!("{words}: it refused the request, and the driver was not asked");

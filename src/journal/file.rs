@@ -9,6 +9,7 @@ use std::ptr;
 
 use base::file::{open, page_down, resource_limit};
 use base::identity;
+use base::text::shown;
 
 use crate::format::EXTENSION;
 
@@ -24,7 +25,7 @@ pub struct CreateError {
 impl fmt::Display for CreateError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let reason = io::Error::from_raw_os_error(self.errno);
-        write!(f, "cannot {} {}: {reason}", self.doing, self.path.display())
+        write!(f, "cannot {} {}: {reason}", self.doing, shown(&self.path))
     }
 }
 

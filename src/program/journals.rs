@@ -8,7 +8,8 @@ use journal::format::EXTENSION;
 use journal::reader::Journal;
 
 use crate::analysis::job::{Job, LoadError};
-use crate::render::{format, progress};
+use crate::render::format::shown;
+use crate::render::progress;
 
 /// The journals that `paths` name, each once. Adds a message to `problems` for each folder that has no journals or
 /// cannot be read.
@@ -22,10 +23,10 @@ pub fn collect(paths: &[PathBuf], problems: &mut Vec<String>) -> BTreeSet<PathBu
         match in_folder(path) {
             Ok(found) if found.is_empty() => problems.push(format!(
                 "{}: no journals (.{EXTENSION} files) in this folder; a process writes one once it uses CUDA",
-                path.display()
+                shown(path)
             )),
             Ok(found) => journals.extend(found),
-            Err(error) => problems.push(format!("{}: cannot be read: {error}", path.display())),
+            Err(error) => problems.push(format!("{}: cannot be read: {error}", shown(path))),
         }
     }
     journals
@@ -77,8 +78,8 @@ pub fn with_progress<T>(journal: &Journal, read: impl FnOnce(&mut dyn FnMut(u64,
     if journal.size() < progress::WORTH_A_BAR_BYTES {
         return read(&mut |_, _| {});
     }
-    let name = journal.path().file_name().unwrap_or_default().to_string_lossy();
-    let bar = progress::reading(journal.size(), &format::printable(&name, 80));
+    let name = Path::new(journal.path().file_name().unwrap_or_default());
+    let bar = progress::reading(journal.size(), &shown(name));
     let done = read(&mut |done, total| {
         bar.set_length(total);
         bar.set_position(done);

@@ -4,6 +4,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
 use tempfile::NamedTempFile;
 
 /// Where the bytes go.
@@ -18,7 +19,7 @@ pub enum Output {
 }
 
 fn named(path: &Path, what: &str, problem: io::Error) -> io::Error {
-    io::Error::new(problem.kind(), format!("{}: {what}: {problem}", path.display()))
+    io::Error::new(problem.kind(), format!("{}: {what}: {problem}", shown(path)))
 }
 
 impl Output {
@@ -28,10 +29,7 @@ impl Output {
             return Ok(Output::Stdout(BufWriter::with_capacity(1 << 18, io::stdout())));
         }
         if !force && path.symlink_metadata().is_ok() {
-            let told = format!(
-                "{}: exists already: give another name with -o, or --force",
-                path.display()
-            );
+            let told = format!("{}: exists already: give another name with -o, or --force", shown(path));
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
         }
         let folder = match path.parent() {

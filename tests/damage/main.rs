@@ -3,6 +3,8 @@
 //!
 //! `VRAMSHIM_TEST_DAMAGE=10000` runs as many cases as that.
 
+mod holes;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -65,12 +67,19 @@ struct Seen {
 
 /// Runs `inspect` on a file. Fails if it panics, is killed, or takes too much memory or too long.
 fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
+    let seen = run("inspect", path, arguments, context);
+    assert!(matches!(seen.code, 0 | 1), "{context}: {arguments:?}: {}", seen.said);
+    seen
+}
+
+/// Runs a command of the program on a file. Fails if it panics, is killed, or takes too much memory or too long.
+fn run(name: &str, path: &Path, arguments: &[&str], context: &str) -> Seen {
     let limited = format!("ulimit -v {}; exec \"$@\"", MOST_MEMORY / 1024);
     let mut command = Command::new("sh");
     command
         .args(["-c", &limited, "sh"])
         .arg(support::program())
-        .arg("inspect")
+        .arg(name)
         .arg(path)
         .args(arguments);
     let out = tempfile::tempfile().unwrap();
@@ -104,7 +113,7 @@ fn look(path: &Path, arguments: &[&str], context: &str) -> Seen {
         said: read(said),
     };
     assert!(
-        matches!(seen.code, 0 | 1) && !seen.said.contains("panicked"),
+        seen.code >= 0 && !seen.said.contains("panicked"),
         "{context}: {arguments:?} ended with {status}: {}",
         seen.said
     );

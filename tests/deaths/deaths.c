@@ -13,6 +13,9 @@
  *   killed      is killed by SIGKILL while it holds 4 GiB
  *   driver      the driver fails
  *   host        the host gives no memory to pin
+ *   again       asks twice for what it cannot get, with the library that LOADS names loaded
+ *   async       asks on a stream of its own for more than there is, by cuMemAllocAsync; prints the stream's handle
+ *   tensor      the same by vramshim_torch_alloc
  *   well        ends well
  *
  * For the simulated GPU a scene sets what it needs: contexts of 300 MiB, faults, memory in pieces. A scene that runs out
@@ -131,6 +134,33 @@ static void leak(void)
     }
 }
 
+/* Asks twice, as frameworks do that give their cache back in between. */
+static void again(void)
+{
+    CUdeviceptr address, cached;
+    const char *library = getenv("LOADS");
+    if (library) THAT(dlopen(library, RTLD_NOW));
+    for (int i = 0; i < 7; i++) must(3 * GIB);
+    cached = must(GIB);
+    THAT(cu(cuMemAlloc_v2)(&address, 3 * GIB) != CUDA_SUCCESS);
+    give(cached, GIB);
+    last(3 * GIB);
+}
+
+static void on_stream(int as_tensor)
+{
+    CUdeviceptr address;
+    CUstream stream;
+    CHECK(cu(cuStreamCreate)(&stream, 0));
+    printf("stream %p\n", (void *)stream);
+    if (as_tensor) {
+        void *(*alloc)(ptrdiff_t, int, void *) = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+        THAT(alloc);
+        alloc(40 * GIB, 0, stream);
+    }
+    else THAT(cu(cuMemAllocAsync)(&address, 40 * GIB, stream) != CUDA_SUCCESS);
+}
+
 /* A length as a message has it: 8 bytes, of which a damaged message has the wrong ones. */
 static size_t length_in(const char *message)
 {
@@ -154,6 +184,9 @@ int main(int argc, char **argv)
     else if (strcmp(scene, "limit") == 0) for (;;) last(GIB);
     else if (strcmp(scene, "other") == 0) must(2 * GIB), last(3 * GIB);
     else if (strcmp(scene, "leak") == 0) leak();
+    else if (strcmp(scene, "again") == 0) again();
+    else if (strcmp(scene, "async") == 0) on_stream(0);
+    else if (strcmp(scene, "tensor") == 0) on_stream(1);
     else if (strcmp(scene, "larger") == 0) must(GIB), last(40 * GIB);
     else if (strcmp(scene, "malformed") == 0) must(GIB), last(length_in("\0\x40\x02\0\xe0\0\0\0"));
     else if (strcmp(scene, "killed") == 0) must(4 * GIB), raise(SIGKILL);

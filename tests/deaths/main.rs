@@ -81,11 +81,24 @@ fn dies(scene: &str, strategy: Strategy, live: u64, verdict: &str, code: i32) ->
     assert_true(&finished, &told, live);
     // On stderr the same is said at the failure.
     let sentence = told.text.lines().next().unwrap().split(". They came").next().unwrap();
-    if verdict != "growth" {
-        assert!(finished.stderr.contains(sentence), "{sentence}\n{}", finished.stderr);
+    // The library does not know how the live memory came, so it leaves that verdict to `why`.
+    match verdict {
+        "live_set" => assert_no_verdict_on_live_memory(&finished),
+        _ => assert!(finished.stderr.contains(sentence), "{sentence}\n{}", finished.stderr),
     }
     assert!(finished.stderr.contains("see: vramshim why "), "{}", finished.stderr);
     (finished, told)
+}
+
+/// Live memory fills the device: on stderr it says that, and not whether it is a leak, which `why` decides.
+fn assert_no_verdict_on_live_memory(finished: &Finished) {
+    let stderr = &finished.stderr;
+    let verdict = stderr.lines().find(|line| line.contains("Verdict: ")).expect(stderr);
+    assert!(verdict.contains("Verdict: this process holds "), "{stderr}");
+    assert!(verdict.contains("vramshim why says"), "{stderr}");
+    for word in ["too much", "grew all the time"] {
+        assert!(!stderr.contains(word), "{stderr}");
+    }
 }
 
 #[test]
@@ -154,6 +167,7 @@ fn steady_growth_is_told_from_a_large_live_set() {
         "{}",
         told.text
     );
+    assert_no_verdict_on_live_memory(&finished);
     let growth = number(&told.page["why"]["growth"]["bytes"]);
     assert!(growth > 12 * GIB, "{growth}");
     assert!(
@@ -168,6 +182,66 @@ fn a_request_larger_than_the_device_is_no_question_of_what_is_live() {
     dies("larger", PASSTHROUGH, GIB, "larger_than_device", 11);
     let (_, told) = dies("malformed", AUTO_GROWTH, GIB, "larger_than_device", 11);
     assert!(told.text.contains("Check the length"), "{}", told.text);
+}
+
+/// A device that is a part of a card has the memory of the part.
+#[test]
+fn a_mig_instance_is_no_whole_card() {
+    let finished = job("larger").env("SIMGPU_MIG", "1").run();
+    let told = why(&finished, &[]);
+    assert_eq!(told.page["why"]["verdict"], "larger_than_device", "{}", told.text);
+    assert_true(&finished, &told, GIB);
+    let instance = &told.page["why"]["mig_instance"];
+    assert_eq!(
+        (number(&instance["total"]), &instance["name"]),
+        (24 * GIB, &"Simulated GPU MIG 1g.24gb".into())
+    );
+    let words =
+        "The device is a MIG instance, Simulated GPU MIG 1g.24gb, and has only its part of the card's memory: 24.0 GiB";
+    assert!(told.text.lines().next().unwrap().contains(words), "{}", told.text);
+    let whole = why(&job("larger").run(), &[]);
+    assert_eq!(whole.page["why"]["mig_instance"], Value::Null);
+    assert!(!whole.text.contains("MIG"), "{}", whole.text);
+}
+
+/// PyTorch asks again after it gave its cache back. That is one failure, explained by what is held at its end.
+#[test]
+fn a_request_that_is_made_again_is_explained_once() {
+    let explained = |finished: &Finished| finished.stderr.matches("Verdict: ").count();
+    let torch = client("deaths/empty.c", "libtorch_cuda.so", &["-shared", "-fPIC"]);
+    let finished = job("again").env("LOADS", &torch).run();
+    let stderr = &finished.stderr;
+    assert_eq!((explained(&finished), finished.status.code()), (1, Some(1)), "{stderr}");
+    let first = "Out of memory error on GPU 0: cuMemAlloc of 3.00 GiB failed. PyTorch now gives the free segments of \
+                 its cache back and asks again.";
+    assert_eq!(stderr.matches(first).count(), 1, "{stderr}");
+    assert!(stderr.contains("(asked twice)"), "{stderr}");
+    assert!(
+        stderr.contains("(live 21.00 +"),
+        "what is live at the second failure: {stderr}"
+    );
+    assert!(stderr.contains("PyTorch's segments count as live."), "{stderr}");
+    assert_eq!(stderr.matches("see: vramshim why ").count(), 2, "{stderr}");
+    // Nobody knows whether another program asks again, so the first failure is explained, and the second one counted.
+    let finished = job("again").run();
+    let stderr = &finished.stderr;
+    assert_eq!(explained(&finished), 1, "{stderr}");
+    assert!(stderr.contains("(live 22.00 +"), "{stderr}");
+    let second = "Out of memory error on GPU 0: cuMemAlloc of 3.00 GiB was asked again and failed again (asked twice)";
+    assert_eq!(stderr.matches(second).count(), 1, "{stderr}");
+    let told = why(&finished, &[]);
+    assert_eq!(told.page["why"]["failure"]["tries"], 2, "one failure");
+}
+
+#[test]
+fn the_stream_of_a_request_is_named() {
+    for (scene, api) in [("async", "cuMemAllocAsync"), ("tensor", "vramshim_torch_alloc")] {
+        let finished = job(scene).strategy(AUTO_GROWTH).run();
+        let stream = finished.stdout.lines().find_map(|line| line.strip_prefix("stream "));
+        let stream = stream.expect("a stream");
+        let words = format!("({api}, GPU 0, stream {stream}).");
+        assert!(finished.stderr.contains(&words), "{words}\n{}", finished.stderr);
+    }
 }
 
 #[test]

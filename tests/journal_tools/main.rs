@@ -559,14 +559,22 @@ fn inspect_begins_with_the_verdict() {
         line.contains("at most 6.00 GiB of device 0 reserved, 18.0 GiB below the device's memory"),
         "{line}"
     );
+    // After a failure the verdict stands first, and then what failed.
+    let second = |calls: &[Event]| {
+        let page = page_of(calls, b"");
+        let mut lines = page.lines().map(str::to_owned);
+        let verdict = lines.next().unwrap();
+        assert!(verdict.starts_with("Verdict: "), "{page}");
+        lines.next().unwrap()
+    };
     // PyTorch asks again after a failure; that is one failure.
-    let line = first(&[held, failed(40 << 30), failed(40 << 30)]);
+    let line = second(&[held, failed(40 << 30), failed(40 << 30)]);
     assert!(
         line.starts_with("Out of memory: cudaMalloc of 40.0 GiB on device 0 (asked twice, counted once)"),
         "{line}"
     );
     assert!(line.contains("no allocation since"), "{line}");
-    let line = first(&[
+    let line = second(&[
         held,
         failed(40 << 30),
         direct(0x9_0000_0000, 4096),

@@ -118,7 +118,12 @@ fn files_that_are_no_trace_are_refused() {
     let rows = |rows: &str| format!("{header}{rows}");
     for (content, words) in [
         (String::new(), "is empty: expected a first line Thread,Time"),
-        ("a,b\n1,2\n".to_owned(), "line 1: has no column Action: expected"),
+        (
+            "a,b\n1,2\n".to_owned(),
+            "looks like text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream: give a \
+             journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log (.csv, .csv.gz)",
+        ),
+        ("root:x:0:0\n".to_owned(), "looks like text without the first line"),
         (
             "Thread,Time,Action,Pointer,Stream\n".to_owned(),
             "line 1: has no column Size",

@@ -527,14 +527,18 @@ fn requests_of_pytorchs_cache_are_called_its_segments() {
 }
 
 #[test]
-fn settings_that_no_device_can_have_are_told() {
+fn settings_that_no_device_can_have_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = journal(folder.path(), None, b"", &[got(Class::Linear, 1 << 32, GIB)]);
-    let text = String::from_utf8(replay(&path, &["--chunk", "999GiB"]).stdout).unwrap();
-    assert!(
-        text.contains("--chunk 999.0 GiB is more than the memory of the device, 24.0 GiB"),
-        "{text}"
-    );
+    for option in ["--chunk", "--initial", "--reallocate"] {
+        let output = replay(&path, &[option, "999GiB"]);
+        assert_eq!((output.status.code(), output.stdout.is_empty()), (Some(2), true));
+        let told = String::from_utf8(output.stderr).unwrap();
+        let words = format!("{option} 999.0 GiB is more than the memory of the device, 24.0 GiB");
+        assert!(told.contains(&words), "{told}");
+    }
+    let roomy = replay(&path, &["--chunk", "999GiB", "--device-memory", "1TiB"]);
+    assert_eq!(roomy.status.code(), Some(0));
     let output = replay(&path, &["--device-memory", "24"]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8(output.stderr).unwrap();

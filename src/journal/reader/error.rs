@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use base::text::shown;
+
 use crate::format::{self, HEADER_SIZE, OLDEST_VERSION, VERSION};
 
 /// Why a file cannot be read as a journal.
@@ -30,7 +32,7 @@ pub enum Problem {
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: ", self.path.display())?;
+        write!(f, "{}: ", shown(&self.path))?;
         match &self.problem {
             Problem::Io(error) => write!(f, "cannot be read: {error}"),
             Problem::NotAFile => write!(f, "not a file: give a .{} file or a folder of them", format::EXTENSION),

@@ -15,7 +15,9 @@
 //! A long file is read in portions. The slots are not in the order of the times: a thread holds up to 64 slots in
 //! reserve, and may use them after other threads have used later slots. So the next portion can have records that are
 //! earlier than some records that were read already, at most than the 64 latest of each thread. Therefore the `HELD`
-//! latest records wait, and only earlier records are handed out. This also bounds the memory.
+//! latest records wait, and only earlier records are handed out. This also bounds the memory. For the same reason at
+//! most `HELD` slots can be in reserve: in a file that has more of them the first ones are given up. A long hole of the
+//! file, which no thread can have in reserve, is passed over.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ const PORTION: u64 = 1 << 16;
 const NEAR: u64 = 64;
 /// How many records may wait: enough for 1024 threads with 64 slots each.
 const HELD: usize = 1 << 16;
+/// A hole with more slots than this has none in reserve. What the library made room for, and no thread has written yet,
+/// is a hole, too.
+const LONGEST_RESERVE: u64 = HELD as u64;
 /// How long a call that is under way holds back later records.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often `follow` reads the marked slots again before it returns.
@@ -276,9 +281,23 @@ impl Follower {
         Ok(())
     }
 
+    /// The first slot from `first` on that is in no long hole.
+    fn past_hole(&self, first: u64) -> u64 {
+        let written = self.journal.written_from(HEADER_SIZE as u64 + first * SLOT_SIZE as u64);
+        let found = written.map_or(u64::MAX, |written| {
+            (written.start.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64).max(first)
+        });
+        let before_end = self.end().saturating_sub(LONGEST_RESERVE);
+        match found.min(before_end) {
+            next if next > first.saturating_add(LONGEST_RESERVE) => next,
+            _ => first,
+        }
+    }
+
     /// Reads the next portion of slots that were never read.
     fn look_at_new(&mut self) -> Result<(), OpenError> {
-        let first = self.next;
+        let first = self.past_hole(self.next);
+        self.next = first;
         let count = self.end().saturating_sub(first).min(self.portion);
         let got = self.read(first, count)?;
         let ring = self
@@ -291,6 +310,8 @@ impl Follower {
                 self.reserved.push(index);
             }
         }
+        let too_many = self.reserved.len().saturating_sub(HELD);
+        self.reserved.drain(..too_many);
         self.next += got;
         Ok(())
     }
@@ -355,6 +376,8 @@ impl Follower {
                 until: Instant::now() + PATIENCE,
             }),
         }
+        // More threads than that do not have calls under way: the slots are damaged.
+        self.marked.truncate(HELD);
         true
     }
 }

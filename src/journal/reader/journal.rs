@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::error::{OpenError, Problem};
 use super::header::{Header, parse_header};
+use super::plain;
 use crate::format::{HEADER_SIZE, LARGEST_RING, RawRecord, SLOT_SIZE, SlotState};
 use base::identity;
 
@@ -22,6 +24,10 @@ pub enum State {
     Killed,
 }
 
+/// A shorter file is read whole, with its holes. The library allocates what it lets a journal grow by, so its files have
+/// none.
+const LONGEST_UNASKED_BYTES: u64 = 1 << 30;
+
 pub struct Journal {
     file: File,
     path: PathBuf,
@@ -29,6 +35,8 @@ pub struct Journal {
     version: u32,
     header: Header,
     state: State,
+    /// The file takes much less on disk than its size.
+    has_holes: bool,
 }
 
 impl Journal {
@@ -42,19 +50,13 @@ impl Journal {
     }
 
     fn read_head(path: &Path) -> Result<Journal, Problem> {
-        // The kind of the file is checked before the file is opened, because opening a device file can have effects.
-        if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
-            return Err(Problem::NotAFile);
-        }
-        // If a FIFO has taken the file's place meanwhile, `O_NONBLOCK` keeps `open` from waiting for the FIFO's writer.
-        let mut options = File::options();
-        let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.map_err(Problem::Io)?;
+        let file = plain::open(path).map_err(Problem::Io)?.ok_or(Problem::NotAFile)?;
         let Head {
             version,
             header,
             size,
             state,
+            has_holes,
         } = Head::of(&file)?;
         Ok(Journal {
             file,
@@ -63,6 +65,7 @@ impl Journal {
             version,
             header,
             state,
+            has_holes,
         })
     }
 
@@ -72,6 +75,7 @@ impl Journal {
         self.header = head.header;
         self.size = head.size;
         self.state = head.state;
+        self.has_holes = head.has_holes;
         Ok(())
     }
 
@@ -170,6 +174,30 @@ impl Journal {
         fill(&self.file, buffer, offset)
     }
 
+    /// Where the file's next bytes are that were ever written, from `offset` on; `None` if there are none. Between them
+    /// are holes, which read as zeros: unused slots. So what a reader reads is bounded by what the file takes on disk,
+    /// however long the file says that it is. Of a file without long holes, as the library writes it, the file system is
+    /// not asked: a remote one may not know yet what the process has stored in its mapping.
+    pub(super) fn written_from(&self, offset: u64) -> Option<Range<u64>> {
+        if !self.has_holes {
+            return (offset < self.size).then_some(offset..self.size);
+        }
+        let seek = |from: u64, whence: libc::c_int| {
+            let from = libc::off_t::try_from(from).unwrap_or(libc::off_t::MAX);
+            // SAFETY: lseek takes numbers only, and no read of ours depends on the position of the descriptor.
+            let found = unsafe { libc::lseek(self.file.as_raw_fd(), from, whence) };
+            u64::try_from(found).map_err(|_| io::Error::last_os_error().raw_os_error())
+        };
+        let start = match seek(offset, libc::SEEK_DATA) {
+            Ok(start) => start.max(offset),
+            // From here on there is nothing but a hole.
+            Err(Some(libc::ENXIO)) => return None,
+            Err(_) => offset,
+        };
+        let end = seek(start, libc::SEEK_HOLE).unwrap_or(self.size);
+        (start < self.size).then(|| start..end.clamp(start, self.size))
+    }
+
     /// The number of complete slots in the file.
     pub(super) fn slots(&self) -> u64 {
         self.size.saturating_sub(HEADER_SIZE as u64) / SLOT_SIZE as u64
@@ -182,6 +210,7 @@ struct Head {
     header: Header,
     size: u64,
     state: State,
+    has_holes: bool,
 }
 
 impl Head {
@@ -189,10 +218,16 @@ impl Head {
         let mut head = vec![0; HEADER_SIZE];
         let got = fill(file, &mut head, 0).map_err(Problem::Io)?;
         head.truncate(got);
-        let (version, header) = parse_header(&head)?;
+        let (version, mut header) = parse_header(&head)?;
         // The size is read after the header. So every slot that the header counts, and that is written, lies within the
         // size.
-        let size = file.metadata().map_err(Problem::Io)?.len();
+        let metadata = file.metadata().map_err(Problem::Io)?;
+        let size = metadata.len();
+        let on_disk = metadata.blocks().saturating_mul(512);
+        let has_holes = size > LONGEST_UNASKED_BYTES && size / 2 > on_disk;
+        if has_holes && size / 64 > on_disk {
+            header.damaged.push("size: hardly any of the file was ever written");
+        }
         let state = match (is_running(file, &header), header.ended) {
             (true, _) => State::Running,
             (false, true) => State::Exited(header.exit_status),
@@ -203,6 +238,7 @@ impl Head {
             header,
             size,
             state,
+            has_holes,
         })
     }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use super::plain;
+
 /// No line of a job is longer; a longer one is damage.
 pub(super) const LONGEST_LINE_BYTES: u64 = 1 << 20;
 
@@ -12,14 +14,15 @@ pub(super) struct Lines(BufReader<File>);
 /// Opens the file if it exists, and reads its first line. `magic` and `version` must be the line's first fields, and
 /// `what` names the file in the error. Returns the lines that follow, and the other fields of the first line.
 pub(super) fn open(path: &Path, magic: &str, version: u64, what: &str) -> io::Result<Option<(Lines, Vec<String>)>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
+    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let file = match plain::open(path) {
+        Ok(Some(file)) => file,
+        Ok(None) => return Err(wrong("not a plain file".to_owned())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
     let mut lines = Lines(BufReader::new(file));
     let head = lines.next()?.unwrap_or_default();
-    let wrong = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut fields = head.split('\t');
     if fields.next() != Some(magic) {
         return Err(wrong(format!("not a file of {what}")));

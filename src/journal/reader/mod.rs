@@ -5,12 +5,17 @@
 //! not match is skipped. `records` puts the records of the other slots in order. `follow` does so while the process
 //! still writes. `tensors` reads the file of PyTorch's tensors beside a journal,
 //! `stacks` the file of stacks; `lines` has what both share.
+//!
+//! Another user may have placed the files, and their bytes may be made up to cost a reader time and memory. So `plain`
+//! opens nothing but plain files, and no reader takes more time or memory than what the files really hold demands: it
+//! passes over holes.
 
 mod error;
 mod follow;
 mod header;
 mod journal;
 mod lines;
+mod plain;
 mod records;
 mod stacks;
 mod tensors;

@@ -3,15 +3,17 @@
 //! The slots of a file are nearly in the order of time. A thread may hold a slot in reserve, so a record can be later
 //! than records in later slots. But no record is from before its slot was taken.
 //!
-//! The file is read twice, in blocks of slots. The first reading finds the earliest time in each block. The second
-//! reading sorts the records of each block. A record is handed out if no record in a later block is earlier. All other
-//! records of the block wait in a heap. The more disorder, the larger the heap. A journal that the library wrote has at
-//! most a few records of each thread there. A file with so much disorder that the heap would grow beyond
+//! The file is read twice, in blocks of slots; holes of the file, which read as unused slots, are passed over. The
+//! first reading finds the earliest time in each block. The second reading sorts the records of each block. A record
+//! is handed out if no record in a later block is earlier. All other records of the block wait in a heap. The more
+//! disorder, the larger the heap. A journal that the library wrote has at most a few records of each thread there. A
+//! file with so much disorder that the heap would grow beyond
 //! `MOST_WAITING` is damaged or made up, and its records are handed out as they come.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::io;
+use std::ops::Range;
 
 use super::journal::Journal;
 use crate::format::{HEADER_SIZE, Record, SLOT_SIZE, SlotState};
@@ -29,12 +31,16 @@ pub struct Records<'a> {
     journal: &'a Journal,
     /// Bytes of a block: a whole number of slots.
     block: usize,
-    /// For each block, the earliest time in all later blocks. Empty before the first reading, and for a file of one
-    /// block.
-    behind: Vec<u64>,
+    /// For each block, its offset and the earliest time in all later blocks. Empty before the first reading, and for a
+    /// file of one block.
+    behind: Vec<(u64, u64)>,
+    /// The bytes of the file around the last block that are no hole.
+    written: Range<u64>,
     buffer: Vec<u8>,
-    /// Blocks read so far.
-    blocks: usize,
+    /// Whether the first reading is done.
+    looked_ahead: bool,
+    /// Elements of `behind` that are of blocks read so far.
+    passed: usize,
     /// The offset in the file where the blocks read so far end.
     read_to: u64,
     /// Records of the block that was read last, in their order.
@@ -98,8 +104,10 @@ impl<'a> Records<'a> {
             journal,
             block,
             behind: Vec::new(),
+            written: 0..0,
             buffer: Vec::new(),
-            blocks: 0,
+            looked_ahead: false,
+            passed: 0,
             read_to: HEADER_SIZE as u64,
             ready: Vec::new(),
             next: 0,
@@ -130,23 +138,33 @@ impl<'a> Records<'a> {
         self.damaged
     }
 
-    /// Reads the block that begins at `start` into the buffer; false at the end of the file.
-    fn read(&mut self, start: u64) -> io::Result<bool> {
-        let left = self.journal.size().saturating_sub(start);
-        self.buffer.resize(left.min(self.block as u64) as usize, 0);
+    /// Reads the next block of slots that are no hole, from `start` on. Returns where it begins; `None` at the end of
+    /// the file.
+    fn read(&mut self, start: u64) -> io::Result<Option<u64>> {
+        if !self.written.contains(&start) {
+            match self.journal.written_from(start) {
+                Some(written) => self.written = written,
+                None => return Ok(None),
+            }
+        }
+        // A hole may begin or end within a slot.
+        let slot = SLOT_SIZE as u64;
+        let start = self.written.start.max(start) / slot * slot;
+        let end = self.written.end.next_multiple_of(slot).min(self.journal.size());
+        self.buffer.resize((end - start).min(self.block as u64) as usize, 0);
         let got = self.journal.read(&mut self.buffer, start)?;
         self.buffer.truncate(got / SLOT_SIZE * SLOT_SIZE);
-        Ok(!self.buffer.is_empty())
+        Ok((!self.buffer.is_empty()).then_some(start))
     }
 
     /// The first reading, which fills `behind`. A process that still runs may commit records between the two readings.
     /// If such a record is earlier than records that were handed out already, it is handed out next. A read error ends
     /// the first reading silently; the second reading reports the error.
     fn look_ahead(&mut self) {
-        let mut start = HEADER_SIZE as u64;
+        let mut next = HEADER_SIZE as u64;
         // If the file has a single block, no later block can have an earlier record.
-        if self.journal.size().saturating_sub(start) > self.block as u64 {
-            while let Ok(true) = self.read(start) {
+        if self.journal.size().saturating_sub(next) > self.block as u64 {
+            while let Ok(Some(start)) = self.read(next) {
                 let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
                 let earliest = (first..)
                     .zip(self.buffer.chunks_exact(SLOT_SIZE))
@@ -155,44 +173,46 @@ impl<'a> Records<'a> {
                         _ => None,
                     })
                     .min();
-                self.behind.push(earliest.unwrap_or(NEVER));
-                start += self.buffer.len() as u64;
+                self.behind.push((start, earliest.unwrap_or(NEVER)));
+                next = start + self.buffer.len() as u64;
             }
         }
         // Up to here `behind` has the earliest time in each block. The loop replaces it by the earliest time in all
         // later blocks.
         let mut earliest = NEVER;
-        for time in self.behind.iter_mut().rev() {
+        for (_, time) in self.behind.iter_mut().rev() {
             let own = std::mem::replace(time, earliest);
             earliest = earliest.min(own);
         }
-        self.read_to = HEADER_SIZE as u64;
+        self.written = 0..0;
+        self.looked_ahead = true;
     }
 
     /// Reads the next block and sorts its records. At the end of the file, or after a read error, lets all waiting
     /// records be handed out.
     fn advance(&mut self) {
-        if self.blocks == 0 {
+        if !self.looked_ahead {
             self.look_ahead();
         }
         self.waiting.extend(self.ready.drain(self.next..).map(Waiting));
         self.ready.clear();
         self.next = 0;
-        let more = match self.read(self.read_to) {
-            Ok(more) => more,
+        let begun = match self.read(self.read_to) {
+            Ok(begun) => begun,
             Err(error) => {
                 self.failed = Some(error);
-                false
+                None
             }
         };
-        if !more {
+        let Some(start) = begun else {
             self.frontier = NEVER;
             self.done = true;
             self.buffer = Vec::new();
             return;
-        }
-        let first = (self.read_to - HEADER_SIZE as u64) / SLOT_SIZE as u64;
+        };
         let knows_under_way = self.journal.marks_under_way();
+        self.gap += start.saturating_sub(self.read_to) / SLOT_SIZE as u64 * u64::from(!knows_under_way);
+        let first = (start - HEADER_SIZE as u64) / SLOT_SIZE as u64;
         for (index, slot) in (first..).zip(self.buffer.chunks_exact(SLOT_SIZE)) {
             match self.journal.slot(index, slot) {
                 SlotState::Committed(record) => {
@@ -208,9 +228,20 @@ impl<'a> Records<'a> {
                 },
             }
         }
-        self.read_to += self.buffer.len() as u64;
-        self.frontier = self.behind.get(self.blocks).copied().unwrap_or(NEVER);
-        self.blocks += 1;
+        self.read_to = start + self.buffer.len() as u64;
+        // A running process may have written into a hole since the first reading, so the blocks may differ.
+        while self
+            .behind
+            .get(self.passed)
+            .is_some_and(|&(block, _)| block < self.read_to)
+        {
+            self.passed += 1;
+        }
+        self.frontier = match self.passed.checked_sub(1).and_then(|last| self.behind.get(last)) {
+            Some(&(_, earliest)) => earliest,
+            None if self.behind.is_empty() => NEVER,
+            None => 0,
+        };
         // The records are mostly in order already, and the sort is fast on such input.
         self.ready.sort_by_key(key);
     }

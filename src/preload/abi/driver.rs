@@ -113,7 +113,8 @@ export! {
         call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream), below)
     };
     cuMemAllocAsync_ptsz(out: *mut CUdeviceptr, size: usize, stream: CUstream) enter(cuMemAllocAsync) |call, below| {
-        call.allocate_async(written!(out), size, std::ptr::null_mut(), stream, status_of!(stream per thread), below)
+        let named = own(stream) as CUstream;
+        call.allocate_async(written!(out), size, std::ptr::null_mut(), named, status_of!(stream per thread), below)
     };
     cuMemAllocFromPoolAsync(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
     enter(cuMemAllocFromPoolAsync) |call, below| {
@@ -121,7 +122,8 @@ export! {
     };
     cuMemAllocFromPoolAsync_ptsz(out: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream)
     enter(cuMemAllocFromPoolAsync) |call, below| {
-        call.allocate_async(written!(out), size, pool, stream, status_of!(stream per thread), below)
+        let named = own(stream) as CUstream;
+        call.allocate_async(written!(out), size, pool, named, status_of!(stream per thread), below)
     };
     cuMemFreeAsync(address: CUdeviceptr, stream: CUstream) enter(cuMemFreeAsync) |call, below| {
         call.free_async(address, stream as usize, status_of!(stream), below)

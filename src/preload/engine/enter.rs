@@ -1,5 +1,7 @@
 //! How a hook enters the engine.
 
+use std::cell::Cell;
+
 use super::{Call, process, scope, start};
 use base::api::Api;
 
@@ -10,6 +12,7 @@ pub fn enter(api: Api) -> Option<Call> {
     Some(Call {
         engine: process::engine(start::start)?,
         scope,
+        stream: Cell::new(None),
     })
 }
 
@@ -19,6 +22,7 @@ pub fn enter_running(api: Api) -> Option<Call> {
     Some(Call {
         engine,
         scope: scope::driver(api)?,
+        stream: Cell::new(None),
     })
 }
 

@@ -29,6 +29,7 @@ mod start;
 mod state;
 mod thread;
 
+use std::cell::Cell;
 use std::sync::Mutex;
 
 use tracing::{debug, info};
@@ -75,6 +76,8 @@ pub struct Engine {
 pub struct Call {
     engine: &'static Engine,
     scope: scope::DriverScope,
+    /// The handle of the stream that the call names, for messages.
+    stream: Cell<Option<usize>>,
 }
 
 /// Logs the start line in Paddle's words. The line names its source file, which is `engine.rs` as long as this function

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use base::api::Class;
 use base::cuda::HOST_DEVICE;
+use foldhash::fast::RandomState;
 use journal::format::{Event, NoStack, Record};
 
 use super::device_ledger::NameSpace;
@@ -128,11 +129,11 @@ pub struct Holdings {
     /// The number of moments that have passed.
     passed: usize,
     events: u64,
-    places: HashMap<Group, usize>,
+    places: HashMap<Group, usize, RandomState>,
     groups: Vec<Gathered>,
     /// Groups that changed since the last moment.
     changed: Vec<usize>,
-    live: HashMap<(NameSpace, u64), Live>,
+    live: HashMap<(NameSpace, u64), Live, RandomState>,
 }
 
 impl Holdings {
@@ -144,10 +145,10 @@ impl Holdings {
             moments,
             passed: 0,
             events: 0,
-            places: HashMap::new(),
+            places: HashMap::default(),
             groups: Vec::new(),
             changed: Vec::new(),
-            live: HashMap::new(),
+            live: HashMap::default(),
         }
     }
 
@@ -238,7 +239,7 @@ impl Holdings {
 
     /// Notes what changed up to the next moment.
     fn note(&mut self) {
-        let mut oldest: HashMap<usize, u64> = HashMap::new();
+        let mut oldest: HashMap<usize, u64, RandomState> = HashMap::default();
         if self.live.len() <= MOST_LIVE_TO_SEARCH {
             for live in self.live.values() {
                 let time = oldest.entry(live.place).or_insert(live.time_ns);

@@ -9,6 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
+
 const SIMULATED: &str = "SIMGPU_";
 const STATE: &str = "SIMGPU_STATE";
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
@@ -143,7 +145,7 @@ fn simulated(pid: u32, variables: Vec<(OsString, OsString)>) -> Result<Host, Str
     let shared = fs::metadata(&state).map_err(|error| {
         format!(
             "the simulated GPU of process {pid} cannot be asked: {STATE} {}: {error}",
-            state.display()
+            shown(&state)
         )
     })?;
     Ok(Host::Simulated(Simulated {

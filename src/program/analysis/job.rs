@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base::api::Api;
 use base::cuda::HOST_DEVICE;
 use base::identity;
+use base::text::shown;
 use journal::format::Record;
 use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
 
@@ -66,7 +67,7 @@ impl fmt::Display for LoadError {
         match self {
             Self::Open(error) => error.fmt(f),
             Self::Read { path, position, error } => {
-                write!(f, "{}: cannot be read at byte {position}: {error}", path.display())
+                write!(f, "{}: cannot be read at byte {position}: {error}", shown(path))
             }
         }
     }

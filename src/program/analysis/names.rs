@@ -5,6 +5,13 @@
 use base::api::{Api, Class};
 use base::uuid::uuid_text;
 
+/// Whether a device of this name is a MIG instance, that is, a part of a card. CUDA adds the instance's profile to the
+/// card's name: the manual of condor_gpu_discovery shows `NVIDIA A100-SXM4-40GB MIG 1g.5gb`, with the 4864 MiB of the
+/// part.
+pub fn is_mig_instance(device: &str) -> bool {
+    device.contains(" MIG ")
+}
+
 /// The name of a result code; `None` if this version of the program does not know the code.
 pub fn known_result(result: i32) -> Option<&'static str> {
     Some(match result {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 
+use base::text::shown;
 use clap::Args;
 use serde_json::json;
 
@@ -82,7 +83,7 @@ impl Export {
             return Err(Failure::failed(problems.join("\n")));
         }
         if journals.len() > 1 && !self.to.holds_several() {
-            let names: Vec<String> = journals.iter().map(|path| format!("  {}", path.display())).collect();
+            let names: Vec<String> = journals.iter().map(|path| format!("  {}", shown(path))).collect();
             return Err(Failure::refused(format!(
                 "this format holds one process; name one of these journals:\n{}",
                 names.join("\n")
@@ -133,7 +134,7 @@ impl Export {
                 json!({"files": done.files, "events": done.events, "notes": done.notes})
             );
         } else if !to_stdout {
-            let files: Vec<String> = done.files.iter().map(|path| path.display().to_string()).collect();
+            let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use base::text::shown;
 use clap::Args;
 use serde_json::json;
 
@@ -45,12 +46,11 @@ pub struct Import {
 impl Import {
     pub fn write(self) -> Result<(), Failure> {
         let source = &self.file;
-        let shown = source.display();
+        let name = shown(source);
         if source.is_dir() {
-            return Err(Failure::refused(format!("{shown}: is a folder: give one file of it")));
+            return Err(Failure::refused(format!("{name}: is a folder: give one file of it")));
         }
-        let kind =
-            kind::of(source).map_err(|problem| Failure::failed(format!("{shown}: cannot be read: {problem}")))?;
+        let kind = kind::of(source).map_err(|problem| Failure::failed(format!("{name}: cannot be read: {problem}")))?;
         let path = self.output.clone().unwrap_or_else(|| default_name(source));
         if path.as_os_str() == "-" {
             return Err(Failure::refused(
@@ -58,7 +58,7 @@ impl Import {
             ));
         }
         if !self.force && path.symlink_metadata().is_ok() {
-            let path = path.display();
+            let path = shown(&path);
             return Err(Failure::refused(format!(
                 "{path}: exists already: give another name with -o, or --force"
             )));
@@ -68,11 +68,11 @@ impl Import {
             Kind::Snapshot => into_journal::of_snapshot(source, &path, self.force),
             Kind::Log => into_journal::of_log(source, false, &path, self.force, day_of(source)),
             Kind::GzippedLog => into_journal::of_log(source, true, &path, self.force, day_of(source)),
-            Kind::Journal => return Err(Failure::refused(format!("{shown}: is a journal already"))),
-            Kind::Empty => return Err(Failure::refused(format!("{shown}: is empty"))),
+            Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
+            Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other(what) => {
                 return Err(Failure::refused(format!(
-                    "{shown}: looks like {what}; give a memory snapshot of PyTorch or RMM's log"
+                    "{name}: looks like {what}; give a memory snapshot of PyTorch or RMM's log"
                 )));
             }
         };
@@ -92,7 +92,7 @@ impl Import {
             );
         } else {
             let (events, stacks) = (imported.events, imported.stacks);
-            eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", path.display());
+            eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", shown(&path));
         }
         Ok(())
     }

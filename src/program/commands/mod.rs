@@ -20,6 +20,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::analysis::nvml;
+use crate::render::format::printable;
+
+/// The longest line of a message on standard error, in characters.
+const LONGEST_LINE: usize = 16 << 10;
 
 #[derive(Parser)]
 #[command(name = "vramshim", version, about = ABOUT, long_about = LONG_ABOUT, after_help = EXIT_CODES)]
@@ -97,7 +101,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for line in failure.message().lines() {
-                eprintln!("vramshim: {line}");
+                eprintln!("vramshim: {}", printable(line, LONGEST_LINE));
             }
             ExitCode::from(failure.code())
         }

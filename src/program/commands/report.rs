@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base::text::shown;
 use clap::Args;
 
 use crate::failure::Failure;
@@ -75,8 +76,8 @@ impl Report {
                 .map_err(Failure::unwritten)?;
         } else {
             write_file(&self.output, &report)
-                .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", self.output.display())))?;
-            println!("{}", self.output.display());
+                .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", shown(&self.output))))?;
+            println!("{}", shown(&self.output));
         }
         if self.open {
             open(&self.output)?;
@@ -97,11 +98,11 @@ fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, 
         return report::gather(journals, against, |_, _, _| {});
     }
     let bar = progress::reading(0, "");
-    let mut shown = PathBuf::new();
+    let mut current = PathBuf::new();
     let report = report::gather(journals, against, |path, done, all| {
-        if shown != path {
-            bar.set_message(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
-            shown = path.to_owned();
+        if current != path {
+            bar.set_message(shown(Path::new(path.file_name().unwrap_or_default())));
+            current = path.to_owned();
         }
         bar.set_length(all);
         bar.set_position(done);
@@ -148,7 +149,7 @@ fn open(path: &Path) -> Result<(), Failure> {
         Ok(status) if status.success() => Ok(()),
         _ => Err(Failure::failed(format!(
             "{}: written, but xdg-open cannot show it; open the file in a browser",
-            path.display()
+            shown(path)
         ))),
     }
 }

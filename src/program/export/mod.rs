@@ -25,6 +25,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use ::journal::format::Event;
+use base::text::shown;
 use base::units::size;
 
 pub use moment::At;
@@ -162,7 +163,7 @@ fn cut(process: &Process, request: &Request, default: At, progress: &dyn Fn(u64)
     let at = request.at.unwrap_or(default);
     let found = moment::find(process, at, request.device, progress)?;
     found.ok_or_else(|| {
-        let path = process.path().display();
+        let path = shown(process.path());
         ExportError::Nothing(match at {
             At::Oom => format!("{path}: no request failed for lack of memory: use --at peak"),
             _ => format!("{path}: the job had no device memory: use --at end"),

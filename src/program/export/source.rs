@@ -6,6 +6,7 @@
 use std::io;
 use std::path::Path;
 
+use base::text::shown;
 use journal::format::{Frame, NoStack, Record};
 use journal::reader::{Header, Journal, OpenError, Records, Stacks, State};
 
@@ -36,7 +37,7 @@ impl Process {
         let journal = Journal::open(path)?;
         let mut notes = Vec::new();
         let stacks = load_stacks(path).unwrap_or_else(|problem| {
-            notes.push(format!("{}: cannot be read: {problem}", Stacks::path(path).display()));
+            notes.push(format!("{}: cannot be read: {problem}", shown(&Stacks::path(path))));
             None
         });
         let tensors = match tensors {
@@ -52,7 +53,7 @@ impl Process {
         if journal.lost() > 0 {
             notes.push(format!(
                 "{}: {} events were lost; what they were is not in the export",
-                path.display(),
+                shown(path),
                 journal.lost()
             ));
         }

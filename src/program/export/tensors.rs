@@ -9,6 +9,7 @@ use std::io;
 
 use base::api::{Api, Class};
 use base::cuda::DriverError;
+use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorLine};
 use journal::reader::{Journal, TensorFile};
 
@@ -84,7 +85,7 @@ impl Tensors {
 
     /// What the user should know of the file.
     pub fn note(&self) -> Option<String> {
-        let (path, lost, damaged) = (self.path.display(), self.lost, self.damaged);
+        let (path, lost, damaged) = (shown(&self.path), self.lost, self.damaged);
         (lost > 0 || damaged > 0).then(|| format!("{path}: {lost} tensors are missing, {damaged} lines are damaged"))
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
+use base::text::shown;
 use journal::format::{Allocation, Event, MarkKind};
 use journal::writer::About;
 
@@ -30,9 +31,9 @@ pub struct Imported {
 
 /// Writes a journal of a snapshot.
 pub fn of_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, String> {
-    let (page, stacks) = snapshot::read(source).map_err(|problem| format!("{}: {problem}", source.display()))?;
+    let (page, stacks) = snapshot::read(source).map_err(|problem| format!("{}: {problem}", shown(source)))?;
     if page.device_traces.iter().all(Vec::is_empty) && page.segments.is_empty() {
-        return Err(format!("{}: has neither segments nor a history", source.display()));
+        return Err(format!("{}: has neither segments nor a history", shown(source)));
     }
     let times = || page.device_traces.iter().flatten().filter_map(|event| event.time_us);
     let marks = || page.external_annotations.iter().filter_map(|mark| mark.time_us);
@@ -410,14 +411,14 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, day_ns: u6
             failed = target.push(now_ns, row.thread, event.encode(api, 0)).err();
         }
     });
-    let end = end.map_err(|problem| format!("{}: {problem}", source.display()))?;
+    let end = end.map_err(|problem| format!("{}: {problem}", shown(source)))?;
     if let Some(problem) = failed {
         return Err(problem);
     }
     let mut notes =
         vec!["the log names no device and no segments: all is of device 0, reserved is not known".to_owned()];
     match end {
-        End::Cut(problem) if rows == 0 => return Err(format!("{}: {problem}", source.display())),
+        End::Cut(problem) if rows == 0 => return Err(format!("{}: {problem}", shown(source))),
         End::Cut(problem) => notes.push(format!("{problem}; what comes before is imported")),
         End::Whole => {}
     }

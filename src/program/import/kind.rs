@@ -44,6 +44,9 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"<", "HTML or XML, such as a page of MemoryViz"),
 ];
 
+/// Text whose first line has no column `Action`.
+const OTHER_TEXT: &str = "text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream";
+
 /// Looks at the beginning of a file.
 pub fn of(path: &Path) -> io::Result<Kind> {
     let mut start = Vec::new();
@@ -63,7 +66,7 @@ pub fn of(path: &Path) -> io::Result<Kind> {
     let is_named_so = path.extension().is_some_and(|extension| extension == "gz");
     Ok(match of_bytes(&start) {
         // The file was cut, or is no gzip: it is told of where it is read.
-        Kind::Log | Kind::Empty if is_named_so => Kind::GzippedLog,
+        Kind::Log | Kind::Empty | Kind::Other(OTHER_TEXT) if is_named_so => Kind::GzippedLog,
         kind => kind,
     })
 }
@@ -87,8 +90,13 @@ fn of_bytes(start: &[u8]) -> Kind {
         return Kind::Other(what);
     }
     let is_text = |&byte: &u8| byte >= 0x20 || matches!(byte, b'\n' | b'\r' | b'\t');
+    let first = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    let has_actions = first
+        .split(|&byte| byte == b',')
+        .any(|field| field.trim_ascii() == b"Action");
     match start.iter().all(is_text) {
-        true => Kind::Log,
+        true if has_actions => Kind::Log,
+        true => Kind::Other(OTHER_TEXT),
         false => Kind::Other("binary data of a kind that vramshim does not know"),
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
 use journal::format::RawRecord;
 use journal::reader::Stacks as StackFile;
 use journal::writer::{About, PastJournal};
@@ -20,7 +21,7 @@ pub struct Target {
 }
 
 fn cannot(path: &Path, problem: impl std::fmt::Display) -> String {
-    format!("{}: cannot be written: {problem}", path.display())
+    format!("{}: cannot be written: {problem}", shown(path))
 }
 
 impl Target {

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
 use config::table;
 
 use crate::failure::Failure;
@@ -21,16 +22,13 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     if let Some((path, source)) = told {
         let path = path.canonicalize().map_err(|error| {
-            Failure::refused(format!(
-                "{source} {}: {error}; give the path of {LIBRARY}",
-                path.display()
-            ))
+            Failure::refused(format!("{source} {}: {error}; give the path of {LIBRARY}", shown(path)))
         })?;
         return match path.is_file() {
             true => Ok(path),
             false => Err(Failure::refused(format!(
                 "{source} {}: not a file; give the path of {LIBRARY}",
-                path.display()
+                shown(&path)
             ))),
         };
     }
@@ -43,8 +41,8 @@ pub fn find_library(given: Option<&Path>) -> Result<PathBuf, Failure> {
         .ok_or_else(|| {
             Failure::refused(format!(
                 "{LIBRARY} not found in {} or {}; give its path with --library or VRAMSHIM_LIBRARY",
-                beside.display(),
-                beside.join("../lib").display()
+                shown(&beside),
+                shown(&beside.join("../lib"))
             ))
         })
 }
@@ -65,7 +63,7 @@ pub fn preload(libraries: &[PathBuf]) -> Result<OsString, Failure> {
         if bytes.iter().any(|byte| matches!(byte, b':' | b' ' | b'\t' | b'\n')) {
             return Err(Failure::refused(format!(
                 "{}: LD_PRELOAD cannot hold a path with a colon or a space; move or link the library elsewhere",
-                library.display()
+                shown(library)
             )));
         }
         items.push(bytes.to_vec());

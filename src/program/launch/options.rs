@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use base::process::job_name_of;
+use base::text::shown;
 use base::units::{lacks_unit, parse_size};
 use clap::Args;
 use config::{Config, ConfigError, default_folder, table};
@@ -240,7 +241,7 @@ impl JobOptions {
             return None;
         }
         if let Some(folder) = &config.directory {
-            return Some(format!("recording to {}", folder.display()));
+            return Some(format!("recording to {}", shown(folder)));
         }
         let mut line: Vec<u8> = Vec::new();
         for argument in command {
@@ -253,8 +254,8 @@ impl JobOptions {
         let own = others.with_file_name(folder.file_name().unwrap_or_default());
         Some(format!(
             "recording to {} (programs of other names that it starts: {})",
-            own.display(),
-            others.display()
+            shown(&own),
+            shown(&others)
         ))
     }
 
@@ -288,8 +289,8 @@ fn absolute_folder(option: &str, folder: &Path) -> Result<PathBuf, Failure> {
     if folder.exists() && !folder.is_dir() {
         return Err(Failure::refused(format!(
             "{option} {}: not a folder; give one, it need not exist yet",
-            folder.display()
+            shown(folder)
         )));
     }
-    std::path::absolute(folder).map_err(|error| Failure::refused(format!("{option} {}: {error}", folder.display())))
+    std::path::absolute(folder).map_err(|error| Failure::refused(format!("{option} {}: {error}", shown(folder))))
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use base::text::shown;
 use config::table;
 
 use super::library::own_folder;
@@ -20,7 +21,7 @@ pub fn find_probes() -> Result<PathBuf, Failure> {
     };
     let found = places.iter().find(|place| place.is_file());
     found.cloned().ok_or_else(|| {
-        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        let places: Vec<String> = places.iter().map(|place| shown(place)).collect();
         Failure::refused(format!(
             "{PROBES} not found at {}; build it with `tests/assumptions/build target/assumptions`, or name it in {}",
             places.join(" or "),

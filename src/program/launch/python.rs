@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
 use clap::ValueEnum;
 use config::table;
 
@@ -35,7 +36,7 @@ impl Torch {
         if folder.as_os_str().as_bytes().contains(&b':') {
             return Err(Failure::refused(format!(
                 "{}: PYTHONPATH cannot hold a path with a colon; move the folder elsewhere",
-                folder.display()
+                shown(&folder)
             )));
         }
         let mut path = folder.into_os_string();
@@ -98,7 +99,7 @@ fn find_folder(library: &Path) -> Result<PathBuf, Failure> {
         Failure::refused(format!(
             "no folder with the Python part (python/sitecustomize.py) beside {} or one folder above; copy src/python \
              there",
-            library.display()
+            shown(library)
         ))
     })
 }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
+use base::text::shown;
 use base::uuid::uuid_text;
 use config::table;
 
@@ -33,7 +34,7 @@ impl Simulator {
             .iter()
             .find(|folder| folder.join("libcuda.so.1").exists())
             .ok_or_else(|| {
-                let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+                let places: Vec<String> = places.iter().map(|place| shown(place)).collect();
                 Failure::refused(format!(
                     "no simulated GPU (libcuda.so.1) in {}; {HOW_TO_BUILD}",
                     places.join(" or ")
@@ -41,11 +42,11 @@ impl Simulator {
             })?;
         let folder = folder
             .canonicalize()
-            .map_err(|error| Failure::refused(format!("{}: {error}; {HOW_TO_BUILD}", folder.display())))?;
+            .map_err(|error| Failure::refused(format!("{}: {error}; {HOW_TO_BUILD}", shown(folder))))?;
         if folder.to_string_lossy().contains([':', ';', ' ']) {
             return Err(Failure::refused(format!(
                 "{}: a library path cannot hold a colon, semicolon or space; move the simulated GPU elsewhere",
-                folder.display()
+                shown(&folder)
             )));
         }
         Ok(Simulator { folder })

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal};
 use config::table;
 use journal::reader::State;
 
+pub use base::text::{printable, shown};
 pub use base::units::size;
 
 /// Whether text on standard output may have colours and bold type: on a terminal, unless `NO_COLOR` is set or the
@@ -117,22 +118,6 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
-/// Text from a file on one line: white space is a blank, other control characters and those that change the direction
-/// of writing are replaced, and the text is cut to `most` characters.
-pub fn printable(text: &str, most: usize) -> String {
-    let shown = |c: char| match c {
-        '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
-        c if c.is_control() => '\u{fffd}',
-        c => c,
-    };
-    let mut short: String = text.chars().take(most).map(shown).collect();
-    if text.chars().nth(most).is_some() {
-        short.push_str("...");
-    }
-    short
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,13 +149,5 @@ mod tests {
         assert_eq!(duration(1_500_000), "1.5 ms");
         assert_eq!(duration(90_000_000_000), "1 min 30 s");
         assert_eq!(duration(90_000_000_000_000), "1 d 1 h");
-    }
-
-    #[test]
-    fn escape_sequences_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
-        assert_eq!(printable("abcdef", 3), "abc...");
-        assert_eq!(printable("python -c\nimport torch\r\n", 80), "python -c import torch  ");
-        assert_eq!(printable("a\u{202e}b\u{9b}31m", 80), "a\u{fffd}b\u{fffd}31m");
     }
 }

@@ -12,7 +12,7 @@ use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name};
 use crate::analysis::reconciliation::AsOf;
-use crate::render::format::{self, count, duration, ended_in_words, percent, printable, size, strong, times};
+use crate::render::format::{self, count, duration, ended_in_words, percent, printable, shown, size, strong, times};
 use crate::render::reclaims;
 use crate::render::reconciliation::{PARTS, others_row, process_rows};
 use crate::render::table::table;
@@ -114,7 +114,7 @@ impl JobPage {
                 count(job.unfinished),
                 damaged,
                 count(ledger.anomalies.total()),
-                printable(&job.path.to_string_lossy(), 4096)
+                shown(&job.path)
             ),
         )?;
         if job.damaged > 0 || !header.damaged.is_empty() {

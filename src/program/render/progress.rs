@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
+use super::format::shown;
+
 /// Smaller journals are read before a progress bar would be seen.
 pub const WORTH_A_BAR_BYTES: u64 = 32 << 20;
 
@@ -29,10 +31,21 @@ pub fn reading_long(path: &Path) -> Option<ProgressBar> {
         // Hidden unless standard error is a terminal.
         let spinner = ProgressBar::new_spinner()
             .with_finish(ProgressFinish::AndClear)
-            .with_message(format!("reading {}", path.display()));
+            .with_message(format!("reading {}", shown(path)));
         spinner.enable_steady_tick(Duration::from_millis(100));
         spinner
     })
+}
+
+/// Notes in a display of `reading_long` that `done` of `all` bytes were read.
+pub fn read(display: &ProgressBar, done: u64, all: u64) {
+    if display.length().is_none() {
+        if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {percent} %") {
+            display.set_style(style);
+        }
+        display.set_length(all);
+    }
+    display.set_position(done);
 }
 
 /// A progress bar for an export of journals with these sizes, which are read at least once. `None` if that is quick.

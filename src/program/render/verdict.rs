@@ -1,26 +1,26 @@
 //! The first lines about a job: why its last request failed, or how far from its limit it stayed; and the same as JSON.
 
 use journal::format::{ProcessBytes, Teller};
-use journal::reader::State;
+use journal::reader::{Device, State};
 use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
-use crate::analysis::names::{api_name, result_name};
+use crate::analysis::names::{api_name, is_mig_instance, result_name};
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
 use crate::render::format::{count, duration, ended_in_words, printable, size, times};
 
-/// What happened, in a line, and the verdict in a sentence or two. `None` if the job used no device.
+/// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. `None` if the job
+/// used no device.
 pub fn verdict(job: &Job) -> Option<Vec<String>> {
     let finding = job.finding();
     let mut lines = match &finding.failure {
-        Some(failure) => vec![what_failed(job, failure), explanation(job, failure)],
+        Some(failure) => vec![explanation(job, failure), what_failed(job, failure)],
         None => vec![distance(finding.distance.as_ref()?)],
     };
-    if finding.uncertain {
-        lines[0] = format!(
-            "Not certain, because {} events were lost. In what is left: {}",
-            count(job.lost),
-            lines[0]
+    if let Some(line) = lines.last_mut().filter(|_| finding.uncertain) {
+        *line = format!(
+            "Not certain, because {} events were lost. In what is left: {line}",
+            count(job.lost)
         );
     }
     if finding.failure.is_none() && job.state == State::Killed {
@@ -44,6 +44,15 @@ fn explanation(job: &Job, failure: &Failure) -> String {
             duration(growth.to_ns)
         );
     }
+    if let (Some(instance), Verdict::LargerThanDevice | Verdict::LiveSet | Verdict::Growth | Verdict::OtherProcesses) =
+        (mig_instance(job, failure), verdict)
+    {
+        text += &format!(
+            ". The device is a MIG instance, {}, and has only its part of the card's memory: {}",
+            printable(&instance.name, 64),
+            size(instance.total_memory)
+        );
+    }
     if let (Verdict::LiveSet | Verdict::Unusable | Verdict::Growth, Some(framework)) = (verdict, job.caches())
         && !failure.knows_cache
     {
@@ -53,6 +62,13 @@ fn explanation(job: &Job, failure: &Failure) -> String {
         );
     }
     text
+}
+
+/// The device of a failure, if it is a MIG instance.
+fn mig_instance<'a>(job: &'a Job, failure: &Failure) -> Option<&'a Device> {
+    let mut devices = job.header.devices.iter();
+    let device = devices.find(|device| device.ordinal == i32::from(failure.scene.device));
+    device.filter(|device| is_mig_instance(&device.name))
 }
 
 /// The request, and what the job did after it.
@@ -181,6 +197,10 @@ pub fn as_json(job: &Job) -> Value {
         "others": parts.others,
         "unknown": parts.unknown,
         "free": parts.free,
+    })));
+    page["mig_instance"] = json!(mig_instance(job, failure).map(|device| json!({
+        "name": device.name,
+        "total": device.total_memory,
     })));
     page["limit"] = json!(shortage.allowance.map(|allowance| json!({
         "limit": allowance.limit,

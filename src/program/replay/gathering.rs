@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use foldhash::fast::RandomState;
+
+use super::requests::Requests;
+
 /// How the job asked for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -62,8 +66,8 @@ pub enum Source {
 /// Collects requests. An allocation is found by its address until it is freed.
 #[derive(Default)]
 pub(super) struct Gathering {
-    pub(super) requests: Vec<Request>,
-    live: HashMap<u64, Live>,
+    pub(super) requests: Requests,
+    live: HashMap<u64, Live, RandomState>,
     next: u64,
     /// The time of what is gathered now, and the time of the first request.
     now_ns: u64,
@@ -195,9 +199,7 @@ impl Gathering {
         self.add_fatal_request();
         let duration_ns = self.requests.last().map_or(0, |request| request.at_ns);
         if duration_ns == 0 {
-            for (request, number) in self.requests.iter_mut().zip(0..) {
-                request.at_ns = number * ASSUMED_STEP_NS;
-            }
+            self.requests.space_evenly(ASSUMED_STEP_NS);
         }
         (duration_ns > 0).then_some(duration_ns)
     }

@@ -1,9 +1,9 @@
 //! Plays a recorded sequence of requests through strategies, offline.
 //!
 //! `trace` reads the requests from a journal, `rmm_log` from RMM's log, `snapshot` from PyTorch's snapshot; all three
-//! collect them in `gathering`. `play` plays the requests on the model `device` through an `allocator`: one of our
-//! policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's two allocators). `recommendation` decides
-//! which strategy is worth setting.
+//! collect them in `gathering`, and `requests` keeps them in little memory. `play` plays the requests on the model
+//! `device` through an `allocator`: one of our policies, `torch` (PyTorch's caching allocator) or `paddle` (Paddle's
+//! two allocators). `recommendation` decides which strategy is worth setting.
 
 mod allocator;
 pub mod device;
@@ -11,6 +11,7 @@ mod gathering;
 mod paddle;
 mod play;
 pub mod recommendation;
+mod requests;
 mod rmm_log;
 mod snapshot;
 mod torch;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 
 use base::cuda::DriverError;
+use foldhash::fast::RandomState;
 use policy::device_memory::DeviceMemory;
 use policy::{Due, Holder, Policy, Settings, Strategy, UsedBy};
 use prices::{Bill, Prices};
@@ -87,7 +88,7 @@ pub fn strategies() -> impl Iterator<Item = &'static str> {
 }
 
 /// How many requests are played between two calls of `tick`.
-const TICK: usize = 1 << 16;
+const TICK: u64 = 1 << 16;
 
 /// Plays `trace` through the strategy of this name; `None` for an unknown name. `tick` is called from time to time with
 /// the number of requests since its last call.
@@ -185,7 +186,7 @@ fn drive(
     // The next repetition begins one mean step after the last request.
     let last_ns = trace.requests.last().map_or(0, |request| request.at_ns);
     let period_ns = last_ns + last_ns / trace.requests.len().max(1) as u64;
-    let mut live: HashMap<u64, (u64, Way)> = HashMap::new();
+    let mut live: HashMap<u64, (u64, Way), RandomState> = HashMap::default();
     let (mut bills, mut failed) = (Vec::new(), 0);
     for repetition in 0..repetitions {
         let before = device.bill();
@@ -197,30 +198,33 @@ fn drive(
             device.requested(Doing::Frees, start_ns);
             allocator.free(handle, way.used_alone());
         }
-        for requests in trace.requests.chunks(TICK) {
-            for request in requests {
-                let now_ns = start_ns.saturating_add(request.at_ns);
-                match request.action {
-                    Action::Allocate { size, way } => {
-                        device.requested(Doing::Allocates, now_ns);
-                        match allocator.allocate(size, way) {
-                            Ok(handle) => drop(live.insert(request.id, (handle, way))),
-                            Err(_) => failed += 1,
-                        }
-                    }
-                    Action::Free(last_use) => {
-                        if let Some((handle, _)) = live.remove(&request.id) {
-                            device.requested(Doing::Frees, now_ns);
-                            allocator.free(handle, last_use);
-                        }
+        let mut untold = 0;
+        for request in trace.requests.iter() {
+            let now_ns = start_ns.saturating_add(request.at_ns);
+            match request.action {
+                Action::Allocate { size, way } => {
+                    device.requested(Doing::Allocates, now_ns);
+                    match allocator.allocate(size, way) {
+                        Ok(handle) => drop(live.insert(request.id, (handle, way))),
+                        Err(_) => failed += 1,
                     }
                 }
-                if failed >= enough_failed {
-                    return (bills, failed);
+                Action::Free(last_use) => {
+                    if let Some((handle, _)) = live.remove(&request.id) {
+                        device.requested(Doing::Frees, now_ns);
+                        allocator.free(handle, last_use);
+                    }
                 }
             }
-            tick(requests.len() as u64);
+            if failed >= enough_failed {
+                return (bills, failed);
+            }
+            untold += 1;
+            if untold == TICK {
+                tick(std::mem::take(&mut untold));
+            }
         }
+        tick(untold);
         bills.push(device.bill() - before);
     }
     (bills, failed)

@@ -5,18 +5,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base::api::{Api, Class};
+use base::text::shown;
 use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
-use super::gathering::{Action, Gathering, LastUse, Request, Source, Way, choose_device};
+use super::gathering::{Action, Gathering, LastUse, Source, Way, choose_device};
+use super::requests::Requests;
 use super::{rmm_log, snapshot};
 use crate::import::kind::{self, Kind};
 
 #[derive(Debug)]
 pub struct Trace {
     pub source: Source,
-    pub requests: Vec<Request>,
+    pub requests: Requests,
     /// The largest number of live bytes.
     pub peak_live: u64,
     /// How often a free had no allocation, or an address was allocated twice without a free in between. The former
@@ -31,16 +33,25 @@ pub struct Trace {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{}: {problem}", path.display())]
+#[error("{}: {problem}", shown(path))]
 pub struct TraceError {
     path: PathBuf,
     problem: String,
 }
 
 impl Trace {
-    /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a journal or snapshot, takes the requests of `device`; without it, of the device that was used
-    /// most.
+    /// Reads a trace. The file's name and its first bytes decide the format: a journal, a snapshot, or RMM's log. Of a
+    /// journal or snapshot, takes the requests of `device`; without it, of the device that was used most.
     pub fn load(path: &Path, device: Option<i16>) -> Result<Trace, TraceError> {
+        Trace::load_with(path, device, &mut |_, _| {})
+    }
+
+    /// The same. For a journal `progress` is called from time to time with the bytes read and the bytes to read.
+    pub fn load_with(
+        path: &Path,
+        device: Option<i16>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Trace, TraceError> {
         let fail = |problem: String| TraceError {
             path: path.to_owned(),
             problem,
@@ -62,14 +73,15 @@ impl Trace {
         };
         let source = match kind {
             Kind::Journal => {
-                let (source, memory) = journal(path, device, &mut gathering).map_err(fail)?;
+                let (source, memory) = journal(path, device, &mut gathering, progress).map_err(fail)?;
                 device_memory = memory;
                 source
             }
             Kind::Snapshot => snapshot::gather(path, device, &mut gathering).map_err(fail)?,
             Kind::Other(what) => {
                 return Err(fail(format!(
-                    "looks like {what}: give a journal, a memory snapshot of PyTorch or RMM's log"
+                    "looks like {what}: give a journal (.vraj), a memory snapshot of PyTorch (.pickle) or RMM's log \
+                     (.csv, .csv.gz)"
                 )));
             }
             Kind::Log | Kind::GzippedLog | Kind::Empty => {
@@ -108,11 +120,16 @@ impl Trace {
 }
 
 /// Collects the requests of a journal. Also returns the memory of the device, if the journal says it.
-fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Result<(Source, Option<u64>), String> {
+fn journal(
+    path: &Path,
+    device: Option<i16>,
+    gathering: &mut Gathering,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Source, Option<u64>), String> {
     let journal = Journal::open(path).map_err(|problem| {
         // `TraceError` shows the name of the file, so the name is removed here.
         let problem = problem.to_string();
-        let of_file = format!("{}: ", path.display());
+        let of_file = format!("{}: ", shown(path));
         problem.strip_prefix(&of_file).unwrap_or(&problem).to_owned()
     })?;
     // By device, the requested bytes of linear memory, and the number of records.
@@ -121,15 +138,15 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
     // By class, how often the job asked for memory that no strategy serves.
     let mut others: BTreeMap<u8, u64> = BTreeMap::new();
     // The journal is read twice, so that not all of its records are in memory at once.
-    for record in journal.records() {
-        let record = record.map_err(|problem| problem.to_string())?;
+    let both = journal.size().saturating_mul(2);
+    each(&journal, &mut |done| progress(done, both), &mut |record| {
         if is_linear(&record) {
             let (asked, records) = devices.entry(record.device).or_default();
             *records += 1;
             if let Event::Alloc(allocation) = record.event {
                 *asked += u128::from(allocation.requested);
             }
-            continue;
+            return;
         }
         match record.event {
             Event::Alloc(allocation) => *others.entry(allocation.class.number()).or_default() += 1,
@@ -140,7 +157,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             }
             _ => {}
         }
-    }
+    })?;
     for (class, whose) in [
         (Class::Vmm, "such as PyTorch's expandable_segments"),
         (Class::Async, "such as PyTorch's backend:cudaMallocAsync"),
@@ -180,10 +197,10 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             .notes
             .push(format!("{lost} events were lost: figures are of those that are left"));
     }
-    for record in journal.records() {
-        let record = record.map_err(|problem| problem.to_string())?;
+    let mut second = |done| progress(journal.size() + done, both);
+    each(&journal, &mut second, &mut |record| {
         if Some(record.device) != played || !is_linear(&record) {
-            continue;
+            return;
         }
         gathering.at(record.time_ns);
         match record.event {
@@ -200,7 +217,7 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
             Event::AllocFailed { requested, .. } => gathering.fail(requested, way(&record, 0)),
             _ => {}
         }
-    }
+    })?;
     let of_drivers = gathering
         .requests
         .iter()
@@ -217,6 +234,20 @@ fn journal(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Resul
         environment: journal.header().environment.clone(),
     };
     Ok((source, device_memory))
+}
+
+/// Calls `apply` with each record of a journal, and from time to time `progress` with the bytes read.
+fn each(journal: &Journal, progress: &mut dyn FnMut(u64), apply: &mut dyn FnMut(Record)) -> Result<(), String> {
+    let mut records = journal.records();
+    let mut seen = 0u64;
+    while let Some(record) = records.next() {
+        apply(record.map_err(|problem| problem.to_string())?);
+        seen += 1;
+        if seen.is_multiple_of(1 << 16) {
+            progress(records.position());
+        }
+    }
+    Ok(())
 }
 
 /// Whether a record is of a request for linear memory, which strategies serve, or of its free.

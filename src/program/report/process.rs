@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use base::cuda::HOST_DEVICE;
+use base::text::shown;
 use journal::format::{Event, MarkKind, NoStack, Record};
 use journal::reader::{Journal, State};
 
@@ -145,10 +146,7 @@ pub fn read(
 /// What lies beside a journal. A file that cannot be read is named on stderr.
 fn or_none<T>(journal: &Path, what: &str, loaded: io::Result<Option<T>>) -> Option<T> {
     loaded.unwrap_or_else(|error| {
-        eprintln!(
-            "vramshim: the {what} beside {} cannot be read: {error}",
-            journal.display()
-        );
+        eprintln!("vramshim: the {what} beside {} cannot be read: {error}", shown(journal));
         None
     })
 }

@@ -24,7 +24,12 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
     DEVICE("cuDeviceGetName");
     REQUIRE(name && length > 0);
-    snprintf(name, (size_t)length, "Simulated GPU");
+    /* CUDA names a MIG instance so: the manual of condor_gpu_discovery prints "NVIDIA A100-SXM4-40GB MIG 1g.5gb", with
+     * 4864 MiB. */
+    if (config()->mig)
+        snprintf(name, (size_t)length, "Simulated GPU MIG 1g.%zugb", config()->memory[physical_of(device)] >> 30);
+    else
+        snprintf(name, (size_t)length, "Simulated GPU");
     return CUDA_SUCCESS;
 }
 

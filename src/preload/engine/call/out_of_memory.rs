@@ -2,6 +2,9 @@
 //!
 //! The first line is in the words of Paddle's own message. The others say who has which bytes of the device, and what
 //! follows from that. Nothing here changes what the job's call returns.
+//!
+//! If PyTorch's cache asks and gets nothing, it gives its free segments back and asks again (`Device::malloc` in
+//! c10/cuda/CUDACachingAllocator.cpp, wheel 2.12). Its first failure is told in a line, and the second one explained.
 
 use std::time::Duration;
 
@@ -9,13 +12,14 @@ use tracing::warn;
 
 use crate::engine::call::holders;
 use crate::engine::pools::patience::LONGEST_WAIT;
+use crate::engine::state::failures::{Asked, Due};
 use crate::engine::state::limits::describe;
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
-use crate::next;
+use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
 use base::cuda::{DriverError, check};
-use base::identity::pid_namespace;
+use base::identity::{pid_namespace, thread_id};
 use base::shortage::{Allowance, Parts, Reading, Shortage, Verdict};
 use base::units::size as in_units;
 use journal::format::{Event, LimitState, MemInfo, ProcessBytes, Teller, shares};
@@ -48,7 +52,7 @@ impl Call {
         allowance: Option<Allowance>,
     ) {
         let (engine, state) = (self.engine, self.engine.state);
-        let told = state.failures.count(device);
+        let told = self.is_to_be_told(device, requested);
         if told.is_none() && !state.failures.takes_measurement() {
             return;
         }
@@ -56,7 +60,28 @@ impl Call {
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
         engine.record(device, &evidence, allowance, &members);
-        let Some(count) = told else { return };
+        let Some(Due { count, tries }) = told else { return };
+        let caches = caches_tensors() && self.api() != Api::vramshim_torch_alloc;
+        // While it captures a graph, PyTorch does not ask again.
+        let asks_again = caches && !state.captures.any_open();
+        let (asked, api, see) = (in_units(requested), self.api().name(), engine.see());
+        match (tries, asks_again) {
+            (1, true) => {
+                warn!(
+                    "Out of memory error on GPU {device}: {api} of {asked} failed. PyTorch now gives the free segments \
+                     of its cache back and asks again.{see}"
+                );
+                return;
+            }
+            (2, false) => {
+                warn!(
+                    "Out of memory error on GPU {device}: {api} of {asked} was asked again and failed again{}",
+                    which(count, tries)
+                );
+                return;
+            }
+            _ => {}
+        }
         let shortage = Shortage {
             requested,
             result: DriverError::OUT_OF_MEMORY.0,
@@ -68,21 +93,17 @@ impl Call {
             allowance,
             grown: 0,
         };
-        let asked = in_units(requested);
         let held = engine.held_at_a_shortage(device);
         let mut text =
             format!("Out of memory error on GPU {device}. Cannot allocate {asked} memory on GPU {device}, {held}");
-        if count > 1 {
-            text += &format!(" (failure {count})");
-        }
+        text += &which(count, tries);
+        let place = state.records.place();
         text += &format!(
-            "\n    Failed: {}{} ({}, GPU {device}).",
-            in_units(requested),
-            state
-                .records
-                .place()
-                .map_or(String::new(), |place| format!(" at {place}")),
-            self.api().name()
+            "\n    Failed: {asked}{} ({api}, GPU {device}{}).",
+            place.map_or(String::new(), |place| format!(" at {place}")),
+            self.stream
+                .get()
+                .map_or(String::new(), |stream| format!(", {}", stream_name(stream))),
         );
         if let Some(equation) = shortage.equation() {
             text += &format!(" {equation}.");
@@ -97,18 +118,30 @@ impl Call {
         if let Some(named) = named {
             text += &format!("\n    Others: {named}");
         }
-        text += &format!("\n    Verdict: {}.", shortage.explanation());
-        if shortage.verdict() == Verdict::LiveSet && caches_tensors() && self.api() != Api::vramshim_torch_alloc {
-            text += " PyTorch's segments count as live; PyTorch gives free ones back and asks again before it fails.";
+        text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
+        if shortage.verdict() == Verdict::LiveSet && caches {
+            text += " PyTorch's segments count as live.";
         }
-        text += &self.engine.see();
+        text += &see;
         warn!("{text}");
+    }
+
+    /// Counts a request that failed. `None` if it is not to be told.
+    fn is_to_be_told(&self, device: i16, requested: u64) -> Option<Due> {
+        let asked = Asked {
+            thread: thread_id(),
+            api: self.api(),
+            bytes: requested,
+        };
+        let state = self.engine.state;
+        let live = state.ledger.readings(device, None).allocated.current;
+        state.failures.count(device, asked, live)
     }
 
     /// Tells a request that failed for another reason than memory: the driver, the device or the host failed.
     pub(super) fn explain_driver_failure(&self, device: i16, requested: u64, problem: DriverError) {
         let (engine, state) = (self.engine, self.engine.state);
-        let told = state.failures.count(device);
+        let told = self.is_to_be_told(device, requested);
         if told.is_none() && !state.failures.takes_measurement() {
             return;
         }
@@ -125,6 +158,27 @@ impl Call {
         let (asked, api) = (in_units(requested), self.api().name());
         let (verdict, see) = (shortage.explanation(), engine.see());
         warn!("{api} of {asked} failed on GPU {device}\n    Verdict: {verdict}.{see}");
+    }
+}
+
+/// Which failure it is, unless it is the first one, and how often the request was made.
+fn which(count: u64, tries: u64) -> String {
+    match (count, tries) {
+        (1, 1) => String::new(),
+        (1, 2) => " (asked twice)".to_owned(),
+        (1, tries) => format!(" (asked {tries} times)"),
+        (count, 1) => format!(" (failure {count})"),
+        (count, 2) => format!(" (failure {count}, asked twice)"),
+        (count, tries) => format!(" (failure {count}, asked {tries} times)"),
+    }
+}
+
+/// A stream in words. The handle is what PyTorch shows as `cuda_stream`.
+fn stream_name(handle: usize) -> String {
+    match handle {
+        0 | STREAM_LEGACY => "the default stream".to_owned(),
+        STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
+        handle => format!("stream {handle:#x}"),
     }
 }
 

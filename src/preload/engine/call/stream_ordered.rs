@@ -83,6 +83,7 @@ impl Call {
             self.engine.graphs.mark_used();
             return ask();
         }
+        self.stream.set(Some(stream as usize));
         let is_explicit = !pool.is_null();
         let (pool, device) = self.pool_and_device(pool, stream);
         let charged = Location { device, context: 0 };

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use base::text::shown;
 use base::uuid::{parse_uuid, uuid_text};
 use config::Config;
 use quota::file::{EXTENSION, SharedAccount};
@@ -92,7 +93,7 @@ fn names(device: &Device) -> (Option<u32>, String) {
 }
 
 fn accounts(findings: &mut Findings, folder: &Path) {
-    let place = folder.display().to_string();
+    let place = shown(folder);
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let alone = "Without accounts a limit holds for each process alone; VRAMSHIM_ACCOUNTS chooses another folder.";
     let Some((_, trial)) = try_nearest(findings, ACCOUNTS, &absolute, &place, alone) else {
@@ -121,7 +122,7 @@ fn accounts(findings: &mut Findings, folder: &Path) {
 }
 
 fn account(findings: &mut Findings, file: &Path) {
-    let place = file.display().to_string();
+    let place = shown(file);
     let account = match SharedAccount::open_path(file) {
         Ok(account) => account,
         Err(why) => {

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base::text::shown;
 use base::verdict::{Outcome, Verdict};
 use indicatif::ProgressBar;
 use policy::Strategy;
@@ -93,7 +94,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     command.args(["--json", "--limit", &limit.as_secs().max(1).to_string()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut group =
-        Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", probes.display())))?;
+        Group::start(&mut command).map_err(|error| Failure::failed(format!("{}: {error}", shown(&probes))))?;
     let lines = group.child().stdout.take().map(listen);
     let lines = lines.ok_or_else(|| Failure::failed("the probes have no standard output"))?;
     let (opening, answers) = gather(&mut group, &lines, limit)?;
@@ -105,7 +106,7 @@ pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Res
     let stored = match stored::folder(environment) {
         Some(folder) => verdict
             .write(&folder, &subject)
-            .map_err(|error| format!("{}: {error}", folder.display())),
+            .map_err(|error| format!("{}: {error}", shown(&folder))),
         None => Err("neither XDG_STATE_HOME nor HOME is set".to_owned()),
     };
     if let Err(problem) = &stored {
@@ -248,7 +249,7 @@ fn show(page: &Page) -> io::Result<()> {
         }
     }
     if let Some(path) = page.stored {
-        writeln!(out, "\nStored for later jobs: {}", path.display())?;
+        writeln!(out, "\nStored for later jobs: {}", shown(path))?;
     }
     out.flush()
 }

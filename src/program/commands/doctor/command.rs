@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
+
 use super::binary::{self, Binary, Kind, OUR_MACHINE, machine_name};
 use super::environment::Environment;
 use super::report::Findings;
@@ -28,7 +30,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, name: &OsStr) -
                 .at(name.to_string_lossy());
             return false;
         };
-        let place = path.display().to_string();
+        let place = base::text::shown(&path);
         privileged(findings, &path);
         match binary::read(&path) {
             Ok(Kind::Elf(elf)) => return program(findings, &elf, &place, &shown),
@@ -103,7 +105,7 @@ fn privileged(findings: &mut Findings, path: &Path) {
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     let mode = about.permissions().mode();
     let gains = mode & libc::S_ISUID != 0 && about.uid() != user || mode & libc::S_ISGID != 0 && about.gid() != group;
-    let place = path.display().to_string();
+    let place = shown(path);
     let advice = "Nothing of it is recorded. Run what it starts under vramshim run instead, or give the rights to the \
                   user.";
     if gains {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::kernel::{PEER_MEMORY_WITHOUT_DMA_BUF, needs_memory_of_cu_mem_alloc};
 use base::process::job_name_of;
+use base::text::shown;
 use policy::Strategy;
 
 use super::ask::{Answer, ask};
@@ -295,7 +296,7 @@ fn genuine(findings: &mut Findings, path: &Path, elf: &Binary, behind: &[String]
             "A layer stands in place of the driver. The library calls it as the next layer. The lines vmm say whether it \
              counts mapped memory.",
         )
-        .at(real.display().to_string());
+        .at(shown(&real));
 }
 
 fn describe_device(findings: &mut Findings, device: &Device) {

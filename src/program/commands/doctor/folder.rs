@@ -9,6 +9,7 @@ use std::path::Path;
 use std::ptr;
 
 use base::filesystem::{Kind, Storage, kind_of};
+use base::text::shown;
 use config::{Config, DefaultFolder, default_folder};
 
 use super::report::Findings;
@@ -34,12 +35,12 @@ pub fn check(findings: &mut Findings, config: &Config) {
                     format!("the working folder is on {avoided}, so journals are kept on this machine"),
                     "They are lost with its temporary files. VRAMSHIM_DIR (vramshim run --dir) names another folder.",
                 )
-                .at(path.display().to_string());
+                .at(shown(&path));
         }
         path
     });
     let wanted = std::path::absolute(&wanted).unwrap_or(wanted);
-    let place = wanted.display().to_string();
+    let place = shown(&wanted);
     let advice = "Choose another folder with VRAMSHIM_DIR (vramshim run --dir); the job would run without a journal.";
     let Some((existing, trial)) = try_nearest(findings, CHECK, &wanted, &place, advice) else {
         return;
@@ -112,10 +113,10 @@ pub fn try_nearest<'a>(
 ) -> Option<(&'a Path, Trial)> {
     let existing = wanted.ancestors().find(|path| path.exists())?;
     let problem = match existing.is_dir() {
-        false => format!("{} is not a folder", existing.display()),
+        false => format!("{} is not a folder", shown(existing)),
         true => match try_out(existing) {
             Ok(trial) => return Some((existing, trial)),
-            Err((doing, error)) => format!("cannot {doing} in {}: {error}", existing.display()),
+            Err((doing, error)) => format!("cannot {doing} in {}: {error}", shown(existing)),
         },
     };
     findings.problem(check, problem, advice).at(place);

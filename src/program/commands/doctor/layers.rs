@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use base::text::shown;
+
 use super::binary::{self, Binary, Kind};
 use super::environment::Environment;
 use super::report::Findings;
@@ -118,7 +120,7 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
 
 /// Adds a finding about a preloaded library. Returns true if that library exports `dlsym`.
 fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
-    let shown = path.display();
+    let shown = shown(path);
     // The loader searches its folders for a name without a slash, so the second `Err` below is no warning.
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
@@ -200,7 +202,7 @@ fn place(findings: &mut Findings, in_front: &[PathBuf]) {
             findings
                 .note(
                     "order",
-                    format!("{} answers dlsym before the library", front.display()),
+                    format!("{} answers dlsym before the library", shown(front)),
                     "Then calls reach us through it, and what it keeps to itself is not seen. That works with layers that \
                      look for the next one (RTLD_NEXT, or the driver by handle); else name libvramshim.so first, as \
                      vramshim run does.",

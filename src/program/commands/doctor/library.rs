@@ -5,6 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
 
+use base::text::shown;
+
 use super::ask::ask;
 use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
 use super::environment::Environment;
@@ -18,7 +20,7 @@ const CHECK: &str = "library";
 
 /// Returns true if a job can be started under the library.
 pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, limit: Duration) -> bool {
-    let place = path.display().to_string();
+    let place = shown(path);
     let reinstall = "Take the libvramshim.so that was built with this program (scripts/build).";
     let elf = match binary::read(path) {
         Ok(Kind::Elf(elf)) => elf,
@@ -98,7 +100,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
 /// Preloads only the library into a child process, and checks whether the child has mapped it.
 fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), String> {
     let answer = ask(What::Maps, environment, &[path.to_owned()], limit).map_err(|error| error.to_string())?;
-    let mapped = path.display().to_string();
+    let mapped = shown(path);
     if answer.lines.iter().any(|line| line.ends_with(&mapped)) {
         return Ok(());
     }

@@ -7,6 +7,7 @@ mod views;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use base::text::shown;
 use clap::Args;
 use journal::reader::Stacks;
 
@@ -155,7 +156,7 @@ fn stacked(job: &Job) -> Option<(Uses, Option<Stacks>)> {
     let stacks = stacks::load(&job.path).unwrap_or_else(|error| {
         eprintln!(
             "vramshim: the stacks beside {} cannot be read: {error}",
-            job.path.display()
+            shown(&job.path)
         );
         None
     });
@@ -180,7 +181,7 @@ fn recorded(job: &Job) -> Option<Tensors> {
     tensors::load(&job.path).unwrap_or_else(|error| {
         eprintln!(
             "vramshim: the tensors beside {} cannot be read: {error}",
-            job.path.display()
+            shown(&job.path)
         );
         None
     })

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use base::text::shown;
 use clap::builder::TypedValueParser;
 use clap::{Args, value_parser};
 
@@ -170,7 +171,12 @@ impl Replay {
         let reallocate = given("--reallocate", &self.reallocate)?;
         let names = self.names()?;
         let reading = crate::render::progress::reading_long(&self.trace);
-        let mut trace = Trace::load(&self.trace, self.device).map_err(Failure::failed)?;
+        let trace = Trace::load_with(&self.trace, self.device, &mut |done, all| {
+            if let Some(display) = &reading {
+                crate::render::progress::read(display, done, all);
+            }
+        })
+        .map_err(Failure::failed)?;
         drop(reading);
         let mut settings = settings_of(&trace.source);
         settings.chunk_bytes = chunk.unwrap_or(settings.chunk_bytes);
@@ -179,11 +185,11 @@ impl Replay {
         let device_memory = device_memory.or(trace.device_memory).unwrap_or(ASSUMED_MEMORY);
         for (name, given) in [("--chunk", chunk), ("--initial", initial), ("--reallocate", reallocate)] {
             if let Some(bytes) = given.filter(|&bytes| bytes > device_memory) {
-                trace.notes.push(format!(
-                    "{name} {} is more than the memory of the device, {}",
+                return Err(Failure::refused(format!(
+                    "{name} {} is more than the memory of the device, {}; give less, or a larger --device-memory",
                     format::size(bytes),
                     format::size(device_memory)
-                ));
+                )));
             }
         }
         let setup = Setup {
@@ -206,7 +212,7 @@ impl Replay {
         let recommendation = advice::recommendation(&trace, &rows, &setup, &one);
         progress.finish();
         let played = Played {
-            name: self.trace.display().to_string(),
+            name: shown(&self.trace),
             trace: &trace,
             setup: &setup,
             rows: &rows,
@@ -235,7 +241,7 @@ impl Replay {
         let Some(path) = &self.prices else {
             return Ok(Prices::default());
         };
-        let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", path.display()));
+        let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
         let text = std::fs::read_to_string(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
         Prices::parse(&text).map_err(fail)
     }

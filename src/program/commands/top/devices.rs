@@ -213,9 +213,9 @@ pub fn others(machine: &Machine) -> Vec<Other> {
                 .iter()
                 .any(|(pid, holds)| *holds && !listed.iter().any(|one| one.pid == *pid));
             let is_other = |one: &&Listed| {
-                !members.iter().any(|(pid, _)| *pid == one.pid)
-                    && !machine.is_under_the_library(one.pid)
-                    && !(foreign && !Path::new(&format!("/proc/{}", one.pid)).exists())
+                let is_member = members.iter().any(|(pid, _)| *pid == one.pid);
+                let may_be_foreign = foreign && !Path::new(&format!("/proc/{}", one.pid)).exists();
+                !is_member && !machine.is_under_the_library(one.pid) && !may_be_foreign
             };
             others.extend(listed.iter().filter(is_other).map(|one| Other {
                 pid: one.pid,

@@ -1,7 +1,7 @@
 //! Asks NVML about the devices of hosts: at once, or in a thread of its own, because NVML can take long.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use crate::analysis::host::{Host, HostId};
@@ -65,10 +65,7 @@ impl Asker {
 
     /// Asks, unless the thread still works on the last question. Returns the answer to the last question if it has come.
     pub fn ask(&mut self, questions: Vec<Question>) -> Option<BTreeMap<HostId, Asked>> {
-        let answer = match self.answers.try_recv() {
-            Ok(answer) => Some(answer),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        };
+        let answer = self.answers.try_recv().ok();
         // A thread that is busy takes no question.
         let _ = self.questions.try_send(questions);
         answer

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use base::text::shown;
 use journal::reader::{OpenError, Problem, State};
 
 use super::gauges::{Asked, Asker, Question};
@@ -72,14 +73,10 @@ impl Machine {
                 missing.extend(running::of(pid).err());
                 machine.pids.push(pid);
             } else if let Err(error) = std::fs::metadata(path) {
-                missing.push(format!("{}: cannot be read: {error}", path.display()));
+                missing.push(format!("{}: cannot be read: {error}", shown(path)));
             } else {
                 if path.is_dir() {
-                    missing.extend(
-                        in_folder(path)
-                            .err()
-                            .map(|error| format!("{}: {error}", path.display())),
-                    );
+                    missing.extend(in_folder(path).err().map(|error| format!("{}: {error}", shown(path))));
                 } else if let Err(error) = Watched::open(path, None)
                     && !matches!(error.problem, Problem::NotReady)
                 {

@@ -15,8 +15,8 @@ use crate::render::format::{count, size};
 use crate::render::next_step;
 use crate::replay::{Setup, Trace, play};
 
-/// A journal with more requests is not played: that takes too long for a first answer.
-const MOST_REQUESTS: usize = 1_000_000;
+/// A journal with more events is not played: that takes too long for a first answer.
+const MOST_EVENTS: u64 = 1_000_000;
 
 pub struct Advice {
     /// The moment of the holders, in words.
@@ -180,10 +180,10 @@ fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {
             .saturating_sub(parts.context)
     });
     let room = of_device.min(of_limit.unwrap_or(u64::MAX));
-    let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
-    if trace.requests.len() > MOST_REQUESTS {
+    if job.ledger.events > MOST_EVENTS {
         return None;
     }
+    let trace = Trace::load(&job.path, Some(failure.scene.device)).ok()?;
     let setup = Setup {
         settings: Default::default(),
         device_memory: room,

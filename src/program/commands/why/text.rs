@@ -11,18 +11,14 @@ use super::runs::{Run, died_ns};
 use crate::analysis::job::Job;
 use crate::analysis::tensors;
 use crate::analysis::verdict::Failure;
-use crate::render::format::{self, count, difference, duration, ended, printable, size, strong};
+use crate::render::format::{self, count, difference, duration, ended, printable, shown, size, strong};
 use crate::render::table::table;
 use crate::render::tensors as tensors_page;
 use crate::render::verdict::{process_name, verdict};
 
 pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: bool) -> io::Result<()> {
     let job = run.first();
-    let mut lines = verdict(job).unwrap_or_else(|| vec!["No GPU memory was asked for".to_owned()]);
-    if job.finding().failure.is_some() {
-        // The answer comes first.
-        lines.reverse();
-    }
+    let lines = verdict(job).unwrap_or_else(|| vec!["No GPU memory was asked for".to_owned()]);
     for (line, number) in lines.iter().zip(0..) {
         writeln!(out, "{}", strong(line, bold && number == 0))?;
     }
@@ -35,8 +31,12 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         format::time(job.header.wall_start_ns),
         format::ended_in_words(job.state).trim_end_matches(','),
         duration(job.duration_ns),
-        printable(&job.path.to_string_lossy(), 4096)
+        shown(&job.path)
     )?;
+    if !job.header.damaged.is_empty() {
+        let parts = job.header.damaged.join(", ");
+        writeln!(out, "The file is damaged, so figures may be wrong: {parts}")?;
+    }
     if run.jobs().len() > 1 {
         others(out, run, bold)?;
     }

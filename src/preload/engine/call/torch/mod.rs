@@ -93,6 +93,7 @@ fn on_device<T>(device: i32, work: impl FnOnce() -> CudaResult<T>) -> CudaResult
 
 impl Call {
     pub fn allocate_for_stream(&self, size: usize, device: i32, stream: usize) -> CudaResult<u64> {
+        self.stream.set(Some(stream));
         let torch = &self.engine.torch;
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);

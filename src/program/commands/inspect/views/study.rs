@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use base::text::shown;
 use journal::reader::Journal;
 
 use crate::analysis::device_ledger::Live;
@@ -30,7 +31,7 @@ impl Study {
     pub fn read(path: &Path, observers: &mut [&mut dyn Observer]) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
         let stacks = stacks::load(path).unwrap_or_else(|error| {
-            eprintln!("vramshim: the stacks beside {} cannot be read: {error}", path.display());
+            eprintln!("vramshim: the stacks beside {} cannot be read: {error}", shown(path));
             None
         });
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));

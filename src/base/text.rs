@@ -1,0 +1,81 @@
+//! Text from files and names of files, as a message or a table may show it.
+//!
+//! A file's name can have any byte but `/` and NUL, and who may place a file chooses its name. An escape sequence in it
+//! must not reach the terminal, and a line feed must not make a second line of a message.
+
+use std::path::Path;
+
+/// The longest name of a file that is shown, in characters: as long as the kernel lets a path be (PATH_MAX).
+const LONGEST_NAME: usize = 4096;
+
+/// Text on one line: white space is a blank, other control characters and those that change the direction of writing
+/// are replaced, and the text is cut to `most` characters.
+pub fn printable(text: &str, most: usize) -> String {
+    let shown = |c: char| match c {
+        '\t' | '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
+        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => '\u{fffd}',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    let mut short: String = text.chars().take(most).map(shown).collect();
+    if text.chars().nth(most).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+/// The name of a file for people. A name that has bytes which cannot be shown is quoted, with these bytes as `\n` or
+/// `\x1b`, so that `$'...'` of bash names the file.
+pub fn shown(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = printable(&text, LONGEST_NAME);
+    if plain == text {
+        return plain;
+    }
+    let mut quoted = String::from("$'");
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        for letter in chunk.valid().chars().take(LONGEST_NAME) {
+            match letter {
+                '\n' => quoted.push_str("\\n"),
+                '\t' => quoted.push_str("\\t"),
+                '\\' => quoted.push_str("\\\\"),
+                '\'' => quoted.push_str("\\'"),
+                letter if printable(letter.encode_utf8(&mut [0; 4]), 1).starts_with(letter) => quoted.push(letter),
+                letter => bytes(&mut quoted, letter.encode_utf8(&mut [0; 4]).as_bytes()),
+            }
+        }
+        bytes(&mut quoted, chunk.invalid());
+    }
+    quoted.push('\'');
+    quoted
+}
+
+fn bytes(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        text.push_str(&format!("\\x{byte:02x}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn escape_sequences_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\x1b[31mb", 80), "a\u{fffd}[31mb");
+        assert_eq!(printable("abcdef", 3), "abc...");
+        assert_eq!(printable("python -c\nimport torch\r\n", 80), "python -c import torch  ");
+        assert_eq!(printable("a\u{202e}b\u{9b}31m", 80), "a\u{fffd}b\u{fffd}31m");
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_shown_is_quoted() {
+        assert_eq!(shown(Path::new("/a b/é.vraj")), "/a b/é.vraj");
+        assert_eq!(shown(Path::new("a\x1b[2J\nb'\\.vraj")), "$'a\\x1b[2J\\nb\\'\\\\.vraj'");
+        assert_eq!(shown(Path::new("a\u{202e}b")), "$'a\\xe2\\x80\\xaeb'");
+        assert_eq!(shown(Path::new(OsStr::from_bytes(b"a\xff"))), "$'a\\xff'");
+    }
+}

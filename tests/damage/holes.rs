@@ -1,0 +1,177 @@
+//! Files of 2 TiB that take a few pages on disk, as any user can place them where root looks: each command ends soon
+//! and in little memory. What lies beside a journal need not be a file at all.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+use super::{journal, look, run};
+
+const LENGTH: u64 = 2 << 40;
+
+/// Makes a journal 2 TiB long, whose header says that all of it was used. In the middle of it is a page of noise.
+fn stretch(path: &Path) -> File {
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    file.set_len(LENGTH).unwrap();
+    let claimed = offset_of!(journal::format::Header, claimed) as u64;
+    file.write_all_at(&(1u64 << 36).to_le_bytes(), claimed).unwrap();
+    file.write_all_at(&[0x5a; 4096], LENGTH / 2).unwrap();
+    file
+}
+
+/// Locks a file as a running process locks its journal.
+fn lock(file: &File) {
+    // SAFETY: `flock` is plain data, valid if all zero.
+    let mut whole_file: libc::flock = unsafe { std::mem::zeroed() };
+    whole_file.l_type = libc::F_WRLCK as libc::c_short;
+    // SAFETY: the descriptor is open, and `whole_file` outlives the call.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &whole_file) }, 0);
+}
+
+#[test]
+fn a_journal_of_holes_is_read_soon() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = journal(folder.path(), 500);
+    let file = stretch(&path);
+    let report = folder.path().join("report.html");
+    for state in ["killed", "running"] {
+        if state == "running" {
+            lock(&file);
+        }
+        for (name, arguments) in [
+            ("inspect", &[][..]),
+            ("inspect", &["--json"]),
+            ("inspect", &["--top", "stack", "--leaks", "--growth", "--timeline"]),
+            ("why", &[]),
+            ("why", &["--json"]),
+            ("report", &["--json"]),
+            ("report", &["-o", report.to_str().unwrap()]),
+            ("export", &["--to", "csv", "-o", "-"]),
+            ("reconcile", &[]),
+            ("top", &["--once"]),
+            ("replay", &["--strategy", "passthrough"]),
+        ] {
+            let seen = run(name, &path, arguments, state);
+            let all = format!("{name} {arguments:?} of a {state} process: {}{}", seen.out, seen.said);
+            assert!(!seen.out.is_empty() || name == "export", "{all}");
+            let tells = matches!(name, "inspect" | "why") && !arguments.contains(&"--top");
+            let words = "size: hardly any of the file was ever written";
+            assert!(!tells || seen.out.contains(words), "{all}");
+        }
+    }
+    let page: serde_json::Value = serde_json::from_str(&look(&path, &["--json"], "figures").out).unwrap();
+    assert_eq!(page["jobs"][0]["events"], 500, "the records before the hole are read");
+    assert_eq!(page["jobs"][0]["damaged"], 64, "so is the noise behind it: {page:#}");
+}
+
+#[test]
+fn the_files_beside_a_journal_may_be_holes_or_pipes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, _) = journal(folder.path(), 500);
+    for (ending, head) in [
+        ("stacks", "vramshim-stacks\t1\t4000\nN\t1\tstep\n"),
+        ("tensors", "vramshim-tensors\t1\t4000\t2.12.0\n"),
+    ] {
+        let beside = path.with_extension(ending);
+        let _ = std::fs::remove_file(&beside);
+        std::fs::write(&beside, head).unwrap();
+        File::options()
+            .write(true)
+            .open(&beside)
+            .unwrap()
+            .set_len(LENGTH)
+            .unwrap();
+        look(&path, &["--top", "stack"], ending);
+        run("report", &path, &["--json"], ending);
+        run("why", &path, &["--json"], ending);
+        std::fs::remove_file(&beside).unwrap();
+        let made = Command::new("mkfifo").arg(&beside).status().unwrap();
+        assert!(made.success());
+        run("report", &path, &["--json"], ending);
+        let seen = run("why", &path, &["--json"], ending);
+        assert!(!seen.out.is_empty(), "{}", seen.said);
+        std::fs::remove_file(&beside).unwrap();
+    }
+}
+
+/// The account file that doctor reads must have its one size, and have it on disk.
+#[test]
+fn an_account_of_holes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let account = folder.path().join("GPU-51585f66-6d74-7b82-8990-979ea5acb3ba.account");
+    let file = File::create(&account).unwrap();
+    file.set_len(LENGTH).unwrap();
+    let output = Command::new(support::program())
+        .args(["doctor", "--json"])
+        .env("VRAMSHIM_ACCOUNTS", folder.path())
+        .output()
+        .unwrap();
+    let page: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = page["findings"].as_array().unwrap();
+    let told = |finding: &serde_json::Value| finding["found"] == "it has the wrong size";
+    assert!(findings.iter().any(told), "{page:#}");
+}
+
+/// A file's name with an escape sequence, a line feed and a byte that is no UTF-8.
+#[test]
+fn a_name_never_reaches_the_terminal_raw() {
+    let folder = tempfile::tempdir().unwrap();
+    let (whole, bytes) = journal(folder.path(), 500);
+    std::fs::remove_file(whole).unwrap();
+    let evil = OsStr::from_bytes(b"a\x1b]0;title\x07\nb\xff");
+    let path = folder.path().join(evil).with_extension("vraj");
+    std::fs::write(&path, bytes).unwrap();
+    let missing = folder.path().join(evil).with_extension("missing.vraj");
+    let noise = folder.path().join(evil).with_extension("noise.vraj");
+    std::fs::write(&noise, "noise").unwrap();
+    std::fs::write(path.with_extension("stacks"), "noise").unwrap();
+    std::fs::write(path.with_extension("tensors"), "noise").unwrap();
+    let report = folder.path().join(evil).with_extension("html");
+    let report = report.as_os_str();
+    for place in [&path, &missing, &noise, &folder.path().to_owned()] {
+        for (name, arguments) in [
+            ("inspect", &[][..]),
+            ("inspect", &["--all"]),
+            ("inspect", &["--top", "stack"]),
+            ("inspect", &["--diff"]),
+            ("why", &[]),
+            ("report", &["-o"]),
+            ("export", &["--to", "csv", "-o", "-"]),
+            ("import", &[]),
+            ("reconcile", &[]),
+            ("top", &["--once"]),
+            ("replay", &["--strategy", "passthrough"]),
+        ] {
+            let mut command = Command::new(support::program());
+            command.arg(name).arg(place).args(arguments);
+            match arguments.last() {
+                Some(&"-o") => drop(command.arg(report)),
+                Some(&"--diff") => drop(command.arg(&path)),
+                _ => {}
+            }
+            let output = command.output().unwrap();
+            for text in [output.stdout, output.stderr] {
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let control = |c: char| c.is_control() && c != '\n';
+                assert!(!text.contains(control), "{name} {place:?}: {text:?}");
+                let torn = |line: &str| line.starts_with("b\u{fffd}") || line.starts_with("vramshim: b\u{fffd}");
+                assert!(!text.lines().any(torn), "{name} {place:?}: {text}");
+            }
+        }
+    }
+    let told = Command::new(support::program())
+        .arg("why")
+        .arg(&missing)
+        .output()
+        .unwrap();
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(
+        told.contains("a\\x1b]0;title\\x07\\nb\\xff.missing.vraj'"),
+        "quoted for the shell: {told}"
+    );
+}
