@@ -18,6 +18,8 @@ use crate::request::{Request, UNIT};
 const LARGEST_BEST_FIT: u64 = 1 << 20;
 /// A free block is taken as it is if it is longer by at most this part of the request.
 const CLOSE_FIT: u32 = 256;
+/// More stitches are made only for a job that finds no order. A job that repeats itself makes 10 to 200.
+const MOST_STITCHES: u64 = 240;
 /// For so many requests the tightest place is looked for after memory has grown by 1 / `FULL_GROWTH`, and for
 /// proportionally fewer after less.
 const SEARCHES_AFTER_GROWTH: u128 = 4000;
@@ -31,7 +33,7 @@ impl Memory {
         {
             return Some(block);
         }
-        self.cycles.note(arena.allocated(), arena.reserved());
+        self.cycles.note(arena.allocated(), arena.reserved(), arena.freed());
         let best = match self.keeps_places(arena) {
             true => self.best_as_before(arena, request),
             false => arena.best(Region::Main, request),
@@ -60,9 +62,14 @@ impl Memory {
         self.stitches.serve(arena, request)
     }
 
+    /// Whether the sizes of the job repeat, and few stitches serve it.
+    pub(super) fn has_order(&self) -> bool {
+        self.sizes.repeat() && self.stitches.made() < MOST_STITCHES
+    }
+
     /// Whether the job has not begun to repeat itself.
     pub(super) fn is_irregular(&self, arena: &Arena) -> bool {
-        !self.sizes.repeat() && !self.cycles.repeat(arena.reserved())
+        !self.has_order() && !self.cycles.repeat(arena.reserved())
     }
 
     /// Whether the sizes of the job do not repeat, but the job itself does. What its blocks leave free is small then, and

@@ -27,9 +27,14 @@ const MOST_SHARE: u64 = 23;
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
 const SPARED_SHARE: u64 = 48;
+/// The same for a job whose requests keep making work.
+const SPARED_SHARE_IF_WORK_GOES_ON: u64 = 128;
 /// The same for a job that repeats itself with other sizes each time: no stitch of it serves twice.
 const SPARED_SHARE_OF_NEARLY_SAME_SIZES: u64 = 24;
-/// The least and the most part at once for handles of a job whose sizes do not repeat.
+/// The least and the most part at once for handles of a job that has made many stitches: most handles are in use in part.
+const SHARE_OF_MANY_STITCHES: u64 = 2048;
+const MANY_STITCHES: u64 = 96;
+/// The same for a job whose sizes do not repeat.
 pub(super) const SHARE_OF_NEW_SIZES: u64 = 8192;
 /// The same if the job itself repeats: its sizes are nearly the same every time.
 const SHARE_OF_NEARLY_SAME_SIZES: u64 = 512;
@@ -80,6 +85,7 @@ impl Memory {
         let least_spared = match is_irregular || is_sparing {
             true => 0,
             false if !self.sizes.repeat() => arena.reserved() / SPARED_SHARE_OF_NEARLY_SAME_SIZES,
+            false if self.sizes.keep_coming() => arena.reserved() / SPARED_SHARE_IF_WORK_GOES_ON,
             false => arena.reserved() / SPARED_SHARE,
         };
         let is_tight = may_stitch && self.is_tight(arena, request);
@@ -171,11 +177,12 @@ impl Memory {
         let room = u64::from(arena.blocks.units(hole)) * UNIT / self.granule * self.granule;
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
-        let repeats = self.sizes.repeat();
+        let repeats = self.has_order();
         let has_freed_little = arena.freed() <= arena.reserved() / 8;
         let only_grows = repeats && has_freed_little && arena.reserved() + least > LITTLE_MEMORY;
         let (share, most_share) = match repeats {
             true if only_grows => (GROWING_SHARE, 1),
+            true if self.stitches.made() >= MANY_STITCHES => (SHARE_OF_MANY_STITCHES, SHARE_OF_MANY_STITCHES),
             true => (LEAST_SHARE, MOST_SHARE),
             false if self.cycles.repeat(arena.reserved()) => (SHARE_OF_NEARLY_SAME_SIZES, SHARE_OF_NEARLY_SAME_SIZES),
             false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),

@@ -15,6 +15,8 @@ use std::collections::BTreeSet;
 const LEAST_NOTED: u64 = 4;
 /// The sizes of a job do not repeat if more than this part of them was new.
 const MOST_NEW: (u64, u64) = (3, 4);
+/// A job that has made so many such requests keeps asking.
+const MANY_NOTED: u64 = 100;
 /// More such requests come only from a job that finds no order in which its requests repeat.
 const MOST_NOTED: u64 = 512;
 /// So many sizes are remembered. Other sizes count as new.
@@ -38,6 +40,11 @@ impl Sizes {
         if self.seen.len() < MOST_REMEMBERED {
             self.seen.insert(bytes);
         }
+    }
+
+    /// Whether so many requests have made work that the job is likely to go on.
+    pub fn keep_coming(&self) -> bool {
+        self.noted >= MANY_NOTED
     }
 
     pub fn repeat(&self) -> bool {
