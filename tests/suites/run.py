@@ -96,8 +96,11 @@ class Run:
 
     def outcomes(self):
         """Returns {test: outcome}."""
+        asked = {"quick": self.quick, "shard": list(self.shard), "only": self.only}
         if self.place.resume and self.ended.exists():
-            return json.loads(self.ended.read_text())
+            before = json.loads(self.ended.read_text())
+            if before["asked"] == asked:
+                return before["outcomes"]
         shutil.rmtree(self.folder, ignore_errors=True)
         for name in ("tmp", "home", "journals"):
             (self.folder / name).mkdir(parents=True)
@@ -123,7 +126,7 @@ class Run:
             found["the library leaves a journal"] = "failed"
         shutil.rmtree(self.folder / "journals", ignore_errors=True)
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
-        self.ended.write_text(json.dumps(found))
+        self.ended.write_text(json.dumps({"asked": asked, "outcomes": found}))
         return found
 
     def read(self):
