@@ -124,7 +124,7 @@ struct Runtime {
 ///
 /// Several can be loaded: the simulated GPU preloads one of each major version, and a package can bring one of its own. A
 /// runtime is in use if a loaded object names it as a library that it needs. A runtime that is only looked up at run time
-/// is needed by none; if that is so of all, any of them may be in use, and all are told.
+/// is needed by none. If that is so of all runtimes, any of them may be in use, and all are told.
 fn runtime_versions() -> Vec<i32> {
     // Nothing may be allocated while the loader's list is locked.
     let mut found: [Option<Runtime>; RUNTIMES] = [None; RUNTIMES];

@@ -72,7 +72,7 @@ pub type Everything = Result<Vec<Seen>, String>;
 
 /// The option of the child that asks for all devices.
 const ALL: &str = "--all";
-/// NVML has this many seconds to describe all devices of a host. A driver that hangs then holds up nobody.
+/// NVML has this many seconds to describe all devices of a host. A driver that hangs holds `top` up no longer.
 const PATIENCE_S: u32 = 10;
 
 /// Starts the child, which asks NVML about these devices of a host.
@@ -130,7 +130,7 @@ pub fn answer(uuids: &[String]) -> Answer {
 
 /// Asks NVML about everything in this process. The child runs this function.
 pub fn answer_all(uuids: &[String]) -> Everything {
-    // SAFETY: `alarm` has no preconditions. Its signal ends the process, which nobody but `ask_all` waits for.
+    // SAFETY: `alarm` has no preconditions. Its signal ends this process, for which only `ask_all` waits.
     unsafe { libc::alarm(PATIENCE_S) };
     let nvml = load()?;
     let count = nvml

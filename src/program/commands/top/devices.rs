@@ -1,7 +1,7 @@
 //! The rows of the table of devices, and the processes on the devices that are not under the library.
 //!
-//! A device is known by its host and its UUID: processes of one host that number the device differently are added up,
-//! and simulated GPUs of separate runs, which have the same UUIDs, stay apart.
+//! A device is known by its host and its UUID. So processes of one host that number the device differently are added up.
+//! Simulated GPUs of separate runs have the same UUIDs, and they stay apart.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -46,7 +46,7 @@ pub struct Asker {
 
 impl Asker {
     pub fn start() -> Asker {
-        // A question that nobody has taken yet is not asked twice.
+        // A question that the thread has not taken yet is not asked twice.
         let (questions, taken) = sync_channel::<Vec<Question>>(0);
         let (give, answers) = sync_channel(1);
         thread::spawn(move || {
