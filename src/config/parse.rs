@@ -22,6 +22,40 @@ pub(crate) fn size_with_unit(text: &str) -> Option<u64> {
     parse_size(text).filter(|_| !lacks_unit(text))
 }
 
+/// A limit as HAMi-core reads it (`get_limit_from_env` in its `multiprocess_memory_limit.c`): the whole number at the
+/// beginning, times the unit if the last character is K, M or G. So `1.5g` is 1 GiB there, and `2gb` are 2 bytes.
+pub(crate) fn limit_of_hami_core(text: &str) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = text
+        .chars()
+        .last()
+        .filter(|letter| !"tT".contains(*letter))
+        .map_or(1, binary_unit);
+    text[..digits].parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A limit as vgpu-manager reads it (`iec_to_bytes` in its `util.c`): the number at the beginning, times the unit if the
+/// next character is K, M, G or T. What follows is not read, so `2gb` and `2GiB` are 2 GiB.
+pub(crate) fn limit_of_vgpu_manager(text: &str) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let unit = text[end..].chars().next().map_or(1, binary_unit);
+    let bytes = text[..end].parse::<f64>().ok()? * unit as f64;
+    (bytes < u64::MAX as f64).then_some(bytes as u64)
+}
+
+/// The bytes of a unit that is one letter; 1 for any other.
+fn binary_unit(letter: char) -> u64 {
+    match letter.to_ascii_lowercase() {
+        'k' => 1 << 10,
+        'm' => 1 << 20,
+        'g' => 1 << 30,
+        't' => 1 << 40,
+        _ => 1,
+    }
+}
+
 pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "True" | "TRUE" => Some(true),

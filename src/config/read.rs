@@ -6,12 +6,14 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use base::units::parse_size;
 use policy::Strategy;
 use quota::Scope;
 use quota::limits::Limits;
 
-use crate::parse::{boolean, duration_or_never, mebibytes, scope, size_with_unit, stack_depth, stored};
+use crate::parse::{
+    boolean, duration_or_never, limit_of_hami_core, limit_of_vgpu_manager, mebibytes, scope, size_with_unit,
+    stack_depth, stored,
+};
 use crate::settings::{Config, ConfigError, LogLevel, Stacks};
 use crate::table::{self, Part, VARIABLES, Variable};
 
@@ -108,12 +110,7 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         quota.strict = config.strict;
         let mut of_process_only = false;
         if self.text(table::LIMIT.name).as_deref() == Some("inherit") {
-            (quota.limits, quota.from) = (self.inherited_limits(), table::INHERITED_LIMIT.name);
-            if quota.limits.is_empty() {
-                let (limit, inherited) = (table::LIMIT.name, table::INHERITED_LIMIT.name);
-                let remark = format!("{limit}=inherit, but no {inherited} is set: there is no limit");
-                config.remarks.push(remark);
-            }
+            (quota.limits, quota.from) = self.inherited_limits(&mut config.remarks);
         } else if self.text(table::LIMIT.name).is_some() {
             self.set(&table::LIMIT, Limits::parse, &mut quota.limits);
             quota.from = table::LIMIT.name;
@@ -140,19 +137,54 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
         }
     }
 
-    /// The limits in the variables of a virtualisation layer: the limit of every device, and limits of single devices.
-    fn inherited_limits(&mut self) -> Limits {
-        let mut limits = Limits::default();
-        let accepted = (table::INHERITED_LIMIT.accepted)();
-        if let Some(bytes) = self.parsed(table::INHERITED_LIMIT.name, accepted, parse_size) {
-            limits.limit_every(bytes);
-        }
-        for (number, variable) in (0..).zip(table::INHERITED_LIMITS) {
-            if let Some(bytes) = self.parsed(variable, accepted, parse_size) {
-                limits.limit_number(number, bytes);
+    /// The limits of a virtualisation layer, and the variable that they come from. If no variable is set, the limit is what
+    /// the next layer shows of a device.
+    fn inherited_limits(&mut self, remarks: &mut Vec<String>) -> (Limits, &'static str) {
+        type Parse = fn(&str) -> Option<u64>;
+        let layers: [(&table::Variable, &[&'static str], Parse); 2] = [
+            (
+                &table::LIMIT_OF_HAMI_CORE,
+                &table::LIMITS_OF_HAMI_CORE,
+                limit_of_hami_core,
+            ),
+            (
+                &table::LIMIT_OF_VGPU_MANAGER,
+                &table::LIMITS_OF_VGPU_MANAGER,
+                limit_of_vgpu_manager,
+            ),
+        ];
+        for (variable, by_device, parse) in layers {
+            let mut limits = Limits::default();
+            let mut parsed = |name| {
+                let bytes = self.parsed(name, (variable.accepted)(), parse)?;
+                if (1..1 << 20).contains(&bytes) {
+                    remarks.push(format!("{name} means {bytes} bytes to the layer that reads it"));
+                }
+                Some(bytes)
+            };
+            if let Some(bytes) = parsed(variable.name) {
+                limits.limit_every(bytes);
+            }
+            for (number, name) in (0..).zip(by_device) {
+                if let Some(bytes) = parsed(name) {
+                    limits.limit_number(number, bytes);
+                }
+            }
+            if !limits.is_empty() {
+                return (limits, variable.name);
             }
         }
-        limits
+        if self.errors.is_empty() {
+            let (limit, hami, vgpu) = (
+                table::LIMIT.name,
+                table::LIMIT_OF_HAMI_CORE.name,
+                table::LIMIT_OF_VGPU_MANAGER.name,
+            );
+            remarks.push(format!(
+                "{limit}=inherit, but neither {hami} nor {vgpu} is set: the limit is what the next layer shows of each device"
+            ));
+        }
+        (Limits::whole_devices(), table::LIMIT.name)
     }
 
     fn strategy(&mut self, config: &mut Config) {

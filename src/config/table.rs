@@ -57,7 +57,7 @@ const BOOLEAN: &str = "1, true, True, TRUE, 0, false, False, FALSE";
 const SIZE: &str = "a number with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from 1048576 on bytes; 0";
 const DURATION: &str = "a number with a unit (ms, s, min, h), such as 30s; 0 for never";
 const LIMIT_FORMS: &str = "a size with a unit or a share (8GiB, 50%), or a list by device number or UUID \
-                           (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes CUDA_DEVICE_MEMORY_LIMIT; 0 for none";
+                           (0=8GiB,1=50%,GPU-3f2a=4GiB); inherit takes the limit of a virtualisation layer; 0 for none";
 static PADDLES_STRATEGIES: LazyLock<String> =
     LazyLock::new(|| format!("{}, thread_local (left to Paddle)", Strategy::accepted()));
 
@@ -130,12 +130,21 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
-    INHERITED_LIMIT = Variable {
+    LIMIT_OF_HAMI_CORE = Variable {
         name: "CUDA_DEVICE_MEMORY_LIMIT",
         default: "none",
-        accepted: || SIZE,
-        meaning: "The limit that a virtualisation layer such as HAMi-core was given; `_0` to `_15` behind the name limit \
-                  one device. The library reads it only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
+        accepted: || "as HAMi-core reads it: a whole number, and K, M or G at the end; 0 for none",
+        meaning: "The limit that HAMi-core was given; `_0` to `_15` behind the name limit one device. The library reads it \
+                  only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
+        part: Part::Library,
+        in_journal: true,
+    };
+    LIMIT_OF_VGPU_MANAGER = Variable {
+        name: "CUDA_MEM_LIMIT",
+        default: "none",
+        accepted: || "as vgpu-manager reads it: a number, and K, M, G or T behind it; 0 for none",
+        meaning: "The limit that vgpu-manager was given; `_0` to `_15` behind the name limit one device. The library reads it \
+                  only if `VRAMSHIM_MEMORY_LIMIT` is `inherit`.",
         part: Part::Library,
         in_journal: true,
     };
@@ -310,25 +319,19 @@ variables! {
     };
 }
 
-/// The variables that hold `INHERITED_LIMIT` for one device; the index is the device's number.
-pub const INHERITED_LIMITS: [&str; 16] = [
-    "CUDA_DEVICE_MEMORY_LIMIT_0",
-    "CUDA_DEVICE_MEMORY_LIMIT_1",
-    "CUDA_DEVICE_MEMORY_LIMIT_2",
-    "CUDA_DEVICE_MEMORY_LIMIT_3",
-    "CUDA_DEVICE_MEMORY_LIMIT_4",
-    "CUDA_DEVICE_MEMORY_LIMIT_5",
-    "CUDA_DEVICE_MEMORY_LIMIT_6",
-    "CUDA_DEVICE_MEMORY_LIMIT_7",
-    "CUDA_DEVICE_MEMORY_LIMIT_8",
-    "CUDA_DEVICE_MEMORY_LIMIT_9",
-    "CUDA_DEVICE_MEMORY_LIMIT_10",
-    "CUDA_DEVICE_MEMORY_LIMIT_11",
-    "CUDA_DEVICE_MEMORY_LIMIT_12",
-    "CUDA_DEVICE_MEMORY_LIMIT_13",
-    "CUDA_DEVICE_MEMORY_LIMIT_14",
-    "CUDA_DEVICE_MEMORY_LIMIT_15",
-];
+/// A variable for each device that a layer numbers.
+macro_rules! by_device {
+    ($name:literal) => {
+        by_device!($name: 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($name:literal: $($number:literal)*) => {
+        [$(concat!($name, "_", $number)),*]
+    };
+}
+
+/// The variables that hold the limits of HAMi-core and vgpu-manager for one device; the index is the device's number.
+pub const LIMITS_OF_HAMI_CORE: [&str; 16] = by_device!("CUDA_DEVICE_MEMORY_LIMIT");
+pub const LIMITS_OF_VGPU_MANAGER: [&str; 16] = by_device!("CUDA_MEM_LIMIT");
 
 /// Variables of launchers and frameworks. The library does not act on them. A journal's header keeps them, because they
 /// show which process of a job wrote the journal and how the framework allocates.

@@ -87,7 +87,31 @@ fn limits_come_from_one_variable() {
     ];
     assert_eq!((limit(&layers, 0).0, limit(&layers, 1).0), (Some(gib(3)), Some(gib(2))));
     assert_eq!(limit(&layers[1..3], 0).0, None, "only when asked");
-    assert_eq!(read(&[inherit]).0.remarks.len(), 1);
+    // What each layer makes of its own variable (see `limit_of_hami_core` and `limit_of_vgpu_manager`).
+    let spellings = [
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "1.5g", gib(1)),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "2048M", gib(2)),
+        ("CUDA_DEVICE_MEMORY_LIMIT_0", "2gb", 2),
+        ("CUDA_MEM_LIMIT_0", "1.5g", 3 << 29),
+        ("CUDA_MEM_LIMIT_0", "2gb", gib(2)),
+        ("CUDA_MEM_LIMIT", "2GiB", gib(2)),
+        ("CUDA_MEM_LIMIT", "2t", gib(2048)),
+        ("CUDA_MEM_LIMIT", "1073741824", gib(1)),
+    ];
+    for (variable, value, bytes) in spellings {
+        assert_eq!(
+            limit(&[inherit, (variable, value)], 0).0,
+            Some(bytes),
+            "{variable}={value}"
+        );
+    }
+    let (config, errors) = read(&[inherit]);
+    assert_eq!((config.remarks.len(), errors.len()), (1, 0));
+    assert_eq!(
+        config.quota.limits.of(Some(0), "GPU-0", gib(3)),
+        Some(gib(3)),
+        "what the layer shows"
+    );
     assert_eq!(
         read(&[inherit, ("CUDA_DEVICE_MEMORY_LIMIT_1", "x")]).1[0].variable,
         "CUDA_DEVICE_MEMORY_LIMIT_1"

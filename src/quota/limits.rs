@@ -89,6 +89,14 @@ impl Limits {
         }
     }
 
+    /// All that the next layer shows of each device.
+    pub fn whole_devices() -> Limits {
+        Limits {
+            every: Some(Amount::Share(1.0)),
+            ..Limits::default()
+        }
+    }
+
     pub fn limit_every(&mut self, bytes: u64) {
         self.every = Some(Amount::Bytes(bytes));
     }

@@ -280,12 +280,25 @@ fn the_order_of_library_and_layer_is_reported() {
         }
         let report = Report::run(doctor_of(&job, &["plain"]).env("LD_PRELOAD", order.join(":")));
         match ours_first {
-            true => report.has("order", "ok", "first that answers dlsym"),
-            false => report.has("order", "note", "answers dlsym before the library"),
+            true => {
+                report.nothing_worse_than_notes();
+                report.has("order", "ok", "first that answers dlsym")
+            }
+            // It takes cuMemAlloc, too.
+            false => report.has("order", "problem", "stands before the library"),
         };
-        report.nothing_worse_than_notes();
         assert_eq!(report.process()["driver_calls"], 1, "{:#}", report.page);
     }
+}
+
+/// A layer before the library takes the job's requests, and does not see what a strategy reserves.
+#[test]
+fn a_layer_before_the_library_is_a_problem() {
+    let in_front = doctor(&[]).under("1GiB", &[]).preload(library());
+    let report = Report::run(in_front);
+    report.has("order", "problem", "liblayer.so stands before the library");
+    let behind = Report::run(doctor(&[]).over(Form::Preloaded, "1GiB", &[]));
+    behind.has("order", "ok", "first that answers dlsym");
 }
 
 // ---- settings, folder, limits

@@ -264,10 +264,18 @@ fn the_layer_may_come_before_the_library() {
             let context = format!("{} {scene:?} {}", path.display(), strategy.name);
             let job = Job::new(path).sim("2GiB", 1).under("1GiB", WELL_BEHAVED).args(scene);
             let finished = job.strategy(strategy).run().ok();
+            // The layer would not see what a policy reserves.
+            let told = finished.stderr.contains("passes every request through");
+            assert_eq!(
+                told,
+                strategy.name != PASSTHROUGH.name,
+                "{context}: {}",
+                finished.stderr
+            );
             let lines = finished.json();
             let checkpoints: Vec<&Value> = lines.iter().filter(|line| line.get("own").is_some()).collect();
             for checkpoint in &checkpoints {
-                assert_agree(checkpoint, strategy, &context);
+                assert_agree(checkpoint, PASSTHROUGH, &context);
                 // A layer in front of the library counts what the job asked for.
                 let requested: u64 = checkpoint["own"]
                     .as_array()
@@ -278,6 +286,12 @@ fn the_layer_may_come_before_the_library() {
                     .sum();
                 let used = checkpoint["layer"]["used"][0].as_u64().unwrap();
                 assert!(used >= requested && used <= GIB, "{context}: {used} {requested}");
+                let taken = checkpoint["truth"]["totals"].as_array().unwrap().iter();
+                let taken: u64 = taken
+                    .filter(|row| row["device"] == 0 && row["class"] == "linear")
+                    .map(|row| row["reserved"].as_u64().unwrap())
+                    .sum();
+                assert!(taken <= used, "{context}: {taken} taken, {used} counted");
             }
             let job = finished.inspect();
             assert_eq!(

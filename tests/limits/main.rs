@@ -175,6 +175,11 @@ fn limits_are_understood_however_they_are_written() {
             ],
             GIB,
         ),
+        (
+            &[("VRAMSHIM_MEMORY_LIMIT", "inherit"), ("CUDA_MEM_LIMIT_0", "1gb")],
+            GIB,
+        ),
+        (&[("VRAMSHIM_MEMORY_LIMIT", "inherit")], 4 * GIB),
         (&[("VRAMSHIM_MEMORY_LIMIT", "a lot")], 4 * GIB),
     ];
     for (variables, total) in table {

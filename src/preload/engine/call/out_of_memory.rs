@@ -329,6 +329,10 @@ impl Engine {
                 in_units(largest)
             );
         }
+        let is_refused_below = available >= requested && !self.state.limits.would_refuse(device, requested);
+        if let Some(layer) = is_refused_below.then(next::refusing_layer).flatten() {
+            text += &format!("; {layer}, a layer before the driver, refused the request all the same");
+        }
         if inside > 0 && self.pools.has_stuck_work(device) {
             let longest = LONGEST_WAIT.as_secs();
             text += &format!(

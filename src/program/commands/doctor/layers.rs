@@ -74,18 +74,59 @@ pub fn system_preloads() -> Vec<PathBuf> {
     items.filter(|item| !item.is_empty()).map(PathBuf::from).collect()
 }
 
+/// Whether the library behind this path takes requests for memory.
+fn takes_memory(path: &Path) -> bool {
+    matches!(binary::read(path), Ok(Kind::Elf(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"))
+}
+
+/// Adds a problem if a layer before the library takes the job's requests for memory. `paths` are all entries of `place`.
+/// Returns whether there is such a layer.
+fn layer_in_front(findings: &mut Findings, environment: &Environment, paths: &[PathBuf], place: &str) -> bool {
+    let Some(ours) = paths.iter().position(|path| environment.is_library(path)) else {
+        return false;
+    };
+    let Some(front) = paths[..ours].iter().find(|path| takes_memory(path)) else {
+        return false;
+    };
+    let mut order: Vec<&PathBuf> = paths.iter().filter(|path| !environment.is_library(path)).collect();
+    order.insert(0, &paths[ours]);
+    let order: Vec<String> = order.iter().map(|path| path.display().to_string()).collect();
+    let order = match place {
+        SYSTEM_PRELOADS => format!("in {place}: {}", order.join(" ")),
+        _ => format!("{place}={}", order.join(":")),
+    };
+    findings
+        .problem(
+            "order",
+            format!(
+                "{} stands before the library and takes the job's requests for memory",
+                front.display()
+            ),
+            format!(
+                "That layer does not see what a strategy reserves, so the library passes every request through. Name the \
+                 library first, {order}"
+            ),
+        )
+        .at(place);
+    true
+}
+
 pub fn check(findings: &mut Findings, environment: &Environment) {
     let mut in_front = Vec::new();
     let mut ours_seen = false;
+    let is_hidden = layer_in_front(findings, environment, &environment.preloads(), "LD_PRELOAD")
+        | layer_in_front(findings, environment, &system_preloads(), SYSTEM_PRELOADS);
     for path in environment.preloads() {
         if environment.is_library(&path) {
             if ours_seen {
                 continue;
             }
             ours_seen = true;
-            place(findings, &in_front);
+            if !is_hidden {
+                place(findings, &in_front);
+            }
         } else if !environment.is_stand_in(&path) {
-            let hooks_dlsym = layer(findings, &path, "LD_PRELOAD");
+            let hooks_dlsym = layer(findings, &path, "LD_PRELOAD", ours_seen);
             if hooks_dlsym && !ours_seen {
                 in_front.push(path);
             }
@@ -103,7 +144,7 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
                     .at(SYSTEM_PRELOADS);
             }
             false => {
-                layer(findings, &path, SYSTEM_PRELOADS);
+                layer(findings, &path, SYSTEM_PRELOADS, ours_seen);
             }
         }
     }
@@ -118,8 +159,9 @@ pub fn check(findings: &mut Findings, environment: &Environment) {
     }
 }
 
-/// Adds a finding about a preloaded library. Returns true if that library exports `dlsym`.
-fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
+/// Adds a finding about a preloaded library, which stands behind ours if `is_behind`. Returns true if that library exports
+/// `dlsym`.
+fn layer(findings: &mut Findings, path: &Path, place: &str, is_behind: bool) -> bool {
     let shown = shown(path);
     // The loader searches its folders for a name without a slash, so the second `Err` below is no warning.
     let elf = match binary::read(path) {
@@ -170,7 +212,10 @@ fn layer(findings: &mut Findings, path: &Path, place: &str) -> bool {
                 .note(
                     CHECK,
                     format!("{shown} is preloaded: {project}, {does}"),
-                    "The library calls it as the next layer; the limits of that layer hold.",
+                    match is_behind {
+                        true => "The library calls it as the next layer; the limits of that layer hold.",
+                        false => "The job calls it first, and it calls the library.",
+                    },
                 )
                 .at(place);
         }

@@ -43,9 +43,14 @@ pub fn check(
     job.pytorch(findings);
     job.paddle(findings);
     job.tensorflow_and_jax(findings);
-    let inherited = table::INHERITED_LIMIT.name;
-    for variable in [inherited, table::INHERITED_LIMITS[0]] {
-        if let Some(value) = environment.text(variable).filter(|_| config.quota.from != inherited) {
+    let inherits = environment.text(table::LIMIT.name).as_deref() == Some("inherit");
+    for variable in [
+        table::LIMIT_OF_HAMI_CORE.name,
+        table::LIMITS_OF_HAMI_CORE[0],
+        table::LIMIT_OF_VGPU_MANAGER.name,
+        table::LIMITS_OF_VGPU_MANAGER[0],
+    ] {
+        if let Some(value) = environment.text(variable).filter(|_| !inherits) {
             findings
                 .note(
                     CHECK,
