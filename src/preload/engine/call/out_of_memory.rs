@@ -93,7 +93,7 @@ impl Call {
             allowance,
             grown: 0,
         };
-        let held = engine.held_at_a_shortage(device);
+        let held = engine.held_at_a_shortage(device, requested);
         let mut text =
             format!("Out of memory error on GPU {device}. Cannot allocate {asked} memory on GPU {device}, {held}");
         text += &which(count, tries);
@@ -304,8 +304,8 @@ impl Engine {
         }
     }
 
-    /// What is held of a device of which a request got no memory: the rest of a sentence about that request.
-    pub(super) fn held_at_a_shortage(&self, device: i16) -> String {
+    /// What is held of a device of which a request for `requested` bytes got no memory: the rest of a sentence about that request.
+    pub(super) fn held_at_a_shortage(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
         let (mut free, mut total) = (0usize, 0usize);

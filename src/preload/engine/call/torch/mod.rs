@@ -297,7 +297,7 @@ impl Call {
             "CUDA out of memory. Tried to allocate {} on GPU {device}",
             in_units(size)
         );
-        if let Ok(held) = on_device(device, || Ok(self.engine.held_at_a_shortage(device as i16))) {
+        if let Ok(held) = on_device(device, || Ok(self.engine.held_at_a_shortage(device as i16, size))) {
             let _ = write!(text, ": {held}");
         }
         if let Some(allowed) = self.engine.torch.figures.exceeds(device, size) {
