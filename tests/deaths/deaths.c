@@ -142,9 +142,9 @@ static void again(void)
     if (library) THAT(dlopen(library, RTLD_NOW));
     for (int i = 0; i < 7; i++) must(3 * GIB);
     cached = must(GIB);
-    THAT(cu(cuMemAlloc_v2)(&address, 3 * GIB) != CUDA_SUCCESS);
+    THAT(cu(cuMemAlloc_v2)(&address, 4 * GIB) != CUDA_SUCCESS);
     give(cached, GIB);
-    last(3 * GIB);
+    last(4 * GIB);
 }
 
 static void on_stream(int as_tensor)

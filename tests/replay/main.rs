@@ -156,9 +156,9 @@ fn paddle_auto_growth_by_hand() {
         one(
             &chunks,
             "paddle_auto_growth",
-            &["--device-memory", "10MiB", "--chunk", "11MiB"]
+            &["--device-memory", "10MiB", "--chunk", "6MiB"]
         ),
-        (0, 6, 3)
+        (8 * MIB, 6, 1)
     );
 }
 

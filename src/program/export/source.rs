@@ -42,7 +42,7 @@ impl Process {
         });
         let tensors = match tensors {
             true => Tensors::beside(&journal, progress).map_err(|problem| SourceError::Read {
-                path: path.display().to_string(),
+                path: shown(path),
                 problem,
             })?,
             false => None,

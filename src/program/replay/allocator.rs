@@ -2,7 +2,7 @@
 
 use base::cuda::DriverError;
 
-use super::gathering::{LastUse, Way};
+use super::requests::{LastUse, Way};
 
 /// Serves the requests of a trace.
 pub trait Allocator {

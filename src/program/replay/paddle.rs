@@ -21,7 +21,7 @@ use policy::device_memory::DeviceMemory;
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
-use super::gathering::{LastUse, Way};
+use super::requests::{LastUse, Way};
 
 /// The size of every block is a multiple of this.
 const GRANULE: u64 = 256;

@@ -11,8 +11,8 @@ use prices::{Bill, Prices};
 
 use super::allocator::Allocator;
 use super::device::{Doing, ModelDevice};
-use super::gathering::{Action, LastUse, Way};
 use super::paddle;
+use super::requests::{Action, LastUse, Way};
 use super::torch::CachingAllocator;
 use super::trace::Trace;
 

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::gathering::{Gathering, LastUse, Way};
+use super::gathering::Gathering;
+use super::requests::{LastUse, Way};
 use crate::import::rmm_log::{Action, End, read};
 
 /// Collects the requests of a log. If the log was cut short, the complete lines are kept and a note says so.

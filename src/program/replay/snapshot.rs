@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use super::gathering::{Gathering, Source, Way, choose_device};
+use super::gathering::{Gathering, Source, choose_device};
+use super::requests::Way;
 use crate::import::snapshot::{Action, Event, WANTED, read};
 
 /// Collects the history of `device`, or of the device with the most events.

@@ -25,7 +25,7 @@ use policy::device_memory::{DeviceMemory, EventId};
 
 use super::allocator::Allocator;
 use super::device::ModelDevice;
-use super::gathering::{LastUse, Way};
+use super::requests::{LastUse, Way};
 
 const ROUND: u64 = 512;
 const SMALL: u64 = 1 << 20;

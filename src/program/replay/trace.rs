@@ -10,8 +10,8 @@ use base::units::size;
 use journal::format::{EXTENSION, Event, Record};
 use journal::reader::Journal;
 
-use super::gathering::{Action, Gathering, LastUse, Source, Way, choose_device};
-use super::requests::Requests;
+use super::gathering::{Gathering, Source, choose_device};
+use super::requests::{Action, LastUse, Requests, Way};
 use super::{rmm_log, snapshot};
 use crate::import::kind::{self, Kind};
 
