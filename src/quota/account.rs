@@ -32,10 +32,10 @@
 //!                             operation 2 in seat 0, so A's 130 bytes stay known
 //! ```
 //!
-//! The word has only the low bits of a number. So after 2,048 operations of one process the same word could come again, and
-//! a process that was stopped before step 5 would replace it without acknowledging the later operation. Therefore no
-//! process gives an operation a number that another expects: it looks at all seats once in 1,024 operations, and leaves
-//! out the numbers that it finds there. A number that is expected later belongs to a newer operation.
+//! The word has only the low bits of a number. So after 2,048 operations of one process the same word could come again,
+//! and a process that was stopped before step 5 would replace it without acknowledging the later operation. Therefore
+//! no process gives an operation a number that another expects: it looks at all seats once in 1,024 operations, and
+//! leaves out the numbers that it finds there. A number that is expected later belongs to a newer operation.
 //!
 //! The next process that locks seat 0 gives A's bytes back with operation 3 (or 2, if A's did not take effect). That
 //! process may also be killed at any step.
@@ -345,8 +345,8 @@ impl Account {
         true
     }
 
-    /// The number of the seat's next operation. If the last one did not take effect, it may get the same number. A number
-    /// that is left out leaves out the next one too, because the fields of the last operation must stay.
+    /// The number of the seat's next operation. If the last one did not take effect, it may get the same number. A
+    /// number that is left out leaves out the next one too, because the fields of the last operation must stay.
     fn fresh_number(&self, handle: &mut SeatHandle) -> u64 {
         let mut number = handle.number.wrapping_add(u64::from(handle.done));
         if number <= handle.fresh_until {
@@ -365,8 +365,8 @@ impl Account {
         number
     }
 
-    /// How many numbers from `number` on name no operation of the seat that a process expects. At most half of all, because
-    /// meanwhile others may expect the operations that get these numbers.
+    /// How many numbers from `number` on name no operation of the seat that a process expects. At most half of all,
+    /// because meanwhile others may expect the operations that get these numbers.
     fn free_numbers(&self, seat: usize, number: u64) -> u64 {
         let operated = (self.operated.load(SeqCst) as usize).min(SEATS);
         let expected = self.seats[..operated].iter().map(|other| other.expects.load(SeqCst));

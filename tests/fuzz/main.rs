@@ -1,5 +1,5 @@
-//! Damaged input of every kind that comes from outside: no panic, no hang, no overflow of a sum. Each target takes a good
-//! input and damages it at random (`support::random`).
+//! Damaged input of every kind that comes from outside: no panic, no hang, no overflow of a sum. Each target takes a
+//! good input and damages it at random (`support::random`).
 //!
 //! VRAMSHIM_TEST_FUZZ sets how many inputs all targets get together, and VRAMSHIM_TEST_SEED which ones. A target whose
 //! input makes it panic writes the input to a file and names it. `scripts/fuzz` runs ten million.
@@ -130,7 +130,8 @@ fn stacks() {
 
 #[test]
 fn tensors() {
-    let good = b"vramshim-tensors\t1\t7\t2.12.0\nF\t1\ttrain.py\t10\tmain\nS\t1\t1\nA\t100\t0\t4096\t512\t0\t1\nF\t200\t0\t4096\n";
+    let good = b"vramshim-tensors\t1\t7\t2.12.0\nF\t1\ttrain.py\t10\tmain\nS\t1\t1\n\
+                 A\t100\t0\t4096\t512\t0\t1\nF\t200\t0\t4096\n";
     let folder = folder();
     let path = folder.path().join("damaged.tensors");
     feed(

@@ -1,5 +1,5 @@
-//! Programs that have nothing to do with CUDA print the same and exit with the same status without the library, with the
-//! library, and with the library beside another one that is preloaded before or after it.
+//! Programs that have nothing to do with CUDA print the same and exit with the same status without the library, with
+//! the library, and with the library beside another one that is preloaded before or after it.
 //!
 //! `scripts/foreign` runs all of them.
 
@@ -28,14 +28,14 @@ const SHORT: &[Program] = &[
     ),
     (
         &["git"],
-        "export GIT_AUTHOR_DATE=2000-01-01T00:00Z GIT_COMMITTER_DATE=2000-01-01T00:00Z HOME=$PWD; git init -q -b main r; \
-         cd r; git config user.email a@b; git config user.name a; cp ../hello.c .; git add .; git commit -qm one; \
+        "export GIT_AUTHOR_DATE=2000-01-01T00:00Z GIT_COMMITTER_DATE=2000-01-01T00:00Z HOME=$PWD; \
+         git init -q -b main r; cd r; git config user.email a@b; git config user.name a; cp ../hello.c .; git add .; git commit -qm one; \
          git log --format=%H; git gc -q; git fsck; git clone -q . ../s; git -C ../s log --oneline; git nonsense",
     ),
     (
         &["tar", "gzip"],
-        "tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - hello.c | gzip -n | sha256sum; \
-         tar xf /nothing",
+        "tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - hello.c | gzip -n | \
+         sha256sum; tar xf /nothing",
     ),
 ];
 
@@ -70,7 +70,8 @@ const LONG: &[Program] = &[
     (&["node"], "node processes.js"),
     (
         &["postgres", "initdb", "setpriv"],
-        "chmod 777 .; p='setpriv --reuid=65534 --regid=65534 --clear-groups'; mkdir -m 777 home; export HOME=$PWD/home; \
+        "chmod 777 .; p='setpriv --reuid=65534 --regid=65534 --clear-groups'; \
+         mkdir -m 777 home; export HOME=$PWD/home; \
          $p initdb -D home/d -A trust -U me --no-sync > o 2> e; echo $?; grep -v ' ok$' o | wc -l; \
          echo 'select 6*7 as answer' | $p postgres --single -D home/d postgres 2> e | grep answer | head -1",
     ),
@@ -103,11 +104,13 @@ const LONG: &[Program] = &[
     ),
     (
         &["awk", "sed", "find", "xargs"],
-        "seq 99 | awk '{s+=$1} END{print s; system(\"echo sub\")}'; seq 4 | xargs -P 4 -n 1 sh -c 'exit 1'; echo $?; find . -name '*.c' -exec wc -c {} +",
+        "seq 99 | awk '{s+=$1} END{print s; system(\"echo sub\")}'; seq 4 | xargs -P 4 -n 1 sh -c 'exit 1'; echo $?; \
+         find . -name '*.c' -exec wc -c {} +",
     ),
     (
         &["rustc"],
-        "printf 'fn main(){println!(\"{}\",std::thread::spawn(||6*7).join().unwrap());panic!()}' > m.rs; rustc -O m.rs; ./m 2>&1 | head -1",
+        "printf 'fn main(){println!(\"{}\",std::thread::spawn(||6*7).join().unwrap());panic!()}' > m.rs; \
+         rustc -O m.rs; ./m 2>&1 | head -1",
     ),
     (&["docker"], "docker --version"),
     (&["man", "less"], "less --version | head -1; echo text | less | cat"),
@@ -163,7 +166,8 @@ const NODE: &str = r"
 const { execFileSync, spawnSync } = require('child_process');
 const { Worker } = require('worker_threads');
 console.log(String(execFileSync('echo', ['child'])), spawnSync('sh', ['-c', 'exit 3']).status);
-new Worker('console.log(6 * 7); process.exit(5)', { eval: true }).on('exit', code => { console.log(code); process.exit(4); });
+new Worker('console.log(6 * 7); process.exit(5)', { eval: true })
+    .on('exit', code => { console.log(code); process.exit(4); });
 ";
 
 const THREADS: &str = r#"

@@ -84,8 +84,8 @@ fn with_fault(strategy: Strategy, code: u32, call: u64) -> u64 {
     check(job.env("SIMGPU_FAULTS", &faults).run(), strategy, &context)
 }
 
-/// Lets the calls of the driver fail one at a time: call `first` in the first run, then every `stride` calls later, until
-/// a run ends without the fault. Returns the number of runs. Fails after the last run.
+/// Lets the calls of the driver fail one at a time: call `first` in the first run, then every `stride` calls later,
+/// until a run ends without the fault. Returns the number of runs. Fails after the last run.
 fn sweep(strategy: Strategy, code: u32, first: u64, stride: usize) -> usize {
     let mut failures = Vec::new();
     let mut calls = (first..).step_by(stride).zip(1..);

@@ -9,8 +9,8 @@
  *   answer=FILE  prints into this file; it gets its name when the program ends
  *   handles=DIR  puts IPC handles of its memory into this folder, and opens those of other processes
  *
- * The program runs in rounds. After each round all threads stop, and a checkpoint is printed. Between rounds the primary
- * context of device 1 is reset or released at times. */
+ * The program runs in rounds. After each round all threads stop, and a checkpoint is printed. Between rounds the
+ * primary context of device 1 is reset or released at times. */
 #include "items.h"
 #include "shim.h"
 #include <dirent.h>
@@ -263,7 +263,8 @@ static void print_end(void)
     for (int device = 0; limit && device < DEVICES; device++) {
         struct vramshim_limit l;
         THAT(limit(device, &l) == 0);
-        printf("%s{\"limit\":%llu,\"used\":%llu}", device ? "," : "", (unsigned long long)l.limit, (unsigned long long)l.used);
+        printf("%s{\"limit\":%llu,\"used\":%llu}", device ? "," : "", (unsigned long long)l.limit,
+               (unsigned long long)l.used);
     }
     printf("]}}\n");
     name_answer();
@@ -286,7 +287,8 @@ int main(int argc, char **argv)
     pthread_barrier_init(&barrier, NULL, (unsigned)threads + 1);
     if (wild) open_the_driver(), pthread_create(&closer, NULL, close_at_random, NULL);
     for (int t = 0; t < threads; t++) {
-        workers[t] = (struct worker){.seed = seed * 1000 + (unsigned)t, .number = threads == 1 ? -1 : t, .steps = steps};
+        int number = threads == 1 ? -1 : t;
+        workers[t] = (struct worker){.seed = seed * 1000 + (unsigned)t, .number = number, .steps = steps};
         THAT(!pthread_create(&ids[t], NULL, work, &workers[t]));
     }
     for (int round = 0; round < ROUNDS; round++) {

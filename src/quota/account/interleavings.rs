@@ -1,6 +1,6 @@
-//! Every interleaving of a few operations on an account, with at most so many switches away from a process that could go
-//! on. Processes die before each of their steps, and their heirs die too. The code is the real one: a thread runs each
-//! process, and stops before each step that others can see until it is its turn.
+//! Every interleaving of a few operations on an account, with at most so many switches away from a process that could
+//! go on. Processes die before each of their steps, and their heirs die too. The code is the real one: a thread runs
+//! each process, and stops before each step that others can see until it is its turn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex};

@@ -15,7 +15,14 @@ enum kind {
     K_LINEAR, K_LINEAR_V1, K_PITCHED, K_MANAGED, K_HOST, K_HOST_ALLOC, K_REGISTERED, K_ASYNC, K_POOL, K_VMM, K_VMM_HOST,
     K_ARRAY, K_ARRAY_3D, K_MIPMAP, K_GRAPH, K_CAPTURE, KINDS
 };
-struct item { bool live, stays; enum kind kind; int device, class, home; unsigned long long address, handle, bytes; size_t span; void *more; };
+struct item {
+    bool live, stays; /* allocated; never freed before its context ends */
+    enum kind kind;
+    int device, class, home;
+    unsigned long long address, handle, bytes;
+    size_t span;
+    void *more;
+};
 struct worker { uint64_t seed; int number, steps; struct item items[ITEMS]; };
 
 static CUcontext contexts[DEVICES];
@@ -178,7 +185,8 @@ static bool make(struct worker *w, struct item *i)
         void *host = NULL;
         i->class = HOST;
         i->device = -1;
-        bool made = i->kind == K_HOST ? DONE(cu(cuMemAllocHost_v2)(&host, size)) : DONE(cu(cuMemHostAlloc)(&host, size, 0));
+        bool made = i->kind == K_HOST ? DONE(cu(cuMemAllocHost_v2)(&host, size))
+                                      : DONE(cu(cuMemHostAlloc)(&host, size, 0));
         i->address = (unsigned long long)host;
         return made;
     }
@@ -248,7 +256,8 @@ static void allocate(struct worker *w, struct item *i)
 {
     size_t size = 1 + draw(&w->seed, draw(&w->seed, 4) ? 1 << 16 : 8 << 20);
     int device = (int)draw(&w->seed, DEVICES);
-    *i = (struct item){.kind = (enum kind)draw(&w->seed, without_graphs ? K_GRAPH : KINDS), .device = device, .home = device, .bytes = size};
+    enum kind kind = (enum kind)draw(&w->seed, without_graphs ? K_GRAPH : KINDS);
+    *i = (struct item){.kind = kind, .device = device, .home = device, .bytes = size};
     if (!DONE(cu(cuCtxSetCurrent)(contexts[device]))) return;
     if (make(w, i)) {
         *count_of(i->device, i->class) += (long long)i->bytes;

@@ -17,7 +17,8 @@ pub enum Answer {
     Handles { size: u64, count: u64, offset: u64 },
 }
 
-/// One message with handles: the driver's result, and the bytes of each handle, whose descriptor comes with the message.
+/// One message with handles: the driver's result, and the bytes of each handle, whose descriptor comes with the
+/// message.
 pub struct Handed {
     pub result: i32,
     pub sizes: Vec<u64>,
