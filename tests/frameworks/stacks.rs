@@ -40,25 +40,24 @@ fn stacks_of_python_name_the_lines_of_a_pytorch_job() {
     );
 }
 
-/// The library reads the frames itself if it is PyTorch's allocator, of threads that gave Python's lock up.
+/// PyTorch's operators give Python's lock up before they allocate, and the library never takes it. So the journal says why
+/// these tensors have no frames of Python; frames of native code they have.
 #[test]
-fn stacks_of_python_name_the_lines_of_tensors_that_the_library_serves() {
+fn tensors_that_the_library_serves_have_native_stacks_alone() {
     let script = super::script("stacks.py");
     for kinds in ["python", "both"] {
         let options = ["--torch", "allocator", "--strategy", "auto_growth", "--stacks", kinds];
         let job = with_options(&options, "4GiB", &[script.to_str().unwrap(), "held"]);
         let told = job.run().ok().inspect();
         let stacks = &told["stacks"];
-        assert_eq!(stacks["requested_without_stack"], serde_json::json!({}), "{stacks}");
         let largest = &stacks["live"][0];
-        assert_eq!(largest["bytes"].as_u64(), Some(256 << 20), "{stacks}");
-        let (source, names) = functions(&largest["stack"]);
-        assert_eq!(source, "journal", "{stacks}");
-        assert!(names[0].contains("parameters") || names[0] == "<listcomp>", "{names:?}");
-        let (_, names) = functions(&stacks["live"][1]["stack"]);
-        assert_eq!(names[0], "buffers", "{stacks}");
-        let (_, names) = functions(&stacks["last_out_of_memory"]["stack"]);
-        assert_eq!(names[0], "too_much", "{stacks}");
+        assert_eq!(largest["bytes"].as_u64().is_some(), kinds == "both", "{stacks}");
+        let without_lock = stacks["requested_without_stack"]["no_lock"].as_u64();
+        assert_eq!(
+            without_lock.is_some_and(|bytes| bytes >= 256 << 20),
+            kinds == "python",
+            "{stacks}"
+        );
     }
 }
 

@@ -9,7 +9,6 @@ mod python;
 mod table;
 mod unwind;
 
-use std::cell::Cell;
 use std::path::Path;
 
 use config::DEEPEST_STACK;
@@ -17,20 +16,6 @@ use journal::format::{NoStack, StackKind};
 use journal::writer::StackFile;
 
 use intern::Interned;
-
-thread_local! {
-    /// The number of the thread's stack, if it was read before the request.
-    static AHEAD: Cell<Option<u32>> = const { Cell::new(None) };
-}
-
-/// While it lives, the stack of the thread is known.
-pub struct Ahead(());
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        AHEAD.set(None);
-    }
-}
 
 /// What is recorded, and what was recorded so far.
 pub struct Stacks {
@@ -56,25 +41,15 @@ impl Stacks {
 
     /// The number of the calling thread's stack, or why there is none, as a record has it.
     pub fn here(&self) -> u32 {
-        AHEAD
-            .get()
-            .unwrap_or_else(|| self.walk(python::frames).unwrap_or_else(|reason| reason as u32))
-    }
-
-    /// Reads the stack of a request of PyTorch, at the begin of the call. It is the thread's stack until the answer is
-    /// dropped.
-    pub fn ahead(&self) -> Ahead {
-        let number = self.walk(python::frames_with_lock);
-        AHEAD.set(Some(number.unwrap_or_else(|reason| reason as u32)));
-        Ahead(())
+        self.walk().unwrap_or_else(|reason| reason as u32)
     }
 
     #[inline(never)]
-    fn walk(&self, frames_of_python: fn(&Interned, &mut [u32]) -> Result<usize, NoStack>) -> Result<u32, NoStack> {
+    fn walk(&self) -> Result<u32, NoStack> {
         let (interned, mut frames) = (&self.interned, [0; 2 * DEEPEST_STACK]);
         let (first, second) = frames.split_at_mut(self.depth);
         let python = match self.kinds.python() {
-            true => frames_of_python(interned, &mut second[..self.depth]),
+            true => python::frames(interned, &mut second[..self.depth]),
             false => Err(NoStack::Off),
         };
         let native = match (self.kinds.native(), python) {

@@ -1,7 +1,7 @@
 //! The Python frames of the calling thread, for CPython 3.9 to 3.14, by the interpreter's C API.
 //!
-//! A thread that waits for the interpreter's lock inside an allocation can wait for ever. So nothing here takes it, and if
-//! the thread does not hold the lock, there is no stack (`NoStack::NoLock`). The one exception is `frames_with_lock`.
+//! Nothing here takes the interpreter's lock: a thread that waits for it inside an allocation can wait for ever. If the
+//! thread does not hold the lock, there is no stack (`NoStack::NoLock`).
 //!
 //! A code object carries a number of ours in its extra data (PEP 523), which dies with it. So a number never stands for
 //! two code objects, although their addresses are reused. The text of a frame is asked for only if its code object and
@@ -71,9 +71,6 @@ functions! {
     bytes: [c"PyBytes_AsStringAndSize"] fn(Object, *mut *mut c_char, *mut isize) -> c_int;
     take_error: [c"PyErr_Fetch"] fn(*mut Object, *mut Object, *mut Object);
     set_error: [c"PyErr_Restore"] fn(Object, Object, Object);
-    ends: [c"Py_IsFinalizing", c"_Py_IsFinalizing"] fn() -> c_int;
-    take_lock: [c"PyGILState_Ensure"] fn() -> c_int;
-    give_lock: [c"PyGILState_Release"] fn(c_int);
 }
 
 /// The interpreter of this process.
@@ -225,19 +222,6 @@ impl Python {
         }
     }
 
-    /// Whether the calling thread runs Python code of the main interpreter and has given up the lock for a while.
-    fn gave_up_lock(&self) -> bool {
-        let api = &self.functions;
-        // SAFETY: none of these functions needs the lock, and the thread's own state exists while the thread runs.
-        unsafe {
-            if (api.is_initialized)() == 0 || (api.ends)() != 0 {
-                return false;
-            }
-            let own = (api.of_this_thread)();
-            !own.is_null() && (api.attached)() != own && (api.interpreter)(own) == (api.main_interpreter)()
-        }
-    }
-
     /// The index of our extra data. The thread holds the lock.
     fn index(&self) -> Result<isize, NoStack> {
         match INDEX.load(Relaxed) {
@@ -384,23 +368,6 @@ pub fn frames(interned: &Interned, out: &mut [u32]) -> Result<usize, NoStack> {
         unsafe { enable() };
     }
     walked
-}
-
-/// As `frames`, and takes the interpreter's lock meanwhile if the thread has given it up. For calls of PyTorch's allocator
-/// alone, before the thread holds or waits for anything of ours: PyTorch, which gives the lock up for an operator, takes it
-/// in the same place itself if it records its allocator (`CapturedTraceback::gather`, called by the caching allocator
-/// before it locks).
-pub fn frames_with_lock(interned: &Interned, out: &mut [u32]) -> Result<usize, NoStack> {
-    let python = python()?;
-    if !python.gave_up_lock() {
-        return frames(interned, out);
-    }
-    // SAFETY: the interpreter runs, and the thread has a state of it.
-    let before = unsafe { (python.functions.take_lock)() };
-    let found = frames(interned, out);
-    // SAFETY: what the call above returned.
-    unsafe { (python.functions.give_lock)(before) };
-    found
 }
 
 /// Whether an address lies in the interpreter, if there is one.

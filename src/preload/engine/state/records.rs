@@ -15,7 +15,7 @@ use journal::writer::{Claim, Journal, Outcome};
 use policy::Block;
 use quota::Device;
 
-use crate::stacks::{Ahead, Stacks};
+use crate::stacks::Stacks;
 
 /// An allocation of the ledger as the journal has it.
 fn entry(key: Key, allocation: &Allocation) -> format::Allocation {
@@ -134,13 +134,6 @@ impl Recorder {
             };
             report_loss(journal, journal.write(record));
         }
-    }
-
-    /// Reads the stack of a request of PyTorch before anything is locked; see `Stacks::ahead`.
-    #[inline]
-    pub fn stack_ahead(&self) -> Option<Ahead> {
-        let stacks = self.stacks.as_ref().filter(|stacks| stacks.are_recorded())?;
-        Some(stacks.ahead())
     }
 
     /// Writes the record of a mark with this text.

@@ -98,7 +98,6 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
-        let _stack = self.engine.state.records.stack_ahead();
         if let Some(limit) = torch.figures.exceeds(device, size as u64) {
             let used = torch.figures.allocated_now(device);
             let allowance = Allowance {
