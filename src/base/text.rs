@@ -29,7 +29,7 @@ pub fn printable(text: &str, most: usize) -> String {
 pub fn shown(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = printable(&text, LONGEST_NAME);
-    if plain == text {
+    if path.to_str() == Some(plain.as_str()) {
         return plain;
     }
     let mut quoted = String::from("$'");
