@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::lines::{LONGEST_LINE_BYTES, unescaped};
+use super::plain;
 use super::stacks::{LARGEST_FILE_BYTES, Stacks};
 use crate::format::{STACKS_MAGIC, STACKS_VERSION};
 
@@ -48,7 +49,7 @@ impl Texts {
         let mut part = vec![0; 1 << 16];
         while !self.given_up {
             if self.file.is_none() {
-                self.file = File::open(&self.path).ok();
+                self.file = plain::open(&self.path).ok().flatten();
             }
             let Some(Ok(got @ 1..)) = self.file.as_mut().map(|file| file.read(&mut part)) else {
                 return;
@@ -56,7 +57,7 @@ impl Texts {
             self.read_bytes += got as u64;
             for piece in part[..got].split_inclusive(|&byte| byte == b'\n') {
                 self.begun.extend_from_slice(piece);
-                if piece.ends_with(b"\n") {
+                if piece.ends_with(b"\n") && !self.given_up {
                     let line = std::mem::take(&mut self.begun);
                     self.take(&String::from_utf8_lossy(&line[..line.len() - 1]));
                 }
