@@ -152,16 +152,10 @@ pub fn play(seed: u64, crowd: Crowd, duration: Duration) {
         }
         for device in 0..DEVICES {
             let held = held(&mut truth, device);
+            // The account itself may be above the limit for a moment: it then counts a step of a driver's pool twice, as
+            // the grant of the thread that allocates, and as what another thread finds after a wait.
             assert!(held <= limit, "seed {seed}: {held} bytes of device {device} are held");
             most = most.max(held);
-        }
-        for account in run.accounts() {
-            let used = account.account().used();
-            assert!(
-                used <= limit,
-                "seed {seed}: {used} bytes on {}",
-                account.path().display()
-            );
         }
         std::thread::sleep(Duration::from_millis(20));
     }
