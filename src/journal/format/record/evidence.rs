@@ -41,12 +41,15 @@ pub struct LimitState {
 const BYTES_KNOWN: u8 = 1;
 const GROUP: u8 = 1;
 
-/// What this process and all others hold, if the list of all processes of a device says both.
+/// What this process and all others hold, if the list of all processes of a device says both. `None`, too, if the numbers of
+/// the list are so large that they cannot be true.
 pub fn shares(processes: &[ProcessBytes], own_pid: u32) -> Option<(u64, u64)> {
     let told = || processes.iter().filter(|process| process.told_by == Teller::Nvml);
     let own = told().find(|process| process.pid == own_pid)?.bytes?;
     let others = told().filter(|process| process.pid != own_pid);
-    let others = others.map(|process| process.bytes).sum::<Option<u64>>()?;
+    let others = others
+        .map(|process| process.bytes)
+        .try_fold(0u64, |sum, bytes| sum.checked_add(bytes?))?;
     Some((own, others))
 }
 

@@ -262,7 +262,8 @@ impl DriverPools {
     fn reserved_on(&self, device: i16) -> u64 {
         let mut pools = self.select(|pool| pool.device == device);
         pools.extend(lock(&self.ending).iter().filter(|pool| pool.device == device).cloned());
-        pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed)).sum()
+        let reserved = pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed));
+        reserved.fold(0, u64::saturating_add)
     }
 
     fn record(&self, state: &State, api: Api, device: i16) {
@@ -287,7 +288,10 @@ impl DriverPools {
         let mut gone = self.select(|pool| pool.device == device);
         gone.extend(lock(&self.ending).extract_if(.., |pool| pool.device == device));
         lock(&self.known).retain(|_, pool| pool.device != device);
-        let before: u64 = gone.iter().map(|pool| self.forget(state, pool)).sum();
+        let before = gone
+            .iter()
+            .map(|pool| self.forget(state, pool))
+            .fold(0, u64::saturating_add);
         if before > 0 {
             self.record(state, api, device);
         }
