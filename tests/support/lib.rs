@@ -19,7 +19,10 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use totals::{Totals, assert_agree, assert_journal_agrees, assert_whole, live, reserved, totals};
+pub use totals::{
+    Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
+    totals,
+};
 
 pub const MIB: u64 = 1 << 20;
 

@@ -41,7 +41,7 @@ impl GraphMemory {
     }
 
     /// Asks the driver what the graphs of a device hold and books the difference. Returns whether there was one.
-    fn refresh(&self, state: &State, device: i16, api: Api) -> bool {
+    pub(super) fn refresh(&self, state: &State, device: i16, api: Api) -> bool {
         if !self.is_used.load(Ordering::Relaxed) {
             return false;
         }

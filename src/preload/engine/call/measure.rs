@@ -59,7 +59,7 @@ impl Engine {
             return;
         }
         state.measurements.begin(device);
-        self.refresh_pools(Api::Policy);
+        self.book_what_the_driver_holds(device);
         let (mut free, mut total) = (0usize, 0usize);
         if Location::current().is_some_and(|location| location.device == device) {
             // SAFETY: both pointers are to variables of this frame.
@@ -80,6 +80,13 @@ impl Engine {
             reserved,
         };
         state.records.write(event.encode(Api::Policy, device));
+    }
+
+    /// Books what the driver's pools and launched graphs hold. Pools give memory back when a thread waits for a stream. A graph
+    /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
+    fn book_what_the_driver_holds(&self, device: i16) {
+        self.refresh_pools(Api::Policy);
+        self.graphs.refresh(self.state, device, Api::Policy);
     }
 
     /// Measures every device that was used.
@@ -106,8 +113,7 @@ impl Engine {
             let Some(of_process) = next::nvml::process_bytes(quota.uuid) else {
                 return (before, 0);
             };
-            // The driver's pools give memory back when a thread waits for a stream.
-            self.refresh_pools(Api::Policy);
+            self.book_what_the_driver_holds(device);
             // An allocation or a free that came between changed the state of the seat.
             if !in_flight && quota.seat() == seat && self.state.reserved(device) == before {
                 quota.set_context_bytes(of_process.saturating_sub(before));
