@@ -84,7 +84,7 @@ impl Engine {
 
     /// Books what the driver's pools and launched graphs hold. Pools give memory back when a thread waits for a stream. A graph
     /// has its memory before the thread that launched it has booked it; NVML's figure would then count it as a context's.
-    fn book_what_the_driver_holds(&self, device: i16) {
+    pub(super) fn book_what_the_driver_holds(&self, device: i16) {
         self.refresh_pools(Api::Policy);
         self.graphs.refresh(self.state, device, Api::Policy);
     }

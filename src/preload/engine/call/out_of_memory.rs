@@ -222,7 +222,7 @@ impl Engine {
         let processes = describe(device).and_then(|described| holders::ask(described.uuid, PATIENCE, late));
         let processes = processes.unwrap_or_default();
         if !state.captures.any_open() {
-            self.refresh_pools(Api::Policy);
+            self.book_what_the_driver_holds(device);
         }
         let (mut free, mut total) = (0usize, 0usize);
         if Location::current().is_some_and(|location| location.device == device) {
