@@ -1,6 +1,5 @@
 //! Enters allocations and frees into ledger, account and journal, whichever family of functions they come from.
 
-use crate::engine::pools::patience::Patience;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::limits::Grant;
 use crate::engine::state::location::Location;
@@ -34,16 +33,8 @@ impl Engine {
             // What the driver holds for contexts is charged first.
             self.measure_if_due(device);
         }
-        limits
-            .grant(device, bytes)
-            .or_else(|refusal| match self.pools.make_room(device, Patience::Bounded) {
-                true => limits.grant(device, bytes),
-                false => Err(refusal),
-            })
-            .or_else(|refusal| match self.pools.ask_others(device, bytes) {
-                true => limits.grant(device, bytes),
-                false => Err(refusal),
-            })
+        let ask = || limits.grant(device, bytes);
+        self.pools.find_room(device, bytes, ask(), Result::is_err, ask)
     }
 }
 
@@ -91,15 +82,10 @@ impl Call {
         };
         let ask = || of_request(ask());
         let mut result = ask();
-        if result == Err(DriverError::OUT_OF_MEMORY)
-            && location.is_some_and(|location| self.engine.pools.make_room(location.device, Patience::Bounded))
-        {
-            result = ask();
-        }
-        if result == Err(DriverError::OUT_OF_MEMORY)
-            && location.is_some_and(|location| self.engine.pools.ask_others(location.device, most))
-        {
-            result = ask();
+        if let Some(location) = location {
+            let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
+            let pools = &self.engine.pools;
+            result = pools.find_room(location.device, most, result, lacks_memory, ask);
         }
         match result {
             Ok(()) => {

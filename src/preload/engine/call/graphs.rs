@@ -4,7 +4,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::pools::patience::Patience;
 use crate::engine::state::location::Location;
 use crate::engine::state::{State, records};
 use crate::engine::{Call, Engine};
@@ -90,22 +89,17 @@ impl Call {
         result
     }
 
-    /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, the pools give idle memory
-    /// back, and the launch is tried once more.
+    /// A launch obtains the memory of the graph's allocation nodes. If the device has too little, room is made as for
+    /// any other request.
     pub fn graph_launched(&self, launch: impl Fn() -> CudaResult) -> CudaResult {
         let launch = || of_request(launch());
         let mut result = launch();
-        if result == Err(DriverError::OUT_OF_MEMORY)
+        let lacks_memory = |result: &CudaResult| *result == Err(DriverError::OUT_OF_MEMORY);
+        if lacks_memory(&result)
             && let Some(location) = Location::current()
-            && self.engine.pools.make_room(location.device, Patience::Bounded)
         {
-            result = launch();
-        }
-        if result == Err(DriverError::OUT_OF_MEMORY)
-            && let Some(location) = Location::current()
-            && self.engine.pools.ask_others(location.device, 0)
-        {
-            result = launch();
+            let pools = &self.engine.pools;
+            result = pools.find_room(location.device, 0, result, lacks_memory, launch);
         }
         self.refresh_graphs(result)
     }

@@ -280,6 +280,26 @@ impl Pools {
         waited.fold(cleaned || given_back > 0, |may_help, waited| may_help | waited)
     }
 
+    /// Makes a request of the next layer for `size` bytes of a device again as long as `lacks_memory` says that its result,
+    /// at first `first`, is for lack of memory: after this process has made room, and then after other processes have.
+    pub fn find_room<T>(
+        &self,
+        device: i16,
+        size: u64,
+        first: T,
+        lacks_memory: impl Fn(&T) -> bool,
+        again: impl Fn() -> T,
+    ) -> T {
+        let mut result = first;
+        if lacks_memory(&result) && self.make_room(device, Patience::Bounded) {
+            result = again();
+        }
+        if lacks_memory(&result) && self.ask_others(device, size) {
+            result = again();
+        }
+        result
+    }
+
     /// Waits until the free memory of a device is clean, and gives back what holds no live block. Does nothing while a
     /// capture is open.
     pub(super) fn reclaim(&self, device: i16, patience: Patience) -> Reclaimed {
