@@ -2,7 +2,7 @@
 
 use base::api::ClassCode;
 use base::cuda::HOST_DEVICE;
-use journal::format::{Event, MarkKind, NoStack, Record};
+use journal::format::{Allocation, Event, MarkKind, NoStack, Record};
 
 use super::source::Process;
 use crate::analysis::names::{api_name, class_name};
@@ -67,30 +67,27 @@ impl Row {
         };
         let class = |class: ClassCode| Some(class_name(class.number()));
         let note = |is: bool, text: &str| is.then(|| text.to_owned());
+        let of = |blank: Row, one: Allocation| Row {
+            class: class(one.class),
+            address: Some(one.address),
+            requested: Some(one.requested),
+            allocated: Some(one.allocated),
+            reserved: one.reserved,
+            stream: Some(one.stream),
+            ..blank
+        };
         match record.event {
             Event::Alloc(one) => Row {
                 event: "alloc",
-                class: class(one.class),
-                address: Some(one.address),
-                requested: Some(one.requested),
-                allocated: Some(one.allocated),
-                reserved: one.reserved,
-                stream: Some(one.stream),
-                ..blank
+                ..of(blank, one)
             },
             Event::Free {
-                allocation: one,
+                allocation,
                 context_gone,
             } => Row {
                 event: "free",
-                class: class(one.class),
-                address: Some(one.address),
-                requested: Some(one.requested),
-                allocated: Some(one.allocated),
-                reserved: one.reserved,
-                stream: Some(one.stream),
                 note: note(context_gone, "context_gone"),
-                ..blank
+                ..of(blank, allocation)
             },
             Event::AllocFailed {
                 class: of,

@@ -49,6 +49,7 @@ impl Keeper {
 }
 
 /// What idle release knows of a device.
+#[derive(Clone, Copy)]
 struct Idle {
     /// The activity number that was read last, and the time when it last changed.
     activity: u64,
@@ -144,17 +145,14 @@ impl Pools {
     fn release_what_is_idle(&self, idle_time: Duration, idle: &mut HashMap<i16, Idle>) {
         for (device, activity) in self.activity() {
             let now = Instant::now();
-            let known = idle.entry(device).or_insert(Idle {
+            let begun = Idle {
                 activity,
                 since: now,
                 released: false,
-            });
+            };
+            let known = idle.entry(device).or_insert(begun);
             if known.activity != activity {
-                *known = Idle {
-                    activity,
-                    since: now,
-                    released: false,
-                };
+                *known = begun;
             } else if !known.released && now.duration_since(known.since) >= idle_time && !self.state.captures.any_open()
             {
                 // Calls that the next layer makes meanwhile are not calls of the job.
