@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use support::random::Random;
 use support::training::{self, Plan};
 
 const HEADER: usize = 16384;
@@ -41,22 +42,6 @@ fn cases(default: u64) -> u64 {
         .ok()
         .and_then(|text| text.parse().ok());
     wanted.unwrap_or(default)
-}
-
-/// xorshift64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }
 
 struct Seen {
@@ -184,13 +169,13 @@ fn every_length_of_a_small_journal_is_read() {
 fn damage(bytes: &mut [u8], random: &mut Random) {
     for _ in 0..1 + random.below(8) {
         let end = if random.below(2) == 0 { HEADER } else { bytes.len() };
-        let place = random.below(end as u64) as usize;
+        let place = random.below(end);
         match random.below(3) {
-            0 => bytes[place] = random.next() as u8,
+            0 => bytes[place] = random.number() as u8,
             1 => bytes[place] ^= 1 << random.below(8),
             _ => {
-                let end = bytes.len().min(place + random.below(4096) as usize);
-                bytes[place..end].fill(random.next() as u8);
+                let end = bytes.len().min(place + random.below(4096));
+                bytes[place..end].fill(random.number() as u8);
             }
         }
     }
@@ -201,7 +186,7 @@ fn damaged(events: u64, cases: u64, seed: u64) {
     const BATCH: u64 = 50;
     let folder = tempfile::tempdir().unwrap();
     let (_, whole) = journal(folder.path(), events);
-    let mut random = Random(seed);
+    let mut random = Random::with_state(seed);
     for batch in 0..cases.div_ceil(BATCH) {
         let folder = tempfile::tempdir().unwrap();
         for case in 0..BATCH.min(cases) {
@@ -237,11 +222,11 @@ fn hostile_records_cost_neither_memory_nor_time() {
     use journal::writer::{About, PastDevice, PastJournal};
 
     let folder = tempfile::tempdir().unwrap();
-    let mut random = Random(7);
+    let mut random = Random::with_state(7);
     for case in 0..cases(40) {
         let path = folder.path().join(format!("hostile-{case}.vraj"));
         let device = PastDevice {
-            total_memory: random.next(),
+            total_memory: random.number(),
             ..PastDevice::default()
         };
         let mut past = PastJournal::create(&path, &About::default(), &[device]).unwrap();
@@ -249,37 +234,37 @@ fn hostile_records_cost_neither_memory_nor_time() {
         for event in 0..5_000u64 {
             let mut record = [0u8; 56];
             let number = |random: &mut Random| match random.below(3) {
-                0 => extremes[random.below(extremes.len() as u64) as usize],
-                1 => random.below(1 << 20) * 512,
-                _ => random.next(),
+                0 => extremes[random.below(extremes.len())],
+                1 => random.below(1 << 20) as u64 * 512,
+                _ => random.number(),
             };
             for field in 1..5 {
                 let value = number(&mut random);
                 record[field * 8..][..8].copy_from_slice(&value.to_le_bytes());
             }
-            record[44..48].copy_from_slice(&(random.next() as u32 % 5).to_le_bytes());
+            record[44..48].copy_from_slice(&(random.number() as u32 % 5).to_le_bytes());
             let api = match random.below(8) {
-                0 => random.next() as u16,
+                0 => random.number() as u16,
                 _ => Api::cudaMalloc.number(),
             };
             record[48..50].copy_from_slice(&api.to_le_bytes());
-            let device = [0, 0, 0, 1, -1, 31, 32, i16::MIN, random.next() as i16][random.below(9) as usize];
+            let device = [0, 0, 0, 1, -1, 31, 32, i16::MIN, random.number() as i16][random.below(9)];
             record[50..52].copy_from_slice(&device.to_le_bytes());
             record[52] = random.below(16) as u8;
             record[53] = random.below(15) as u8;
-            record[54] = random.next() as u8;
-            record[55] = random.next() as u8;
+            record[54] = random.number() as u8;
+            record[55] = random.number() as u8;
             // Times that go backwards, stand still, and jump to the end of time.
             let time_ns = match (case % 4, random.below(50)) {
                 (0, _) => 5_000 - event,
-                (1, _) => random.next(),
+                (1, _) => random.number(),
                 (_, 0) => u64::MAX,
                 _ => event / 3,
             };
-            past.push(time_ns, random.next() as u32, RawRecord::from_bytes(&record))
+            past.push(time_ns, random.number() as u32, RawRecord::from_bytes(&record))
                 .unwrap();
         }
-        past.finish((case % 2 == 0).then(|| (1, random.next()))).unwrap();
+        past.finish((case % 2 == 0).then(|| (1, random.number()))).unwrap();
         for arguments in VIEWS {
             look(&path, arguments, &format!("hostile case {case}"));
         }
@@ -293,14 +278,14 @@ fn a_file_of_stacks_of_noise_is_survived() {
     let (path, _) = journal(folder.path(), 3_000);
     let stacks = path.with_extension("stacks");
     let whole = std::fs::read(&stacks).unwrap();
-    let mut random = Random(11);
+    let mut random = Random::with_state(11);
     for case in 0..cases(60) {
         let mut bytes = whole.clone();
         for _ in 0..1 + random.below(20) {
-            let place = random.below(bytes.len() as u64) as usize;
-            bytes[place] = random.next() as u8;
+            let place = random.below(bytes.len());
+            bytes[place] = random.number() as u8;
         }
-        bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        bytes.truncate(random.below(bytes.len() + 1));
         std::fs::write(&stacks, bytes).unwrap();
         look(&path, VIEWS[2], &format!("stacks {case}"));
     }

@@ -5,7 +5,12 @@ pub struct Random(u64);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Random::with_state(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The state must not be 0, from which no other number comes.
+    pub fn with_state(state: u64) -> Random {
+        Random(state)
     }
 
     pub fn number(&mut self) -> u64 {

@@ -14,6 +14,7 @@ use journal::format::{Allocation, Event, MarkKind};
 use journal::writer::{About, PastDevice, PastJournal};
 
 use crate::MIB;
+use crate::random::Random;
 
 const GIB: u64 = 1 << 30;
 const SEGMENT: u64 = 512 * MIB;
@@ -109,7 +110,7 @@ struct Training<'a> {
     plan: &'a Plan,
     truth: Truth,
     time_ns: u64,
-    random: u64,
+    random: Random,
     /// Free addresses of each size.
     free: HashMap<u64, Vec<u64>>,
     segment: (u64, u64),
@@ -144,7 +145,7 @@ pub fn write(path: &Path, plan: &Plan) -> io::Result<Truth> {
         plan,
         truth: Truth::default(),
         time_ns: 0,
-        random: plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+        random: Random::new(plan.seed),
         free: HashMap::new(),
         segment: (0x7f00_0000_0000, 0x7f00_0000_0000),
         sizes: BTreeMap::new(),
@@ -217,7 +218,7 @@ impl Training<'_> {
             self.push(1, mark.encode(Api::Policy, HOST_DEVICE))?;
             self.truth.marks.push((self.time_ns, self.truth.live_bytes));
         }
-        let batch = (8 + self.next() % 8) * self.plan.scale;
+        let batch = (8 + self.random.number() % 8) * self.plan.scale;
         let mut activations = Vec::new();
         for layer in 0..LAYERS {
             for part in 0..4 {
@@ -253,14 +254,6 @@ impl Training<'_> {
             Some(address) => self.release(address, size),
             None => Ok(()),
         }
-    }
-
-    /// xorshift64
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
     }
 
     fn is_direct(&self) -> bool {
