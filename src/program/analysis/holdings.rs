@@ -301,31 +301,14 @@ fn counts(device: i16, class: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use base::api::Api;
-    use journal::format::Allocation;
-
     use super::*;
+    use crate::analysis::samples::{self, block};
 
     fn record(time_ns: u64, stack: u32, event: Event) -> Record {
         Record {
-            slot: time_ns,
-            time_ns,
             tid: 7,
-            api: Api::cudaMalloc.into(),
-            device: 0,
             stack,
-            event,
-        }
-    }
-
-    fn block(address: u64, bytes: u64) -> Allocation {
-        Allocation {
-            class: Class::Linear.into(),
-            address,
-            requested: bytes,
-            allocated: bytes,
-            reserved: Some(bytes),
-            stream: 1,
+            ..samples::record(time_ns, event)
         }
     }
 

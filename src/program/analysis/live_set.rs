@@ -352,11 +352,12 @@ pub fn read(
 
 #[cfg(test)]
 mod tests {
-    use base::api::{Api, Class};
+    use base::api::Class;
     use journal::format::Allocation;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::analysis::samples::record;
 
     /// Frees the block at `address` if one is there, else allocates one.
     fn records(steps: &[(u64, u64, i16)]) -> Vec<Record> {
@@ -401,13 +402,9 @@ mod tests {
             };
             Record {
                 slot: slot as u64,
-                // Pairs of records have the same time.
-                time_ns: slot as u64 / 2,
-                tid: 1,
-                api: Api::cudaMalloc.into(),
                 device,
-                stack: 0,
-                event,
+                // Pairs of records have the same time.
+                ..record(slot as u64 / 2, event)
             }
         };
         steps.iter().enumerate().map(one).collect()

@@ -35,6 +35,8 @@ pub mod out_of_memory;
 pub mod purpose;
 pub mod reconciliation;
 pub mod running;
+#[cfg(test)]
+mod samples;
 pub mod scene;
 pub mod side_by_side;
 mod slack;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::analysis::device_ledger::{Free, Level};
+use crate::analysis::samples::record;
 
 const GIB: u64 = 1 << 30;
 
@@ -77,12 +78,7 @@ fn replay(events: &[Event]) -> Ledger {
     for (slot, &event) in (0..).zip(events) {
         ledger.apply(&Record {
             slot,
-            time_ns: slot * 10,
-            tid: 1,
-            api: Api::cudaMalloc.into(),
-            device: 0,
-            stack: 0,
-            event,
+            ..record(slot * 10, event)
         });
     }
     ledger

@@ -1,8 +1,9 @@
-use base::api::{Api, Class};
-use journal::format::{Allocation, Event, Record};
+use base::api::Class;
+use journal::format::Event;
 use proptest::prelude::*;
 
 use super::*;
+use crate::analysis::samples::{block, record};
 
 /// What a drawing of this many columns shows: the lowest and the highest level in each column.
 fn columns(points: &[Point], until_ns: u64, count: u64) -> Vec<Option<(u64, u64)>> {
@@ -100,29 +101,6 @@ fn a_drawing_of_spans_is_a_drawing_of_all_changes() {
         place.map(|(column, range)| (column, range.unwrap().1))
     };
     assert_eq!(highest(&drawn), highest(&columns(&all, CHANGES * 1000, 500)));
-}
-
-fn record(time_ns: u64, event: Event) -> Record {
-    Record {
-        slot: time_ns,
-        time_ns,
-        tid: 1,
-        api: Api::cudaMalloc.into(),
-        device: 0,
-        stack: 0,
-        event,
-    }
-}
-
-fn block(address: u64, bytes: u64) -> Allocation {
-    Allocation {
-        class: Class::Linear.into(),
-        address,
-        requested: bytes,
-        allocated: bytes,
-        reserved: Some(bytes),
-        stream: 1,
-    }
 }
 
 #[test]
