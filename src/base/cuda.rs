@@ -53,8 +53,8 @@ impl DriverError {
     pub const CAPTURE_INVALIDATED: Self = Self(901);
 
     /// Whether the error tells of a failure of the driver, the device or the host, and not of what the call asked for
-    /// (cuda.h 13.0, at these codes): a device that is unavailable, has an uncorrectable error or vanished, an error of
-    /// the operating system, a driver that is not ready or of another version, an unknown error, or a fault.
+    /// (cuda.h 13.0, at these codes). The device is unavailable, has an uncorrectable error, or is gone. The driver is not
+    /// ready, or of another version. The operating system failed, a kernel faulted, or the error is unknown.
     pub const fn is_of_driver(self) -> bool {
         self.is_fault() || matches!(self.0, 46 | 100 | 205 | 214 | 220 | 304 | 802 | 803 | 999)
     }

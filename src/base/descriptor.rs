@@ -1,4 +1,4 @@
-//! A descriptor in somebody else's process.
+//! Descriptors that the library opens in the job's process.
 //!
 //! A descriptor is a number that the job may close, and may then get for a file of its own. So each descriptor is kept with
 //! the identity of its file, and is compared with it before each use and before it is closed.
