@@ -1,8 +1,10 @@
 //! Lines of the text files beside a journal: fields between tabs, written by a process that may have been killed.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use super::plain;
 
@@ -63,4 +65,23 @@ pub(super) fn unescaped(text: &str) -> String {
         }
     }
     out
+}
+
+/// Texts of fields, each kept once: many frames have the same file.
+#[derive(Default)]
+pub(super) struct Shared(HashMap<String, Arc<str>>);
+
+impl Shared {
+    /// The text of a field (`unescaped`).
+    pub(super) fn text(&mut self, field: &str) -> Arc<str> {
+        let text = unescaped(field);
+        match self.0.get(&text) {
+            Some(known) => known.clone(),
+            None => {
+                let shared: Arc<str> = text.as_str().into();
+                self.0.insert(text, shared.clone());
+                shared
+            }
+        }
+    }
 }

@@ -9,13 +9,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::lines::{self, Lines, unescaped};
+use super::lines::{self, Lines, Shared, unescaped};
 use crate::format::{Frame, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
 
 /// No job writes more; what follows is left out.
 pub(super) const LARGEST_FILE_BYTES: u64 = 256 << 20;
 /// No job writes a deeper stack; outer frames are left out.
 const DEEPEST: usize = 1024;
+/// No job writes more lines of frames, modules and texts together; what follows counts as damage. A short line takes
+/// many times its length in memory.
+const MOST_NAMES: usize = 1 << 20;
+/// No job writes more frames in all of its stacks together; what follows counts as damage. The library ends at 65,536
+/// stacks of 128 frames.
+const MOST_FRAMES_OF_STACKS: usize = 8 << 20;
 
 /// A file of code that was mapped in the process: a program or a shared library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,22 +58,9 @@ pub struct Stacks {
 struct Lists {
     frames: HashMap<u64, Frame>,
     stacks: Vec<(u32, StackKind, Vec<u64>)>,
-    /// Many frames have the same file.
-    texts: HashMap<String, Arc<str>>,
-}
-
-impl Lists {
-    fn shared(&mut self, field: &str) -> Arc<str> {
-        let text = unescaped(field);
-        match self.texts.get(&text) {
-            Some(known) => known.clone(),
-            None => {
-                let shared: Arc<str> = text.as_str().into();
-                self.texts.insert(text, shared.clone());
-                shared
-            }
-        }
-    }
+    /// The frames that the stacks have together.
+    depths: usize,
+    texts: Shared,
 }
 
 impl Stacks {
@@ -133,9 +126,13 @@ impl Stacks {
     fn take(&mut self, line: &str, lists: &mut Lists) -> Option<()> {
         let mut fields = line.split('\t');
         let (kind, number) = (fields.next()?, fields.next()?.parse::<u64>().ok()?);
+        let names = self.modules.len() + self.places.len() + self.texts.len() + lists.frames.len();
+        if kind != "T" && names >= MOST_NAMES {
+            return None;
+        }
         match kind {
             "M" => {
-                let path = lists.shared(fields.next()?);
+                let path = lists.texts.text(fields.next()?);
                 let build_id = fields.next()?;
                 if !build_id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                     return None;
@@ -145,9 +142,9 @@ impl Stacks {
             }
             "P" => {
                 let frame = Frame {
-                    file: lists.shared(fields.next()?),
+                    file: lists.texts.text(fields.next()?),
                     line: fields.next()?.parse().ok()?,
-                    function: lists.shared(fields.next()?),
+                    function: lists.texts.text(fields.next()?),
                 };
                 lists.frames.insert(number, frame);
             }
@@ -164,6 +161,12 @@ impl Stacks {
                     _ => return None,
                 };
                 let numbers: Option<Vec<u64>> = fields.take(DEEPEST).map(|field| field.parse().ok()).collect();
+                // An empty stack takes memory too.
+                let depths = lists.depths + numbers.as_ref()?.len().max(1);
+                if depths > MOST_FRAMES_OF_STACKS {
+                    return None;
+                }
+                lists.depths = depths;
                 lists.stacks.push((number.try_into().ok()?, kind, numbers?));
             }
             "N" => {
@@ -293,6 +296,15 @@ mod tests {
     fn a_stack_of_a_hostile_file_is_cut() {
         let line = format!("vramshim-stacks\t1\t7\nT\t1\tpython{}\n", "\t1".repeat(5000));
         assert_eq!(read(line.as_bytes()).get(1).unwrap().frames.len(), DEEPEST);
+    }
+
+    #[test]
+    fn a_hostile_file_of_many_short_lines_takes_bounded_memory() {
+        let stack = format!("T\t1\tpython{}\n", "\t1".repeat(DEEPEST));
+        let stacks = read(format!("vramshim-stacks\t1\t7\n{}", stack.repeat(8194)).as_bytes());
+        assert_eq!(stacks.damaged, 2, "8 Mi frames are 8,192 stacks of {DEEPEST}");
+        let names: String = (0..MOST_NAMES + 3).map(|number| format!("N\t{number}\t\n")).collect();
+        assert_eq!(read(format!("vramshim-stacks\t1\t7\n{names}").as_bytes()).damaged, 3);
     }
 
     #[test]

@@ -5,23 +5,24 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::lines::{self, Lines, unescaped};
+use super::lines::{self, Lines, Shared};
 use crate::format::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
 
 pub struct TensorFile {
     lines: Lines,
+    texts: Shared,
     /// The version of PyTorch.
     pub torch: String,
     /// Lines that could not be understood.
     pub damaged: u64,
 }
 
-fn frames(fields: &[&str]) -> Option<Vec<Frame>> {
+fn frames(fields: &[&str], texts: &mut Shared) -> Option<Vec<Frame>> {
     let triples = fields.chunks(3).map(|triple| match triple {
         [file, line, function] => Some(Frame {
-            file: unescaped(file).into(),
+            file: texts.text(file),
             line: line.parse().ok()?,
-            function: unescaped(function).into(),
+            function: texts.text(function),
         }),
         _ => None,
     });
@@ -29,7 +30,7 @@ fn frames(fields: &[&str]) -> Option<Vec<Frame>> {
 }
 
 /// The line without its line feed. `None` if it cannot be understood.
-fn parse(line: &str) -> Option<TensorLine> {
+fn parse(line: &str, texts: &mut Shared) -> Option<TensorLine> {
     let mut fields = line.split('\t');
     let kind = fields.next()?;
     let fields: Vec<&str> = fields.collect();
@@ -37,7 +38,7 @@ fn parse(line: &str) -> Option<TensorLine> {
         let (number, rest) = fields.split_first()?;
         return Some(TensorLine::Stack {
             number: number.parse().ok()?,
-            frames: frames(rest)?,
+            frames: frames(rest, texts)?,
         });
     }
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -99,6 +100,7 @@ impl TensorFile {
         };
         Ok(Some(TensorFile {
             lines,
+            texts: Shared::default(),
             torch: head.into_iter().nth(1).unwrap_or_default(),
             damaged: 0,
         }))
@@ -107,7 +109,7 @@ impl TensorFile {
     /// What the next line says that can be understood; `None` at the end.
     pub fn next_line(&mut self) -> io::Result<Option<TensorLine>> {
         while let Some(line) = self.lines.next()? {
-            match parse(&line) {
+            match parse(&line, &mut self.texts) {
                 Some(parsed) => return Ok(Some(parsed)),
                 None => self.damaged += 1,
             }
