@@ -285,10 +285,13 @@ impl Shortage {
                     true => ". Check the length that this size was computed from",
                     false => "",
                 };
-                format!("{words}: the device has {} in all{hint}", size(self.total()))
+                format!(
+                    "{words}: {asked} were asked for, and the device has {} in all{hint}",
+                    size(self.total())
+                )
             }
             Verdict::LiveSet => format!(
-                "{words}: {} of {} are live, and {} are missing",
+                "{words}: {} of {} are live, and the {asked} asked for are {} more than is left",
                 size(parts.live),
                 size(parts.total),
                 size(short)
@@ -299,7 +302,8 @@ impl Shortage {
                 size(parts.live)
             ),
             Verdict::Unusable if short == 0 => format!(
-                "{words}: the device has {} free, but the driver found no place for {asked} there",
+                "{words}: the device has {} free, but the driver found no place for {asked}. Most likely what is free is \
+                 in pieces (fragmentation)",
                 size(parts.free)
             ),
             Verdict::Unusable if self.largest_cached >= self.requested => format!(
@@ -317,9 +321,14 @@ impl Shortage {
             }
             Verdict::Limit | Verdict::GroupLimit => self.limited(words),
             Verdict::Driver if self.of_host => {
-                format!("{words}: the host gave no {asked} of its memory. The device's memory is not the reason")
+                format!("{words}: the host gave no {asked} of its own memory. Device memory is not the reason")
             }
-            Verdict::Driver => format!("{words} (CUDA result {}), not lack of device memory", self.result),
+            Verdict::Driver if DriverError(self.result).is_fault() => format!(
+                "a fault of earlier work, most likely of the job's own kernel: CUDA result {}, which each call answers \
+                 after a fault. Device memory is not the reason",
+                self.result
+            ),
+            Verdict::Driver => format!("{words} (CUDA result {}). Device memory is not the reason", self.result),
         }
     }
 
@@ -330,11 +339,12 @@ impl Shortage {
         let parts = self.parts.unwrap_or_default();
         match self.verdict() {
             Verdict::LiveSet => format!(
-                "this process holds {} of {}, {} of it live, and {} are missing. Whether that grew bit by bit (a \
-                 leak), vramshim why says",
+                "this process holds {} of {}, {} of it live, and the {} asked for are {} more than is left. Whether that \
+                 grew bit by bit (a leak), vramshim why says",
                 size(parts.own()),
                 size(parts.total),
                 size(parts.live),
+                size(self.requested),
                 size(self.short_of().unwrap_or(0))
             ),
             _ => explanation,
@@ -363,9 +373,9 @@ impl Shortage {
             None => String::new(),
         };
         format!(
-            "{words}: of {}, {} are left{members}{help}",
-            size(allowance.limit),
-            size(allowance.room())
+            "{words}: {} of {} are left{members}{help}",
+            size(allowance.room()),
+            size(allowance.limit)
         )
     }
 }

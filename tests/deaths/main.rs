@@ -154,7 +154,8 @@ fn another_process_is_named() {
         finished.stderr
     );
     assert!(
-        told.text.contains(&format!("End process {pid} deaths (20.3 GiB")),
+        told.text
+            .contains(&format!("Find out whose process {pid} deaths is, which holds 20.3 GiB")),
         "{}",
         told.text
     );
@@ -307,7 +308,7 @@ fn a_killed_job_did_not_die_of_device_memory() {
         (&"none_failed".into(), Some(0))
     );
     assert!(
-        told.text.starts_with("Killed, but not for lack of device memory"),
+        told.text.starts_with("Ended without exit: killed or crashed"),
         "{}",
         told.text
     );
@@ -316,7 +317,10 @@ fn a_killed_job_did_not_die_of_device_memory() {
 
 #[test]
 fn failures_of_driver_and_host_are_no_lack_of_device_memory() {
-    for scene in ["driver", "host"] {
+    for (scene, cause, next) in [
+        ("driver", "a fault of earlier work", "compute-sanitizer"),
+        ("host", "the host gave no", "free -g"),
+    ] {
         let finished = job(scene).run();
         let told = why(&finished, &[]);
         assert_eq!(
@@ -325,6 +329,9 @@ fn failures_of_driver_and_host_are_no_lack_of_device_memory() {
             "{scene}: {}",
             told.text
         );
+        assert!(told.text.contains(cause), "{scene}: {}", told.text);
+        assert!(told.text.contains(next), "{scene}: {}", told.text);
+        assert!(!told.text.contains("held 0 B there"), "{scene}: {}", told.text);
     }
 }
 

@@ -79,7 +79,7 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
     open(&mut browser, finished.folder.path(), &journals);
     let verdict = browser.text("#verdict .body");
     assert!(
-        verdict.starts_with("Killed, but not for lack of device memory"),
+        verdict.starts_with("Ended without exit: killed or crashed"),
         "{verdict}"
     );
     assert!(verdict.contains("Next: Look for the kill"), "{verdict}");

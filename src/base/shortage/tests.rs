@@ -43,6 +43,10 @@ fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
         ..shortage(GIB, [0; 4])
     };
     assert_eq!(broken.verdict(), Verdict::Driver);
+    assert!(broken.explanation().starts_with("a failure of the driver or the host"));
+    let faulted = Shortage { result: 719, ..broken };
+    assert_eq!(faulted.verdict(), Verdict::Driver);
+    assert!(faulted.explanation().starts_with("a fault of earlier work"));
     let blind = Shortage {
         parts: None,
         ..shortage(GIB, [0; 4])
@@ -71,7 +75,7 @@ fn a_limit_of_a_group_refuses_only_for_the_sake_of_its_members() {
     let text = refused(2 * GIB, 7 * GIB, 7 * GIB, false).explanation();
     assert_eq!(
         text,
-        "the limit: of 8.00 GiB, 1.00 GiB are left. With 1.00 GiB more this fits"
+        "the limit: 1.00 GiB of 8.00 GiB are left. With 1.00 GiB more this fits"
     );
 }
 

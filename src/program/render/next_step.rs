@@ -1,5 +1,6 @@
 //! What to do next, as it follows from a verdict.
 
+use base::cuda::DriverError;
 use journal::reader::State;
 
 use super::format::size;
@@ -52,8 +53,8 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 .to_owned(),
         ],
         Verdict::LargerThanDevice => vec![format!(
-            "Ask for at most {}: that is left of an empty device beside this process's context",
-            size(parts.total.saturating_sub(parts.context))
+            "Look at the numbers that this size was computed from. Beside what this process holds, {} fit on the device",
+            size(parts.total.saturating_sub(parts.own()))
         )],
         Verdict::LiveSet => lacking.map(hold_less).into_iter().collect(),
         // A leak fills a larger device too.
@@ -63,7 +64,8 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::OtherProcesses => largest
             .map(|process| {
                 format!(
-                    "End process {} ({} on this device), or give this job another device",
+                    "Find out whose process {} is, which holds {} of this device. End that process, or give this job \
+                     another device",
                     process_name(process),
                     bytes(process.bytes)
                 )
@@ -73,13 +75,14 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::Limit | Verdict::GroupLimit => {
             if let Some(process) = largest.filter(|_| shortage.verdict() == Verdict::GroupLimit) {
                 vec![format!(
-                    "End process {} of the group ({}), or raise the limit",
+                    "Find out whose process {} is, which holds {} of the group's limit. End that process, or raise the \
+                     limit",
                     process_name(process),
                     bytes(process.bytes)
                 )]
             } else if let Some(allowance) = shortage.allowance {
                 vec![format!(
-                    "Raise the limit to at least {}MiB, or hold {} less",
+                    "Raise the limit to at least {}MiB (VRAMSHIM_MEMORY_LIMIT or run --limit), or hold {} less",
                     allowance.used.saturating_add(shortage.requested).div_ceil(1 << 20),
                     size(shortage.requested.saturating_sub(allowance.room()))
                 )]
@@ -87,6 +90,14 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
                 Vec::new()
             }
         }
+        Verdict::Driver if shortage.of_host => vec![
+            "Look at the host's memory: free -g, memory.max of the control group, ulimit -l and -v; dmesg".to_owned(),
+        ],
+        Verdict::Driver if DriverError(shortage.result).is_fault() => vec![
+            "Run the job under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1, to find the kernel that faulted. If \
+             dmesg has NVRM or Xid lines of that time, look at the device"
+                .to_owned(),
+        ],
         Verdict::Driver => vec![
             "Look for the driver's own message: dmesg (NVRM, Xid), nvidia-smi -q; vramshim doctor examines the driver"
                 .to_owned(),
@@ -97,7 +108,11 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
 pub fn without_failure(job: &Job) -> Vec<String> {
     let mut next = Vec::new();
     if job.state == State::Killed {
-        next.push("Look for the kill: dmesg (out of memory of the host), the scheduler's log".to_owned());
+        next.push(
+            "Look for the end of the process: dmesg (out of memory of the host, segfault), core files, the scheduler's \
+             log"
+                .to_owned(),
+        );
     }
     if job.ledger.events == 0 {
         next.push("The process asked for no GPU memory under the library".to_owned());

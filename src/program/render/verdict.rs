@@ -26,7 +26,7 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
     if finding.failure.is_none() && job.state == State::Killed {
         lines.insert(
             0,
-            "Killed, but not for lack of device memory: the process ended without exit, by a signal that is not known"
+            "Ended without exit: killed or crashed, by a signal that is not known. Not for lack of device memory"
                 .to_owned(),
         );
     }
@@ -97,8 +97,8 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         duration(scene.time_ns)
     );
     let held = match failure.request {
-        Some(request) => format!("; the process held {} there", size(request.held)),
-        None => String::new(),
+        Some(request) if !scene.of_host => format!("; the process held {} there", size(request.held)),
+        _ => String::new(),
     };
     let out = match failure.request {
         Some(_) if !scene.of_host => "Out of memory",

@@ -391,7 +391,7 @@ panel("growth", () => {
             "p",
             { class: "asof" },
             growing.length > 0
-                ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together; at that rate the limit is ${untilFull(all)} away.`
+                ? `From ${moment(from, to - from)} to ${moment(to, to - from)} ${many(growing.length, "group")} rose steadily, by ${size(all)} a second together${process.ended_by_failure ? "" : `; at that rate the limit is ${untilFull(all)} away`}.`
                 : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
         ),
         growing.length > 0 ? list : "",

@@ -43,7 +43,7 @@ panel("ranks", () => {
         const key = `${report.processes.indexOf(process)}-${device.ordinal}`;
         if (!small.has(key)) small.set(key, make("canvas", { class: "small", "aria-hidden": "true" }));
         const isChosen = process === state.process && device === state.device;
-        const failed = process.ended_by_failure ? ", ran out of memory" : "";
+        const failed = process.ended_by_failure ? `, ${failureWords(process)}` : "";
         const text = `${rankText(process)}, ${deviceText(device)}`;
         const figures = `peak ${size(device.peak_bytes)} live, ${size(device.peak_reserved)} reserved${failed}`;
         const here = `${size(levelAt(device.live, process.began + state.at - state.process.began))} live at the moment`;
@@ -59,7 +59,7 @@ panel("ranks", () => {
     });
     cards.forEach((card, place) => {
         const { process, device } = list[place];
-        const failed = process.ended_by_failure ? make("b", { class: "badly" }, " out of memory") : "";
+        const failed = process.ended_by_failure ? make("b", { class: "badly" }, ` ${failureWords(process)}`) : "";
         card.firstChild.append(
             make("span", { class: "name" }, `${rankText(process)}, ${deviceText(device)}`, failed),
             small.get(`${report.processes.indexOf(process)}-${device.ordinal}`),

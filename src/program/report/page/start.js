@@ -66,7 +66,7 @@ panel("title", () => {
         make(
             "option",
             { value: report.processes.indexOf(one), selected: one === process },
-            `${rankText(one)}${one.ended_by_failure ? ", out of memory" : ""}`,
+            `${rankText(one)}${one.ended_by_failure ? `, ${failureWords(one)}` : ""}`,
         );
     const options =
         runs.length > 1

@@ -70,6 +70,9 @@ function selectMoment(at, exact = null) {
 const largestDevice = (process) =>
     process.devices.filter((one) => one.ordinal >= 0).sort((one, other) => other.peak_bytes - one.peak_bytes)[0];
 
+/** What ended a process that `ended_by_failure` says something about. */
+const failureWords = (process) => (process.verdict.name === "driver_failure" ? "a call failed" : "out of memory");
+
 function selectProcess(process, device = null) {
     const same = state.process === process;
     state.process = decode(process);

@@ -55,11 +55,12 @@ panel("verdict", () => {
     if (device) {
         facts.push(["Peak, live", `${size(device.peak_bytes)} at ${moment(device.peak_ns)}`]);
         facts.push(["Peak, reserved", `${size(device.peak_reserved)} at ${moment(device.peak_reserved_ns)}`]);
-        if (room !== null) {
+        // After a failure this would seem to say what was left, but contexts and other processes are not in it.
+        if (room !== null && !failed) {
             const left = room - device.peak_reserved;
             const what = device.limit !== null && device.limit <= (device.total ?? Infinity) ? "limit" : "device";
             facts.push([
-                `Below the ${what}`,
+                `Peak, reserved, below the ${what}`,
                 left >= 0 ? `${size(left)} of ${size(room)}` : `${size(-left)} above ${size(room)}`,
             ]);
         }

@@ -124,11 +124,23 @@ function drawFlag(pen, box, from, to, time, name, look, taken = []) {
     pen.fillText(name, x + (pen.textAlign === "left" ? 3 : -3), box.top - 2);
 }
 
+/** A dot for each measurement; between two of them nothing is known. */
+function drawMeasurements(pen, used, box, from, to, scale) {
+    pen.fillStyle = colour("used");
+    used.times.forEach((time, place) => {
+        if (time < from || time > to) return;
+        const x = box.left + ((time - from) / (to - from)) * box.width;
+        const y = box.top + box.height - (used.bytes[place] / scale) * box.height;
+        pen.beginPath();
+        pen.arc(x, y, 3, 0, 2 * Math.PI);
+        pen.fill();
+    });
+}
+
 function looks() {
     return {
         live: { line: colour("live"), fill: colour("live"), alpha: 0.28 },
         reserved: { line: colour("reserved"), wide: 1.5 },
-        used: { line: colour("used"), dash: [5, 3] },
     };
 }
 
@@ -152,7 +164,7 @@ function drawChart() {
     const scale = scaleOf(device, highest);
     drawAxes(pen, box, from, to, scale);
     const look = looks();
-    if (device.used.times.length > 0) drawCurve(pen, device.used, box, from, to, scale, look.used);
+    drawMeasurements(pen, device.used, box, from, to, scale);
     drawCurve(pen, device.reserved, box, from, to, scale, look.reserved);
     const live = drawCurve(pen, device.live, box, from, to, scale, look.live);
     for (const [bytes, name] of [
@@ -384,7 +396,7 @@ panel("timeline", () => {
     legendOfChart.replaceChildren(
         key("live", "live"),
         key("reserved", "reserved"),
-        device.used.times.length > 0 ? key("used", "device in use (all processes)") : "",
+        device.used.times.length > 0 ? key("used", "device in use by all processes, when measured") : "",
         Number.isFinite(device.room)
             ? key("limit", outside ? `limit or device: ${size(device.room)}, above the chart` : "limit, device")
             : "",
