@@ -175,6 +175,8 @@ pub struct Shortage {
     pub allowance: Option<Allowance>,
     /// By how many bytes the live memory has grown steadily; 0 if it did not, or if that is not known.
     pub grown: u64,
+    /// How many events were lost since a moment before the failure. With some, `parts` is `None`.
+    pub lost_before: u64,
 }
 
 impl Shortage {
@@ -271,6 +273,10 @@ impl Shortage {
         let words = verdict.words();
         match verdict {
             Verdict::NoneFailed => words.to_owned(),
+            Verdict::NotEnoughEvidence if self.lost_before > 0 => format!(
+                "{words}: {} events were lost before the failure, so it is not known what the process held",
+                self.lost_before
+            ),
             Verdict::NotEnoughEvidence if self.parts.is_none() => {
                 format!("{words}: the device's memory could not be measured at the failure")
             }
@@ -297,7 +303,7 @@ impl Shortage {
                 size(short)
             ),
             Verdict::Growth => format!(
-                "{words}: {} of the {} that are live came bit by bit. Without them this fits",
+                "{words}: at least {} of the {} that are live came bit by bit. Without them this fits",
                 size(self.grown),
                 size(parts.live)
             ),

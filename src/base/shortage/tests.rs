@@ -44,6 +44,17 @@ fn the_largest_cause_without_which_the_request_fits_is_the_verdict() {
     };
     assert_eq!(broken.verdict(), Verdict::Driver);
     assert!(broken.explanation().starts_with("a failure of the driver or the host"));
+    let blind = Shortage {
+        parts: None,
+        lost_before: 3,
+        ..shortage(GIB, [22 * GIB, 0, GIB, 0])
+    };
+    assert_eq!(blind.verdict(), Verdict::NotEnoughEvidence);
+    assert!(
+        blind.explanation().contains("3 events were lost"),
+        "{}",
+        blind.explanation()
+    );
     let faulted = Shortage { result: 719, ..broken };
     assert_eq!(faulted.verdict(), Verdict::Driver);
     assert!(faulted.explanation().starts_with("a fault of earlier work"));

@@ -16,16 +16,29 @@ pub struct Grower {
     pub to: u64,
     /// Allocations that are live at the last moment.
     pub count: u64,
-    /// Bytes for each step from one moment to the next, by least squares.
+    /// Bytes for each step from one moment to the next of all moments, by least squares.
     pub a_step: f64,
     pub a_second: f64,
 }
 
-/// At most `MOST_MOMENTS` of the moments, evenly, with the first and the last.
-pub fn thinned(moments: &[At]) -> Vec<At> {
+/// A moment, and its number among all of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub number: usize,
+    pub at: At,
+}
+
+/// At most `MOST_MOMENTS` of the moments in the order of time, evenly, with the first and the last.
+pub fn thinned(mut moments: Vec<At>) -> Vec<Step> {
+    moments.sort_unstable();
+    moments.dedup();
     let most = MOST_MOMENTS.min(moments.len());
     let place = |number: usize| number * (moments.len() - 1) / most.saturating_sub(1).max(1);
-    (0..most).map(|number| moments[place(number)]).collect()
+    let step = |number| Step {
+        number,
+        at: moments[number],
+    };
+    (0..most).map(|number| step(place(number))).collect()
 }
 
 /// The live bytes of a group at each moment.
@@ -44,18 +57,18 @@ pub fn values(series: &Series, moments: usize) -> Vec<(u64, u64)> {
 /// The groups that grow, fastest first. The first quarter of the moments does not count, because a job gathers its
 /// parameters and its optimiser's state there. A group grows if it has more at the end than at the beginning of the rest,
 /// and gives back at most a tenth of what it takes between them.
-pub fn growers(series: &[Series], moments: &[At]) -> Vec<Grower> {
-    let first = moments.len() / 4;
-    let counted = &moments[first..];
+pub fn growers(series: &[Series], steps: &[Step]) -> Vec<Grower> {
+    let first = steps.len() / 4;
+    let counted = &steps[first..];
     let (Some(begin), Some(end)) = (counted.first(), counted.last()) else {
         return Vec::new();
     };
-    if counted.len() < FEWEST_MOMENTS - 1 || end.time_ns <= begin.time_ns {
+    if counted.len() < FEWEST_MOMENTS - 1 || end.at <= begin.at {
         return Vec::new();
     }
     let mut growers: Vec<Grower> = Vec::new();
     for series in series {
-        let values = &values(series, moments.len())[first..];
+        let values = &values(series, steps.len())[first..];
         let steps = values.windows(2).map(|pair| pair[1].0 as i128 - pair[0].0 as i128);
         let (up, down) = steps.fold((0, 0), |(up, down), step| (up + step.max(0), down - step.min(0)));
         let rises = values.windows(2).filter(|pair| pair[1].0 > pair[0].0).count();
@@ -63,13 +76,13 @@ pub fn growers(series: &[Series], moments: &[At]) -> Vec<Grower> {
         if to <= from || down * 10 > up || rises < 2 {
             continue;
         }
-        let at = |number: usize| (counted[number].time_ns - begin.time_ns) as f64 / 1e9;
+        let at = |number: usize| (counted[number].at.time_ns - begin.at.time_ns) as f64 / 1e9;
         growers.push(Grower {
             group: series.group,
             from,
             to,
             count,
-            a_step: slope(values, |number| number as f64),
+            a_step: slope(values, |place| counted[place].number as f64),
             a_second: slope(values, at),
         });
     }
@@ -88,4 +101,48 @@ fn slope(values: &[(u64, u64)], at: impl Fn(usize) -> f64) -> f64 {
         sums = (sums.0 + x * (value.0 as f64 - y_mean), sums.1 + x * x);
     }
     if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::api::Class;
+
+    use super::*;
+    use crate::analysis::holdings::{Held, Size};
+
+    #[test]
+    fn of_many_marks_a_part_is_looked_at_and_a_step_is_that_of_all() {
+        let all: Vec<At> = (0..200)
+            .map(|number| At {
+                time_ns: number * 1000,
+                event: number,
+            })
+            .collect();
+        let steps = thinned(all);
+        assert_eq!((steps.len(), steps[0].number, steps[63].number), (64, 0, 199));
+        let held = |step: &Step| Held {
+            bytes: 4 * step.number as u64,
+            count: 1,
+            ..Held::default()
+        };
+        let series = Series {
+            group: Group {
+                device: 0,
+                class: Class::Linear.number(),
+                api: 0,
+                tid: 1,
+                stream: 0,
+                stack: 0,
+                size: Size::Any,
+            },
+            changes: steps
+                .iter()
+                .enumerate()
+                .map(|(place, step)| (place, held(step)))
+                .collect(),
+        };
+        let growers = growers(&[series], &steps);
+        assert!((growers[0].a_step - 4.0).abs() < 1e-6, "{}", growers[0].a_step);
+        assert!((growers[0].a_second - 4e6).abs() < 1.0, "{}", growers[0].a_second);
+    }
 }

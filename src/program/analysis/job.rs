@@ -120,11 +120,16 @@ impl Job {
         }
         let mut job = Job::of(journal, ledger, records.unfinished());
         job.damaged = records.damaged();
-        if job.caches().is_some() && job.ledger.scenes.last().is_some() {
-            // Without the record the verdict does without.
-            job.torch_cache = torch_cache::at_last_failure(path).unwrap_or(None);
-        }
+        job.read_torch_cache();
         Ok(job)
+    }
+
+    /// Reads what PyTorch's cache held at the last failure, if PyTorch recorded it. The verdict then knows it.
+    pub fn read_torch_cache(&mut self) {
+        if self.caches().is_some() && self.ledger.scenes.last().is_some() {
+            // If the record cannot be read, the verdict does without.
+            self.torch_cache = torch_cache::at_last_failure(&self.path).unwrap_or(None);
+        }
     }
 
     /// A job with the header of `journal`, as last read, and a ledger that the caller has built.

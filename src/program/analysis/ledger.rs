@@ -99,6 +99,7 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn apply(&mut self, record: &Record) {
+        self.gone = None;
         if let Event::Mark { .. } = record.event {
             self.last_ns = self.last_ns.max(record.time_ns);
             return;
@@ -110,7 +111,6 @@ impl Ledger {
         );
         self.events += u64::from(!tells);
         self.last_ns = self.last_ns.max(record.time_ns);
-        self.gone = None;
         let device = device_of(record);
         self.last_device = device;
         if device < HOST_DEVICE || device as usize >= MAX_DEVICES && device != HOST_DEVICE {

@@ -359,7 +359,8 @@ mod tests {
     use super::*;
     use crate::analysis::samples::record;
 
-    /// Frees the block at `address` if one is there, else allocates one.
+    /// Frees the block at `address` if one is there, else allocates one. For a size of 0 a request fails, or a mark is
+    /// set.
     fn records(steps: &[(u64, u64, i16)]) -> Vec<Record> {
         let mut live = BTreeMap::new();
         let one = |(slot, &(address, size, device)): (usize, &(u64, u64, i16))| {
@@ -383,6 +384,10 @@ mod tests {
                     };
                     (failed, device)
                 }
+                (0, None) => {
+                    let kind = MarkKind::Instant;
+                    (Event::Mark { text: 1, kind }, device)
+                }
                 (_, Some((size, device))) => {
                     let allocation = allocation(size);
                     let context_gone = false;
@@ -395,7 +400,6 @@ mod tests {
                     )
                 }
                 (size, None) => {
-                    let size = size.max(1);
                     live.insert(address, (size, device));
                     (Event::Alloc(allocation(size)), device)
                 }
@@ -423,12 +427,13 @@ mod tests {
             time_ns in 0u64..45,
         ) {
             let records = records(&steps);
-            let moments = [Moment::Time(time_ns), Moment::Peak, Moment::OutOfMemory, Moment::End];
+            let moments =
+                [Moment::Time(time_ns), Moment::Peak, Moment::OutOfMemory, Moment::End, Moment::Mark(1)];
             let mut catcher = Catcher::new(&moments);
             let mut ledger = Ledger::default();
             // What a reader would note who looks after each record.
             let mut at_time = BTreeMap::new();
-            let mut at_failure = None;
+            let (mut at_failure, mut at_mark) = (None, None);
             let mut at_peak: BTreeMap<i16, (u64, Vec<(u64, u64)>)> = BTreeMap::new();
             let now = |ledger: &Ledger, device: i16| {
                 let live = ledger.live_unsorted().filter(|live| live.device == device);
@@ -444,10 +449,12 @@ mod tests {
                 if record.time_ns <= time_ns {
                     at_time.insert((), both());
                 }
-                if let Event::AllocFailed { .. } = record.event {
-                    at_failure = Some(both());
+                match record.event {
+                    Event::AllocFailed { .. } => at_failure = Some(both()),
+                    Event::Mark { .. } => at_mark = Some(both()),
+                    _ => {}
                 }
-                let bytes = ledger.devices[&record.device].all.allocated.current;
+                let bytes = ledger.devices.get(&record.device).map_or(0, |device| device.all.allocated.current);
                 if bytes > at_peak.get(&record.device).map_or(0, |(most, _)| *most) {
                     at_peak.insert(record.device, (bytes, now(&ledger, record.device)));
                 }
@@ -460,6 +467,8 @@ mod tests {
             prop_assert_eq!(told(&caught[0]), at_time.remove(&()).unwrap_or_default());
             prop_assert_eq!(caught[2].is_some(), at_failure.is_some());
             prop_assert_eq!(told(&caught[2]), at_failure.unwrap_or_default());
+            prop_assert_eq!(caught[4].is_some(), at_mark.is_some());
+            prop_assert_eq!(told(&caught[4]), at_mark.unwrap_or_default());
             prop_assert_eq!(told(&caught[3]), [0, 1].map(|device| now(&ledger, device)));
             let peaks = [0, 1].map(|device| at_peak.remove(&device).unwrap_or_default().1);
             prop_assert_eq!(told(&caught[1]), peaks);

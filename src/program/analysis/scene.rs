@@ -209,6 +209,7 @@ impl Scene {
             largest_cached: self.largest_cached,
             allowance: evidence.allowance,
             grown: self.growth.map_or(0, |growth| growth.bytes),
+            lost_before: 0,
         }
     }
 }

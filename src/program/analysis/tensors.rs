@@ -16,6 +16,8 @@ pub struct Holder {
     pub place: Option<Frame>,
     pub bytes: u64,
     pub tensors: u64,
+    /// When the oldest of them was allocated, in nanoseconds since the journal began.
+    pub oldest_ns: u64,
     /// The whole stack of the line's tensors with the most bytes, innermost frame first.
     pub stack: Vec<Frame>,
 }
@@ -39,6 +41,8 @@ pub struct DeviceTensors {
     pub device: i16,
     /// When tensors held the most bytes.
     pub peak: Moment,
+    /// When PyTorch last ran out of memory; `None` if it never did.
+    pub failure: Option<Moment>,
     /// When the record ends.
     pub end: Moment,
     pub out_of_memory: u64,
@@ -60,6 +64,7 @@ pub struct Tensors {
 struct Live {
     size: u64,
     stack: u64,
+    time_us: u64,
 }
 
 /// The tensors and segments of one device while its events are read.
@@ -74,6 +79,9 @@ struct Reading {
     peak_us: u64,
     last_us: u64,
     out_of_memory: u64,
+    /// The number and the time of the line of the last failure; 0 if there is none.
+    failure_line: u64,
+    failure_us: u64,
 }
 
 /// All devices while a file is read up to some line.
@@ -108,7 +116,7 @@ impl Replay {
                 stack,
             } => self
                 .of(device)
-                .allocated(number, time_us, address, Live { size, stack }),
+                .allocated(number, address, Live { size, stack, time_us }),
             TensorLine::Freed {
                 time_us,
                 device,
@@ -125,7 +133,11 @@ impl Replay {
                 let reading = self.of(device);
                 reading.segments = reading.segments.saturating_sub(size);
             }
-            TensorLine::OutOfMemory { device, .. } => self.of(device).out_of_memory += 1,
+            TensorLine::OutOfMemory { time_us, device, .. } => {
+                let reading = self.of(device);
+                reading.out_of_memory += 1;
+                (reading.failure_line, reading.failure_us) = (number, time_us);
+            }
             TensorLine::Drained {
                 time_us,
                 recorded,
@@ -136,7 +148,8 @@ impl Replay {
 }
 
 impl Reading {
-    fn allocated(&mut self, line: u64, time_us: u64, address: u64, live: Live) {
+    fn allocated(&mut self, line: u64, address: u64, live: Live) {
+        let time_us = live.time_us;
         let before = self.live.insert(address, live).map_or(0, |stale| stale.size);
         self.bytes = self.bytes.saturating_sub(before).saturating_add(live.size);
         self.last_us = time_us;
@@ -152,17 +165,19 @@ impl Reading {
         self.last_us = time_us;
     }
 
-    /// The tensors now, by line of code. The time and the other code's memory are not known here.
-    fn moment(&self, stacks: &[Vec<Frame>]) -> Moment {
-        let mut by_stack: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    /// The tensors now, by line of code, of a journal that began at `began_us`. The time and the other code's memory are
+    /// not known here.
+    fn moment(&self, stacks: &[Vec<Frame>], began_us: u64) -> Moment {
+        let mut by_stack: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
         for live in self.live.values() {
-            let sum = by_stack.entry(live.stack).or_default();
-            *sum = (sum.0.saturating_add(live.size), sum.1 + 1);
+            let sum = by_stack.entry(live.stack).or_insert((0, 0, u64::MAX));
+            *sum = (sum.0.saturating_add(live.size), sum.1 + 1, sum.2.min(live.time_us));
         }
         let mut stacks_by_size: Vec<_> = by_stack.into_iter().collect();
-        stacks_by_size.sort_by_key(|&(number, (bytes, _))| (std::cmp::Reverse(bytes), number));
+        stacks_by_size.sort_by_key(|&(number, (bytes, ..))| (std::cmp::Reverse(bytes), number));
         let mut holders: BTreeMap<Option<Frame>, Holder> = BTreeMap::new();
-        for (number, (bytes, tensors)) in stacks_by_size {
+        for (number, (bytes, tensors, oldest_us)) in stacks_by_size {
+            let oldest_ns = since_ns(oldest_us, began_us);
             let stack = usize::try_from(number).ok().and_then(|number| stacks.get(number));
             let stack = stack.map_or(&[][..], Vec::as_slice);
             let place = line_of_the_job(stack).cloned();
@@ -170,10 +185,12 @@ impl Reading {
                 place,
                 bytes: 0,
                 tensors: 0,
+                oldest_ns,
                 stack: stack.to_vec(),
             });
             holder.bytes = holder.bytes.saturating_add(bytes);
             holder.tensors += tensors;
+            holder.oldest_ns = holder.oldest_ns.min(oldest_ns);
         }
         let mut holders: Vec<Holder> = holders.into_values().collect();
         holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
@@ -211,15 +228,19 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
         return Ok(None);
     };
     let began_us = journal.header().wall_start_ns / 1000;
-    let since_ns = |time_us: u64| time_us.saturating_sub(began_us).saturating_mul(1000);
     let mut devices = Vec::new();
     for (&device, reading) in &whole.devices {
-        let peak = match replay(&path, reading.peak_line)? {
-            Some((_, until)) => until.devices.get(&device).map(|reading| reading.moment(&until.stacks)),
-            None => None,
+        let after = |line: u64| -> io::Result<Moment> {
+            let until = replay(&path, line)?.map(|(_, until)| until);
+            let reading = until
+                .as_ref()
+                .and_then(|until| Some((until, until.devices.get(&device)?)));
+            Ok(reading.map_or_else(Moment::default, |(until, reading)| {
+                reading.moment(&until.stacks, began_us)
+            }))
         };
         let at = |moment: Moment, time_us: u64| {
-            let time_ns = since_ns(time_us);
+            let time_ns = since_ns(time_us, began_us);
             Moment {
                 time_ns,
                 others: allocated_by_others(&journal, device, time_ns, &whole.segments),
@@ -228,8 +249,12 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
         };
         devices.push(DeviceTensors {
             device,
-            peak: at(peak.unwrap_or_default(), reading.peak_us),
-            end: at(reading.moment(&whole.stacks), reading.last_us),
+            peak: at(after(reading.peak_line)?, reading.peak_us),
+            failure: match reading.failure_line {
+                0 => None,
+                line => Some(at(after(line)?, reading.failure_us)),
+            },
+            end: at(reading.moment(&whole.stacks, began_us), reading.last_us),
             out_of_memory: reading.out_of_memory,
         });
     }
@@ -238,9 +263,13 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
         recorded: whole.recorded,
         lost: whole.lost,
         damaged: file.damaged,
-        until_ns: since_ns(whole.until_us),
+        until_ns: since_ns(whole.until_us, began_us),
         devices,
     }))
+}
+
+fn since_ns(time_us: u64, began_us: u64) -> u64 {
+    time_us.saturating_sub(began_us).saturating_mul(1000)
 }
 
 /// Bytes of linear memory of a device that were live in the journal at this time, and no segment of PyTorch's.
@@ -317,13 +346,20 @@ mod tests {
         }
         let reading = &replay.devices[&0];
         assert_eq!((reading.peak_bytes, reading.peak_line), (180, 6));
-        let moment = reading.moment(&replay.stacks);
+        let moment = reading.moment(&replay.stacks, 1);
         let told: Vec<_> = moment
             .holders
             .iter()
-            .map(|holder| (holder.place.as_ref().unwrap().line, holder.bytes, holder.tensors))
+            .map(|holder| {
+                (
+                    holder.place.as_ref().unwrap().line,
+                    holder.bytes,
+                    holder.tensors,
+                    holder.oldest_ns,
+                )
+            })
             .collect();
-        assert_eq!(told, [(1, 130, 2), (2, 50, 1)]);
+        assert_eq!(told, [(1, 130, 2, 0), (2, 50, 1, 1000)]);
         replay.apply(TensorLine::Freed {
             time_us: 9,
             device: 0,

@@ -8,6 +8,8 @@ use std::path::Path;
 use journal::format::TensorLine;
 use journal::reader::TensorFile;
 
+use super::floors::{Floors, Growth};
+
 /// The cache of one device at a failure, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TorchCache {
@@ -17,15 +19,25 @@ pub struct TorchCache {
     /// Free bytes in segments, and the largest free range.
     pub free: u64,
     pub largest: u64,
+    /// Tensors that grew steadily up to the failure. The times are microseconds since 1970, times 1,000.
+    pub growth: Option<Growth>,
 }
 
 /// Addresses and lengths.
 type Ranges = BTreeMap<u64, u64>;
 
 #[derive(Default)]
+struct Device {
+    segments: Ranges,
+    tensors: Ranges,
+    /// Bytes of `tensors`.
+    live: u64,
+    floors: Floors,
+}
+
+#[derive(Default)]
 struct Reading {
-    /// By device: segments, and tensors.
-    devices: BTreeMap<i16, (Ranges, Ranges)>,
+    devices: BTreeMap<i16, Device>,
     last: Option<TorchCache>,
 }
 
@@ -46,28 +58,54 @@ impl Reading {
         match *line {
             TensorLine::SegmentObtained {
                 device, address, size, ..
-            } => drop(self.of(device).0.insert(address, size)),
-            TensorLine::SegmentReturned { device, address, .. } => drop(self.of(device).0.remove(&address)),
+            } => drop(self.of(device).segments.insert(address, size)),
+            TensorLine::SegmentReturned { device, address, .. } => drop(self.of(device).segments.remove(&address)),
             TensorLine::Allocated {
-                device, address, size, ..
-            } => drop(self.of(device).1.insert(address, size)),
-            TensorLine::Freed { device, address, .. } => drop(self.of(device).1.remove(&address)),
+                time_us,
+                device,
+                address,
+                size,
+                ..
+            } => self.of(device).changed(time_us, address, Some(size)),
+            TensorLine::Freed {
+                time_us,
+                device,
+                address,
+            } => self.of(device).changed(time_us, address, None),
             TensorLine::OutOfMemory { time_us, device, .. } => {
-                let (segments, tensors) = self.of(device);
-                let (free, largest) = free_inside(segments, tensors);
+                let of_device = self.of(device);
+                let (free, largest) = free_inside(&of_device.segments, &of_device.tensors);
+                let growth = of_device.floors.growth();
                 self.last = Some(TorchCache {
                     time_us,
                     device,
                     free,
                     largest,
+                    growth,
                 });
             }
             _ => {}
         }
     }
 
-    fn of(&mut self, device: i16) -> &mut (Ranges, Ranges) {
+    fn of(&mut self, device: i16) -> &mut Device {
         self.devices.entry(device).or_default()
+    }
+}
+
+impl Device {
+    /// A tensor of this size came to the address, or the one that was there went.
+    fn changed(&mut self, time_us: u64, address: u64, size: Option<u64>) {
+        let before = match size {
+            Some(size) => self.tensors.insert(address, size),
+            None => self.tensors.remove(&address),
+        };
+        self.live = self
+            .live
+            .saturating_sub(before.unwrap_or(0))
+            .saturating_add(size.unwrap_or(0));
+        self.floors
+            .note(self.live, time_us.saturating_mul(1000), size.is_none());
     }
 }
 
@@ -132,6 +170,36 @@ mod tests {
             reading.apply(&line);
         }
         let last = reading.last.expect("a failure");
-        assert_eq!((last.free, last.largest), (30 + 20 + 50, 50));
+        assert_eq!((last.free, last.largest, last.growth), (30 + 20 + 50, 50, None));
+    }
+
+    #[test]
+    fn tensors_that_grow_are_seen_inside_the_segments() {
+        let mut reading = Reading::default();
+        for step in 0..200 {
+            for (address, size) in [(step * 100, 10), (1_000_000, 50)] {
+                reading.apply(&TensorLine::Allocated {
+                    time_us: step,
+                    device: 0,
+                    address,
+                    size,
+                    stack: 0,
+                });
+            }
+            reading.apply(&TensorLine::Freed {
+                time_us: step,
+                device: 0,
+                address: 1_000_000,
+            });
+        }
+        reading.apply(&TensorLine::OutOfMemory {
+            time_us: 300,
+            device: 0,
+            size: 60,
+            stack: 0,
+        });
+        let growth = reading.last.unwrap().growth.expect("10 bytes are kept in each step");
+        assert!((1000..=2000).contains(&growth.bytes), "{growth:?}");
+        assert!(growth.from_ns < growth.to_ns && growth.to_ns <= 200_000, "{growth:?}");
     }
 }

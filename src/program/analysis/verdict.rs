@@ -5,6 +5,7 @@ pub use base::shortage::{Parts, Shortage, Verdict};
 
 use journal::reader::State;
 
+use super::floors::Growth;
 use super::job::Job;
 use super::out_of_memory::OutOfMemory;
 use super::scene::Scene;
@@ -29,6 +30,8 @@ pub struct Failure<'a> {
     pub shortage: Shortage,
     /// Whether what a framework's own cache holds is part of `cached`, and not of `live`.
     pub knows_cache: bool,
+    /// What grew steadily up to the failure: tensors if PyTorch recorded them, or else what is live.
+    pub growth: Option<Growth>,
     /// The same failure among all of the job, if memory was missing.
     pub request: Option<&'a OutOfMemory>,
 }
@@ -49,10 +52,23 @@ impl Job {
             let request = self.ledger.out_of_memory.last();
             let mut shortage = scene.shortage(self.header.pid);
             let mut devices = self.header.devices.iter();
+            if self.lost > 0 && self.header.lost_first_ns <= scene.time_ns {
+                // The ledger does not have what was lost, so its figures would be wrong.
+                (shortage.parts, shortage.lost_before) = (None, self.lost);
+            }
             shortage.total = devices
                 .find(|device| device.ordinal == i32::from(scene.device))
                 .map_or(0, |device| device.total_memory);
             let cache = self.cache_of(scene);
+            let mut growth = scene.growth;
+            if let Some(of_tensors) = cache.map(|cache| cache.growth) {
+                growth = of_tensors.map(|growth| Growth {
+                    from_ns: growth.from_ns.saturating_sub(self.header.wall_start_ns),
+                    to_ns: growth.to_ns.saturating_sub(self.header.wall_start_ns),
+                    ..growth
+                });
+                shortage.grown = growth.map_or(0, |growth| growth.bytes);
+            }
             if let (Some(cache), Some(parts)) = (cache, &mut shortage.parts) {
                 let free = cache.free.min(parts.live);
                 parts.live -= free;
@@ -63,6 +79,7 @@ impl Job {
                 scene,
                 shortage,
                 knows_cache: cache.is_some() || self.caches().is_none(),
+                growth,
                 request: request.filter(|request| request.time_ns == scene.time_ns),
             }
         });

@@ -39,14 +39,18 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let bytes = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), size);
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
-        format!(
-            "Hold {} less before this request, or use a device of at least {}",
-            size(lacking),
-            size(parts.total.saturating_add(lacking))
-        )
+        let needs = size(parts.total.saturating_add(lacking));
+        let device = match needs == size(parts.total) {
+            true => "a larger device".to_owned(),
+            false => format!("a device of at least {needs}"),
+        };
+        format!("Hold {} less before this request, or use {device}", size(lacking))
     };
     match shortage.verdict() {
         Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
+        Verdict::NotEnoughEvidence if shortage.lost_before > 0 => {
+            vec!["Run the job with a larger VRAMSHIM_JOURNAL_MAX, in a folder with enough room".to_owned()]
+        }
         Verdict::NotEnoughEvidence => vec![
             "Let NVML name the processes on the device: vramshim doctor says whether it does. In a container that takes \
              the host's process ids (--pid=host)"
@@ -59,7 +63,7 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::LiveSet => lacking.map(hold_less).into_iter().collect(),
         // A leak fills a larger device too.
         Verdict::Growth => {
-            vec!["Look for what is kept from step to step: the holders with a growing count".to_owned()]
+            vec!["vramshim inspect --leaks --growth names what is kept from step to step".to_owned()]
         }
         Verdict::OtherProcesses => largest
             .map(|process| {

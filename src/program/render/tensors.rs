@@ -71,6 +71,7 @@ fn moment(moment: &Moment) -> Value {
         json!({
             "bytes": holder.bytes,
             "tensors": holder.tensors,
+            "oldest_ns": holder.oldest_ns,
             "line": holder.place.as_ref().map(frame),
             "stack": holder.stack.iter().map(frame).collect::<Value>(),
         })
@@ -90,6 +91,7 @@ pub fn as_json(tensors: &Tensors) -> Value {
         json!({
             "device": one.device,
             "peak": moment(&one.peak),
+            "failure": one.failure.as_ref().map(moment),
             "end": moment(&one.end),
             "out_of_memory": one.out_of_memory,
         })

@@ -37,7 +37,7 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
 fn explanation(job: &Job, failure: &Failure) -> String {
     let mut text = format!("Verdict: {}", failure.shortage.explanation());
     let verdict = failure.shortage.verdict();
-    if let (Verdict::Growth, Some(growth)) = (verdict, failure.scene.growth) {
+    if let (Verdict::Growth, Some(growth)) = (verdict, failure.growth) {
         text += &format!(
             ". They came from {} to {}",
             duration(growth.from_ns),
@@ -208,7 +208,7 @@ pub fn as_json(job: &Job) -> Value {
         "own": allowance.own,
         "group": allowance.group,
     })));
-    page["growth"] = json!(scene.growth.map(|growth| json!({
+    page["growth"] = json!(failure.growth.map(|growth| json!({
         "bytes": growth.bytes,
         "from_ns": growth.from_ns,
         "to_ns": growth.to_ns,

@@ -195,6 +195,7 @@ fn first_pass(
     })?;
     let mut job = Job::of(journal, ledger, unfinished);
     job.damaged = damaged;
+    job.read_torch_cache();
     Ok(FirstPass {
         job,
         timeline,

@@ -10,6 +10,7 @@ use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment};
 use crate::analysis::names::api_name;
 use crate::analysis::origins::Origins;
 use crate::analysis::stacks::{self, TorchStacks};
+use crate::analysis::tensors;
 use crate::analysis::verdict::{Failure, Verdict};
 use crate::render::format::{count, size};
 use crate::render::next_step;
@@ -32,8 +33,10 @@ pub struct Advice {
 pub struct Holder {
     pub what: String,
     pub bytes: u64,
+    /// 0 if it is not known.
     pub count: u64,
-    pub oldest_ns: u64,
+    /// `None` if it is not known.
+    pub oldest_ns: Option<u64>,
 }
 
 /// What a strategy would have made of the requests.
@@ -76,7 +79,15 @@ impl Advice {
             (Some(failure), _) => Some(failure.scene.device),
             (None, distance) => distance.map(|distance| distance.device),
         };
-        let mut holders = device.map_or_else(Vec::new, |device| holders(job, device, moment));
+        let tensors = finding.failure.as_ref().and_then(|failure| tensors_at(job, failure));
+        let when = match tensors {
+            Some(_) => "at the failure: PyTorch's tensors and other code's memory",
+            None => when,
+        };
+        let mut holders = match (tensors, device) {
+            (Some(tensors), _) => tensors,
+            (None, device) => device.map_or_else(Vec::new, |device| holders(job, device, moment)),
+        };
         let all_holders = holders.len();
         holders.truncate(top);
         let replay = finding.failure.as_ref().and_then(|failure| replayed(job, failure));
@@ -92,6 +103,34 @@ impl Advice {
             replay,
         }
     }
+}
+
+/// The lines of code that held PyTorch's tensors at the failure, if PyTorch recorded it. The journal has only the
+/// segments, which belong to the line that PyTorch obtained them for, and not to the lines whose tensors are in them.
+fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
+    job.torch_cache.filter(|_| failure.knows_cache)?;
+    let recorded = tensors::load(&job.path).ok().flatten()?;
+    let mut devices = recorded.devices.into_iter();
+    let of_device = devices.find(|one| one.device == failure.scene.device)?;
+    let moment = of_device.failure?;
+    let mut holders: Vec<Holder> = moment
+        .holders
+        .iter()
+        .map(|holder| Holder {
+            what: called_from(&holder.stack).unwrap_or_else(|| "tensors without a Python stack".to_owned()),
+            bytes: holder.bytes,
+            count: holder.tensors,
+            oldest_ns: Some(holder.oldest_ns),
+        })
+        .collect();
+    holders.extend((moment.others > 0).then(|| Holder {
+        what: "memory that PyTorch did not allocate".to_owned(),
+        bytes: moment.others,
+        count: 0,
+        oldest_ns: None,
+    }));
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    Some(holders)
 }
 
 /// The holders of a device at a moment, most bytes first; none if the journal cannot be read again.
@@ -132,7 +171,7 @@ fn named(set: &DeviceSet, origins: &Origins) -> Vec<Holder> {
             },
             bytes: holder.bytes,
             count: holder.count,
-            oldest_ns: holder.oldest_ns,
+            oldest_ns: Some(holder.oldest_ns),
         })
         .collect()
 }

@@ -52,9 +52,12 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
         let rows = advice.holders.iter().map(|holder| {
             vec![
                 size(holder.bytes),
-                count(holder.count),
+                match holder.count {
+                    0 => "-".to_owned(),
+                    known => count(known),
+                },
                 printable(&holder.what, 200),
-                duration(holder.oldest_ns),
+                holder.oldest_ns.map_or_else(|| "-".to_owned(), duration),
             ]
         });
         table(

@@ -51,11 +51,10 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
             "its lowest moments, because it has too few marks".to_owned(),
         ),
     };
-    let mut moments = thinned(&all);
-    moments.sort_unstable();
-    moments.dedup();
+    let looked_at = thinned(all);
+    let moments: Vec<At> = looked_at.iter().map(|step| step.at).collect();
     let series = series(study, moments.clone())?;
-    let mut growers = growers(&series, &moments);
+    let mut growers = growers(&series, &looked_at);
     growers.retain(|grower| grower.group.device == peak.device);
     let a_second: f64 = growers.iter().map(|grower| grower.a_second).sum();
     let room = room(study, peak.device, peak.allocated);
