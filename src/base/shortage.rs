@@ -66,7 +66,7 @@ impl Verdict {
             Verdict::NotEnoughEvidence => "not enough evidence",
             Verdict::LargerThanDevice => "larger than the device",
             Verdict::LiveSet => "the job's own live memory is too much",
-            Verdict::Growth => "live memory that grew all the time (a leak)",
+            Verdict::Growth => "live memory that grew all the time, as with a leak",
             Verdict::Unusable => "free memory that cannot be used",
             Verdict::OtherProcesses => "another process",
             Verdict::Limit => "the limit",

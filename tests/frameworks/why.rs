@@ -3,20 +3,33 @@
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Job, program, simulated};
+use support::{Finished, Job, program, simulated};
 
 use super::{python, script};
 
-#[test]
-fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
+/// Runs a script under `--torch record` until it dies. Returns its output, and what `why` says, with its exit code.
+fn dies(gpu: &str, arguments: &[&str]) -> (Finished, Value, Option<i32>) {
     let simulator = simulated("libcuda.so.1");
     let job = Job::new(program())
         .alone()
         .without("LD_LIBRARY_PATH")
         .env("VRAMSHIM_SIMGPU", simulator.parent().unwrap());
-    let job = job.args(["run", "--sim", "24GiB", "--torch", "record", "--"]);
-    let finished = job.args([python(), script("fragmented.py")]).run();
+    let job = job.args(["run", "--sim", gpu, "--torch", "record", "--"]);
+    let finished = job.args([python(), script(arguments[0])]).args(&arguments[1..]).run();
     assert_eq!(finished.status.code(), Some(1), "{}", finished.stderr);
+    let folder = finished.folder.path().join("journals");
+    let output = Command::new(program())
+        .args(["why", "--json"])
+        .arg(folder)
+        .output()
+        .unwrap();
+    let page = serde_json::from_slice(&output.stdout).expect("JSON");
+    (finished, page, output.status.code())
+}
+
+#[test]
+fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
+    let (finished, page, code) = dies("24GiB", &["fragmented.py"]);
     let figures: Vec<u64> = finished
         .stdout
         .split_whitespace()
@@ -25,15 +38,8 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
     let [allocated, reserved] = figures[..] else {
         panic!("{}", finished.stdout)
     };
-    let folder = finished.folder.path().join("journals");
-    let output = Command::new(program())
-        .args(["why", "--json"])
-        .arg(folder)
-        .output()
-        .unwrap();
-    let page: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(page["why"]["verdict"], "cached_but_unusable", "{page:#}");
-    assert_eq!(output.status.code(), Some(14));
+    assert_eq!(code, Some(14));
     let ledger = &page["why"]["ledger"];
     assert_eq!(
         (&ledger["live"], &ledger["cached"]),
@@ -41,4 +47,43 @@ fn a_cache_in_pieces_is_told_by_pytorchs_own_figures() {
     );
     assert_eq!(ledger["unknown"], 0);
     assert_eq!(page["why"]["failure"]["tries"], 2);
+    // The holders are tensors, and not segments.
+    let holders = page["holders"].as_array().unwrap();
+    let held: u64 = holders.iter().map(|holder| holder["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(held, allocated, "{holders:#?}");
+}
+
+/// The report says the same as `why`.
+fn verdict_of_report(finished: &Finished) -> Value {
+    let folder = finished.folder.path().join("journals");
+    let output = Command::new(program())
+        .args(["report", "--json"])
+        .arg(folder)
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    report["processes"][0]["verdict"]["name"].clone()
+}
+
+#[test]
+fn a_leak_of_tensors_is_seen_inside_the_segments() {
+    let (finished, page, code) = dies("4GiB", &["dying.py", "leak"]);
+    assert_eq!(
+        (&page["why"]["verdict"], code),
+        (&"growth".into(), Some(13)),
+        "{page:#}"
+    );
+    let what = page["holders"][0]["what"].as_str().unwrap();
+    assert!(what.contains("keep"), "{what}");
+    assert_eq!(verdict_of_report(&finished), "growth");
+}
+
+#[test]
+fn the_limit_of_pytorch_itself_is_named() {
+    let (finished, page, code) = dies("2GiB", &["dying.py", "fraction"]);
+    assert_eq!((&page["why"]["verdict"], code), (&"limit".into(), Some(16)), "{page:#}");
+    let text = page["why"]["text"].as_str().unwrap();
+    assert!(text.contains("set_per_process_memory_fraction"), "{text}");
+    assert!(text.contains("refused 1.00 GiB"), "{text}");
+    assert_eq!(verdict_of_report(&finished), "limit");
 }

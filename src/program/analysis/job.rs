@@ -126,7 +126,7 @@ impl Job {
 
     /// Reads what PyTorch's cache held at the last failure, if PyTorch recorded it. The verdict then knows it.
     pub fn read_torch_cache(&mut self) {
-        if self.caches().is_some() && self.ledger.scenes.last().is_some() {
+        if self.caches().is_some() {
             // If the record cannot be read, the verdict does without.
             self.torch_cache = torch_cache::at_last_failure(&self.path).unwrap_or(None);
         }

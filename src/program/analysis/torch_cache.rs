@@ -16,6 +16,10 @@ pub struct TorchCache {
     /// Microseconds since 1970.
     pub time_us: u64,
     pub device: i16,
+    /// Bytes that PyTorch asked for in vain.
+    pub requested: u64,
+    /// Bytes of segments.
+    pub segments: u64,
     /// Free bytes in segments, and the largest free range.
     pub free: u64,
     pub largest: u64,
@@ -72,13 +76,20 @@ impl Reading {
                 device,
                 address,
             } => self.of(device).changed(time_us, address, None),
-            TensorLine::OutOfMemory { time_us, device, .. } => {
+            TensorLine::OutOfMemory {
+                time_us, device, size, ..
+            } => {
                 let of_device = self.of(device);
                 let (free, largest) = free_inside(&of_device.segments, &of_device.tensors);
                 let growth = of_device.floors.growth();
                 self.last = Some(TorchCache {
                     time_us,
                     device,
+                    requested: size,
+                    segments: of_device
+                        .segments
+                        .values()
+                        .fold(0, |sum, size| sum.saturating_add(*size)),
                     free,
                     largest,
                     growth,
@@ -171,6 +182,7 @@ mod tests {
         }
         let last = reading.last.expect("a failure");
         assert_eq!((last.free, last.largest, last.growth), (30 + 20 + 50, 50, None));
+        assert_eq!((last.requested, last.segments), (60, 150));
     }
 
     #[test]

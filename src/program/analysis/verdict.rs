@@ -16,6 +16,9 @@ pub struct Finding<'a> {
     pub verdict: Verdict,
     /// The failure; `None` if no request failed.
     pub failure: Option<Failure<'a>>,
+    /// A failure that no call of CUDA knows: PyTorch itself refused a request, because its own limit
+    /// (`torch.cuda.set_per_process_memory_fraction`) is lower than the device. `None` if a call failed later.
+    pub refused_by_torch: Option<&'a TorchCache>,
     /// How far the fullest device stayed from its limit or its size; `None` if the job used no device.
     pub distance: Option<Distance>,
     /// Events were lost, so the figures may be wrong.
@@ -83,12 +86,19 @@ impl Job {
                 request: request.filter(|request| request.time_ns == scene.time_ns),
             }
         });
+        let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let went_on = failure.as_ref().is_some_and(|failure| failure.scene.went_on > 0);
         Finding {
             verdict: failure
                 .as_ref()
-                .map_or(Verdict::NoneFailed, |failure| failure.shortage.verdict()),
-            fatal: failure.is_some() && (!went_on || matches!(self.state, State::Exited(status) if status != 0)),
+                .map(|failure| failure.shortage.verdict())
+                .or(refused_by_torch.map(|_| Verdict::Limit))
+                .unwrap_or(Verdict::NoneFailed),
+            fatal: match &failure {
+                Some(_) => !went_on || matches!(self.state, State::Exited(status) if status != 0),
+                None => refused_by_torch.is_some() && matches!(self.state, State::Exited(status) if status != 0),
+            },
+            refused_by_torch,
             failure,
             distance: self.distance(),
             uncertain: self.lost > 0,

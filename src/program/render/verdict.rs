@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, is_mig_instance, result_name};
+use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
 use crate::render::format::{count, duration, ended_in_words, printable, size, times};
 
@@ -13,9 +14,16 @@ use crate::render::format::{count, duration, ended_in_words, printable, size, ti
 /// used no device.
 pub fn verdict(job: &Job) -> Option<Vec<String>> {
     let finding = job.finding();
-    let mut lines = match &finding.failure {
-        Some(failure) => vec![explanation(job, failure), what_failed(job, failure)],
-        None => vec![distance(finding.distance.as_ref()?)],
+    let mut lines = match (&finding.failure, finding.refused_by_torch) {
+        (Some(failure), _) => vec![explanation(job, failure), what_failed(job, failure)],
+        (None, Some(refused)) => vec![
+            refused_by_torch(job, refused),
+            distance("No call of CUDA failed", finding.distance.as_ref()?),
+        ],
+        (None, None) => vec![distance(
+            "No request failed for lack of memory",
+            finding.distance.as_ref()?,
+        )],
     };
     if let Some(line) = lines.last_mut().filter(|_| finding.uncertain) {
         *line = format!(
@@ -31,6 +39,19 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
         );
     }
     Some(lines)
+}
+
+/// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
+fn refused_by_torch(job: &Job, refused: &TorchCache) -> String {
+    let since_ns = (refused.time_us * 1000).saturating_sub(job.header.wall_start_ns);
+    format!(
+        "Verdict: PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
+         with {} in its segments",
+        size(refused.requested),
+        refused.device,
+        duration(since_ns),
+        size(refused.segments)
+    )
 }
 
 /// Why the request failed, with the bytes that would help.
@@ -121,8 +142,8 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
     }
 }
 
-/// How far the fullest device stayed from its limit or its size.
-fn distance(distance: &Distance) -> String {
+/// How far the fullest device stayed from its limit or its size. `failed` says that nothing did.
+fn distance(failed: &str, distance: &Distance) -> String {
     let &Distance {
         device,
         peak,
@@ -132,12 +153,12 @@ fn distance(distance: &Distance) -> String {
     let what = if is_limit { "its limit" } else { "the device's memory" };
     match room.checked_sub(peak) {
         Some(left) => format!(
-            "No request failed for lack of memory: at most {} of device {device} reserved, {} below {what}",
+            "{failed}: at most {} of device {device} reserved, {} below {what}",
             size(peak),
             size(left)
         ),
         None => format!(
-            "No request failed for lack of memory: at most {} reserved on device {device}, more than {what} ({})",
+            "{failed}: at most {} reserved on device {device}, more than {what} ({})",
             size(peak),
             size(room)
         ),
