@@ -4,6 +4,8 @@
 use std::ffi::CStr;
 use std::io;
 
+use crate::signals::without_signals_of_writes;
+
 /// The lowest number that the library asks for when it opens a file. Programs expect lower numbers to be free, and some
 /// programs close lower descriptors by number.
 const FIRST_DESCRIPTOR: libc::c_int = 100;
@@ -57,8 +59,12 @@ pub(crate) fn out_of_the_way(fd: libc::c_int) -> libc::c_int {
     }
 }
 
-/// Allocates blocks on disk for the bytes [offset, offset + length) of the file.
+/// Allocates blocks on disk for the bytes [offset, offset + length) of the file. No signal reaches the job.
 pub fn allocate(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
+    without_signals_of_writes(|| allocate_or_write(fd, offset, length))
+}
+
+fn allocate_or_write(fd: libc::c_int, offset: usize, length: usize) -> Result<(), i32> {
     // SAFETY: fallocate takes numbers only.
     if unsafe { libc::fallocate(fd, 0, offset as libc::off_t, length as libc::off_t) } == 0 {
         return Ok(());

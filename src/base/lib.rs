@@ -1,5 +1,5 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! the identity of a process, and the file of what was found of a driver. This crate imports no other crate of the
+//! the identity of a process, messages, and the file of what was found of a driver. This crate imports no other crate of the
 //! project.
 
 pub mod api;
@@ -10,7 +10,9 @@ pub mod filesystem;
 pub mod identity;
 pub mod kernel;
 pub mod process;
+pub mod say;
 pub mod shortage;
+pub mod signals;
 pub mod sync;
 pub mod text;
 pub mod units;

@@ -14,6 +14,11 @@ fn main() {
     // After `dlclose` the loader would unmap code that hooks handed out and that runs at exit.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 
+    // The start files of the C compiler would run code at the start and the end of every process, which costs page faults.
+    // They prepare and end C++ objects and transactional memory, which the library does not have. `dso_handle.rs` defines
+    // the one name of theirs that is needed.
+    println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
+
     // rustc asks the linker for `-lgcc_s`. `unwinder.rs` defines what would be used of it, so an empty archive of the name
     // serves, and the library does not need `libgcc_s.so.1`.
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -6,6 +6,9 @@
 //! the map.
 
 mod abi;
+// Unit tests are a program, which has the start files.
+#[cfg(not(test))]
+mod dso_handle;
 mod engine;
 mod log;
 mod next;

@@ -15,6 +15,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use base::identity::thread_id;
+use base::signals::without_signals_of_writes;
 use config::LogLevel;
 
 /// Sets the level for the first engine of this process. A forked child keeps its parent's level.
@@ -39,26 +40,25 @@ struct Glog;
 
 impl<S: Subscriber> Layer<S> for Glog {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let metadata = event.metadata();
-        let letter = match *metadata.level() {
+        let letter = match *event.metadata().level() {
             Level::ERROR => 'E',
             Level::WARN => 'W',
             Level::INFO => 'I',
             _ => 'D',
         };
-        let file = source_name(metadata.file().unwrap_or("vramshim"));
-        let mut line = String::with_capacity(160);
-        let _ = write!(
-            line,
-            "{letter}{} {} {file}:{}] ",
+        let mut said = Said::default();
+        event.record(&mut said);
+        let mut line = format!(
+            "{letter}{} {} {}:{}] {}",
             Now::read(),
             thread_id(),
-            metadata.line().unwrap_or(0)
+            source_name(&said.file),
+            said.line,
+            said.message
         );
-        event.record(&mut Message(&mut line));
         line.push('\n');
         // SAFETY: the buffer belongs to `line`. A failed write to stderr cannot be reported anywhere.
-        let _ = unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+        without_signals_of_writes(|| unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) });
     }
 }
 
@@ -71,14 +71,25 @@ fn source_name(path: &str) -> String {
     }
 }
 
-struct Message<'a>(&'a mut String);
+/// The fields that `base::say` gives a message.
+#[derive(Default)]
+struct Said {
+    file: String,
+    line: u64,
+    message: String,
+}
 
-impl Visit for Message<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.0, "{value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
-        };
+impl Visit for Said {
+    fn record_u64(&mut self, _line: &Field, value: u64) {
+        self.line = value;
+    }
+
+    fn record_str(&mut self, _file: &Field, value: &str) {
+        value.clone_into(&mut self.file);
+    }
+
+    fn record_debug(&mut self, _message: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.message, "{value:?}");
     }
 }
 

@@ -17,6 +17,7 @@ use super::account::{Account, SEATS};
 use super::locks::{self, Own};
 use base::descriptor::Descriptor;
 use base::file::FileId;
+use base::signals::without_signals_of_writes;
 use base::uuid::{parse_uuid, uuid_text};
 use base::{file as files, identity};
 
@@ -141,7 +142,7 @@ impl SharedAccount {
                 ));
             }
         }
-        tracing::warn!("accounts {}: {why}; it is replaced by a new one", path.display());
+        base::say::warn!("accounts {}: {why}; it is replaced by a new one", path.display());
         std::fs::remove_file(path).map_err(|problem| format!("{why}, and cannot be removed: {problem}"))
     }
 
@@ -218,7 +219,7 @@ impl SharedAccount {
             if unsafe { libc::fchmod(fd, 0o600) } != 0 {
                 return distrusted("others may read or write it");
             }
-            tracing::warn!(
+            base::say::warn!(
                 "accounts {}: others could read or write it; its mode is 0600 again",
                 path.display()
             );
@@ -294,7 +295,8 @@ impl SharedAccount {
         head[offset_of!(Head, uuid)..][..16].copy_from_slice(&uuid);
         head[offset_of!(Head, boot_id)..][..16].copy_from_slice(&identity::boot_id());
         // SAFETY: `head` is readable for its whole length.
-        let written = unsafe { libc::pwrite(fd, head.as_ptr().cast(), head.len(), 0) };
+        let write = || unsafe { libc::pwrite(fd, head.as_ptr().cast(), head.len(), 0) };
+        let written = without_signals_of_writes(write);
         if written == head.len() as isize {
             Ok(())
         } else {
@@ -327,7 +329,7 @@ impl SharedAccount {
             Err(errno) => return Err(describe(errno)),
         };
         if !self.gone.swap(true, SeqCst) {
-            tracing::error!(
+            base::say::error!(
                 "accounts {}: the file was {what} while this process uses it. Processes that start from now on have an \
                  account of their own, so together they can exceed the limit. End the processes of the group to mend this",
                 self.path.display()
@@ -348,13 +350,13 @@ fn make_folder(folder: &Path) -> Result<PathBuf, String> {
     let ours = [0, unsafe { libc::geteuid() }].contains(&metadata.uid());
     let sticky = metadata.mode() & libc::S_ISVTX != 0;
     if !ours {
-        tracing::warn!(
+        base::say::warn!(
             "accounts {}: the folder belongs to user {}, who can remove the accounts, and so lift the limit",
             folder.display(),
             metadata.uid()
         );
     } else if metadata.mode() & 0o022 != 0 && !sticky {
-        tracing::warn!(
+        base::say::warn!(
             "accounts {}: the folder has mode {:o}, so other users can remove the accounts, and so lift the limit. chmod +t \
              prevents that",
             folder.display(),

@@ -125,12 +125,14 @@ impl DeviceQuota {
         let shared = match quota.take_seat(device.uuid) {
             Ok(shared) => shared,
             Err(problem) if settings.strict => {
-                tracing::error!("{problem}; this process gets no memory of the device, because VRAMSHIM_STRICT is set");
+                base::say::error!(
+                    "{problem}; this process gets no memory of the device, because VRAMSHIM_STRICT is set"
+                );
                 limit = Some(0);
                 None
             }
             Err(problem) => {
-                tracing::error!("{problem}; limits hold for this process alone");
+                base::say::error!("{problem}; limits hold for this process alone");
                 None
             }
         };

@@ -155,7 +155,7 @@ impl SharedAccount {
         let held = |seats: usize| (0..seats).map(|seat| account.held(seat)).fold(0, u64::wrapping_add);
         let marked = || (0..self.end_of_seats()).any(|seat| self.is_marked_and_alive(seat));
         if account.used() != held(self.end_of_seats()) && !marked() && look.lock(all_seats()) {
-            tracing::warn!(
+            base::say::warn!(
                 "accounts {}: {} bytes belong to no process; they are given back",
                 self.path().display(),
                 account.used()

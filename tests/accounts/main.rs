@@ -605,6 +605,27 @@ fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     file.write_all(bytes).unwrap();
 }
 
+/// SECURITY.md says so: the library could only prevent it by a signal handler in the job, or by a system call an event.
+#[test]
+fn a_file_that_is_cut_short_ends_its_process() {
+    use std::os::unix::process::ExitStatusExt;
+    for cut in ["accounts", "journals"] {
+        let host = Host::new("4GiB");
+        let folder = host.folder.path().join(cut);
+        let job = host
+            .member("1GiB")
+            .env("VRAMSHIM_DIR", host.folder.path().join("journals"));
+        let mut member = Member::start(job);
+        assert_eq!(member.allocate(MIB), 0);
+        for file in std::fs::read_dir(folder).unwrap().flatten() {
+            let file = std::fs::File::options().write(true).open(file.path()).unwrap();
+            file.set_len(0).unwrap();
+        }
+        member.tell(&format!("a {MIB}"));
+        assert_eq!(member.child.wait().unwrap().signal(), Some(libc::SIGBUS), "{cut}");
+    }
+}
+
 /// Whatever bytes the account holds, the jobs go on, and no access leaves the bounds of the file.
 #[test]
 fn random_bytes_in_an_account_stop_no_process() {

@@ -230,6 +230,17 @@ fn a_limit_on_file_sizes_costs_events_only() {
     assert_eq!(finished.journals(), Vec::<PathBuf>::new());
 }
 
+/// A write to a file of the largest size, or to a pipe that nobody reads, raises a signal that ends a process.
+#[test]
+fn messages_that_nobody_can_take_end_no_job() {
+    for start in ["ulimit -S -f 0; exec 2> messages", "exec 2> >(:); wait $!"] {
+        let command = format!("{start}; \"$0\" many > /dev/null; echo $?");
+        let job = Job::new("bash").strategy(NAIVE_BEST_FIT);
+        let finished = job.args(["-c", &command]).args([program()]).run().ok();
+        assert_eq!(finished.stdout, "0\n", "{start}");
+    }
+}
+
 #[test]
 fn a_size_limit_of_the_journals_own_costs_events_only() {
     let finished = scene("many", PASSTHROUGH).env("VRAMSHIM_JOURNAL_MAX", "2MiB").run();

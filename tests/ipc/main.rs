@@ -1,6 +1,7 @@
 //! Two processes share blocks of a policy through CUDA IPC, and both see the same bytes. If the memory cannot be
 //! shared, the job gets a clear error.
 
+mod liars;
 mod service;
 
 use std::io::{BufRead, BufReader, Read, Write};

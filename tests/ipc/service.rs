@@ -8,38 +8,49 @@ use support::NAIVE_BEST_FIT;
 /// More connections than the service keeps.
 const SILENT: usize = 100;
 
+/// The abstract name as an address, and its length.
+pub fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: in the plain C structure zero is a value of every field.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    (address, length as libc::socklen_t)
+}
+
+pub fn socket() -> OwnedFd {
+    // SAFETY: the call takes numbers only, and the new descriptor belongs to nothing else.
+    unsafe {
+        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        assert!(socket >= 0, "{}", std::io::Error::last_os_error());
+        OwnedFd::from_raw_fd(socket)
+    }
+}
+
+/// Connects to a socket in the abstract namespace.
+pub fn connect_to(name: &str) -> OwnedFd {
+    let socket = socket();
+    let (address, length) = address_of(name);
+    // SAFETY: the address outlives the call and has the length that the call is told.
+    let connected = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    assert_eq!(connected, 0, "{}", std::io::Error::last_os_error());
+    socket
+}
+
 /// Connects to the service of a process, and says nothing.
-fn connect(process: &Process) -> OwnedFd {
+pub fn connect(process: &Process) -> OwnedFd {
     let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
     let start = format!("vramshim-ipc-{}-", process.child.id());
-    let names = sockets
+    let mut names = sockets
         .lines()
         .filter_map(|line| line.split_once('@'))
         .map(|(_, name)| name);
     let name = names
-        .into_iter()
         .find(|name| name.starts_with(&start))
         .expect("the socket of the service");
-    // SAFETY: every pointer is to a variable of this frame, of the size that the call is told; the new descriptor belongs
-    // to nothing else. In the plain C structure zero is a value of every field.
-    unsafe {
-        let socket = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-        assert!(socket >= 0, "{}", std::io::Error::last_os_error());
-        let socket = OwnedFd::from_raw_fd(socket);
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (to, from) in address.sun_path[1..].iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-        let connected = libc::connect(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            length as libc::socklen_t,
-        );
-        assert_eq!(connected, 0, "{}", std::io::Error::last_os_error());
-        socket
-    }
+    connect_to(name)
 }
 
 /// An importer waits 30 seconds at most for the service.

@@ -1,6 +1,7 @@
 //! What the process tests share: the paths of the files under test, the C clients, and jobs that run under the library
 //! on a simulated GPU. `totals` compares what a job counted with the simulator's table and the library's ledger.
 
+mod disk;
 pub mod layer;
 pub mod member;
 pub mod random;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use disk::small_disk;
 pub use totals::{
     Totals, assert_agree, assert_ended_well, assert_journal_agrees, assert_requested, assert_whole, live, reserved,
     totals,

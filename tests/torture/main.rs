@@ -6,7 +6,9 @@
 //! marked as ignored runs (`scripts/torture`).
 
 mod processes;
+mod surroundings;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -23,10 +25,13 @@ fn seed() -> u64 {
     number("VRAMSHIM_TEST_SEED", 1)
 }
 
+fn path() -> PathBuf {
+    client("torture/torture.c", "torture", &["libcuda.so.1"])
+}
+
 /// A program with a limit on each device, so that a quota counts.
 fn program(seed: u64, steps: u32, threads: u32, words: &[&str]) -> Job {
-    let path = client("torture/torture.c", "torture", &["libcuda.so.1"]);
-    Job::new(path)
+    Job::new(path())
         .env("VRAMSHIM_MEMORY_LIMIT", "3GiB")
         .args([seed.to_string(), steps.to_string(), threads.to_string()])
         .args(words)
@@ -35,6 +40,11 @@ fn program(seed: u64, steps: u32, threads: u32, words: &[&str]) -> Job {
 /// Checks what a program printed that shares its account with no other, and its journal.
 fn check_alone(lines: &[Value], job: &Value, strategy: Strategy, context: &str) {
     assert_whole(lines, job, strategy, context);
+    check_quotas(lines, context);
+}
+
+/// Checks that the quota of a process counts what the simulated GPU counts, if it shares its account with no other.
+fn check_quotas(lines: &[Value], context: &str) {
     let last = lines.iter().rfind(|line| line.get("own").is_some()).unwrap();
     let end = lines.iter().find_map(|line| line.get("end")).expect("an end");
     for (device, limit) in end["limits"].as_array().unwrap().iter().enumerate() {
@@ -134,6 +144,7 @@ fn torture() {
     }
     while Instant::now() < end {
         play(round, 600);
+        surroundings::play(round, 600);
         if round.is_multiple_of(20) {
             let count = number("VRAMSHIM_TEST_PROCESSES", 8) as usize;
             let crowd = processes::Crowd {

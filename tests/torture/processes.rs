@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::member::{Host, Member};
 use support::random::Random;
 use support::{
-    Job, MIB, STRATEGIES, Strategy, assert_ended_well, assert_requested, assert_whole, client, inspect, journals_in,
+    Job, MIB, STRATEGIES, Strategy, assert_ended_well, assert_requested, assert_whole, inspect, journals_in,
 };
 use tempfile::TempDir;
 
@@ -57,7 +57,7 @@ impl Run {
         let answer = self.path("answers").join(self.started.to_string());
         let seed = self.random.below(1 << 20).to_string();
         let threads = [1, 2, 8][self.random.below(3)].to_string();
-        let mut job = Job::new(client("torture/torture.c", "torture", &["libcuda.so.1"]))
+        let mut job = Job::new(super::path())
             .sim("8GiB", DEVICES as u32)
             .strategy(strategy)
             .env("SIMGPU_STATE", self.host.folder.path().join("state"))
@@ -228,7 +228,7 @@ fn gave_memory_to_others(job: &Value) -> bool {
 }
 
 /// Waits until a process has ended. A daemon is no child of this process.
-fn wait_for_end(pid: u64, context: &str) {
+pub fn wait_for_end(pid: u64, context: &str) {
     let patience = Instant::now() + Duration::from_secs(60);
     let lives = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -243,7 +243,7 @@ fn wait_for_end(pid: u64, context: &str) {
 }
 
 /// The text of a process's answer. A daemon is no child of this process, so its end is seen by its file alone.
-fn wait_for(answer: &Path, context: &str) -> String {
+pub fn wait_for(answer: &Path, context: &str) -> String {
     let patience = Instant::now() + Duration::from_secs(60);
     while !answer.exists() {
         let part = || std::fs::read_to_string(answer.with_extension("part")).unwrap_or_default();

@@ -9,6 +9,14 @@
  *   answer=FILE  prints into this file; it gets its name when the program ends
  *   handles=DIR  puts IPC handles of its memory into this folder, and opens those of other processes
  *
+ * What happens to its surroundings at random moments:
+ *
+ *   ballast=FILE the disk of this file is filled to the last byte, and has room again
+ *   sizes        the limit on the size of files changes (RLIMIT_FSIZE)
+ *   folder=DIR   this folder is renamed, comes back, loses its permissions, and its files are removed
+ *   again        after the first round the process becomes this program again (exec), with another seed
+ *   again=FILE   after the first round this program starts again as a daemon, which prints into this file
+ *
  * The program runs in rounds. After each round all threads stop, and a checkpoint is printed. Between rounds the
  * primary context of device 1 is reset or released at times. */
 #include "items.h"
@@ -18,14 +26,18 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { ROUNDS = 3 };
-static bool faulty, wild, as_daemon;
-static const char *answer_file, *handles;
+enum { FOLDERS = 4 };
+static bool faulty, wild, as_daemon, sizes;
+static const char *answer_file, *handles, *ballast, *again, *folders[FOLDERS];
+static atomic_bool removed; /* files of a folder were removed */
+static char **arguments;
 static pthread_barrier_t barrier;
 static atomic_int stop;
 
@@ -103,6 +115,66 @@ static void disturb(struct worker *w)
         break;
     case 3: THAT(chdir(draw(&w->seed, 2) ? "/" : "/tmp") == 0); break;
     }
+}
+
+/* ---- what happens to its surroundings */
+
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+static void fill_the_disk(bool full)
+{
+    static const char bytes[4096] = "ballast";
+    if (!full) {
+        unlink(ballast);
+        return;
+    }
+    int file = open(ballast, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    while (file >= 0 && write(file, bytes, sizeof bytes) > 0) {}
+    if (file >= 0) close(file);
+}
+
+static void limit_sizes(uint64_t choice)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_FSIZE, &limit);
+    limit.rlim_cur = choice < 12 ? choice << 14 : limit.rlim_max;
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+static void empty(const char *path)
+{
+    char file[512];
+    DIR *folder = opendir(path);
+    for (struct dirent *one; folder && (one = readdir(folder));) {
+        snprintf(file, sizeof file, "%s/%s", path, one->d_name);
+        if (one->d_name[0] != '.' && !unlink(file)) removed = true;
+    }
+    if (folder) closedir(folder);
+}
+
+static void change_folder(const char *path, uint64_t choice)
+{
+    char away[512];
+    snprintf(away, sizeof away, "%s.away", path);
+    switch (choice) {
+    case 0: rename(path, away); break;
+    case 1: if (!rename(path, away)) mkdir(path, 0700); break;
+    case 2: chmod(path, 0); break;
+    case 3: empty(path); break;
+    default:
+        rmdir(path);
+        rename(away, path);
+        chmod(path, 0700);
+    }
+}
+
+static void change_surroundings(struct worker *w)
+{
+    pthread_mutex_lock(&one_at_a_time);
+    if (ballast) fill_the_disk(draw(&w->seed, 2));
+    if (sizes) limit_sizes(draw(&w->seed, 16));
+    for (int n = 0; n < FOLDERS && folders[n]; n++) change_folder(folders[n], draw(&w->seed, 8));
+    pthread_mutex_unlock(&one_at_a_time);
 }
 
 /* ---- calls besides those of items.h */
@@ -191,7 +263,8 @@ static void step(struct worker *w)
     else if (choice < 93) context_with_memory(w);
     else if (choice < 95) change_peers(w);
     else if (choice < 97 && handles) draw(&w->seed, 4) ? import_one(w) : export_one(w, i);
-    else if (wild) disturb(w);
+    else if (wild && draw(&w->seed, 2)) disturb(w);
+    else change_surroundings(w);
 }
 
 static void *work(void *data)
@@ -214,13 +287,44 @@ static void end_context(struct worker *workers, int threads, bool reset)
     retain_and_make_pool(1);
 }
 
-static void become_a_daemon(void)
+/* The calling process goes on, or ends. */
+static void become_a_daemon(bool both)
 {
-    if (fork()) _exit(0);
+    pid_t child = fork();
+    if (child && !both) _exit(0);
+    if (child) {
+        THAT(status_of(child) == 0);
+        return;
+    }
     THAT(setsid() >= 0);
     if (fork()) _exit(0);
     syscall(SYS_close_range, 0u, ~0u, 0u);
-    THAT(open("/dev/null", O_RDWR) == 0 && open("/dev/null", O_RDWR) == 1);
+    for (int number = 0; number < 3; number++) THAT(open("/dev/null", O_RDWR) == number);
+}
+
+/* Starts this program again, in place of this process or as a daemon beside it. */
+static void start_again(void)
+{
+    enum { MOST = 24 };
+    char *words[MOST], seed[32], answer[512];
+    int count = 0;
+    if (!again) return;
+    printf("{\"again\":%d}\n", getpid());
+    fflush(stdout);
+    snprintf(seed, sizeof seed, "%lld", atoll(arguments[1]) + 1);
+    snprintf(answer, sizeof answer, "answer=%s", again);
+    for (char **word = arguments; *word && count < MOST - 2; word++)
+        if (strncmp(*word, "again", 5) && strncmp(*word, "answer=", 7)) words[count++] = *word;
+    words[1] = seed;
+    if (*again) words[count++] = answer;
+    words[count] = NULL;
+    pid_t before = getpid();
+    if (*again) become_a_daemon(true);
+    if (!*again || getpid() != before) {
+        execv("/proc/self/exe", words);
+        _exit(126);
+    }
+    again = NULL;
 }
 
 /* Output goes to a file whose name says that it is not complete. */
@@ -244,6 +348,7 @@ static void name_answer(void)
 
 static void read_words(int count, char **words)
 {
+    int count_folders = 0;
     for (int n = 0; n < count; n++) {
         if (!strcmp(words[n], "faults")) faulty = tolerant = true;
         else if (!strcmp(words[n], "wild")) wild = true;
@@ -251,6 +356,11 @@ static void read_words(int count, char **words)
         else if (!strcmp(words[n], "daemon")) as_daemon = true;
         else if (!strncmp(words[n], "answer=", 7)) answer_file = words[n] + 7;
         else if (!strncmp(words[n], "handles=", 8)) handles = words[n] + 8;
+        else if (!strncmp(words[n], "ballast=", 8)) ballast = words[n] + 8;
+        else if (!strcmp(words[n], "sizes")) sizes = true;
+        else if (!strncmp(words[n], "folder=", 7) && count_folders < FOLDERS) folders[count_folders++] = words[n] + 7;
+        else if (!strcmp(words[n], "again")) again = "";
+        else if (!strncmp(words[n], "again=", 6)) again = words[n] + 6;
         else fprintf(stderr, "torture: unknown word %s\n", words[n]), exit(2);
     }
 }
@@ -259,7 +369,8 @@ static void read_words(int count, char **words)
 static void print_end(void)
 {
     __typeof__(&vramshim_limit) limit = (__typeof__(limit))dlsym(RTLD_DEFAULT, "vramshim_limit");
-    printf("{\"end\":{\"pid\":%d,\"faults\":%d,\"last\":\"%s\",\"limits\":[", getpid(), faults_met(), last_fault());
+    printf("{\"end\":{\"pid\":%d,\"faults\":%d,\"last\":\"%s\",\"removed\":%s,\"limits\":[", getpid(), faults_met(),
+           last_fault(), removed ? "true" : "false");
     for (int device = 0; limit && device < DEVICES; device++) {
         struct vramshim_limit l;
         THAT(limit(device, &l) == 0);
@@ -277,8 +388,9 @@ int main(int argc, char **argv)
     if (argc < 4) return fprintf(stderr, "usage: torture SEED STEPS THREADS [WORD ...]\n"), 2;
     int steps = atoi(argv[2]), threads = atoi(argv[3]);
     THAT(threads > 0 && threads <= MOST);
+    arguments = argv;
     read_words(argc - 4, argv + 4);
-    if (as_daemon) become_a_daemon();
+    if (as_daemon) become_a_daemon(false);
     open_answer();
     uint64_t seed = strtoull(argv[1], NULL, 10);
     INSIST(cu(cuInit)(0));
@@ -295,12 +407,14 @@ int main(int argc, char **argv)
         pthread_barrier_wait(&barrier);
         pthread_barrier_wait(&barrier);
         if (!faulty) checkpoint();
+        if (round == 0) start_again();
         if (draw(&seed, 2)) end_context(workers, threads, draw(&seed, 2));
     }
     for (int t = 0; t < threads; t++) pthread_join(ids[t], NULL);
     stop = 1;
     if (wild) pthread_join(closer, NULL);
     end_faults();
+    for (int n = 0; n < FOLDERS && folders[n]; n++) change_folder(folders[n], 4);
     checkpoint();
     print_live(workers, threads);
     print_end();

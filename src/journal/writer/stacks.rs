@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use crate::format::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION};
 use base::file::{FileId, errno, file_size_limit, open};
+use base::signals::without_signals_of_writes;
 
 /// The file never grows beyond this.
 const MOST_BYTES: u64 = 128 << 20;
@@ -121,7 +122,8 @@ fn create(path: &Path) -> Result<Opened, i32> {
 fn write_all(fd: libc::c_int, mut bytes: &[u8]) -> Result<(), i32> {
     while !bytes.is_empty() {
         // SAFETY: the bytes are readable.
-        let written = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        let write = || unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        let written = without_signals_of_writes(write);
         match written {
             1.. => bytes = &bytes[(written as usize).min(bytes.len())..],
             0 => return Err(libc::ENOSPC),

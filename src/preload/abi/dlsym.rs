@@ -34,7 +34,7 @@ use std::ptr;
 
 use libc::{RTLD_DEFAULT, RTLD_NEXT};
 
-use super::Entry;
+use super::table::Entry;
 use crate::engine::Route;
 use crate::next::elf::{self, Object, Position};
 use crate::next::symbols;
@@ -59,7 +59,7 @@ impl Decision {
 /// A function of ours that is the answer.
 #[derive(Clone, Copy)]
 enum Ours {
-    Hooked(&'static Entry),
+    Hooked(Entry),
     /// `dlsym` or `dlvsym` itself.
     LookUp(*const c_void),
 }

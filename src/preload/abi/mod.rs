@@ -12,6 +12,7 @@ mod operations;
 mod process;
 mod route;
 mod runtime;
+mod table;
 mod torch;
 mod variant;
 
@@ -19,21 +20,10 @@ use std::ffi::c_void;
 
 use crate::engine::{self, Route};
 use crate::hooked_driver_functions;
-use crate::next::{self, Slot};
+use crate::next;
 use base::api::Api;
+use table::{Entry, table};
 use variant::variant;
-
-/// One hooked function.
-pub struct Entry {
-    pub name: &'static str,
-    /// Our function of that name.
-    ours: *const c_void,
-    /// Where the next layer's function is. A runtime function has none, because it is found for each caller anew.
-    pub slot: Option<&'static Slot>,
-}
-
-// SAFETY: the pointer is the address of a function, and nothing is written through it.
-unsafe impl Sync for Entry {}
 
 /// The exported driver functions.
 mod hooks {
@@ -42,38 +32,21 @@ mod hooks {
 
 macro_rules! driver_table {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
-        /// The hooked driver functions.
-        pub static DRIVER: &[Entry] = &[$(
-            Entry {
-                name: stringify!($name),
-                ours: hooks::$name as *const c_void,
-                slot: Some(&next::hooked::$name),
-            },
-        )+];
+        table! { DRIVER "vramshim_driver_table": $($name hooks::$name [next::hooked::slots::$name])+ }
     };
 }
 hooked_driver_functions!(driver_table);
 
 macro_rules! runtime_table {
     ($($name:ident,)+) => {
-        /// The hooked runtime functions.
-        pub static RUNTIME: &[Entry] = &[$(
-            Entry { name: stringify!($name), ours: runtime::$name as *const c_void, slot: None },
-        )+];
+        table! { RUNTIME "vramshim_runtime_table": $($name runtime::$name [])+ }
     };
 }
 runtime::hooked_runtime_functions!(runtime_table);
 
 macro_rules! nvml_table {
     ($($name:ident,)+) => {
-        /// The hooked NVML functions.
-        static NVML: &[Entry] = &[$(
-            Entry {
-                name: stringify!($name),
-                ours: nvml::$name as *const c_void,
-                slot: Some(&next::nvml::slots::$name),
-            },
-        )+];
+        table! { NVML "vramshim_nvml_table": $($name nvml::$name [next::nvml::functions::slots::$name])+ }
     };
 }
 nvml_table! {
@@ -83,14 +56,14 @@ nvml_table! {
 
 impl Entry {
     /// Our function, for a job that looks it up by `route`, which is counted.
-    fn hand_out(&self, route: Route) -> *mut c_void {
+    fn hand_out(self, route: Route) -> *mut c_void {
         engine::handed_out(route, self.api());
-        self.ours.cast_mut()
+        self.ours().cast_mut()
     }
 
     /// The name under which calls of it are recorded, if they are recorded.
-    fn api(&self) -> Option<Api> {
-        let variant = variant(self.name);
+    fn api(self) -> Option<Api> {
+        let variant = variant(self.name());
         let called = |name: &str| Api::ALL.iter().find(|api| api.name() == name).copied();
         match variant.base {
             "cuGraphAddNode" => Some(Api::cuGraphAddMemAllocNode),
@@ -105,11 +78,11 @@ impl Entry {
 
 /// The entry of this name. Names are matched whole: a match by prefix would take cuDNN's `cudnnCreate` for a CUDA
 /// function.
-pub fn entry(name: &[u8]) -> Option<&'static Entry> {
+pub fn entry(name: &[u8]) -> Option<Entry> {
     let table = match name {
-        [b'n', ..] => NVML,
-        [b'c', b'u', b'd', b'a', ..] => RUNTIME,
-        _ => DRIVER,
+        [b'n', ..] => NVML(),
+        [b'c', b'u', b'd', b'a', ..] => RUNTIME(),
+        _ => DRIVER(),
     };
-    table.iter().find(|entry| entry.name.as_bytes() == name)
+    table.iter().find(|entry| entry.name().as_bytes() == name)
 }

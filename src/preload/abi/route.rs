@@ -9,8 +9,9 @@
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 
+use super::DRIVER;
+use super::table::Entry;
 use super::variant::{Variant, variant};
-use super::{DRIVER, Entry};
 use crate::engine::Route;
 use crate::next::{self, symbols};
 use base::cuda::{DriverError, check};
@@ -59,7 +60,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         return answer;
     }
     if symbols::is_ours(answer) {
-        let same = DRIVER.iter().find(|entry| std::ptr::eq(entry.ours, answer));
+        let same = DRIVER().iter().find(|entry| std::ptr::eq(entry.ours(), answer));
         return same.map_or(answer, |entry| entry.hand_out(way));
     }
     // SAFETY: the name is not null, so it is a C string by contract.
@@ -68,8 +69,8 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         return answer;
     };
     let base = variant(name).base;
-    let family = || DRIVER.iter().filter(|entry| variant(entry.name).base == base);
-    if let Some(same) = family().find(|entry| entry.slot.and_then(|slot| slot.get()) == Some(answer)) {
+    let family = || DRIVER().iter().filter(|entry| variant(entry.name()).base == base);
+    if let Some(same) = family().find(|entry| entry.next().and_then(|next| next.get()) == Some(answer)) {
         return same.hand_out(way);
     }
     let chosen = family().find(|entry| is_answered_for(entry, answer)).or_else(|| {
@@ -85,8 +86,8 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
     });
     match chosen {
         Some(chosen) => {
-            if let Some(slot) = chosen.slot {
-                slot.adopt(answer);
+            if let Some(next) = chosen.next() {
+                next.adopt(answer);
             }
             chosen.hand_out(way)
         }
@@ -96,10 +97,10 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
 
 /// Whether the next layer answers this address if it is asked for this very function.
 fn is_answered_for(entry: &Entry, answer: *mut c_void) -> bool {
-    let variant = variant(entry.name);
+    let variant = variant(entry.name());
     let second = second_generation_since(variant.base);
-    let has_second = DRIVER.iter().any(|other| {
-        let other = super::variant::variant(other.name);
+    let has_second = DRIVER().iter().any(|other| {
+        let other = super::variant::variant(other.name());
         other.base == variant.base && other.generation == 2
     });
     let version = match variant.generation {
@@ -139,11 +140,11 @@ fn asked(name: &CStr, version: i32, flags: u64) -> Option<*mut c_void> {
 }
 
 fn suits(entry: &Entry, version: i32, flags: u64) -> bool {
-    let variant = variant(entry.name);
+    let variant = variant(entry.name());
     version >= since(&variant) && (!variant.per_thread || flags & PER_THREAD_DEFAULT_STREAM != 0)
 }
 
 fn rank(entry: &Entry) -> (bool, u32) {
-    let variant = variant(entry.name);
+    let variant = variant(entry.name());
     (variant.per_thread, variant.generation)
 }

@@ -38,8 +38,8 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> i32 {
             let _scope = engine::runtime(Api::$api);
-            static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!($name));
-            let next = NEXT.get();
+            static NEXT: RuntimeFunction = RuntimeFunction::new();
+            let next = NEXT.get(c_name!($name));
             if next.is_null() {
                 return NO_RUNTIME;
             }
@@ -112,8 +112,8 @@ macro_rules! export_entry_point {
         pub unsafe extern "C" fn $name(
             symbol: *const c_char, out: *mut *mut c_void, $($extra: $type,)* flags: u64, status: *mut u32
         ) -> i32 {
-            static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!($name));
-            let next = NEXT.get();
+            static NEXT: RuntimeFunction = RuntimeFunction::new();
+            let next = NEXT.get(c_name!($name));
             if next.is_null() {
                 return NO_RUNTIME;
             }
@@ -134,8 +134,8 @@ macro_rules! export_entry_point {
 
 /// The version of the caller's runtime, for which the look-ups without a version ask.
 fn own_version() -> i32 {
-    static NEXT: RuntimeFunction = RuntimeFunction::new(c_name!(cudaRuntimeGetVersion));
-    let (next, mut version) = (NEXT.get(), 0);
+    static NEXT: RuntimeFunction = RuntimeFunction::new();
+    let (next, mut version) = (NEXT.get(c"cudaRuntimeGetVersion"), 0);
     if !next.is_null() {
         // SAFETY: the runtime's function of this name has the C signature that the public header gives it, and the
         // pointer is to a variable of this frame.

@@ -36,7 +36,7 @@ extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut 
                 _ => c10::runtime_error(&message),
             };
             if thrown.is_nothing() {
-                tracing::error!("{}; the caller gets a null pointer", message.to_string_lossy());
+                base::say::error!("{}; the caller gets a null pointer", message.to_string_lossy());
             }
             ptr::null_mut()
         }

@@ -8,8 +8,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use base::say::warn;
 use once_cell::sync::Lazy;
-use tracing::warn;
 
 use super::{Engine, process};
 use base::api::Api;

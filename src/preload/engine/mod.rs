@@ -32,7 +32,7 @@ mod thread;
 use std::cell::Cell;
 use std::sync::Mutex;
 
-use tracing::{debug, info};
+use base::say::{debug, info};
 
 use call::driver_pools::DriverPools;
 use call::graphs::GraphMemory;

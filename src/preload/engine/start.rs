@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Once;
 use std::time::Duration;
 
-use tracing::{debug, error, warn};
+use base::say::{debug, error, warn};
 
 use super::call::{holders, ipc};
 use super::pools::abilities::Abilities;

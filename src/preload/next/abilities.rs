@@ -6,14 +6,14 @@ use super::contexts::device_name;
 use super::driver;
 use super::elf::{self, Position};
 use super::signatures::{called, cuDriverGetVersion, hooked};
-use super::slot::Slot;
+use super::slot::Function;
 
 /// What stored answers about the next layer are found by.
 pub fn subject_of(device: i32) -> Option<Subject> {
     let mut version = 0;
     // SAFETY: the pointer is to a variable of this frame.
     unsafe { cuDriverGetVersion(&mut version) };
-    let answers = elf::object_of(hooked::cuMemAlloc_v2.get()?)?;
+    let answers = elf::object_of(hooked::cuMemAlloc_v2().get()?)?;
     Some(Subject::new(
         &device_name(device),
         version,
@@ -23,33 +23,33 @@ pub fn subject_of(device: i32) -> Option<Subject> {
 
 /// A function that every policy calls, and that the next layer does not have.
 pub fn missing_for_policies() -> Option<&'static str> {
-    first_missing(&[
-        &called::cuEventCreate,
-        &called::cuEventRecord,
-        &called::cuEventQuery,
-        &called::cuThreadExchangeStreamCaptureMode,
-        &called::cuStreamIsCapturing,
+    first_missing([
+        called::cuEventCreate(),
+        called::cuEventRecord(),
+        called::cuEventQuery(),
+        called::cuThreadExchangeStreamCaptureMode(),
+        called::cuStreamIsCapturing(),
     ])
 }
 
 /// A function that mapping needs, and that the next layer does not have.
 pub fn missing_for_mapping() -> Option<&'static str> {
-    first_missing(&[
-        &called::cuMemGetAllocationGranularity,
-        &hooked::cuMemAddressReserve,
-        &hooked::cuMemAddressFree,
-        &hooked::cuMemCreate,
-        &hooked::cuMemMap,
-        &hooked::cuMemSetAccess,
-        &hooked::cuMemUnmap,
-        &hooked::cuMemRelease,
+    first_missing([
+        called::cuMemGetAllocationGranularity(),
+        hooked::cuMemAddressReserve(),
+        hooked::cuMemAddressFree(),
+        hooked::cuMemCreate(),
+        hooked::cuMemMap(),
+        hooked::cuMemSetAccess(),
+        hooked::cuMemUnmap(),
+        hooked::cuMemRelease(),
     ])
 }
 
 /// The library that answers `cuMemAlloc`, if another one answers `cuMemCreate`: a layer that does not see mapped memory.
 pub fn layer_without_mapping() -> Option<String> {
-    let answers = elf::object_of(hooked::cuMemAlloc_v2.get()?)?;
-    let creates = elf::object_of(hooked::cuMemCreate.get()?)?;
+    let answers = elf::object_of(hooked::cuMemAlloc_v2().get()?)?;
+    let creates = elf::object_of(hooked::cuMemCreate().get()?)?;
     let path = || answers.path().to_string_lossy().into_owned();
     (answers.span() != creates.span()).then(path)
 }
@@ -66,13 +66,13 @@ pub fn layer_in_front() -> Option<String> {
 
 /// The layer that answers `cuMemAlloc`, if that is not the driver.
 pub fn refusing_layer() -> Option<String> {
-    let slot = &hooked::cuMemAlloc_v2;
-    let answers = elf::object_of(slot.get()?)?;
+    let allocate = hooked::cuMemAlloc_v2();
+    let answers = elf::object_of(allocate.get()?)?;
     let path = || answers.path().to_string_lossy().into_owned();
-    driver::is_of_layer(slot).then(path)
+    driver::is_of_layer(allocate).then(path)
 }
 
-fn first_missing(slots: &[&'static Slot]) -> Option<&'static str> {
-    let missing = slots.iter().find(|slot| slot.get().is_none())?;
-    Some(missing.name())
+fn first_missing<const COUNT: usize>(functions: [Function; COUNT]) -> Option<&'static str> {
+    let missing = functions.into_iter().find(|function| function.get().is_none())?;
+    missing.name.to_str().ok()
 }

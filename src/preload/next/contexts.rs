@@ -138,7 +138,7 @@ pub fn in_context<T>(context: u64, work: impl FnOnce() -> CudaResult<T>) -> Cuda
 
 /// Whether the next layer records events of whole contexts.
 pub fn has_context_events() -> bool {
-    signatures::called::cuCtxRecordEvent.get().is_some()
+    signatures::called::cuCtxRecordEvent().get().is_some()
 }
 
 /// The device that a context belongs to.

@@ -7,29 +7,29 @@ use std::ffi::c_void;
 
 use super::elf::{self, Object};
 use super::signatures::{CUdeviceptr, CUstream, hooked};
-use super::slot::Slot;
+use super::slot::Function;
 use base::cuda::{CudaResult, DriverError, check};
 
 /// The driver's own function, if a layer answers for it. A layer in place of `libcuda.so.1` opens the driver itself, so of
 /// several objects with the driver's name the driver is the one that was loaded last.
-fn behind_layer(slot: &Slot) -> Option<*mut c_void> {
-    let layer = elf::object_of(slot.get()?)?.span();
+fn behind_layer(function: Function) -> Option<*mut c_void> {
+    let layer = elf::object_of(function.get()?)?.span();
     let mut last = None;
     elf::find(|object: &Object| {
         if !object.is_ours()
             && object.is_called(b"libcuda.so")
-            && let Some(function) = object.function(slot.c_name())
+            && let Some(address) = object.function(function.name)
         {
-            last = Some((object.span(), function));
+            last = Some((object.span(), address));
         }
         None::<()>
     });
-    last.filter(|(span, _)| *span != layer).map(|(_, function)| function)
+    last.filter(|(span, _)| *span != layer).map(|(_, address)| address)
 }
 
 /// Whether a layer answers this function.
-pub fn is_of_layer(slot: &Slot) -> bool {
-    behind_layer(slot).is_some()
+pub fn is_of_layer(function: Function) -> bool {
+    behind_layer(function).is_some()
 }
 
 /// The driver's own `cuMemFree`.
@@ -37,7 +37,7 @@ pub fn is_of_layer(slot: &Slot) -> bool {
 /// # Safety
 /// As `cuMemFree`. No layer may have the memory on its books.
 pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
-    let function = behind_layer(&hooked::cuMemFree_v2).ok_or(DriverError::NOT_FOUND)?;
+    let function = behind_layer(hooked::cuMemFree_v2()).ok_or(DriverError::NOT_FOUND)?;
     // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
     check(unsafe {
         let free: unsafe extern "C" fn(CUdeviceptr) -> i32 = std::mem::transmute(function);
@@ -50,7 +50,7 @@ pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
 /// # Safety
 /// As `cuMemFreeAsync`. No layer may have the memory on its books.
 pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) -> CudaResult {
-    let function = behind_layer(&hooked::cuMemFreeAsync).ok_or(DriverError::NOT_FOUND)?;
+    let function = behind_layer(hooked::cuMemFreeAsync()).ok_or(DriverError::NOT_FOUND)?;
     // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
     check(unsafe {
         let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = std::mem::transmute(function);
@@ -60,7 +60,7 @@ pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) ->
 
 /// The free and total bytes of the current device, as the driver itself tells them; `None` without a layer.
 pub fn information_behind_layer() -> Option<(u64, u64)> {
-    let function = behind_layer(&hooked::cuMemGetInfo_v2)?;
+    let function = behind_layer(hooked::cuMemGetInfo_v2())?;
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: the driver's function of this name has this signature (cuda.h). The pointers are to variables of this frame.
     let asked = check(unsafe {

@@ -24,5 +24,5 @@ pub use contexts::*;
 pub use signatures::*;
 
 pub use base::cuda::*;
-pub use slot::Slot;
 pub(crate) use slot::c_name;
+pub use slot::{Function, Slot};

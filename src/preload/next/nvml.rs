@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
-use super::slot::Slot;
+use super::slot::functions;
 use base::uuid::{parse_uuid, uuid_text};
 
 pub const OK: i32 = 0;
@@ -58,13 +58,7 @@ pub struct Process {
 
 macro_rules! forward {
     ($($name:ident($($argument:ident: $type:ty),*);)+) => {
-        #[allow(non_upper_case_globals)]
-        pub mod slots {
-            use super::Slot;
-            $(
-                pub static $name: Slot = Slot::new(crate::next::slot::c_name!($name));
-            )+
-        }
+        functions!(functions: $($name)+);
         $(
             /// Calls the next layer's function of this name.
             ///
@@ -72,7 +66,7 @@ macro_rules! forward {
             /// The caller keeps the contract of the NVML function of this name.
             #[allow(non_snake_case)]
             pub unsafe fn $name($($argument: $type),*) -> i32 {
-                let Some(address) = slots::$name.get() else { return FUNCTION_NOT_FOUND };
+                let Some(address) = functions::$name().get() else { return FUNCTION_NOT_FOUND };
                 // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
                 unsafe {
                     let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);

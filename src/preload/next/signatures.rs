@@ -15,7 +15,7 @@ pub use cudarc::driver::sys::{
 };
 
 pub use super::layouts::*;
-use super::slot::Slot;
+use super::slot::functions;
 use base::cuda::DriverError;
 
 /// `CUdeviceptr` of the 32-bit (version 1) functions.
@@ -25,14 +25,8 @@ pub type Handle = u64;
 pub type CUgreenCtx = *mut c_void;
 
 macro_rules! forward {
-    ($slots:ident: $($name:ident($($argument:ident: $type:ty),*);)+) => {
-        #[allow(non_upper_case_globals)]
-        pub mod $slots {
-            use super::Slot;
-            $(
-                pub static $name: Slot = Slot::new(crate::next::slot::c_name!($name));
-            )+
-        }
+    ($functions:ident: $($name:ident($($argument:ident: $type:ty),*);)+) => {
+        functions!($functions: $($name)+);
         $(
             /// Calls the next layer's function of this name.
             ///
@@ -42,7 +36,7 @@ macro_rules! forward {
             #[allow(clippy::too_many_arguments)] // as many as the function has in the header
             #[inline]
             pub unsafe fn $name($($argument: $type),*) -> i32 {
-                let Some(address) = $slots::$name.get() else { return DriverError::NOT_FOUND.0 };
+                let Some(address) = $functions::$name().get() else { return DriverError::NOT_FOUND.0 };
                 // SAFETY: the next layer's function of this name has the C signature that the public header gives it.
                 unsafe {
                     let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);

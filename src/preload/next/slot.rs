@@ -9,55 +9,78 @@ use super::symbols;
 /// The C name of an identifier, made at compile time.
 macro_rules! c_name {
     ($name:ident) => {
-        match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => unreachable!(),
+        const {
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            }
         }
     };
 }
 pub(crate) use c_name;
 
-pub struct Slot {
-    name: &'static CStr,
-    address: AtomicPtr<c_void>,
+/// Defines a module with a slot for each of these functions, and a function of the same name that returns its `Function`.
+macro_rules! functions {
+    ($module:ident: $($name:ident)+) => {
+        #[allow(non_snake_case, non_upper_case_globals)]
+        pub mod $module {
+            use crate::next::slot::{Function, Slot, c_name};
+
+            pub mod slots {
+                use super::Slot;
+                $(pub static $name: Slot = Slot::new();)+
+            }
+
+            $(
+                #[inline(always)]
+                pub fn $name() -> Function {
+                    Function { name: c_name!($name), slot: &slots::$name }
+                }
+            )+
+        }
+    };
 }
+pub(crate) use functions;
+
+/// Where the address of a function is kept. It begins as zeros and has no pointer to the name, so the loader has nothing to
+/// do for it: there are some 250, in every process that inherits the preload.
+pub struct Slot(AtomicPtr<c_void>);
 
 /// The value of a slot whose function the next layer does not have.
 const ABSENT: *mut c_void = usize::MAX as *mut c_void;
 
 impl Slot {
-    pub const fn new(name: &'static CStr) -> Self {
-        Slot {
-            name,
-            address: AtomicPtr::new(ptr::null_mut()),
-        }
+    pub const fn new() -> Self {
+        Slot(AtomicPtr::new(ptr::null_mut()))
     }
+}
 
-    pub fn name(&self) -> &'static str {
-        self.name.to_str().unwrap_or_default()
-    }
+/// A function of the next layer: its name, and where its address is kept.
+#[derive(Clone, Copy)]
+pub struct Function {
+    pub name: &'static CStr,
+    pub slot: &'static Slot,
+}
 
-    pub fn c_name(&self) -> &'static CStr {
-        self.name
-    }
-
+impl Function {
     /// The function's address; `None` if the next layer does not have it. Two threads that look at the same time find the
     /// same address.
     #[inline]
-    pub fn get(&self) -> Option<*mut c_void> {
-        let mut found = self.address.load(Ordering::Acquire);
+    pub fn get(self) -> Option<*mut c_void> {
+        let mut found = self.slot.0.load(Ordering::Acquire);
         if found.is_null() {
             found = symbols::function(self.name);
-            self.address
+            self.slot
+                .0
                 .store(if found.is_null() { ABSENT } else { found }, Ordering::Release);
         }
         (found != ABSENT && !found.is_null()).then_some(found)
     }
 
     /// Takes over `address`, which `cuGetProcAddress` answered, if no function was found by name.
-    pub fn adopt(&self, address: *mut c_void) {
+    pub fn adopt(self, address: *mut c_void) {
         if self.get().is_none() {
-            self.address.store(address, Ordering::Release);
+            self.slot.0.store(address, Ordering::Release);
         }
     }
 }

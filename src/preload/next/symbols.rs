@@ -344,7 +344,6 @@ fn watch_forks() {
 /// A runtime function. It is remembered until an object is loaded or unloaded, and only if every caller gets the same
 /// one.
 pub struct RuntimeFunction {
-    name: &'static CStr,
     address: AtomicPtr<c_void>,
     /// One more than the generation of the loader's list that `address` was found in; 0 while there is none.
     valid: AtomicU64,
@@ -352,16 +351,16 @@ pub struct RuntimeFunction {
 }
 
 impl RuntimeFunction {
-    pub const fn new(name: &'static CStr) -> Self {
+    pub const fn new() -> Self {
         RuntimeFunction {
-            name,
             address: AtomicPtr::new(ptr::null_mut()),
             valid: AtomicU64::new(0),
             writing: AtomicBool::new(false),
         }
     }
 
-    pub fn get(&self) -> *mut c_void {
+    /// The function, which is always asked for by the same name.
+    pub fn get(&self, name: &CStr) -> *mut c_void {
         // A forked child must not take the loader's lock to ask for changes. The function that its parent used is still
         // loaded.
         if FORKED.load(Ordering::Relaxed) && self.valid.load(Ordering::Acquire) != 0 {
@@ -374,7 +373,7 @@ impl RuntimeFunction {
                 return address;
             }
         }
-        let Target { address: found, common } = target(self.name);
+        let Target { address: found, common } = target(name);
         if common && !found.is_null() && !self.writing.swap(true, Ordering::AcqRel) {
             watch_forks();
             self.valid.store(0, Ordering::SeqCst);

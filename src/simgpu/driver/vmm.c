@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 Allocation *table_find_range(uint64_t address);
 
@@ -37,16 +38,27 @@ API int simgpu_descriptor(void) { return memory_fd; }
 
 int vmm_file(void) { return memory_fd; }
 
+/* A limit on the size of files (RLIMIT_FSIZE) does not concern the memory of a device. */
+static int resize(int fd, uint64_t size)
+{
+    struct rlimit before, none;
+    bool limited = !getrlimit(RLIMIT_FSIZE, &before) && before.rlim_cur != before.rlim_max;
+    if (limited) none = (struct rlimit){before.rlim_max, before.rlim_max}, setrlimit(RLIMIT_FSIZE, &none);
+    int result = ftruncate(fd, (off_t)size);
+    if (limited) setrlimit(RLIMIT_FSIZE, &before);
+    return result;
+}
+
 uint64_t vmm_take_file(uint64_t size)
 {
     if (memory_fd < 0) memory_fd = memfd_create("simgpu", MFD_CLOEXEC);
     uint64_t offset = memory_end, end = offset + size;
     if (end > memory_size) {
         uint64_t wanted = (end + FILE_STEP - 1) / FILE_STEP * FILE_STEP;
-        if (ftruncate(memory_fd, (off_t)wanted)) {
+        if (resize(memory_fd, wanted)) {
             /* the process may have a limit on the size of files */
             wanted = end;
-            if (ftruncate(memory_fd, (off_t)wanted)) return ~0ull;
+            if (resize(memory_fd, wanted)) return ~0ull;
         }
         memory_size = wanted;
     }

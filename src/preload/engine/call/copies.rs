@@ -297,7 +297,7 @@ fn location_of(address: u64, here: Location) -> Option<Location> {
 fn warn_of_copies(user: i16, owner: i16) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        tracing::warn!(
+        base::say::warn!(
             "a CUDA graph, a batch or a copy with attributes is between devices {owner} and {user}, which cannot be peers: memory that \
              auto_growth maps cannot be copied so, and the call answers CUDA error 801; run the job with FLAGS_allocator_strategy=naive_best_fit"
         );

@@ -3,7 +3,7 @@
 //! NVML is asked only if a limit or a shared account is in force. What NVML says that the process holds, less what the
 //! ledger has reserved, is what the driver holds for the process's contexts. It is charged to the account.
 
-use tracing::warn;
+use base::say::warn;
 
 use crate::engine::state::limits::describe;
 use crate::engine::state::location::Location;

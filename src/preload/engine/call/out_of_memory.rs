@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use tracing::warn;
+use base::say::warn;
 
 use crate::engine::call::holders;
 use crate::engine::pools::patience::LONGEST_WAIT;

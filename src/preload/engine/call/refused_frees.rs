@@ -130,9 +130,9 @@ impl Freeing {
         match class {
             Class::Imported => true,
             Class::Async => self.charging == Charging::Uncharged,
-            Class::Linear => !driver::is_of_layer(&hooked::cuMemAlloc_v2),
-            Class::Pitched => !driver::is_of_layer(&hooked::cuMemAllocPitch_v2),
-            Class::Managed => !driver::is_of_layer(&hooked::cuMemAllocManaged),
+            Class::Linear => !driver::is_of_layer(hooked::cuMemAlloc_v2()),
+            Class::Pitched => !driver::is_of_layer(hooked::cuMemAllocPitch_v2()),
+            Class::Managed => !driver::is_of_layer(hooked::cuMemAllocManaged()),
             _ => false,
         }
     }

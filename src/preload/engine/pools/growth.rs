@@ -322,7 +322,7 @@ fn warn_of_chunks(why: &str) {
     }
     told.push(why.to_owned());
     drop(told);
-    tracing::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
+    base::say::warn!("auto_growth grows in chunks, which can be left fragmented: {why}");
 }
 
 impl DeviceMemory for Growth {

@@ -14,7 +14,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use tracing::{debug, warn};
+use base::say::{debug, warn};
 
 use super::Pools;
 use super::patience::Patience;

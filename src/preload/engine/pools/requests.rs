@@ -257,7 +257,7 @@ impl Pools {
                 Growth::of(pool).grant_access(mapped)
             });
             if let Err(DriverError(problem)) = allowed {
-                tracing::warn!(
+                base::say::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
                      {problem}); run the job with FLAGS_allocator_strategy=naive_best_fit"
                 );

@@ -28,7 +28,7 @@ impl SlabObserver for BorrowedSlabs {
 pub fn serve_thread_from_subpool(root: &'static Pool) {
     if let Some(generation) = thread_pool::generation_served_by(root) {
         let (number, subpool) = root.subpool_for_a_thread(policy::subpool);
-        tracing::debug!("a thread that often waited for others is served by subpool {number}");
+        base::say::debug!("a thread that often waited for others is served by subpool {number}");
         thread_pool::replace(generation, subpool);
     }
 }

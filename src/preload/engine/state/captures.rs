@@ -123,7 +123,7 @@ impl Captures {
     pub fn note_missed(&self) {
         self.mark_used();
         if !self.misses_some.swap(true, Ordering::SeqCst) {
-            tracing::warn!(
+            base::say::warn!(
                 "a stream capture was open that the library had not seen begin, and a free has broken it; from now on frees \
                  wait without events, so that later captures survive"
             );

@@ -14,32 +14,36 @@ use base::sync::lock;
 
 #[derive(Default)]
 pub struct Peers {
-    /// Pairs of a context that has access and the context whose memory it may use.
-    allowed: Mutex<HashSet<(Location, Location)>>,
+    access: Mutex<Access>,
     /// Pairs of a device and the device whose memory its graphs copy, with access or without.
     copies: Mutex<HashSet<(i16, i16)>>,
+    /// Whether a context was ever granted access to another's memory, readable without the lock.
+    any: AtomicBool,
+}
+
+#[derive(Default)]
+struct Access {
+    /// Pairs of a context that has access and the context whose memory it may use.
+    allowed: HashSet<(Location, Location)>,
     /// By context, the contexts that were ever granted access to its memory. Access to a range that is mapped already
     /// outlives `cuCtxDisablePeerAccess`, and so does work that was submitted before.
-    ever_allowed: Mutex<HashMap<u64, Vec<u64>>>,
-    /// Whether `ever_allowed` has an entry, readable without the lock.
-    any: AtomicBool,
+    ever_allowed: HashMap<u64, Vec<u64>>,
 }
 
 impl Peers {
     /// Notes whether `user` may use the memory of `owner`. After access is disabled, mapped memory stays accessible,
     /// which harms neither context.
     pub fn note(&self, user: Location, owner: Location, may: bool) {
-        let mut allowed = lock(&self.allowed);
+        let mut access = lock(&self.access);
         if may {
-            allowed.insert((user, owner));
-            let mut ever_allowed = lock(&self.ever_allowed);
-            let users = ever_allowed.entry(owner.context).or_default();
+            access.allowed.insert((user, owner));
+            let users = access.ever_allowed.entry(owner.context).or_default();
             if !users.contains(&user.context) {
                 users.push(user.context);
             }
             self.any.store(true, Ordering::Release);
         } else {
-            allowed.remove(&(user, owner));
+            access.allowed.remove(&(user, owner));
         }
     }
 
@@ -50,17 +54,18 @@ impl Peers {
 
     /// Whether the job has allowed work of the context `user` to use memory of the context `owner`.
     pub fn may_use(&self, user: Location, owner: Location) -> bool {
-        self.any.load(Ordering::Acquire) && lock(&self.allowed).contains(&(user, owner))
+        self.any.load(Ordering::Acquire) && lock(&self.access).allowed.contains(&(user, owner))
     }
 
     /// The other devices that need access to mapped memory of `device`.
     pub fn with_access_to(&self, device: i16) -> DeviceSet {
-        let allowed = lock(&self.allowed);
-        let pairs = allowed.iter().map(|(user, owner)| (user.device, owner.device));
-        let copies = lock(&self.copies);
-        let users = pairs.chain(copies.iter().copied());
-        let users = users.filter(|&(user, owner)| owner == device && user != device);
-        users.map(|(user, _)| user).collect()
+        let users_in = |pairs: &mut dyn Iterator<Item = (i16, i16)>| -> DeviceSet {
+            let users = pairs.filter(|&(user, owner)| owner == device && user != device);
+            users.map(|(user, _)| user).collect()
+        };
+        let devices = |(user, owner): &(Location, Location)| (user.device, owner.device);
+        let with_access = users_in(&mut lock(&self.access).allowed.iter().map(devices));
+        with_access.union(users_in(&mut lock(&self.copies).iter().copied()))
     }
 
     /// The contexts whose work may use memory of `context`, besides its own.
@@ -69,16 +74,17 @@ impl Peers {
         if !self.any.load(Ordering::Acquire) {
             return Vec::new();
         }
-        lock(&self.ever_allowed).get(&context).cloned().unwrap_or_default()
+        let access = lock(&self.access);
+        access.ever_allowed.get(&context).cloned().unwrap_or_default()
     }
 
     pub fn context_gone(&self, context: u64) {
-        let mut ever_allowed = lock(&self.ever_allowed);
+        let Access { allowed, ever_allowed } = &mut *lock(&self.access);
         ever_allowed.remove(&context);
         for users in ever_allowed.values_mut() {
             users.retain(|&user| user != context);
         }
-        lock(&self.allowed).retain(|(user, owner)| user.context != context && owner.context != context);
+        allowed.retain(|(user, owner)| user.context != context && owner.context != context);
     }
 }
 
@@ -137,5 +143,32 @@ mod tests {
         peers.context_gone(12);
         assert_eq!(peers.users_of(10), [11]);
         assert!(peers.with_access_to(0).is_empty() && !peers.may_use(c, a));
+    }
+    /// A context ends while another thread enables access to it.
+    #[test]
+    fn access_is_noted_while_contexts_end() {
+        let [a, b] = [(0, 10), (1, 11)].map(|(device, context)| Location { device, context });
+        let peers = std::sync::Arc::new(Peers::default());
+        let (done, all_done) = std::sync::mpsc::channel();
+        for number in 0..4 {
+            let (peers, done) = (peers.clone(), done.clone());
+            std::thread::spawn(move || {
+                for _ in 0..200_000 {
+                    match number {
+                        0 => peers.context_gone(11),
+                        1 => drop(peers.users_of(10)),
+                        2 => peers.note(b, a, false),
+                        _ => peers.note(b, a, true),
+                    }
+                }
+                let _ = done.send(());
+            });
+        }
+        for _ in 0..4 {
+            let patience = std::time::Duration::from_secs(100);
+            all_done
+                .recv_timeout(patience)
+                .expect("the threads wait for each other");
+        }
     }
 }

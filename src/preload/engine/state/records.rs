@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use tracing::warn;
+use base::say::warn;
 
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};

@@ -69,6 +69,30 @@ pub enum Closing {
     Last(Import),
 }
 
+/// The address of a block of `size` bytes that begins at `offset` in memory at `base`. The exporter sent the offset, so
+/// nothing is taken for granted: the block must lie within the `room` bytes of the memory.
+fn within(base: u64, offset: u64, size: u64, room: u64) -> Result<u64, Refusal> {
+    let end = offset.checked_add(size).filter(|&end| end <= room);
+    match (end, base.checked_add(room)) {
+        (Some(_), Some(_)) => Ok(base + offset),
+        _ => Err(malformed(&format!(
+            "{size} bytes at offset {offset} do not lie in its memory of {room} bytes"
+        ))),
+    }
+}
+
+/// Bytes from `base`, where a segment of another process is open, to the end of the memory that the next layer opened.
+/// NVIDIA documents `cuMemGetAddressRange` for memory of `cuMemAlloc` alone. If the next layer does not answer for this
+/// memory, the end of the address space is the only bound.
+fn room_in_segment(base: u64) -> u64 {
+    let (mut first, mut size) = (0, 0);
+    // SAFETY: the pointers are to variables of this frame.
+    let answer = check(unsafe { next::cuMemGetAddressRange_v2(&mut first, &mut size, base) });
+    let end = answer.ok().and_then(|()| first.checked_add(size as u64));
+    let room = end.filter(|_| first <= base).and_then(|end| end.checked_sub(base));
+    room.filter(|&room| room > 0).unwrap_or(u64::MAX - base)
+}
+
 impl Imports {
     /// The block of another process that holds `address`: first address and bytes.
     pub fn find(&self, address: u64) -> Option<(u64, u64)> {
@@ -194,8 +218,11 @@ impl Imports {
                 why: "it comes from another version of this library; run both processes under the same one".into(),
             });
         }
+        if ticket.size == 0 {
+            return Err(malformed("a block of 0 bytes"));
+        }
         let (channel, answer) = ask(ticket)?;
-        let (base, offset, held) = match answer {
+        let (address, held) = match answer {
             Answer::Refused(error @ DriverError::INVALID_VALUE) => {
                 let why = "that block was freed there; keep it until every importer has closed it".to_owned();
                 return Err(Refusal { error, why });
@@ -203,21 +230,23 @@ impl Imports {
             Answer::Refused(error) => return Err(Refusal::by_driver(error, "the exporter cannot share it")),
             Answer::Segment { handle, offset } => {
                 let base = self.open_segment(location.context, &handle, flags)?;
-                (base, offset, Held::Segment(handle))
+                let address = within(base, offset, ticket.size, room_in_segment(base)).inspect_err(|_| {
+                    // The refusal is the error that the job gets.
+                    let _ = self.close_segment(location.context, handle);
+                })?;
+                (address, Held::Segment(handle))
             }
             Answer::Handles {
                 size: total, offset, ..
             } => {
-                if offset.checked_add(ticket.size).is_none_or(|end| end > total) {
-                    return Err(malformed("a block that ends behind its memory"));
-                }
+                within(0, offset, ticket.size, total)?;
                 let base = map_handles(&channel, total, location, peers)?;
                 operations::memory_is_mapped();
-                (base, offset, Held::Range { base, size: total })
+                (base + offset, Held::Range { base, size: total })
             }
         };
         Ok(Import {
-            address: base + offset,
+            address,
             size: ticket.size,
             location,
             ticket: *ticket,
@@ -243,29 +272,32 @@ impl Imports {
     pub fn close(&self, import: &Import, is_idle: bool) -> CudaResult {
         let context = import.location.context;
         match import.held {
-            Held::Segment(handle) => {
-                let key = (context, handle);
-                let mut table = lock(&self.table);
-                let Some((base, blocks)) = table.segments.get_mut(&key) else {
-                    return Ok(());
-                };
-                if *blocks > 1 {
-                    *blocks -= 1;
-                    return Ok(());
-                }
-                let base = *base;
-                drop(table);
-                // SAFETY: `open_segment` opened it, in this context.
-                next::in_context(context, || check(unsafe { next::cuIpcCloseMemHandle(base) }))?;
-                lock(&self.table).segments.remove(&key);
-                Ok(())
-            }
+            Held::Segment(handle) => self.close_segment(context, handle),
             Held::Range { base, size } if is_idle => unmap(base, size, size),
             Held::Range { base, size } => {
                 lock(&self.table).deferred.push((context, base, size));
                 Ok(())
             }
         }
+    }
+
+    /// Undoes one `open_segment`. After an error nothing has changed.
+    fn close_segment(&self, context: u64, handle: [u8; ticket::BYTES]) -> CudaResult {
+        let key = (context, handle);
+        let mut table = lock(&self.table);
+        let Some((base, blocks)) = table.segments.get_mut(&key) else {
+            return Ok(());
+        };
+        if *blocks > 1 {
+            *blocks -= 1;
+            return Ok(());
+        }
+        let base = *base;
+        drop(table);
+        // SAFETY: `open_segment` opened it, in this context.
+        next::in_context(context, || check(unsafe { next::cuIpcCloseMemHandle(base) }))?;
+        lock(&self.table).segments.remove(&key);
+        Ok(())
     }
 
     /// Takes what was closed while a capture was open, in this context or in all. Taken before a wait begins, because
@@ -321,5 +353,23 @@ impl Imports {
         for (_, base, size) in gone_deferred {
             let _ = unmap(base, size, size);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_lies_within_the_memory_that_was_opened() {
+        let at = |base, offset, size, room| within(base, offset, size, room).map_err(|refusal| refusal.error);
+        let wrong = Err(DriverError::INVALID_HANDLE);
+        assert_eq!(at(1 << 40, 4096, 512, 4608), Ok((1 << 40) + 4096));
+        assert_eq!(at(1 << 40, 0, u64::MAX - (1 << 40), u64::MAX - (1 << 40)), Ok(1 << 40));
+        assert_eq!(at(1 << 40, 4096, 513, 4608), wrong);
+        assert_eq!(at(1 << 40, 4609, 1, 4608), wrong);
+        assert_eq!(at(1 << 40, u64::MAX, 1, u64::MAX - (1 << 40)), wrong);
+        assert_eq!(at(1 << 40, u64::MAX - 511, 512, 4608), wrong);
+        assert_eq!(at(1 << 40, 512, u64::MAX, u64::MAX), wrong);
     }
 }

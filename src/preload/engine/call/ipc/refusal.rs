@@ -1,6 +1,6 @@
 //! Why a block is not shared.
 
-use tracing::warn;
+use base::say::warn;
 
 use base::cuda::DriverError;
 

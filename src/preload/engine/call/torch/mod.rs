@@ -228,7 +228,7 @@ impl Call {
         if let Err(problem) = freed
             && !problem.is_fault()
         {
-            tracing::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
+            base::say::error!("vramshim_torch_free({address:#x}): CUDA error {}", problem.0);
         }
     }
 
@@ -365,7 +365,7 @@ impl TorchAllocator {
     /// not report that the graph is gone.
     fn warn_of_graphs(&self) {
         if !self.warned_of_graphs.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
+            base::say::warn!(
                 "a CUDA graph is captured with tensors from vramshim_torch_alloc: what is allocated or freed meanwhile \
                  stays allocated, because the graph may use it whenever it is launched"
             );
