@@ -118,7 +118,7 @@ impl Probe {
     pub fn answer(self) -> Result<(), Failure> {
         match self.what {
             What::Driver => probe_driver(),
-            What::Roads => roads::probe(|books| tell(books)),
+            What::Roads => roads::probe(tell),
             What::Memory => watch_memory()?,
             What::Maps => {
                 let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
