@@ -4,7 +4,7 @@
 use serde_json::Value;
 use support::layer::{Form, Habits};
 use support::member::{Host, Member};
-use support::{AUTO_GROWTH, Job, MIB, THREE, client, inspect};
+use support::{AUTO_GROWTH, Job, MIB, THREE, client, inspect, program};
 
 use super::{GIB, WELL_BEHAVED, quota};
 
@@ -36,6 +36,21 @@ fn out_of_memory_names_who_refused() {
             !told.is_empty() && told.iter().all(|line| line.contains(words)),
             "{words}: {}",
             finished.stderr
+        );
+    }
+    // The journal says the same.
+    for (scene, is_of_layer) in [
+        (device(), false),
+        (quota(Form::Preloaded, WELL_BEHAVED, &["arrays"]), true),
+    ] {
+        let finished = scene.run().ok();
+        let journals = finished.folder.path().join("journals");
+        let why = Job::new(program()).alone().args(["why"]).args([journals]).run().stdout;
+        assert!(why.contains("Device 0 at"), "{why}");
+        assert_eq!(
+            why.contains("total and free are what a layer showed, "),
+            is_of_layer,
+            "{why}"
         );
     }
     let host = Host::new("4GiB");

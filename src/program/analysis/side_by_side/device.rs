@@ -82,11 +82,11 @@ pub struct LayerBook {
 
 impl LayerBook {
     pub fn of(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
-        let (_, path) = job.header.software.iter().find(|(name, _)| name == "layer")?;
+        let path = job.header.layer()?;
         let measurements = &ledger?.measurements;
         let (first, (last, _)) = (measurements.first()?, measurements.last()?);
         Some(LayerBook {
-            path: path.clone(),
+            path: path.to_owned(),
             used: last.used()?,
             ledger: last.reserved,
             drift: last.outside()?.saturating_sub(first.outside()?),
