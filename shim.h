@@ -110,6 +110,8 @@ uint64_t vramshim_trim(int device);
  * Under passthrough each tensor is an allocation of the driver, and vramshim_torch_free waits for the GPU as cuMemFree
  * does.
  *
+ * If a layer for GPU sharing stands before the library, each tensor is an allocation of that layer, so that its limit holds.
+ *
  * vramshim_torch_alloc returns NULL for a size of 0 bytes. If the request fails, vramshim_torch_alloc throws an exception
  * of PyTorch's: c10::OutOfMemoryError if there is no memory. If PyTorch is not loaded, it returns NULL and writes the
  * reason to stderr. */

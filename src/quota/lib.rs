@@ -356,6 +356,11 @@ impl Quota {
         cell.get_or_init(begin).as_ref()
     }
 
+    /// Whether the limit is what the next layer shows of each device (`VRAMSHIM_MEMORY_LIMIT=inherit`, or 100%).
+    pub fn takes_what_is_shown(&self) -> bool {
+        self.settings.limits.are_whole_devices()
+    }
+
     /// The names in the limits that mean none of these devices.
     pub fn limits_of_none(&self, devices: &[Device]) -> Vec<String> {
         let means = |name: &limits::Name, device: &Device| {

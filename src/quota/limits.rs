@@ -97,6 +97,11 @@ impl Limits {
         }
     }
 
+    /// Whether the limit is all that the next layer shows of each device.
+    pub fn are_whole_devices(&self) -> bool {
+        *self == Limits::whole_devices()
+    }
+
     pub fn limit_every(&mut self, bytes: u64) {
         self.every = Some(Amount::Bytes(bytes));
     }

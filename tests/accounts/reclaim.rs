@@ -41,6 +41,31 @@ fn idle_memory_of_another_process_serves_a_request_on_a_full_device() {
     assert_eq!(two.allocate(700 * MIB), 0);
 }
 
+/// A pool of the driver keeps what was freed into it, as with PyTorch's backend cudaMallocAsync. The process need not have
+/// a policy.
+#[test]
+fn idle_memory_of_a_drivers_pool_serves_another_process() {
+    for keeps in [PASSTHROUGH, AUTO_GROWTH] {
+        let host = Host::new("4GiB");
+        let mut one = Member::start(host.member("1GiB").strategy(keeps));
+        assert_eq!(one.ask(&format!("q {}", 800 * MIB)), "0", "{}", keeps.name);
+        let mut two = Member::start(host.member("1GiB"));
+        assert_eq!(two.allocate(800 * MIB), 0, "{}", keeps.name);
+        // The account has what both hold now.
+        assert_eq!(two.information()["limit"]["used"], 800 * MIB, "{}", keeps.name);
+        drop([one.end(), two.end()]);
+    }
+}
+
+/// The same memory serves other requests of the process itself.
+#[test]
+fn idle_memory_of_a_drivers_pool_serves_the_process_itself() {
+    let host = Host::new("4GiB");
+    let mut member = Member::start(host.member("1GiB"));
+    assert_eq!(member.ask(&format!("q {}", 800 * MIB)), "0");
+    assert_eq!(member.allocate(800 * MIB), 0);
+}
+
 /// A stopped process answers nothing, and keeps nobody waiting for good.
 #[test]
 fn a_stopped_process_keeps_what_it_has() {

@@ -1,6 +1,7 @@
 //! Runs `vramshim doctor` on simulated machines, healthy and faulty. Checks the findings, their severities, and that
 //! the doctor leaves no process and no file behind.
 
+mod book;
 mod command;
 mod report;
 

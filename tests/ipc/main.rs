@@ -478,6 +478,22 @@ fn memory_that_the_driver_cannot_share_is_a_clear_error() {
     }
 }
 
+/// The advice is of use under the strategy in force: `naive_best_fit` is none for a job that has it.
+#[test]
+fn a_segment_that_the_driver_cannot_share_is_a_clear_error() {
+    for strategy in [NAIVE_BEST_FIT, IN_CHUNKS] {
+        let mut owner = Process::start(job(strategy).env("SIMGPU_FAULTS", "cuIpcGetMemHandle:1+=801"));
+        owner.well("alloc shared 100000");
+        assert_eq!(owner.tell("get shared"), "801");
+        let said = owner.end();
+        let advice = said
+            .iter()
+            .filter(|words| words.contains("VRAMSHIM_STRATEGY=passthrough"));
+        assert_eq!(advice.count(), 1, "{said:?}");
+        assert!(!said.iter().any(|words| words.contains("naive_best_fit")), "{said:?}");
+    }
+}
+
 #[test]
 fn a_failure_half_way_leaves_nothing_behind() {
     for faults in ["cuMemMap:3=999", "cuMemSetAccess:1=999", "cuMemAddressReserve:1=999"] {

@@ -2,6 +2,8 @@
 //! with the habits that existing layers have. Every job runs under every strategy. At every checkpoint the layer's
 //! book, the library's ledger and the simulator's table agree to the byte.
 
+mod words;
+
 use serde_json::Value;
 use support::layer::{FORMS, Form, Habits, assert_book_is_true, assert_books_agree};
 use support::member::{Member, member_client};

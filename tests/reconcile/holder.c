@@ -3,6 +3,7 @@
  *   device N     makes the primary context of device N current
  *   context      creates another context of that device, which stays current
  *   alloc MIB    cuMemAlloc
+ *   array MIB    cuArrayCreate, of 32-bit numbers
  *   free         frees the last block
  *   hide MIB     calls the driver's own cuMemAlloc, which no preloaded library sees */
 #include "client.h"
@@ -50,6 +51,9 @@ int main(void)
         } else if (!strcmp(line, "alloc")) {
             CHECK(cuMemAlloc_v2(&address, number << 20));
             blocks[count++] = address;
+        } else if (!strcmp(line, "array")) {
+            CUarray array;
+            CHECK(cuArrayCreate_v2(&array, &(CUDA_ARRAY_DESCRIPTOR){1024, number << 8, CU_AD_FORMAT_FLOAT, 1}));
         } else if (!strcmp(line, "free")) {
             CHECK(cuMemFree_v2(blocks[--count]));
         } else if (!strcmp(line, "hide")) {

@@ -3,6 +3,7 @@
 
 mod gone;
 mod holder;
+mod layers;
 mod stand_in;
 
 use std::io::BufReader;

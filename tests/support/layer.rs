@@ -71,7 +71,7 @@ impl Job {
 fn charged(totals: &Value, device: u64, reserved: &dyn Fn(&Value) -> u64, requested: &dyn Fn(&Value) -> u64) -> u64 {
     let rows = totals.as_array().unwrap_or_else(|| panic!("no totals: {totals}"));
     let charge = |row: &Value| match row["class"].as_str() {
-        Some("linear" | "pitched" | "managed" | "vmm") => reserved(row),
+        Some("linear" | "pitched" | "managed" | "vmm" | "array") => reserved(row),
         Some("async") => requested(row),
         _ => 0,
     };

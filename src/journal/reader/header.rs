@@ -87,6 +87,12 @@ impl HandedOut {
 }
 
 impl Header {
+    /// The file of a layer that stood between library and driver.
+    pub fn layer(&self) -> Option<&str> {
+        let (_, path) = self.software.iter().find(|(name, _)| name == "layer")?;
+        Some(path)
+    }
+
     /// Whether the job used this framework.
     pub fn uses(&self, framework: &str) -> bool {
         let is_it = |(name, value): &(String, String)| name == "framework" && value.starts_with(framework);

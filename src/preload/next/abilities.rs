@@ -4,7 +4,7 @@ use base::verdict::Subject;
 
 use super::contexts::device_name;
 use super::driver;
-use super::elf::{self, Position};
+use super::elf;
 use super::signatures::{called, cuDriverGetVersion, hooked};
 use super::slot::Function;
 
@@ -52,16 +52,6 @@ pub fn layer_without_mapping() -> Option<String> {
     let creates = elf::object_of(hooked::cuMemCreate().get()?)?;
     let path = || answers.path().to_string_lossy().into_owned();
     (answers.span() != creates.span()).then(path)
-}
-
-/// A layer in front of the library: an object that the loader put before it and that takes `cuMemAlloc` itself. The job
-/// calls the layer, and the layer calls the library, so the layer does not see what a policy reserves.
-pub fn layer_in_front() -> Option<String> {
-    elf::find(|object| {
-        let is_in_front = object.position() == Position::BeforeOurs && !object.is_called(b"libcuda.so");
-        let takes_memory = is_in_front && object.function(c"cuMemAlloc_v2").is_some();
-        takes_memory.then(|| object.path().to_string_lossy().into_owned())
-    })
 }
 
 /// The layer that answers `cuMemAlloc`, if that is not the driver.

@@ -10,14 +10,17 @@ use super::signatures::{CUdeviceptr, CUstream, hooked};
 use super::slot::Function;
 use base::cuda::{CudaResult, DriverError, check};
 
-/// The driver's own function, if a layer answers for it. A layer in place of `libcuda.so.1` opens the driver itself, so of
-/// several objects with the driver's name the driver is the one that was loaded last.
-fn behind_layer(function: Function) -> Option<*mut c_void> {
+/// How the file of the driver begins.
+const DRIVER: &[u8] = b"libcuda.so";
+
+/// The driver's own function of a library whose file begins with `library`, if a layer answers for it. A layer in place of
+/// the library opens the driver's itself, so of several objects with the name the driver's is the one that was loaded last.
+pub(super) fn behind_layer(function: Function, library: &[u8]) -> Option<*mut c_void> {
     let layer = elf::object_of(function.get()?)?.span();
     let mut last = None;
     elf::find(|object: &Object| {
         if !object.is_ours()
-            && object.is_called(b"libcuda.so")
+            && object.is_called(library)
             && let Some(address) = object.function(function.name)
         {
             last = Some((object.span(), address));
@@ -29,7 +32,7 @@ fn behind_layer(function: Function) -> Option<*mut c_void> {
 
 /// Whether a layer answers this function.
 pub fn is_of_layer(function: Function) -> bool {
-    behind_layer(function).is_some()
+    behind_layer(function, DRIVER).is_some()
 }
 
 /// The driver's own `cuMemFree`.
@@ -37,7 +40,7 @@ pub fn is_of_layer(function: Function) -> bool {
 /// # Safety
 /// As `cuMemFree`. No layer may have the memory on its books.
 pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFree_v2()).ok_or(DriverError::NOT_FOUND)?;
+    let function = behind_layer(hooked::cuMemFree_v2(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
     // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
     check(unsafe {
         let free: unsafe extern "C" fn(CUdeviceptr) -> i32 = std::mem::transmute(function);
@@ -50,7 +53,7 @@ pub unsafe fn free_behind_layer(address: CUdeviceptr) -> CudaResult {
 /// # Safety
 /// As `cuMemFreeAsync`. No layer may have the memory on its books.
 pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) -> CudaResult {
-    let function = behind_layer(hooked::cuMemFreeAsync()).ok_or(DriverError::NOT_FOUND)?;
+    let function = behind_layer(hooked::cuMemFreeAsync(), DRIVER).ok_or(DriverError::NOT_FOUND)?;
     // SAFETY: the driver's function of this name has this signature (cuda.h); the rest by contract.
     check(unsafe {
         let free: unsafe extern "C" fn(CUdeviceptr, CUstream) -> i32 = std::mem::transmute(function);
@@ -60,7 +63,7 @@ pub unsafe fn free_async_behind_layer(address: CUdeviceptr, stream: CUstream) ->
 
 /// The free and total bytes of the current device, as the driver itself tells them; `None` without a layer.
 pub fn information_behind_layer() -> Option<(u64, u64)> {
-    let function = behind_layer(hooked::cuMemGetInfo_v2())?;
+    let function = behind_layer(hooked::cuMemGetInfo_v2(), DRIVER)?;
     let (mut free, mut total) = (0usize, 0usize);
     // SAFETY: the driver's function of this name has this signature (cuda.h). The pointers are to variables of this frame.
     let asked = check(unsafe {

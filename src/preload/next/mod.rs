@@ -2,8 +2,8 @@
 //!
 //! `signatures` lists the driver functions (with the `layouts` of what they get) and `nvml` those of NVML. `symbols` finds
 //! a function by name, in the loaded objects that `elf` reads. `contexts` has calls that are made in a given context,
-//! `driver` the driver's own functions behind a layer, and `abilities` what the layer is and has. `c10` makes exceptions of
-//! PyTorch. `software` names frameworks, runtime and driver. A function that the next
+//! `driver` the driver's own functions behind a layer, `front` those of a layer in front of us, and `abilities` what the
+//! layer is and has. `c10` makes exceptions of PyTorch. `software` names frameworks, runtime and driver. A function that the next
 //! layer does not have answers `CUDA_ERROR_NOT_FOUND` here. The hook of such a function is never handed out, because
 //! `dlsym` and `cuGetProcAddress` ask the next layer first.
 
@@ -12,6 +12,7 @@ pub mod c10;
 mod contexts;
 pub mod driver;
 pub mod elf;
+mod front;
 mod layouts;
 pub mod nvml;
 mod signatures;
@@ -21,6 +22,7 @@ pub mod symbols;
 
 pub use abilities::*;
 pub use contexts::*;
+pub use front::{Front, layer_in_front};
 pub use signatures::*;
 
 pub use base::cuda::*;

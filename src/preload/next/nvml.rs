@@ -1,4 +1,6 @@
-//! The functions of NVML as the next layer has them: those that are hooked, and those that the library asks itself.
+//! The functions of NVML: as the next layer has them, for the job's questions; and NVML's own (`own`), for what the library
+//! asks itself. Some layers answer NVML's functions from their book, which has no contexts (HAMi-core hooks
+//! `nvmlDeviceGetMemoryInfo`). The library's books need what the driver says.
 //!
 //! NVML has result codes of its own. The types are those of the public header `nvml.h`.
 
@@ -7,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use once_cell::sync::OnceCell;
 
+use super::driver;
 use super::slot::functions;
 use base::uuid::{parse_uuid, uuid_text};
 
@@ -77,14 +80,51 @@ macro_rules! forward {
     };
 }
 
+/// As `forward`, for NVML's own functions. If no layer stands before NVML, they are those of the next layer.
+macro_rules! forward_to_own {
+    ($($name:ident($($argument:ident: $type:ty),*);)+) => {
+        mod own {
+            use super::{Device, FUNCTION_NOT_FOUND, OnceCell, Process, c_char, driver};
+
+            super::functions!(names: $($name)+);
+            $(
+                /// Calls NVML's function of this name, even if a layer answers for it.
+                ///
+                /// # Safety
+                /// The caller keeps the contract of the NVML function of this name.
+                #[allow(non_snake_case)]
+                pub unsafe fn $name($($argument: $type),*) -> i32 {
+                    static FOUND: OnceCell<usize> = OnceCell::new();
+                    let next = names::$name();
+                    let find = || driver::behind_layer(next, b"libnvidia-ml.so").or_else(|| next.get());
+                    let address = *FOUND.get_or_init(|| find().map_or(0, |found| found as usize));
+                    if address == 0 {
+                        return FUNCTION_NOT_FOUND;
+                    }
+                    // SAFETY: NVML's function of this name has the C signature that the public header gives it.
+                    unsafe {
+                        let function: unsafe extern "C" fn($($type),*) -> i32 = std::mem::transmute(address);
+                        function($($argument),*)
+                    }
+                }
+            )+
+        }
+    };
+}
+
 forward! {
-    nvmlInit_v2();
-    nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Device);
     nvmlDeviceGetUUID(device: Device, out: *mut c_char, length: u32);
     nvmlDeviceGetMigMode(device: Device, current: *mut u32, pending: *mut u32);
     nvmlDeviceGetMemoryInfo(device: Device, out: *mut Memory);
     nvmlDeviceGetMemoryInfo_v2(device: Device, out: *mut MemoryV2);
     nvmlDeviceGetComputeRunningProcesses(device: Device, count: *mut u32, out: *mut ProcessV1);
+    nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut u32, out: *mut Process);
+    nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut u32, out: *mut Process);
+}
+
+forward_to_own! {
+    nvmlInit_v2();
+    nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut Device);
     nvmlDeviceGetComputeRunningProcesses_v2(device: Device, count: *mut u32, out: *mut Process);
     nvmlDeviceGetComputeRunningProcesses_v3(device: Device, count: *mut u32, out: *mut Process);
 }
@@ -105,21 +145,25 @@ pub fn is_divided(device: Device) -> bool {
     unsafe { nvmlDeviceGetMigMode(device, &mut current, &mut pending) == OK && current != 0 }
 }
 
-/// The processes that compute on a device, from the newest function that the driver has.
+/// The processes that compute on a device, from the newest function that the next layer has.
 pub fn processes(device: Device) -> Option<Vec<Process>> {
+    // SAFETY: `listed` has room for what it says.
+    listed(|count, room| unsafe {
+        match nvmlDeviceGetComputeRunningProcesses_v3(device, count, room) {
+            FUNCTION_NOT_FOUND => nvmlDeviceGetComputeRunningProcesses_v2(device, count, room),
+            result => result,
+        }
+    })
+}
+
+/// The list that `ask` writes: it gets the room for entries, in which it leaves their number, and the room itself.
+fn listed(ask: impl Fn(&mut u32, *mut Process) -> i32) -> Option<Vec<Process>> {
     // Usually this is room enough, so that one call suffices.
     let mut list: Vec<Process> = Vec::with_capacity(64);
     for _ in 0..8 {
         let mut count = list.capacity() as u32;
         let room = list.as_mut_ptr();
-        // SAFETY: there is room for `count` entries.
-        let asked = unsafe {
-            match nvmlDeviceGetComputeRunningProcesses_v3(device, &mut count, room) {
-                FUNCTION_NOT_FOUND => nvmlDeviceGetComputeRunningProcesses_v2(device, &mut count, room),
-                result => result,
-            }
-        };
-        match asked {
+        match ask(&mut count, room) {
             OK if count as usize <= list.capacity() => {
                 // SAFETY: NVML has written this number of entries.
                 unsafe { list.set_len(count as usize) };
@@ -133,11 +177,11 @@ pub fn processes(device: Device) -> Option<Vec<Process>> {
     None
 }
 
-/// The processes that compute on the device that has this UUID. `None` if NVML does not say.
+/// The processes that compute on the device that has this UUID, as NVML itself lists them. `None` if NVML does not say.
 pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
     static READY: OnceCell<bool> = OnceCell::new();
     // SAFETY: the call takes no argument. It is never undone, because the job may use NVML as well.
-    if !READY.get_or_init(|| unsafe { nvmlInit_v2() } == OK) {
+    if !READY.get_or_init(|| unsafe { own::nvmlInit_v2() } == OK) {
         return None;
     }
     let text = uuid_text(uuid);
@@ -145,9 +189,18 @@ pub fn holders(uuid: [u8; 16]) -> Option<Vec<Process>> {
     let found = ["GPU", "MIG"].into_iter().any(|kind| {
         let name = CString::new(text.replacen("GPU", kind, 1)).unwrap_or_default();
         // SAFETY: the name is a C string, and the pointer is to a variable of this frame.
-        unsafe { nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
+        unsafe { own::nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device) == OK }
     });
-    if found { processes(device) } else { None }
+    if !found {
+        return None;
+    }
+    // SAFETY: `listed` has room for what it says.
+    listed(|count, room| unsafe {
+        match own::nvmlDeviceGetComputeRunningProcesses_v3(device, count, room) {
+            FUNCTION_NOT_FOUND => own::nvmlDeviceGetComputeRunningProcesses_v2(device, count, room),
+            result => result,
+        }
+    })
 }
 
 /// Bytes of a device that NVML says this process holds. `None` if it does not say: in another pid namespace, on a platform

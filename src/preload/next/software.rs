@@ -1,4 +1,5 @@
-//! The software that the job uses, for the journal's header: frameworks, CUDA runtime and driver, with their versions.
+//! The software that the job uses, for the journal's header: frameworks, CUDA runtime and driver, with their versions, and
+//! the layers before the driver, by their files.
 //!
 //! A framework is known by a library of its own that is loaded. Its version is read from a Python file of its package,
 //! which lies at a known place beside the library; no code of the framework is run.
@@ -9,7 +10,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{c_name, cuDriverGetVersion, elf, symbols};
+use super::{c_name, cuDriverGetVersion, elf, layer_in_front, refusing_layer, symbols};
 
 /// How a framework is known.
 struct Framework {
@@ -79,6 +80,12 @@ pub fn in_use() -> Vec<u8> {
         for version in runtime_versions() {
             add("runtime", &dotted(version));
         }
+    }
+    if let Some(layer) = refusing_layer() {
+        add("layer", &layer);
+    }
+    if let Some(front) = layer_in_front() {
+        add("layer_in_front", &front.path());
     }
     let mut driver = 0;
     // SAFETY: the pointer is to a variable of this frame.

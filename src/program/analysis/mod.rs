@@ -30,6 +30,7 @@ pub mod live_set;
 pub mod measurements;
 pub mod names;
 pub mod nvml;
+mod nvml_layer;
 pub mod origins;
 pub mod out_of_memory;
 pub mod purpose;

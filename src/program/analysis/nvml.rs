@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::host::{Host, is_simulated};
+use super::nvml_layer;
 
 /// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "ask-nvml";
@@ -28,6 +29,8 @@ pub struct Reading {
     pub free: u64,
     pub reserved: u64,
     pub mig: bool,
+    /// The file of a layer that answers in place of NVML.
+    pub layer: Option<String>,
     /// The processes that have a context on the device, or why NVML does not list them.
     pub processes: Result<Vec<Listed>, String>,
 }
@@ -190,6 +193,7 @@ fn reading(device: Device) -> Result<Reading, String> {
         used: memory.used,
         free: memory.free,
         reserved: memory.reserved,
+        layer: nvml_layer::in_place(),
         mig: device.mig_mode().is_ok_and(|mode| mode.current != 0),
         processes: processes(&device),
     })

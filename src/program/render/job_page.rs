@@ -332,6 +332,8 @@ fn software(header: &Header) -> Option<String> {
             "runtime" => format!("CUDA runtime {value}"),
             "driver" => format!("driver for CUDA {value}"),
             "kernel_driver" => format!("kernel driver {value}"),
+            "layer" => format!("layer {value} before the driver"),
+            "layer_in_front" => format!("layer {value} in front of the library"),
             _ => format!("{} {value}", printable(name, 32)),
         }
     });

@@ -7,6 +7,7 @@
  *   p                resets the primary context with all its memory, and makes it current again
  *   r SEED STEPS     allocates and frees at random; answers how many requests were refused
  *   i                answers with cuMemGetInfo, cuDeviceTotalMem, NVML, the simulator's table, the library's ledger
+ *   q BYTES          obtains as much from a pool of the driver that the job makes, and frees it; the pool keeps it
  *   t                gives idle memory back (vramshim_trim); answers with the bytes
  *   k                forks a child that asks NVML; answers the child's exit status
  *   l                leaves a forked child that lives until its input ends; answers its process id
@@ -221,6 +222,24 @@ static int leave_a_child(void)
     _exit(0);
 }
 
+/* The pool is never told to give memory back, as PyTorch's backend cudaMallocAsync makes it. */
+static CUresult fill_own_pool(size_t size)
+{
+    static CUmemoryPool pool;
+    CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    unsigned long long keeps_all = ~0ull;
+    CUdeviceptr address;
+    if (!pool) {
+        CHECK(cu(cuMemPoolCreate)(&pool, &properties));
+        CHECK(cu(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keeps_all));
+    }
+    CUresult result = cu(cuMemAllocFromPoolAsync)(&address, size, pool, NULL);
+    if (result == CUDA_SUCCESS) CHECK(cu(cuMemFreeAsync)(address, NULL));
+    CHECK(cu(cuStreamSynchronize)(NULL));
+    return result;
+}
+
 static unsigned long long trim(void)
 {
     __typeof__(&vramshim_trim) give_back = (__typeof__(give_back))dlsym(RTLD_DEFAULT, "vramshim_trim");
@@ -269,6 +288,7 @@ int main(int argc, char **argv)
             break;
         case 'r': seed = a; printf("%d\n", steps((int)b, ~(size_t)0, 64 << 20)); break;
         case 'i': information(); break;
+        case 'q': printf("%d\n", fill_own_pool(a)); break;
         case 't': printf("%llu\n", trim()); break;
         case 'k': printf("%d\n", in_child()); break;
         default: fprintf(stderr, "member: %s", line); return 2;

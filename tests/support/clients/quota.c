@@ -6,6 +6,10 @@
  *                           blocks, then allocates half as many
  *   quota mixed SEED STEPS  many small and some large requests, never more than 55% of the memory; prints the result
  *   quota frees             frees stream-ordered memory by each function that may free it
+ *   quota arrays            arrays until out of memory; then all are freed
+ *   quota ipc               exports blocks by cuIpcGetMemHandle, and frees them
+ *   quota graphs            graphs with allocation nodes are launched until out of memory, and trimmed
+ *   quota tensors           tensors by vramshim_torch_alloc, if the library is there, until there is no memory
  *   quota next              looks up "malloc" twice with RTLD_NEXT, and prints whether it was found */
 #include "client.h"
 #include "random.h"
@@ -271,6 +275,100 @@ static void frees(void)
     checkpoint();
 }
 
+/* Fills the memory with arrays. */
+static void arrays(void)
+{
+    enum { ARRAYS = 64, WIDTH = 4096 };
+    static CUarray made[ARRAYS];
+    CUDA_ARRAY_DESCRIPTOR d = {WIDTH, 48 * MIB / WIDTH / 4, CU_AD_FORMAT_FLOAT, 1};
+    CUresult result = CUDA_SUCCESS;
+    int count = 0;
+    checkpoint();
+    for (; count < ARRAYS && (result = cu(cuArrayCreate_v2)(&made[count], &d)) == CUDA_SUCCESS; count++)
+        *count_of(0, ARRAY) += 48 * MIB;
+    THAT(result != CUDA_SUCCESS);
+    checkpoint();
+    for (int i = 0; i < count; i++) CHECK(cu(cuArrayDestroy)(made[i]));
+    *count_of(0, ARRAY) = 0;
+    checkpoint();
+    printf("array: %d served\n", count);
+}
+
+/* Shares blocks with other processes, though none opens them. Blocks of a policy are shared by a thread of the library. */
+static void ipc(void)
+{
+    enum { BLOCKS = 8 };
+    static struct block blocks[BLOCKS];
+    checkpoint();
+    for (int i = 0; i < BLOCKS; i++) CHECK(ask(&blocks[i], LINEAR, (1 + (size_t)i) * MIB));
+    for (int i = 0; i < BLOCKS; i++) {
+        CUipcMemHandle handle, again;
+        CHECK(cu(cuIpcGetMemHandle)(&handle, blocks[i].address));
+        CHECK(cu(cuIpcGetMemHandle)(&again, blocks[i].address));
+    }
+    checkpoint();
+    for (int i = 0; i < BLOCKS; i++) release(&blocks[i]);
+    checkpoint();
+    printf("ipc: %d served\n", BLOCKS);
+}
+
+/* Each graph has one node that takes memory, which it holds after its launch. No layer is known to charge it. */
+static void graphs(void)
+{
+    enum { GRAPHS = 4 };
+    CUgraphExec made[GRAPHS];
+    CUstream stream;
+    CHECK(cu(cuStreamCreate)(&stream, 1));
+    checkpoint();
+    for (int i = 0; i < GRAPHS; i++) {
+        CUgraph graph;
+        CUdeviceptr address;
+        CHECK(cu(cuStreamBeginCapture_v2)(stream, 0));
+        CHECK(cu(cuMemAllocAsync)(&address, 40 * MIB, stream));
+        CHECK(cu(cuMemsetD8Async)(address, 7, 40 * MIB, stream));
+        CHECK(cu(cuMemFreeAsync)(address, stream));
+        CHECK(cu(cuStreamEndCapture)(stream, &graph));
+        CHECK(cu(cuGraphInstantiateWithFlags)(&made[i], graph, 0));
+        CHECK(cu(cuGraphDestroy)(graph));
+        CHECK(cu(cuGraphLaunch)(made[i], stream));
+        CHECK(cu(cuStreamSynchronize)(stream));
+    }
+    checkpoint();
+    for (int i = 0; i < GRAPHS; i++) CHECK(cu(cuGraphExecDestroy)(made[i]));
+    CHECK(cu(cuDeviceGraphMemTrim)(0));
+    CHECK(cu(cuStreamDestroy_v2)(stream));
+    checkpoint();
+    printf("graph: %d served\n", GRAPHS);
+}
+
+/* Tensors as PyTorch asks for them. Without the library, cuMemAlloc. */
+static void tensors(void)
+{
+    enum { TENSORS = 64 };
+    static void *made[TENSORS];
+    size_t size = 48 * MIB;
+    void *(*take)(ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_alloc");
+    void (*give)(void *, ssize_t, int, CUstream) = dlsym(RTLD_DEFAULT, "vramshim_torch_free");
+    int count = 0;
+    checkpoint();
+    for (; count < TENSORS; count++) {
+        CUdeviceptr address = 0;
+        if (take) address = (CUdeviceptr)take((ssize_t)size, 0, NULL);
+        else if (cu(cuMemAlloc_v2)(&address, size)) address = 0;
+        if (!address) break;
+        made[count] = (void *)address;
+        *count_of(0, LINEAR) += (long long)size;
+    }
+    checkpoint();
+    for (int i = 0; i < count; i++) {
+        if (give) give(made[i], (ssize_t)size, 0, NULL);
+        else CHECK(cu(cuMemFree_v2)((CUdeviceptr)made[i]));
+        *count_of(0, LINEAR) -= (long long)size;
+    }
+    checkpoint();
+    printf("tensors: %d served\n", count);
+}
+
 int main(int argc, char **argv)
 {
     const char *scene = argc > 1 ? argv[1] : "";
@@ -293,6 +391,10 @@ int main(int argc, char **argv)
     else if (!strcmp(scene, "limit")) limit();
     else if (!strcmp(scene, "mixed")) mixed(steps);
     else if (!strcmp(scene, "frees")) frees();
+    else if (!strcmp(scene, "arrays")) arrays();
+    else if (!strcmp(scene, "ipc")) ipc();
+    else if (!strcmp(scene, "graphs")) graphs();
+    else if (!strcmp(scene, "tensors")) tensors();
     else return fprintf(stderr, "quota: no such scene\n"), 2;
     return 0;
 }

@@ -18,7 +18,7 @@ API CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     CUresult result = driver()->cuDeviceTotalMem_v2(bytes, device);
-    if (result == CUDA_SUCCESS) *bytes = least(*bytes, habits.limit);
+    if (result == CUDA_SUCCESS && !habits.whole_total) *bytes = least(*bytes, habits.limit);
     return result;
 }
 

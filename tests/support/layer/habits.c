@@ -11,6 +11,13 @@
  *                      their list; memory of the job's own pools is in neither, and is not charged, as in
  *                      HAMi-core#93 (any)
  *   LAYER_NULLS        1: cuMemGetInfo writes to both pointers without a check, as in HAMi-core#234 (0)
+ *   LAYER_ARRAYS       uncounted: cuArrayCreate and cuArray3DCreate are not charged, as in nvshare (its list of hooks) (1)
+ *   LAYER_TOTAL        device: cuDeviceTotalMem answers for the whole device, and cuMemGetInfo for the limit, as in nvshare
+ *                      (its list of hooks) (limit)
+ *   LAYER_NVML         book: NVML's functions of memory and processes answer from the book, which has no contexts; only the
+ *                      preloaded form. HAMi-core hooks nvmlDeviceGetMemoryInfo (driver)
+ *   LAYER_BOOK         twice: pitched memory is charged twice; keeps: what cuMemFreeAsync frees stays charged. No layer is
+ *                      known to do this; doctor must notice it (right)
  *   LAYER_DEFAULT      1: dlsym asks RTLD_DEFAULT for every function of the driver, whatever the handle (0)
  *   LAYER_POOLS        0: no stream-ordered memory (1)
  *   LAYER_CONTIGUOUS   1: the device needs one piece of memory for each request (0)
@@ -58,6 +65,11 @@ __attribute__((constructor)) static void read_habits(void)
     else if (getenv("LAYER_REFUSAL")) refuse("LAYER_REFUSAL");
     if (is("LAYER_FREES", "listed")) habits.frees_what_it_lists = true;
     else if (getenv("LAYER_FREES")) refuse("LAYER_FREES");
+    habits.arrays_uncounted = is("LAYER_ARRAYS", "uncounted");
+    habits.whole_total = is("LAYER_TOTAL", "device");
+    habits.answers_management = is("LAYER_NVML", "book");
+    habits.pitched_twice = is("LAYER_BOOK", "twice");
+    habits.keeps_stream_ordered = is("LAYER_BOOK", "keeps");
     habits.asks_default = is("LAYER_DEFAULT", "1");
     habits.writes_to_null = is("LAYER_NULLS", "1");
     habits.pools = !is("LAYER_POOLS", "0");

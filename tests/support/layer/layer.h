@@ -27,6 +27,7 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status);
     X(cuMemAlloc_v2) X(cuMemAlloc) X(cuMemAllocPitch_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemFree)              \
     X(cuMemAllocAsync) X(cuMemAllocAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemAllocFromPoolAsync_ptsz)               \
     X(cuMemFreeAsync) X(cuMemFreeAsync_ptsz) X(cuMemPoolCreate)                                                         \
+    X(cuArrayCreate_v2) X(cuArray3DCreate_v2) X(cuArrayDestroy)                                                         \
     HOOKED_PHYSICAL(X)                                                                                                 \
     X(cuMemGetInfo_v2) X(cuDeviceTotalMem_v2) X(cuDeviceGetAttribute)                                                   \
     X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset_v2) X(cuCtxDestroy_v2)                                        \
@@ -50,6 +51,10 @@ void *driver_symbol(const char *name);
 /* ---- look_up.c: the layer's hook of this name, or NULL */
 void *hook_named(const char *name);
 
+/* ---- preloaded.c and management.c: a function of NVML; the layer's hook of this name, or NULL */
+void *management_symbol(const char *name);
+void *management_hook(const char *name);
+
 /* ---- habits.c, which lists the variables */
 struct habits {
     uint64_t limit;
@@ -57,11 +62,12 @@ struct habits {
     enum { VMM_WORKS, VMM_REFUSED, VMM_CREATES_NOTHING, VMM_MAPS_NOTHING, VMM_MAPS_ONCE, VMM_UNCOUNTED } vmm;
     CUresult refusal;
     bool pools, forgetful, writes_to_null, asks_default, frees_what_it_lists;
+    bool arrays_uncounted, pitched_twice, keeps_stream_ordered, whole_total, answers_management;
 };
 extern struct habits habits;
 
 /* ---- book.c */
-enum kind { ADDRESS, HANDLE, STREAM_ORDERED };
+enum kind { ADDRESS, HANDLE, STREAM_ORDERED, ARRAY };
 struct entry {
     enum kind kind;
     uint64_t key, size;

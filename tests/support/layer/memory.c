@@ -38,11 +38,12 @@ API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, s
     int device = current_device();
     CUresult result = driver()->cuMemAllocPitch_v2(out, pitch, width, height, element);
     if (result != CUDA_SUCCESS) return result;
-    if (!book_charge(device, *pitch * height)) {
+    size_t charge = *pitch * height * (habits.pitched_twice ? 2 : 1);
+    if (!book_charge(device, charge)) {
         driver()->cuMemFree_v2(*out);
         return habits.refusal;
     }
-    return charged(result, device, *pitch * height, *out);
+    return charged(result, device, charge, *out);
 }
 
 /* An address that is not in the book goes to the driver unchanged, except with LAYER_FREES=listed. */

@@ -62,8 +62,8 @@ static CUresult allocated(CUdeviceptr *out, size_t size, bool captured, CUresult
         bool known = !captured && book_take(list(), address, &entry);                                                  \
         if (!known && !captured && habits.frees_what_it_lists && address) return (CUresult)-1;                         \
         CUresult result = driver()->cuMemFreeAsync##suffix(address, stream);                                           \
-        if (known && result == CUDA_SUCCESS) book_refund(entry.device, entry.size);                                    \
-        else if (known) book_enter(entry);                                                                             \
+        if (known && result == CUDA_SUCCESS && !habits.keeps_stream_ordered) book_refund(entry.device, entry.size);    \
+        else if (known && result != CUDA_SUCCESS) book_enter(entry);                                                   \
         return result;                                                                                                 \
     }
 ALLOCATES()

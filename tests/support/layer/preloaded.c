@@ -27,6 +27,13 @@ void *driver_symbol(const char *name)
     return next_dlsym()(library, name);
 }
 
+void *management_symbol(const char *name)
+{
+    static void *library;
+    if (!library && !(library = dlopen("libnvidia-ml.so.1", RTLD_NOW))) abort();
+    return next_dlsym()(library, name);
+}
+
 /* Some layers guard dlsym against recursion in this way: a thread gets a function once. Then it gets NULL until the
  * pair of thread and function has left the list `told`. */
 static bool told_before(void *found)
@@ -54,6 +61,7 @@ API void *dlsym(void *restrict handle, const char *restrict name)
         return found && told_before(found) ? NULL : found;
     }
     void *ours = handle == RTLD_NEXT ? NULL : hook_named(name);
+    if (!ours && handle != RTLD_NEXT) ours = management_hook(name);
     if (ours) return ours;
     void *everywhere = habits.asks_default && name[0] == 'c' && name[1] == 'u' ? next_dlsym()(RTLD_DEFAULT, name) : NULL;
     return everywhere ? everywhere : next_dlsym()(handle, name);

@@ -123,12 +123,15 @@ impl DriverPools {
             .collect()
     }
 
-    /// Notes a pool, on `device` if it is new. Returns the device that it is on.
-    pub fn note(&self, pool: CUmemoryPool, device: i16) -> i16 {
+    /// Notes a pool, on `device` if it is new. Returns the device that it is on, and whether it is new.
+    pub fn note(&self, pool: CUmemoryPool, device: i16) -> (i16, bool) {
         self.is_used.store(true, Ordering::Relaxed);
         let handle = pool as u64;
+        let mut known = lock(&self.known);
+        let before = known.len();
         let new = || DriverPool::new(handle, device, false);
-        lock(&self.known).entry(handle).or_insert_with(new).device
+        let device = known.entry(handle).or_insert_with(new).device;
+        (device, known.len() > before)
     }
 
     /// Notes a pool that another process shares.
@@ -259,7 +262,8 @@ impl DriverPools {
         }
     }
 
-    fn reserved_on(&self, device: i16) -> u64 {
+    /// Bytes that the pools of a device had when they were asked last.
+    pub fn reserved_on(&self, device: i16) -> u64 {
         let mut pools = self.select(|pool| pool.device == device);
         pools.extend(lock(&self.ending).iter().filter(|pool| pool.device == device).cloned());
         let reserved = pools.iter().map(|pool| pool.reserved.load(Ordering::Relaxed));

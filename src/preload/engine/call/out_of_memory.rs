@@ -18,7 +18,7 @@ use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Api;
-use base::cuda::{DriverError, check};
+use base::cuda::DriverError;
 use base::identity::{pid_namespace, thread_id};
 use base::shortage::{Allowance, Parts, Reading, Shortage, Verdict};
 use base::units::size as in_units;
@@ -57,6 +57,7 @@ impl Call {
             return;
         }
         let evidence = engine.evidence(device);
+        let of_tensors = allowance.is_some();
         let allowance = allowance.or_else(|| engine.allowance(device));
         let members = engine.members(device);
         engine.record(device, &evidence, allowance, &members);
@@ -92,6 +93,7 @@ impl Call {
             largest_cached: engine.pools.free_inside(device).1,
             allowance,
             grown: 0,
+            lost_before: 0,
         };
         let held = engine.held_at_a_shortage(device, requested);
         let mut text =
@@ -111,6 +113,8 @@ impl Call {
         if shortage.largest_cached > 0 {
             text += &format!(" Largest cached block {}.", in_units(shortage.largest_cached));
         }
+        let refuser = engine.refuser(device, requested, by_limit, of_tensors);
+        text += &format!("\n    Refused by: {refuser}.");
         let named = match by_limit {
             true => named(&members),
             false => named(&evidence.processes),
@@ -118,7 +122,12 @@ impl Call {
         if let Some(named) = named {
             text += &format!("\n    Others: {named}");
         }
-        text += &format!("\n    Verdict: {}.", shortage.explanation_without_history());
+        let is_of_layer = !by_limit && shortage.short_of().is_none() && shortage.parts.is_some();
+        match layer_that_refused(requested, information(device)).filter(|_| is_of_layer) {
+            // The device is not the reason, so no part of it is.
+            Some(_) => text += "\n    Verdict: the limit of a layer, which does not show it.",
+            None => text += &format!("\n    Verdict: {}.", shortage.explanation_without_history()),
+        }
         if shortage.verdict() == Verdict::LiveSet && caches {
             text += " PyTorch's segments count as live.";
         }
@@ -161,6 +170,31 @@ impl Call {
     }
 }
 
+/// The layer that refused a request of this size, in words; `None` if the driver did. `shown` is what the next layer shows of
+/// the device.
+fn layer_that_refused(requested: u64, shown: Available) -> Option<String> {
+    let Some(path) = next::refusing_layer() else {
+        let front = next::layer_in_front().filter(|_| shown.free >= requested)?;
+        return Some(format!("{}, a layer in front of the library", front.path()));
+    };
+    let layer = format!("{path}, a layer before the driver");
+    match next::driver::information_behind_layer() {
+        // The layer passes the driver's figures on, so it shows no limit of its own that the request would meet.
+        Some(own) if own == (shown.free, shown.total) && own.0 < requested => None,
+        // The layer's book leaves no room, so the driver was not asked.
+        Some((free, _)) if shown.free < requested => Some(format!(
+            "{layer} (it shows {} free of {}; the driver itself has {} free)",
+            in_units(shown.free),
+            in_units(shown.total),
+            in_units(free)
+        )),
+        Some((free, _)) if free < requested => None,
+        // Without a figure of the driver itself, the layer does not answer cuMemGetInfo.
+        None if shown.free < requested => None,
+        _ => Some(format!("{layer} (although it shows {} free)", in_units(shown.free))),
+    }
+}
+
 /// Which failure it is, unless it is the first one, and how often the request was made.
 fn which(count: u64, tries: u64) -> String {
     match (count, tries) {
@@ -179,6 +213,19 @@ fn stream_name(handle: usize) -> String {
         0 | STREAM_LEGACY => "the default stream".to_owned(),
         STREAM_PER_THREAD => "the default stream of the thread".to_owned(),
         handle => format!("stream {handle:#x}"),
+    }
+}
+
+/// What the next layer shows of a device; 0 if the device is not the current one.
+fn information(device: i16) -> Available {
+    let (mut free, mut total) = (0usize, 0usize);
+    if Location::current().is_some_and(|location| location.device == device) {
+        // SAFETY: both pointers are to variables of this frame.
+        unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
+    }
+    Available {
+        free: free as u64,
+        total: total as u64,
     }
 }
 
@@ -211,6 +258,21 @@ impl Engine {
         })
     }
 
+    /// Who refused a request. `of_tensors`: the limit that PyTorch set for its tensors did.
+    fn refuser(&self, device: i16, requested: u64, by_limit: bool, of_tensors: bool) -> String {
+        if of_tensors {
+            return "the limit of torch.cuda.set_per_process_memory_fraction".to_owned();
+        }
+        if by_limit && let Some(quota) = self.state.limits.of(device) {
+            return format!("the limit of this {} ({})", quota.scope.name(), quota.from);
+        }
+        let shown = information(device);
+        layer_that_refused(requested, shown).unwrap_or_else(|| {
+            let although = if shown.free >= requested { ", although" } else { ":" };
+            format!("the driver{although} device {device} has {} free", in_units(shown.free))
+        })
+    }
+
     fn evidence(&self, device: i16) -> Evidence {
         let state = self.state;
         let before = state.reserved(device);
@@ -224,12 +286,7 @@ impl Engine {
         if !state.captures.any_open() {
             self.book_what_the_driver_holds(device);
         }
-        let (mut free, mut total) = (0usize, 0usize);
-        if Location::current().is_some_and(|location| location.device == device) {
-            // SAFETY: both pointers are to variables of this frame.
-            unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) };
-        }
-        let (free, total) = (free as u64, total as u64);
+        let Available { free, total } = information(device);
         let readings = state.ledger.readings(device, None);
         let shares = shares(&processes, self.pid);
         Evidence {
@@ -308,13 +365,7 @@ impl Engine {
     pub(super) fn held_at_a_shortage(&self, device: i16, requested: u64) -> String {
         let readings = self.state.ledger.readings(device, None);
         let (inside, largest) = self.pools.free_inside(device);
-        let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: both pointers are to variables of this frame.
-        let asked = check(unsafe { next::cuMemGetInfo_v2(&mut free, &mut total) });
-        let actual = Available {
-            free: if asked.is_ok() { free as u64 } else { 0 },
-            total: total as u64,
-        };
+        let actual = information(device);
         let available = self.state.limits.within(device, actual).free + inside;
         let mut text = format!(
             "{} memory has been allocated and available memory is only {}. This process has {} reserved",
@@ -329,9 +380,10 @@ impl Engine {
                 in_units(largest)
             );
         }
-        let is_refused_below = available >= requested && !self.state.limits.would_refuse(device, requested);
-        if let Some(layer) = is_refused_below.then(next::refusing_layer).flatten() {
-            text += &format!("; {layer}, a layer before the driver, refused the request all the same");
+        if !self.state.limits.would_refuse(device, requested)
+            && let Some(layer) = layer_that_refused(requested, actual)
+        {
+            text += &format!("; refused by {layer}");
         }
         if inside > 0 && self.pools.has_stuck_work(device) {
             let longest = LONGEST_WAIT.as_secs();

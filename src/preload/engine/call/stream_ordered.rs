@@ -6,6 +6,7 @@
 use crate::engine::call::booking;
 use crate::engine::call::driver_pools::{Place, Waited};
 use crate::engine::call::refused_frees::{Charging, Freeing, Learning};
+use crate::engine::process::running;
 use crate::engine::state::allocation::{Allocation, Key};
 use crate::engine::state::captures::is_capturing;
 use crate::engine::state::limits::Grant;
@@ -37,7 +38,29 @@ impl Engine {
     }
 }
 
+/// Lets the driver's pools of a device give back what they hold free, for a request that they do not serve. Returns bytes.
+fn trim_pools(device: i16) -> u64 {
+    let Some(engine) = running().filter(|engine| engine.stream_ordered.is_used()) else {
+        return 0;
+    };
+    let known = &engine.stream_ordered;
+    engine.refresh_pools(Api::IdleRelease);
+    let before = known.reserved_on(device);
+    known.trim(device);
+    engine.refresh_pools(Api::IdleRelease);
+    before.saturating_sub(known.reserved_on(device))
+}
+
 impl Call {
+    /// Notes a pool of the driver, on `device` if it is new. Returns the device that it is on.
+    fn note_pool(&self, pool: CUmemoryPool, device: i16) -> i16 {
+        let (device, is_new) = self.engine.stream_ordered.note(pool, device);
+        if is_new && device != HOST_DEVICE {
+            self.engine.pools.keep_driver_pools(device, trim_pools);
+        }
+        device
+    }
+
     /// Books what the driver's pools have reserved now.
     pub(super) fn refresh_pools(&self) {
         self.engine.refresh_pools(self.api());
@@ -117,14 +140,14 @@ impl Call {
         if !pool.is_null() {
             let device = match known.device_of(pool) {
                 Some(device) => device,
-                None => known.note(pool, device_with(pool).unwrap_or(device)),
+                None => self.note_pool(pool, device_with(pool).unwrap_or(device)),
             };
             return (pool, device);
         }
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is to a variable of this frame.
         match next::retried(|| check(unsafe { next::cuDeviceGetMemPool(&mut current, i32::from(device)) })) {
-            Ok(()) => (current, known.note(current, device)),
+            Ok(()) => (current, self.note_pool(current, device)),
             Err(_) => (pool, device),
         }
     }
@@ -186,7 +209,7 @@ impl Call {
         if !out.is_null() && !properties.is_null() {
             // SAFETY: both are readable after success.
             let (pool, device) = unsafe { (*out, device_at(&raw const (*properties).location)) };
-            self.engine.stream_ordered.note(pool, device);
+            self.note_pool(pool, device);
         }
         Ok(())
     }
@@ -205,7 +228,7 @@ impl Call {
         if !out.is_null() && !location.is_null() {
             // SAFETY: both are readable after success.
             let (pool, device) = unsafe { (*out, device_at(location)) };
-            self.engine.stream_ordered.note(pool, device);
+            self.note_pool(pool, device);
         }
         Ok(())
     }
@@ -224,7 +247,7 @@ impl Call {
         if !location.is_null() {
             // SAFETY: by contract.
             let device = unsafe { device_at(location) };
-            self.engine.stream_ordered.note(pool, device);
+            self.note_pool(pool, device);
         }
         Ok(())
     }

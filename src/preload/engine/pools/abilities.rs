@@ -71,10 +71,11 @@ impl Abilities {
     /// What the strategy does instead, because the next layer lacks a function, or network cards could not register what
     /// the strategy maps.
     fn missing(&self, device: i16) -> Option<(Instead, String)> {
-        if let Some(path) = next::layer_in_front() {
+        if let Some(front) = next::layer_in_front() {
             let why = format!(
-                "{path} stands before the library, takes the job's requests, and would not count what is reserved; name \
-                 libvramshim.so before it in LD_PRELOAD"
+                "{} stands before the library, takes the job's requests, and would not count what is reserved; name \
+                 libvramshim.so before it in LD_PRELOAD",
+                front.path()
             );
             return Some((Instead::Passthrough, why));
         }

@@ -4,14 +4,14 @@
 //!   last call was long before.
 //! - Idle release (`VRAMSHIM_IDLE_RELEASE`): memory that a pool has held free for a while goes back to the next layer.
 //! - Answers to other processes of the account that found no memory (`quota::reclaim`): what lies wholly free in this
-//!   process's pools goes back to the next layer at once.
+//!   process's pools, and in the driver's own pools, goes back at once.
 //!
 //! An idle job makes no calls, so this takes a thread. It starts when one of these is first needed, and blocks all
 //! signals. While it gives memory back it may wait in the driver, and then a sign of life comes late.
 
-use std::collections::HashMap;
-use std::sync::Once;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
@@ -21,6 +21,7 @@ use super::patience::Patience;
 use crate::engine::state::captures::relax_this_thread;
 use crate::engine::{scope, thread};
 use base::api::Api;
+use base::sync::lock;
 use journal::format::Event;
 use quota::reclaim::{self, Listener};
 
@@ -30,10 +31,15 @@ const LIFE_PERIOD: Duration = Duration::from_millis(500);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(5);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Lets the driver's pools of a device give back what they hold free. Returns bytes.
+pub type TrimPools = fn(i16) -> u64;
+
 pub(super) struct Keeper {
     started: Once,
     /// Whether there is a pool. Without one the thread makes no call of the next layer.
     has_pools: AtomicBool,
+    /// The devices on which the job uses pools of the driver, and how those are trimmed.
+    driver_pools: Mutex<BTreeMap<i16, TrimPools>>,
     /// Changes with every device that gets a pool. The thread sleeps on it as long as it has no seat to listen on.
     pools_began: AtomicU32,
 }
@@ -43,6 +49,7 @@ impl Keeper {
         Keeper {
             started: Once::new(),
             has_pools: AtomicBool::new(false),
+            driver_pools: Mutex::default(),
             pools_began: AtomicU32::new(0),
         }
     }
@@ -72,16 +79,43 @@ impl Pools {
 
     /// A pool begins on this device. Starts the keeper if pools need it.
     pub(super) fn keep_pool(&'static self, device: i16) {
-        let is_shared = self.listener(device).is_some();
+        self.attend(self.idle_release.is_some() || self.listener(device).is_some());
+    }
+
+    /// The job uses pools of the driver on this device. Others that share the account may ask for what they hold free.
+    pub fn keep_driver_pools(&'static self, device: i16, trim: TrimPools) {
+        let before = lock(&self.keeper.driver_pools).insert(device, trim);
+        if before.is_none() && self.listener(device).is_some() {
+            self.attend(true);
+        }
+    }
+
+    /// There are pools. If they need the keeper, it runs from now on, and knows of them.
+    fn attend(&'static self, needs_keeper: bool) {
         self.keeper.has_pools.store(true, Ordering::Release);
         self.keeper.pools_began.fetch_add(1, Ordering::Release);
-        if self.idle_release.is_some() || is_shared {
+        if needs_keeper {
             self.start_keeper("idle memory, which is kept");
             // A keeper that sleeps learns of the pool now.
             reclaim::wake(&self.keeper.pools_began);
-            for device in self.activity().into_keys() {
+            for device in self.kept_devices() {
                 self.listener(device).iter().for_each(Listener::poke);
             }
+        }
+    }
+
+    /// The devices that have pools of ours or of the driver.
+    fn kept_devices(&self) -> BTreeSet<i16> {
+        let of_driver = lock(&self.keeper.driver_pools);
+        self.activity().into_keys().chain(of_driver.keys().copied()).collect()
+    }
+
+    /// Lets the driver's own pools of a device give back what they hold free. Returns bytes.
+    pub(super) fn trim_driver_pools(&self, device: i16) -> u64 {
+        let trim = lock(&self.keeper.driver_pools).get(&device).copied();
+        match trim {
+            Some(trim) if !self.state.captures.any_open() => trim(device),
+            _ => 0,
         }
     }
 
@@ -105,7 +139,7 @@ impl Pools {
                     relax_this_thread();
                     is_relaxed = true;
                 }
-                for device in self.activity().into_keys() {
+                for device in self.kept_devices() {
                     if let Some(listener) = self.listener(device)
                         && listeners.insert(device, listener).is_none()
                     {
@@ -129,7 +163,8 @@ impl Pools {
             let Some(number) = listener.asked() else { continue };
             // Calls that the next layer makes meanwhile are not calls of the job.
             let _scope = scope::driver(Api::IdleRelease);
-            let bytes = self.reclaim_for_others(device);
+            let of_driver = self.trim_driver_pools(device);
+            let bytes = self.reclaim_for_others(device).saturating_add(of_driver);
             listener.answer(number, bytes);
             if bytes > 0 {
                 let event = Event::Reclaimed {

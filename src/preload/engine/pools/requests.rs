@@ -259,7 +259,7 @@ impl Pools {
             if let Err(DriverError(problem)) = allowed {
                 base::say::warn!(
                     "cuCtxEnablePeerAccess: memory of device {device} stays invisible to its peers (CUDA error \
-                     {problem}); run the job with FLAGS_allocator_strategy=naive_best_fit"
+                     {problem}); run the job with VRAMSHIM_STRATEGY=naive_best_fit"
                 );
             }
         }
@@ -281,7 +281,8 @@ impl Pools {
     }
 
     /// Makes a request of the next layer for `size` bytes of a device again as long as `lacks_memory` says that its result,
-    /// at first `first`, is for lack of memory: after this process has made room, and then after other processes have.
+    /// at first `first`, is for lack of memory: after this process has made room, after the driver's pools have, and then
+    /// after other processes have.
     pub fn find_room<T>(
         &self,
         device: i16,
@@ -292,6 +293,9 @@ impl Pools {
     ) -> T {
         let mut result = first;
         if lacks_memory(&result) && self.make_room(device, Patience::Bounded) {
+            result = again();
+        }
+        if lacks_memory(&result) && self.trim_driver_pools(device) > 0 {
             result = again();
         }
         if lacks_memory(&result) && self.ask_others(device, size) {

@@ -65,7 +65,22 @@ impl Limits {
     /// The quota of a device; `None` if it has neither a limit nor a shared account.
     #[inline]
     pub fn of(&self, device: i16) -> Option<&'static DeviceQuota> {
-        self.quota.device(device, || describe(device))
+        self.quota.device(device, || self.describe(device))
+    }
+
+    /// A device as its limit is taken of it. A limit that is what the next layer shows is the smaller one of two figures:
+    /// some layers hook `cuMemGetInfo` alone (nvshare's list of hooks), others `cuDeviceTotalMem` too. `None` as long as the
+    /// device has no context in which `cuMemGetInfo` could be asked.
+    fn describe(&self, device: i16) -> Option<Device> {
+        let described = describe(device)?;
+        if !self.quota.takes_what_is_shown() {
+            return Some(described);
+        }
+        let shown = next::information_of(device).filter(|&(_, total)| total > 0)?.1;
+        Some(Device {
+            total: described.total.min(shown),
+            ..described
+        })
     }
 
     /// Charges `bytes` of a device.
@@ -113,6 +128,17 @@ impl Limits {
                 "the limit of device {device}, {} ({}), is more than the device has, {}: it refuses nothing",
                 size(limit),
                 quota.from,
+                size(described.total)
+            ));
+        }
+        if self.quota.takes_what_is_shown()
+            && let (Some(quota), Some(described)) = (self.of(device), describe(device))
+            && let Some(limit) = quota.limit.filter(|&limit| limit < described.total)
+        {
+            remarks.push(format!(
+                "the limit of device {device} is {}, the total that the next layer's cuMemGetInfo shows; its cuDeviceTotalMem \
+                 shows {}",
+                size(limit),
                 size(described.total)
             ));
         }

@@ -1,5 +1,8 @@
 //! A device with the processes that use it, as reconciliation shows them.
 
+use base::units::size;
+
+use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::job::Job;
 use crate::analysis::measurements::Balance;
 use crate::analysis::nvml::Reading;
@@ -46,6 +49,8 @@ pub struct Process {
     pub driver: Option<(u64, u64)>,
     pub context: Option<Context>,
     pub differences: Differences,
+    /// What a layer between library and driver has on its book; `None` without a layer.
+    pub layer: Option<LayerBook>,
 }
 
 impl Process {
@@ -58,6 +63,59 @@ impl Process {
             driver: None,
             context: None,
             differences: Differences::default(),
+            layer: None,
+        }
+    }
+}
+
+/// The book of a layer as it was when the device was measured last, in bytes.
+#[derive(Clone, Debug)]
+pub struct LayerBook {
+    pub path: String,
+    /// The used bytes that the layer showed (`cuMemGetInfo`), and the reserved bytes of the ledger at the same moment.
+    pub used: u64,
+    pub ledger: u64,
+    /// By how much `used` grew more than `ledger` since the first measurement. A layer that counts contexts, or other
+    /// processes of a container, has more than the ledger from the beginning.
+    pub drift: i64,
+}
+
+impl LayerBook {
+    pub fn of(job: &Job, ledger: Option<&DeviceLedger>) -> Option<LayerBook> {
+        let path = job.header.layer()?;
+        let measurements = &ledger?.measurements;
+        let (first, (last, _)) = (measurements.first()?, measurements.last()?);
+        Some(LayerBook {
+            path: path.to_owned(),
+            used: last.used()?,
+            ledger: last.reserved,
+            drift: last.outside()?.saturating_sub(first.outside()?),
+        })
+    }
+
+    pub fn words(&self, pid: u32) -> String {
+        let LayerBook {
+            path,
+            used,
+            ledger,
+            drift,
+        } = self;
+        let figures = format!(
+            "process {pid}: {path}, a layer, showed {} in use when it was measured last, and the ledger had {}",
+            size(*used),
+            size(*ledger)
+        );
+        match drift {
+            0 => format!("{figures}: no drift since the first measurement"),
+            1.. => format!(
+                "{figures}: since the first measurement the layer's book grew {} more",
+                size(drift.unsigned_abs())
+            ),
+            _ => format!(
+                "{figures}: since the first measurement the layer's book grew {} less: it does not count all that the job \
+                 takes",
+                size(drift.unsigned_abs())
+            ),
         }
     }
 }

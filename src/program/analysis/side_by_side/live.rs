@@ -3,7 +3,7 @@
 
 use base::identity;
 
-use super::device::{Device, Process, incomplete};
+use super::device::{Device, LayerBook, Process, incomplete};
 use crate::analysis::device_code;
 use crate::analysis::device_ledger::DeviceLedger;
 use crate::analysis::job::Job;
@@ -55,10 +55,17 @@ pub fn device(uuid: String, reading: Reading, jobs: &[(u32, Job)]) -> Device {
             name.clone_from(&entry.name);
             notes.extend(incomplete(*pid, job));
             let mut process = Process::new(*pid, job, ledger.map(DeviceLedger::balance).unwrap_or_default());
+            notes.extend(LayerBook::of(job, ledger).map(|book| book.words(*pid)));
+            process.layer = LayerBook::of(job, ledger);
             let last = ledger.and_then(|ledger| ledger.measurements.last());
             process.driver = last.and_then(|(measured, _)| measured.driver);
             members.push(Member { process, job, ledger });
         }
+    }
+    if let Some(layer) = &reading.layer {
+        notes.push(format!(
+            "NVML's figures here are those of a layer, {layer}: its book, which need not have contexts and other processes"
+        ));
     }
     if reading.mig {
         notes.push("the GPU is divided into instances (MIG): NVML's figures may be the sums of all instances".into());

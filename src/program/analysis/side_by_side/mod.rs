@@ -22,8 +22,8 @@ use crate::analysis::running;
 mod device;
 mod live;
 
-use device::incomplete;
 pub use device::{Device, Process};
+use device::{LayerBook, incomplete};
 
 /// How often NVML is asked at most, if a ledger changes each time meanwhile.
 const TRIES: usize = 4;
@@ -235,6 +235,10 @@ fn as_of(job: &Job, pid: Option<u32>, why: Option<&str>) -> Vec<Device> {
                         "NVML did not report this process's bytes: those of other processes are part of the unknown";
                     device.notes.push(why.into());
                 }
+                device
+                    .notes
+                    .extend(LayerBook::of(job, Some(ledger)).map(|book| book.words(process.pid)));
+                process.layer = LayerBook::of(job, Some(ledger));
                 process.balance = as_of.balance;
                 process.nvml_used = as_of.measured.nvml;
                 process.driver = as_of.measured.driver;

@@ -34,7 +34,12 @@ pub fn command(what: What, environment: &Environment, preloads: &[PathBuf]) -> C
 }
 
 pub fn ask(what: What, environment: &Environment, preloads: &[PathBuf], limit: Duration) -> std::io::Result<Answer> {
-    let mut group = Group::start(&mut command(what, environment, preloads))?;
+    ask_by(&mut command(what, environment, preloads), limit)
+}
+
+/// As `ask`, with a command that the caller has changed.
+pub fn ask_by(command: &mut Command, limit: Duration) -> std::io::Result<Answer> {
+    let mut group = Group::start(command)?;
     let lines = group.child().stdout.take().map(listen);
     let error_text = group.child().stderr.take().map(|pipe| {
         thread::spawn(move || {

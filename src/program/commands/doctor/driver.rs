@@ -185,7 +185,7 @@ fn describe(findings: &mut Findings, driver: &Driver, strategy: Strategy) {
     }
 }
 
-fn same_file(one: &str, other: &str) -> bool {
+pub fn same_file(one: &str, other: &str) -> bool {
     let real = |path: &str| Path::new(path).canonicalize().ok();
     one == other || real(one).is_some() && real(one) == real(other)
 }

@@ -74,6 +74,14 @@ pub fn system_preloads() -> Vec<PathBuf> {
     items.filter(|item| !item.is_empty()).map(PathBuf::from).collect()
 }
 
+/// The layer that stands before the library and takes the job's requests for memory, if there is one.
+pub fn in_front(environment: &Environment) -> Option<PathBuf> {
+    [environment.preloads(), system_preloads()].iter().find_map(|paths| {
+        let ours = paths.iter().position(|path| environment.is_library(path))?;
+        paths[..ours].iter().find(|path| takes_memory(path)).cloned()
+    })
+}
+
 /// Whether the library behind this path takes requests for memory.
 fn takes_memory(path: &Path) -> bool {
     matches!(binary::read(path), Ok(Kind::Elf(elf)) if elf.exports("cuMemAlloc_v2") && !elf.exports("vramshim_version"))

@@ -3,17 +3,20 @@
 //! Each check is a file and adds its findings to the list (`report`). Calls that may crash or hang are made in child
 //! processes: `probe` runs in a child, `ask` and `processes` start and end children. `trial` runs the user's command
 //! for a limited time; `routes` and `bypass` report what the trial showed. `assumptions` asks the driver what the
-//! strategies assume, and `stored` reads the answers again.
+//! strategies assume, and `stored` reads the answers again. `forecast` says what the strategy
+//! will do here. `book` compares the books of a layer and of the library.
 
 mod accounts;
 mod ask;
 mod assumptions;
 mod binary;
+mod book;
 mod bypass;
 mod command;
 mod driver;
 mod environment;
 mod folder;
+mod forecast;
 mod layers;
 mod library;
 mod machine;
@@ -50,6 +53,7 @@ Examples:
   vramshim doctor --strategy auto_growth --for 60s -- python train.py
   vramshim doctor --sim 24GiB -- python train.py    # no GPU needed
   vramshim doctor --assumptions                     # whether the driver does what the strategies assume
+  vramshim doctor --book                            # whether a layer for GPU sharing counts what the ledger has
   vramshim doctor --json | jq '.findings[] | select(.severity != \"ok\")'
 
 The command runs under the library, with its journals in a temporary folder and an empty standard input. After the time of \
@@ -57,10 +61,12 @@ The command runs under the library, with its journals in a temporary folder and 
 
 Exit codes: 0 nothing worse than a note, 3 warnings, 4 problems; 1 if doctor itself failed, 2 wrong usage. With \
 --assumptions: 0 if all holds that the strategies need, 3 if a strategy does without something, 4 if the driver does \
-not answer.";
+not answer. With --book: 0 if the layer's book and the ledger agree on each road, 3 if they drift apart or keep changing, 4 \
+if the driver does not answer.";
 
-/// The exit codes of `--assumptions`.
+/// The exit codes of `--assumptions` and `--book`.
 const FALLS_BACK: u8 = 3;
+const DRIFTS: u8 = 3;
 const NO_ANSWER: u8 = 4;
 
 const TIME_OF_THE_DRIVER: Duration = Duration::from_secs(30);
@@ -88,6 +94,10 @@ pub struct Doctor {
     #[arg(long, conflicts_with_all = ["command", "moment", "show_output"])]
     assumptions: bool,
 
+    /// Take memory by each road, give it back, and compare what the next layer counts (cuMemGetInfo) with the ledger
+    #[arg(long, conflicts_with_all = ["command", "moment", "show_output", "assumptions"])]
+    book: bool,
+
     /// Show the output of COMMAND on standard error
     #[arg(long)]
     show_output: bool,
@@ -106,6 +116,9 @@ impl Doctor {
         if self.assumptions {
             return self.ask_assumptions();
         }
+        if self.book {
+            return self.compare_books();
+        }
         let mut findings = Findings::default();
         let (environment, library) = self.environment(&mut findings)?;
         processes::take_charge();
@@ -113,13 +126,14 @@ impl Doctor {
         if let Some(signal) = processes::interrupted() {
             processes::end_by(signal);
         }
-        let (driver, trial) = examined;
+        let (driver, forecast, trial) = examined;
         let worst = findings.worst();
         let shown = match self.json {
             true => report::json(&Page {
                 findings: &findings.0,
                 worst,
                 driver,
+                forecast,
                 trial: trial.as_ref().map_or(Value::Null, routes::json),
             }),
             false => report::table(&findings),
@@ -138,6 +152,21 @@ impl Doctor {
         processes::take_charge();
         assumptions::announce(limit);
         let done = assumptions::examine(&environment, limit, self.json);
+        match processes::interrupted() {
+            Some(signal) => processes::end_by(signal),
+            None => done,
+        }
+    }
+
+    fn compare_books(&self) -> Result<(), Failure> {
+        let mut findings = Findings::default();
+        let (environment, is_found) = self.environment(&mut findings)?;
+        if !is_found {
+            let why = findings.0.first().map_or("no library", |finding| &finding.found);
+            return Err(Failure::failed(why));
+        }
+        processes::take_charge();
+        let done = book::examine(&environment, self.timeout.unwrap_or(TIME_OF_THE_DRIVER), self.json);
         match processes::interrupted() {
             Some(signal) => processes::end_by(signal),
             None => done,
@@ -175,7 +204,7 @@ impl Doctor {
         findings: &mut Findings,
         environment: &Environment,
         found: bool,
-    ) -> (Option<probe::Driver>, Option<Trial>) {
+    ) -> (Option<probe::Driver>, Vec<forecast::Forecast>, Option<Trial>) {
         let timeout = self.timeout.unwrap_or(TIME_OF_THE_DRIVER);
         let (config, errors) = Config::read(|name| environment.get(name));
         let mut usable = found;
@@ -195,6 +224,7 @@ impl Doctor {
             settings::check_shared(findings, &config, driver);
             stored::check(findings, &config, driver);
         }
+        let forecast = forecast::check(findings, environment, &config, driver.as_ref());
         let mut tried = None;
         if let Some(name) = self.command.first()
             && processes::interrupted().is_none()
@@ -206,7 +236,7 @@ impl Doctor {
         if let Some(trial) = &tried {
             routes::check(findings, trial, driver.as_ref(), self.moment.as_nanos() as u64);
         }
-        (driver, tried)
+        (driver, forecast, tried)
     }
 
     fn try_command(&self, findings: &mut Findings, environment: &Environment) -> Option<Trial> {

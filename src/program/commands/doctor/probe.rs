@@ -5,6 +5,7 @@
 
 mod library;
 mod nvml;
+mod roads;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int, c_void};
@@ -22,6 +23,9 @@ use self::nvml::Nvml;
 use crate::analysis::names::device_uuid;
 use crate::failure::Failure;
 pub use nvml::Holding;
+#[cfg(test)]
+pub use roads::Road;
+pub use roads::{Answer, Book, Books, Steps};
 
 /// The hidden subcommand that the child runs.
 pub const COMMAND: &str = "doctor-probe";
@@ -39,6 +43,8 @@ pub enum What {
     Memory,
     /// Which files this process has mapped.
     Maps,
+    /// What the next layer and the ledger say while memory is taken and given back.
+    Roads,
 }
 
 impl What {
@@ -47,6 +53,7 @@ impl What {
             What::Driver => "driver",
             What::Memory => "memory",
             What::Maps => "maps",
+            What::Roads => "roads",
         }
     }
 }
@@ -63,6 +70,11 @@ pub struct Driver {
     pub answers: Option<String>,
     /// The file that contains `cuMemAlloc`: the driver, or a layer.
     pub allocates: Option<String>,
+    /// The file that contains `cuMemCreate`.
+    pub creates: Option<String>,
+    /// Functions that the library's policies call and that nobody has, and those that mapping needs besides.
+    pub missing_for_policies: Vec<String>,
+    pub missing_for_mapping: Vec<String>,
     /// Other mapped files whose names begin with `libcuda.so`: drivers behind a layer.
     pub behind: Vec<String>,
     pub version: Option<i32>,
@@ -106,6 +118,7 @@ impl Probe {
     pub fn answer(self) -> Result<(), Failure> {
         match self.what {
             What::Driver => probe_driver(),
+            What::Roads => roads::probe(tell),
             What::Memory => watch_memory()?,
             What::Maps => {
                 let maps = std::fs::read("/proc/self/maps").map_err(Failure::failed)?;
@@ -122,6 +135,25 @@ fn tell(what: &impl Serialize) {
     let _ = serde_json::to_writer(&mut out, what);
     let _ = out.write_all(b"\n").and_then(|()| out.flush());
 }
+
+/// What the library looks for before it chooses a policy (`preload/next/abilities.rs`).
+const FOR_POLICIES: [&CStr; 5] = [
+    c"cuEventCreate",
+    c"cuEventRecord",
+    c"cuEventQuery",
+    c"cuThreadExchangeStreamCaptureMode",
+    c"cuStreamIsCapturing",
+];
+const FOR_MAPPING: [&CStr; 8] = [
+    c"cuMemGetAllocationGranularity",
+    c"cuMemAddressReserve",
+    c"cuMemAddressFree",
+    c"cuMemCreate",
+    c"cuMemMap",
+    c"cuMemSetAccess",
+    c"cuMemUnmap",
+    c"cuMemRelease",
+];
 
 fn probe_driver() {
     let mut known = Driver::default();
@@ -142,6 +174,14 @@ fn probe_driver() {
     step(&mut known, "dlsym");
     known.answers = file_of(library.address(c"cuInit"));
     known.allocates = file_of(library.address(c"cuMemAlloc_v2"));
+    known.creates = file_of(library.address(c"cuMemCreate"));
+    let missing = |names: &[&CStr]| -> Vec<String> {
+        let lacks = |name: &&&CStr| library.address(name).is_null();
+        let names = names.iter().filter(lacks);
+        names.map(|name| name.to_string_lossy().into_owned()).collect()
+    };
+    known.missing_for_policies = missing(&FOR_POLICIES);
+    known.missing_for_mapping = missing(&FOR_MAPPING);
     step(&mut known, "cuDriverGetVersion");
     let mut version = 0;
     if call!(library, cuDriverGetVersion(&mut version => *mut c_int)) == 0 {

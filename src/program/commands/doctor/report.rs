@@ -186,11 +186,13 @@ fn verdict(findings: &Findings) -> String {
 
 /// The report as JSON: the findings, the worst severity, and the figures behind the findings.
 #[derive(Serialize)]
-pub struct Page<'a, D: Serialize, T: Serialize> {
+pub struct Page<'a, D: Serialize, F: Serialize, T: Serialize> {
     pub findings: &'a [Finding],
     pub worst: Severity,
     /// What the driver answered; `null` if it could not be asked.
     pub driver: D,
+    /// What the strategy will do on each device; empty under passthrough.
+    pub forecast: F,
     /// What the command did; `null` if no command was run.
     pub trial: T,
 }

@@ -119,6 +119,9 @@ fn software(header: &Header) -> Value {
         "runtime": (!runtimes.is_empty()).then(|| runtimes.join(", ")),
         "driver": named("driver").first(),
         "kernel_driver": named("kernel_driver").first(),
+        // Files of layers before the driver: behind the library, and in front of it.
+        "layer": named("layer").first(),
+        "layer_in_front": named("layer_in_front").first(),
     })
 }
 

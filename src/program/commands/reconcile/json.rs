@@ -22,6 +22,8 @@ fn device(device: &Device) -> Value {
             "used": reading.used,
             "free": reading.free,
             "reserved": reading.reserved,
+            // The file of a layer that answers in place of NVML.
+            "layer": reading.layer,
         })
     });
     json!({
@@ -45,6 +47,13 @@ fn process(process: &Process) -> Value {
     let mut description = process_json(&process.balance, process.nvml_used, process.driver, process.context);
     description["pid"] = json!(process.pid);
     description["job"] = json!(process.job);
+    // null without a layer between library and driver
+    description["layer"] = json!(process.layer.as_ref().map(|layer| json!({
+        "path": layer.path,
+        "used": layer.used,
+        "ledger": layer.ledger,
+        "drift": layer.drift,
+    })));
     description["differences"] = differences_json(&process.differences);
     description
 }

@@ -46,6 +46,9 @@ this order. Each name gets at most the bytes that there is evidence for:
 A running process is compared with what NVML reports now. A process that has ended, or that NVML cannot be asked about, is \
 compared with the last measurement in its journal. Devices are identified by UUID.
 
+Over a layer for GPU sharing, notes tell how far the layer's book (cuMemGetInfo) has drifted from the ledger since the first \
+measurement, and whether NVML's figures are those of a layer.
+
 Exit codes: 0 within the bound; 1 if the unknown of a device or a process is larger than the bound, if there was nothing \
 to compare with, if a process obtained more than the bound after its last measurement, or if a journal cannot be read (the \
 others are compared); 2 if an argument names nothing. With --watch it is the code of the last round; the command ends when no \

@@ -182,6 +182,18 @@ pub fn problem(machine: &Machine) -> Option<String> {
     failed.find(|(host, _)| used(host)).map(|(_, why)| why.clone())
 }
 
+/// The layer that answers in place of NVML for a device that is shown, as a sentence.
+pub fn layer(machine: &Machine) -> Option<String> {
+    let seen = machine.asked().flat_map(|(_, asked)| asked.devices.iter().flatten());
+    let layer = seen
+        .filter_map(|seen| seen.reading.as_ref().ok()?.layer.as_deref())
+        .next()?;
+    Some(format!(
+        "NVML's figures of the devices are those of a layer, {}",
+        printable(layer, 400)
+    ))
+}
+
 /// A process that uses a device, and whose journal is not read.
 pub struct Other {
     pub pid: u32,

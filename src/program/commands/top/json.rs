@@ -64,6 +64,7 @@ pub fn page(machine: &mut Machine) -> Value {
         "other_processes": others,
         "events": events,
         "nvml_problem": devices::problem(machine),
+        "nvml_layer": devices::layer(machine),
     })
 }
 

@@ -36,6 +36,9 @@ pub fn write(out: &mut impl Write, machine: &mut Machine, once: bool) -> io::Res
     if let Some(problem) = devices::problem(machine) {
         writeln!(out, "Not known of the devices: {problem}.\n")?;
     }
+    if let Some(layer) = devices::layer(machine) {
+        writeln!(out, "{layer}.\n")?;
+    }
     if rows.is_empty() {
         writeln!(out, "{}", machine.nothing_to_show())?;
     } else {

@@ -123,7 +123,10 @@ impl Screen {
         self.note = match (machine.problems().next(), self.rows.is_empty()) {
             (Some(problem), _) => problem.to_owned(),
             (None, true) => machine.nothing_to_show(),
-            (None, false) => devices::problem(machine).unwrap_or_default(),
+            (None, false) => {
+                let problem = devices::problem(machine).or_else(|| devices::layer(machine));
+                problem.unwrap_or_default()
+            }
         };
         self.open(machine);
     }

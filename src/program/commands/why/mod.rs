@@ -155,6 +155,8 @@ fn page(run: &Run, advice: &Advice) -> Value {
     json!({
         "process": process(job),
         "why": verdict::as_json(job),
+        // The file of a layer between library and driver, whose figures total and free are; null without one.
+        "layer": job.header.layer(),
         "holders": holders,
         "holders_of": advice.moment,
         "next": advice.next,

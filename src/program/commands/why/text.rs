@@ -130,6 +130,13 @@ fn ledger(out: &mut impl Write, job: &Job, failure: &Failure, bold: bool) -> io:
             &[2, 3],
             rows(job, failure, parts),
         )?;
+        if let Some(layer) = job.header.layer() {
+            let layer = printable(layer, 200);
+            writeln!(
+                out,
+                "  total and free are what a layer showed, {layer}; the device itself may have more"
+            )?;
+        }
     }
     if shortage.largest_cached > 0 {
         writeln!(out, "  largest cached block {}", size(shortage.largest_cached))?;

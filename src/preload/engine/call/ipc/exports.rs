@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::answer::Answer;
 use super::channel::MAX_DESCRIPTORS;
-use super::refusal::Refusal;
+use super::refusal::{Cannot, Refusal};
 use super::ticket::{self, ServiceId, Ticket};
 use crate::next::{self, POSIX_FILE_DESCRIPTOR};
 use base::cuda::{CudaResult, DriverError, check};
@@ -118,8 +118,9 @@ impl Exports {
             }
             Backing::Handles { offset, handles } => {
                 let first = handles.first().map_or(0, |&(first, _)| first);
-                check_handle(context, first)
-                    .map_err(|error| Refusal::with_way_out(error, "the driver cannot share memory that it maps"))?;
+                check_handle(context, first).map_err(|error| {
+                    Refusal::with_way_out(error, "the driver cannot share memory that it maps", Cannot::Mapped)
+                })?;
                 (offset, Memory::Handles(handles))
             }
         };
@@ -296,7 +297,12 @@ fn no_random() -> Refusal {
 fn segment_handle(context: u64, base: u64) -> Result<[u8; ticket::BYTES], Refusal> {
     let mut handle = ticket::handle_of(&[0; ticket::BYTES]);
     // SAFETY: the pointer is to a variable of this frame, and the segment is ours.
-    next::in_context(context, || check(unsafe { next::cuIpcGetMemHandle(&mut handle, base) }))
-        .map_err(|error| Refusal::with_way_out(error, "the driver cannot share the segment that the block lies in"))?;
+    next::in_context(context, || check(unsafe { next::cuIpcGetMemHandle(&mut handle, base) })).map_err(|error| {
+        Refusal::with_way_out(
+            error,
+            "the driver cannot share the segment that the block lies in",
+            Cannot::Segment,
+        )
+    })?;
     Ok(ticket::bytes_of(&handle))
 }

@@ -4,9 +4,24 @@ use base::say::warn;
 
 use base::cuda::DriverError;
 
-/// What the user can do if the driver cannot share memory of a pool.
-pub const WAY_OUT: &str =
-    "run the job with FLAGS_allocator_strategy=naive_best_fit, or with VRAMSHIM_STRATEGY=passthrough, to share memory";
+/// What memory a pool cannot share, and so which strategies can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cannot {
+    /// Memory that `auto_growth` mapped. Segments of the driver are shared in another way.
+    Mapped,
+    /// A segment of the driver, which holds blocks of other requests too.
+    Segment,
+}
+
+impl Cannot {
+    /// What the user can do.
+    const fn way_out(self) -> &'static str {
+        match self {
+            Cannot::Mapped => "run the job with VRAMSHIM_STRATEGY=naive_best_fit or passthrough to share memory",
+            Cannot::Segment => "run the job with VRAMSHIM_STRATEGY=passthrough to share memory",
+        }
+    }
+}
 
 pub struct Refusal {
     /// The error that the job gets.
@@ -32,10 +47,10 @@ impl Refusal {
     }
 
     /// As `by_driver`, for failures that another strategy avoids.
-    pub fn with_way_out(error: DriverError, what: &str) -> Self {
+    pub fn with_way_out(error: DriverError, what: &str, cannot: Cannot) -> Self {
         let mut refusal = Refusal::by_driver(error, what);
         refusal.why += "; ";
-        refusal.why += WAY_OUT;
+        refusal.why += cannot.way_out();
         refusal
     }
 

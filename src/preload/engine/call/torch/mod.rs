@@ -16,8 +16,8 @@ mod snapshot;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once};
 
 use crate::engine::call::linear::FreedPooled;
 use crate::engine::pools::pool::Pool;
@@ -56,6 +56,20 @@ pub struct TorchAllocator {
 fn stream_is_capturing(stream: usize) -> bool {
     // SAFETY: the stream is the job's own.
     is_capturing(|status| check(unsafe { next::cuStreamIsCapturing(stream as CUstream, status) }))
+}
+
+/// The layer in front of the library, which must see the tensors: they are requests of the job. What the library asks of the
+/// next layer, a layer in front does not count.
+fn front() -> Option<&'static next::Front> {
+    static TOLD: Once = Once::new();
+    let front = next::layer_in_front().filter(|front| front.takes_frees())?;
+    TOLD.call_once(|| {
+        tracing::info!(
+            "tensors are requested through {}, which stands before the library, so that its limit holds for them",
+            front.path()
+        );
+    });
+    Some(front)
 }
 
 /// What is said of a block that any stream may use. Events tell of all work, if the next layer has them; otherwise the
@@ -129,7 +143,12 @@ impl Call {
                 let mut address = 0u64;
                 let out = &raw mut address;
                 // SAFETY: the pointer is to a variable of this frame.
-                let ask = || check(unsafe { next::cuMemAlloc_v2(out, size) });
+                let ask = || unsafe {
+                    match front() {
+                        Some(front) => front.allocate(out, size),
+                        None => check(next::cuMemAlloc_v2(out, size)),
+                    }
+                };
                 // SAFETY: as above; the call that succeeded has written it.
                 let written = || unsafe { *out };
                 self.obtain_direct(Class::Linear, Location::current(), size as u64, ask, written)?;
@@ -206,8 +225,14 @@ impl Call {
         match freed {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => {
-                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer.
-                let ask = || check(unsafe { next::cuMemFree_v2(address) });
+                // SAFETY: this allocator handed the address out. No pool has it, so it came from the next layer, or through
+                // the layer in front.
+                let ask = || unsafe {
+                    match front() {
+                        Some(front) => front.free(address),
+                        None => check(next::cuMemFree_v2(address)),
+                    }
+                };
                 self.give_back_claimed(claim, Key::Address(address), ask, |_, refusal| Err(refusal))
             }
         }

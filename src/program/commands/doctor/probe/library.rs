@@ -23,6 +23,11 @@ impl Library {
         }
     }
 
+    /// All libraries of this process, in the order in which the loader searches them.
+    pub fn of_this_process() -> Library {
+        Library(libc::RTLD_DEFAULT)
+    }
+
     pub fn address(&self, name: &CStr) -> *mut c_void {
         // SAFETY: the handle is from `dlopen`, and the library is never unloaded.
         unsafe { libc::dlsym(self.0, name.as_ptr()) }

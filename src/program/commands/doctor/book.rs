@@ -1,0 +1,329 @@
+//! `vramshim doctor --book`: compares the book of the next layer with the library's ledger, road by road.
+//!
+//! A layer for GPU sharing keeps a book of what a job holds, and answers `cuMemGetInfo` from it. A child under the library
+//! takes memory by each road and gives it back (`probe::roads`). A layer that does not count a road lets a job have more
+//! than its share there; one that does not take memory off its book leaves less and less.
+
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use config::table;
+use serde::Serialize;
+
+use super::ask::{self, Answer as OfChild};
+use super::driver;
+use super::environment::Environment;
+use super::probe::{Answer, Book, Books, Driver, Steps, What};
+use super::processes::End;
+use crate::analysis::names;
+use crate::failure::Failure;
+use crate::render::format::{self, difference, printable, size, strong};
+use crate::render::table::table;
+
+/// Settings of the job that would stand between the child and the next layer's answers.
+const NOT_FOR_THE_CHILD: [&str; 4] = [
+    table::LIMIT.name,
+    table::PADDLES_LIMIT.name,
+    table::ACCOUNTS.name,
+    table::IDLE_RELEASE.name,
+];
+
+/// What the layer's book did while the memory was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Taken {
+    Counted,
+    NotCounted,
+    CountedTwice,
+    /// By another number of bytes.
+    CountedOtherwise,
+}
+
+/// What the layer's book did when the memory was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum GivenBack {
+    All,
+    /// The layer's book still has bytes that the ledger does not have.
+    NotAll,
+    /// The layer took more off its book than the ledger.
+    TooMuch,
+}
+
+/// What follows from the answer about a road.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum Verdict {
+    Compared {
+        taken: Taken,
+        given_back: GivenBack,
+    },
+    /// The device, or the layer, does not have this road.
+    NoSuchRoad,
+    /// No two rounds did the same: another process uses the device.
+    Unsteady,
+}
+
+impl Verdict {
+    fn of(answer: &Answer) -> Verdict {
+        if answer.failed.is_some() {
+            return Verdict::NoSuchRoad;
+        }
+        if !answer.is_steady {
+            return Verdict::Unsteady;
+        }
+        let Steps { layer, ledger } = answer.steps;
+        // Rounding is far below, and a road that is counted wrongly far above this.
+        let near = |one: i64, other: i64| one.abs_diff(other) <= answer.bytes / 4;
+        let taken = match layer[0] {
+            counted if near(counted, ledger[0]) => Taken::Counted,
+            // Of the driver's pools layers count what was asked for, and the ledger what the pool took for it.
+            counted if answer.road.is_of_a_pool() && near(counted, answer.bytes as i64) => Taken::Counted,
+            counted if near(counted, 0) => Taken::NotCounted,
+            counted if near(counted, ledger[0].saturating_mul(2)) => Taken::CountedTwice,
+            _ => Taken::CountedOtherwise,
+        };
+        // What was never counted cannot be given back.
+        let given_back = match (taken, layer[1]) {
+            (_, left) if near(left, ledger[1]) => GivenBack::All,
+            (_, left) if left > ledger[1] => GivenBack::NotAll,
+            _ => GivenBack::TooMuch,
+        };
+        Verdict::Compared { taken, given_back }
+    }
+
+    fn agrees(self) -> bool {
+        matches!(
+            self,
+            Verdict::NoSuchRoad
+                | Verdict::Compared {
+                    taken: Taken::Counted,
+                    given_back: GivenBack::All
+                }
+        )
+    }
+}
+
+#[derive(Serialize)]
+struct RoadRow<'a> {
+    road: &'a Answer,
+    function: &'static str,
+    verdict: Verdict,
+}
+
+#[derive(Serialize)]
+struct DeviceRow<'a> {
+    ordinal: i32,
+    total: u64,
+    device_total: u64,
+    roads: Vec<RoadRow<'a>>,
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    /// The file of the layer that answers; `null` if the driver answers itself.
+    layer: Option<&'a str>,
+    strategy: &'static str,
+    agrees: bool,
+    devices: Vec<DeviceRow<'a>>,
+}
+
+/// Asks the child, shows what it found, and says by the exit code whether the books agree.
+pub fn examine(environment: &Environment, limit: Duration, as_json: bool) -> Result<(), Failure> {
+    let layers = driver::layers_of(environment);
+    let asked = ask::ask(What::Driver, environment, &layers, limit).map_err(Failure::failed)?;
+    let known = driver::last_state(&asked);
+    let mut child = ask::command(What::Roads, environment, &environment.preloads());
+    for name in NOT_FOR_THE_CHILD {
+        child.env_remove(name);
+    }
+    child.env(table::JOURNAL_MAX.name, "0").env(table::LOG.name, "error");
+    let answer = ask::ask_by(&mut child, limit).map_err(Failure::failed)?;
+    let books = last_books(&answer);
+    if let Some(why) = failure(&answer, &books, limit) {
+        return Err(Failure::new(super::NO_ANSWER, why));
+    }
+    let (config, _) = config::Config::read(|name| environment.get(name));
+    let devices: Vec<DeviceRow> = books.devices.iter().map(row_of).collect();
+    let page = Page {
+        layer: layer_of(&known),
+        strategy: config.strategy.name(),
+        agrees: devices
+            .iter()
+            .all(|device| device.roads.iter().all(|road| road.verdict.agrees())),
+        devices,
+    };
+    match as_json {
+        true => super::report::json(&page),
+        false => show(&page),
+    }
+    .map_err(Failure::unwritten)?;
+    match page.agrees {
+        true => Ok(()),
+        false => Err(Failure::answer(super::DRIFTS)),
+    }
+}
+
+fn last_books(answer: &OfChild) -> Books {
+    let lines = answer.lines.iter().rev();
+    lines
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .next()
+        .unwrap_or_default()
+}
+
+/// Why the child did not come to its end.
+fn failure(answer: &OfChild, books: &Books, limit: Duration) -> Option<String> {
+    let doing = match books.doing.as_str() {
+        "" => "starting",
+        doing => doing,
+    };
+    match (&answer.end, &books.error) {
+        (End::By(_), Some(error)) => Some(format!("{error}; `vramshim doctor` says more")),
+        (End::By(_), None) if books.done => None,
+        (End::By(status), None) => Some(match status.signal() {
+            Some(signal) => format!("the process that asked crashed with signal {signal} in {doing}"),
+            None => format!("the process that asked ended in {doing} ({status})"),
+        }),
+        (End::Interrupted, _) => Some("interrupted".into()),
+        (End::TooLong, _) => Some(format!(
+            "no answer from {doing} within {}",
+            format::duration(limit.as_nanos() as u64)
+        )),
+    }
+}
+
+fn row_of(book: &Book) -> DeviceRow<'_> {
+    let road = |answer| RoadRow {
+        road: answer,
+        function: answer.road.function(),
+        verdict: Verdict::of(answer),
+    };
+    DeviceRow {
+        ordinal: book.ordinal,
+        total: book.total,
+        device_total: book.device_total,
+        roads: book.roads.iter().map(road).collect(),
+    }
+}
+
+/// The layer that answers a job's requests, if that is not the driver.
+fn layer_of(known: &Driver) -> Option<&str> {
+    let (path, allocates) = (known.path.as_deref(), known.allocates.as_deref());
+    let preloaded = allocates.filter(|allocates| path.is_some_and(|path| !driver::same_file(allocates, path)));
+    preloaded.or_else(|| path.filter(|_| !known.behind.is_empty()))
+}
+
+fn show(page: &Page) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let bold = format::styled();
+    match page.layer {
+        Some(layer) => writeln!(out, "The next layer is {}.", printable(layer, 1000))?,
+        None => writeln!(
+            out,
+            "No layer is in front of the driver: the driver's own figures are compared."
+        )?,
+    }
+    writeln!(
+        out,
+        "Each road took memory under {}, and gave it back. Columns: what the used bytes by cuMemGetInfo, and the \
+         reserved bytes of the ledger, grew by.",
+        page.strategy
+    )?;
+    for device in &page.devices {
+        let heading = format!("device {}: {}", device.ordinal, size(device.total));
+        writeln!(out, "\n{}", strong(&heading, bold))?;
+        let titles = ["road", "asked", "layer", "ledger", "layer after", "ledger after", ""];
+        let rows = device.roads.iter().map(cells).collect();
+        table(&mut out, &titles, &[1, 2, 3, 4, 5], rows)?;
+        if device.total != device.device_total {
+            writeln!(
+                out,
+                "  cuMemGetInfo says that the device has {}, cuDeviceTotalMem {}.",
+                size(device.total),
+                size(device.device_total)
+            )?;
+        }
+    }
+    let roads = || page.devices.iter().flat_map(|device| &device.roads);
+    let apart = roads().filter(|road| !road.verdict.agrees()).count();
+    let last = match apart {
+        0 => "The books agree on each road.".to_owned(),
+        1 => "The books do not agree on 1 road.".to_owned(),
+        _ => format!("The books do not agree on {apart} roads."),
+    };
+    writeln!(out, "\n{}", strong(&last, bold))?;
+    out.flush()
+}
+
+fn cells(row: &RoadRow) -> Vec<String> {
+    let answer = row.road;
+    let Steps { layer, ledger } = answer.steps;
+    let mut cells = vec![row.function.to_owned(), size(answer.bytes)];
+    match row.verdict {
+        Verdict::NoSuchRoad => cells.extend(["-"; 4].map(str::to_owned)),
+        _ => cells.extend([layer[0], ledger[0], layer[1], ledger[1]].map(difference)),
+    }
+    cells.push(words(row));
+    cells
+}
+
+fn words(row: &RoadRow) -> String {
+    let Steps { layer, ledger } = row.road.steps;
+    let apart = |step: usize| size(layer[step].abs_diff(ledger[step]));
+    match row.verdict {
+        Verdict::Unsteady => "not known: the figures change, because others use the device".into(),
+        Verdict::NoSuchRoad => row.road.failed.as_ref().map_or_else(String::new, |(function, code)| {
+            format!(
+                "not there: {function} failed with {} ({code})",
+                names::result_name(*code)
+            )
+        }),
+        Verdict::Compared { taken, given_back } => {
+            let taken = match taken {
+                Taken::Counted => "counted".to_owned(),
+                Taken::NotCounted => format!("not counted: a job gets {} beyond the layer's limit", apart(0)),
+                Taken::CountedTwice => format!("counted twice: {} too much", apart(0)),
+                Taken::CountedOtherwise => format!("counted otherwise: {} apart", apart(0)),
+            };
+            match given_back {
+                GivenBack::All => taken,
+                GivenBack::NotAll => format!("{taken}; {} not given back", apart(1)),
+                GivenBack::TooMuch => format!("{taken}; {} too much given back", apart(1)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probe::Road;
+    use super::*;
+
+    #[test]
+    fn a_verdict_follows_from_the_steps() {
+        const B: i64 = 64 << 20;
+        let of = |layer, ledger| {
+            let steps = Steps { layer, ledger };
+            Verdict::of(&Answer {
+                road: Road::Linear,
+                bytes: B as u64,
+                steps,
+                is_steady: true,
+                failed: None,
+            })
+        };
+        let compared = |taken, given_back| Verdict::Compared { taken, given_back };
+        let held = [B, 0];
+        assert_eq!(of([B + 4096, 0], held), compared(Taken::Counted, GivenBack::All));
+        assert_eq!(of([0, 0], held), compared(Taken::NotCounted, GivenBack::All));
+        assert_eq!(of([2 * B, 0], held), compared(Taken::CountedTwice, GivenBack::All));
+        assert_eq!(of([3 * B, 0], held), compared(Taken::CountedOtherwise, GivenBack::All));
+        assert_eq!(of([B, B], held), compared(Taken::Counted, GivenBack::NotAll));
+        assert_eq!(of([B, -B], held), compared(Taken::Counted, GivenBack::TooMuch));
+        assert_eq!(of([2 * B, B], held), compared(Taken::CountedTwice, GivenBack::NotAll));
+        // A pool keeps what it has, on both books.
+        assert_eq!(of([B, B], [B, B]), compared(Taken::Counted, GivenBack::All));
+    }
+}

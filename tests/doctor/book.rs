@@ -1,0 +1,160 @@
+//! `vramshim doctor --book`: what it says of a layer's book, road by road, and its exit codes.
+
+use serde_json::Value;
+use support::layer::{FORMS, Form, Habits};
+use support::{AUTO_GROWTH, Job, MIB, NAIVE_BEST_FIT_OF_ALL, Strategy, THREE, program};
+
+use super::bad_driver;
+
+fn book() -> Job {
+    Job::new(program())
+        .alone()
+        .args(["doctor", "--book", "--json"])
+        .sim("4GiB", 1)
+}
+
+/// The page, and the exit code.
+fn page(job: Job) -> (Value, Option<i32>) {
+    let finished = job.run();
+    let page: Value =
+        serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {}", finished.stderr));
+    assert_eq!(page["agrees"] == true, finished.status.code() == Some(0), "{page:#}");
+    (page, finished.status.code())
+}
+
+/// The roads of device 0 on which the books do not agree, each with its verdict.
+fn apart(page: &Value) -> Vec<String> {
+    let roads = page["devices"][0]["roads"].as_array().expect("roads");
+    assert_eq!(roads.len(), 7, "{page:#}");
+    let word = |road: &Value| {
+        let verdict = &road["verdict"];
+        let (taken, given_back) = (verdict["taken"].as_str(), verdict["given_back"].as_str());
+        let outcome = match (verdict["outcome"].as_str(), taken, given_back) {
+            (_, Some("counted"), Some("all")) | (Some("no_such_road"), ..) => return None,
+            (_, Some(taken), Some("all")) => taken.to_owned(),
+            (_, Some("counted"), Some(given_back)) => format!("{given_back} given back"),
+            other => panic!("{other:?}"),
+        };
+        Some(format!("{}: {outcome}", road["function"].as_str().expect("a name")))
+    };
+    roads.iter().filter_map(word).collect()
+}
+
+#[test]
+fn the_books_agree_without_a_layer_and_over_one_that_counts_all() {
+    for strategy in THREE {
+        let (alone, code) = page(book().strategy(strategy));
+        assert_eq!((code, &alone["layer"]), (Some(0), &Value::Null), "{alone:#}");
+        for form in FORMS {
+            let (over, code) = page(book().strategy(strategy).over(form, "2GiB", &[]));
+            assert_eq!(code, Some(0), "{form:?} {}: {over:#}", strategy.name);
+            assert!(
+                over["layer"].as_str().is_some_and(|path| path.contains(".so")),
+                "{form:?}: {over:#}"
+            );
+            assert_eq!(over["devices"][0]["total"], 2048 * MIB);
+        }
+    }
+}
+
+#[test]
+fn each_drift_is_named_by_its_road() {
+    let table: [(Habits, &[&str]); 6] = [
+        (&[("LAYER_VMM", "uncounted")], &["cuMemCreate: not_counted"]),
+        (&[("LAYER_ARRAYS", "uncounted")], &["cuArrayCreate: not_counted"]),
+        (&[("LAYER_FREES", "listed")], &["cuMemAllocFromPoolAsync: not_counted"]),
+        (&[("LAYER_BOOK", "twice")], &["cuMemAllocPitch: counted_twice"]),
+        (
+            &[("LAYER_BOOK", "keeps")],
+            &[
+                "cuMemAllocAsync: not_all given back",
+                "cuMemAllocFromPoolAsync: not_all given back",
+            ],
+        ),
+        // These do not have the road at all.
+        (&[("LAYER_VMM", "0"), ("LAYER_POOLS", "0")], &[]),
+    ];
+    for (habits, expected) in table {
+        for form in FORMS {
+            let (told, code) = page(book().over(form, "1GiB", habits));
+            assert_eq!(apart(&told), expected, "{form:?} {habits:?}: {told:#}");
+            assert_eq!(
+                code,
+                Some(if expected.is_empty() { 0 } else { 3 }),
+                "{form:?} {habits:?}"
+            );
+        }
+    }
+}
+
+/// What a policy takes and keeps is on both books.
+#[test]
+fn drift_is_found_under_each_strategy() {
+    let uncounted: Habits = &[("LAYER_VMM", "uncounted"), ("LAYER_ARRAYS", "uncounted")];
+    for strategy in [NAIVE_BEST_FIT_OF_ALL, AUTO_GROWTH] {
+        let strategy: Strategy = strategy;
+        let (told, _) = page(book().strategy(strategy).over(Form::Preloaded, "1GiB", uncounted));
+        let roads = apart(&told);
+        assert_eq!(
+            roads,
+            ["cuArrayCreate: not_counted", "cuMemCreate: not_counted"],
+            "{}",
+            strategy.name
+        );
+    }
+}
+
+#[test]
+fn two_totals_of_one_device_are_told() {
+    let (told, code) = page(book().over(Form::Preloaded, "1GiB", &[("LAYER_TOTAL", "device")]));
+    let device = &told["devices"][0];
+    assert_eq!(
+        (code, &device["total"], &device["device_total"]),
+        (Some(0), &(1024 * MIB).into(), &(4096 * MIB).into())
+    );
+}
+
+/// A limit of the library's own stands not between the layer's answers and the comparison.
+#[test]
+fn a_limit_of_the_library_changes_nothing() {
+    let job = book()
+        .over(Form::Preloaded, "1GiB", &[])
+        .env("VRAMSHIM_MEMORY_LIMIT", "64MiB");
+    assert_eq!(page(job).1, Some(0));
+}
+
+#[test]
+fn people_get_a_table_and_a_driver_that_hangs_ends_it() {
+    let job = Job::new(program()).alone().args(["doctor", "--book"]).sim("4GiB", 1);
+    let finished = job.over(Form::Preloaded, "1GiB", &[("LAYER_VMM", "uncounted")]).run();
+    assert_eq!(finished.status.code(), Some(3), "{}", finished.stderr);
+    for words in [
+        "The next layer is ",
+        "not counted: a job gets 32.0 MiB beyond the layer's limit",
+        "The books do not agree on 1 road.",
+    ] {
+        assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
+    }
+    let hangs = book()
+        .args(["--timeout", "2s"])
+        .env("LD_LIBRARY_PATH", bad_driver("-DHANGS"));
+    let finished = hangs.run();
+    assert_eq!(finished.status.code(), Some(4), "{}", finished.stderr);
+    assert!(finished.stderr.contains("within 2.0 s"), "{}", finished.stderr);
+}
+
+/// `scripts/layers` compares the forecast with what jobs do.
+#[test]
+fn the_forecast_says_what_a_strategy_will_do() {
+    let over = |habits: Habits, strategy: Strategy| {
+        let job = Job::new(program()).alone().args(["doctor", "--json"]).sim("4GiB", 1);
+        let finished = job.strategy(strategy).over(Form::Preloaded, "1GiB", habits).run();
+        let page: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+        page["forecast"][0]["instead"].clone()
+    };
+    assert_eq!(over(&[], AUTO_GROWTH), Value::Null);
+    assert_eq!(over(&[("LAYER_VMM", "uncounted")], AUTO_GROWTH), "chunks");
+    assert_eq!(over(&[("LAYER_VMM", "0")], AUTO_GROWTH), "chunks");
+    assert_eq!(over(&[("LAYER_VMM", "once")], AUTO_GROWTH), "map_once");
+    assert_eq!(over(&[("LAYER_VMM", "uncounted")], NAIVE_BEST_FIT_OF_ALL), Value::Null);
+}
