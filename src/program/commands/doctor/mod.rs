@@ -8,7 +8,6 @@
 mod accounts;
 mod ask;
 mod assumptions;
-mod binary;
 mod bypass;
 mod command;
 mod driver;
