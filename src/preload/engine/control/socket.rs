@@ -81,12 +81,13 @@ fn number(descriptor: &Descriptor) -> io::Result<RawFd> {
         .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
-/// The folder of this user's sockets, made if it is missing. Refuses a folder that another user owns or can enter.
-fn folder() -> io::Result<PathBuf> {
+/// The folder of this user's sockets in the first of the `parents` that has one, or where one can be made. Refuses a folder
+/// that another user owns or can enter.
+fn folder(parents: &[&str]) -> io::Result<PathBuf> {
     // SAFETY: geteuid has no preconditions.
     let user = unsafe { libc::geteuid() };
     let mut problem = io::Error::from_raw_os_error(libc::ENOENT);
-    for parent in FOLDERS {
+    for parent in parents {
         let folder = folder_in(Path::new(parent), user);
         match std::fs::DirBuilder::new().mode(0o700).create(&folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -215,7 +216,7 @@ impl Socket {
 
     fn open(&mut self) {
         self.next_try = Instant::now() + BETWEEN_TRIES;
-        let opened = folder().and_then(|folder| {
+        let opened = folder(&FOLDERS).and_then(|folder| {
             remove_left_over(&folder);
             let ticks = identity::start_ticks("self").unwrap_or(0);
             let path = folder.join(socket_name(self.engine.pid, ticks));
@@ -359,5 +360,37 @@ pub fn process_ends(pid: u32) {
     {
         // SAFETY: the path is NUL-terminated.
         unsafe { libc::unlink(place.path.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_a_folder_of_this_user_alone_is_taken() {
+        let two = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [first, second] = [&two[0], &two[1]].map(|folder| folder.path().to_str().unwrap());
+        // SAFETY: geteuid has no preconditions.
+        let user = unsafe { libc::geteuid() };
+        let made = folder(&[first, second]).unwrap();
+        assert_eq!(made, folder_in(first.as_ref(), user));
+        assert_eq!(std::fs::metadata(&made).unwrap().mode() & 0o777, 0o700);
+
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o711)).unwrap();
+        assert!(
+            folder(&[first])
+                .unwrap_err()
+                .to_string()
+                .contains("not a folder of this user alone")
+        );
+        assert_eq!(folder(&[first, second]).unwrap(), folder_in(second.as_ref(), user));
+
+        std::fs::remove_dir(&made).unwrap();
+        std::os::unix::fs::symlink(folder_in(second.as_ref(), user), &made).unwrap();
+        assert!(folder(&[first]).is_err(), "a link");
+        assert!(folder(&["/nonexistent"]).is_err());
     }
 }
