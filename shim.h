@@ -9,6 +9,13 @@
  * initialises CUDA. Until the job's first call that concerns memory, all totals are 0 and any device number is
  * accepted.
  *
+ * In a signal handler only these functions may be called, because all others may wait for a lock that the interrupted
+ * code holds: vramshim_version, vramshim_journal_path, and vramshim_stat with the names of totals (see there).
+ *
+ * Growth. A function keeps its name, its arguments and its meaning. A struct keeps its fields, their order and its size
+ * for ever, so it needs no field for a version. New figures get names, which vramshim_stat reads; vramshim_stat_names
+ * tells which names the loaded library has. Functions may be added: look each one up with dlsym.
+ *
  * Terms:
  *   the job         the program that the library is loaded into
  *   the next layer  what answers the library's calls: the NVIDIA driver, or a virtualisation layer in front of it
@@ -70,6 +77,31 @@ struct vramshim_limit {
  * nor an account, "available" is UINT64_MAX and all other fields are 0. */
 int vramshim_limit(int device, struct vramshim_limit *out);
 
+/* Writes one figure, by its name, to *value. All sizes are in bytes. N is the number of a device.
+ *   pid                         the process, in its own pid namespace
+ *   events_lost                 events that are not in the journal
+ *   device.N.T                  a total of the device. T is requested, allocated, reserved or live, or one of these with
+ *                               _peak, or failures
+ *   device.N.class.C.T          the same of one class of memory (vramshim_class_stats)
+ *   host.T, host.class.C.T      the same of the host
+ *   device.N.free_inside        as in struct vramshim_stats
+ *   device.N.largest_free_block
+ *   device.N.limit              as in struct vramshim_limit, also limit_used, limit_available, context and
+ *                               limit_is_of_group
+ * The totals are those of the library. It does not ask the driver, so of the driver's own pools and of launched graphs
+ * the figure is that of the job's last call about them, or of the last vramshim_stats.
+ *
+ * Returns 0 on success. Otherwise it writes nothing and returns an errno value: EINVAL if a pointer is NULL, ENOENT if
+ * there is no such figure, EAGAIN if another thread held the total all the time, so ask again. A figure of a device or
+ * class that the job has not used is 0.
+ *
+ * In a signal handler: the names that end in a T of above, pid and events_lost. */
+int vramshim_stat(const char *name, uint64_t *value);
+
+/* Writes the names of all figures of the host and of the devices and classes that the job has used, with a line feed
+ * between two names; the arguments and the result are as for vramshim_account. */
+size_t vramshim_stat_names(char *buffer, size_t capacity);
+
 /* Writes the totals of the process as JSON, by device and class:
  *   {"pid":N,"strategy":"...","events_lost":N,"totals":[{"device":N,"class":"...",
  *     "requested":{"current":N,"peak":N},"allocated":{...},"reserved":{...},"count":N,"failures":N},...]}
@@ -86,6 +118,25 @@ size_t vramshim_journal_path(char *buffer, size_t capacity);
  * second, and 65,536 different texts; further marks are dropped. Annotations with NVTX are marks too, if the variable
  * NVTX_INJECTION64_PATH names the library, as `vramshim run` sets it. */
 void vramshim_mark(const char *text);
+
+/* Writes a copy of this process's journal to a file whose name must end in ".vraj", for `vramshim inspect`, `why`,
+ * `report` and `export`. The copy has all events up to the call and none after it. The files of stacks and tensors beside
+ * the journal are copied beside it. A file of this name is replaced once the copy is whole. In the copy the process has
+ * not ended, so once it is gone `inspect` shows it as one without exit.
+ *
+ * Returns 0 on success, else an errno value: EINVAL if path is NULL or ends otherwise, ENODATA if the process keeps no
+ * journal or has not used CUDA yet, or that of the file, such as ENOENT for a missing folder. */
+int vramshim_dump(const char *path);
+
+/* Changes a setting while the job runs. The names are those of the variables without VRAMSHIM_ and in small letters, the
+ * values are those of the variables (docs/variables.md):
+ *   stacks         off, python, native or both
+ *   stack_depth    1 to 128
+ *   idle_release   a time with a unit, such as 30s; 0 for never
+ * Returns 0 on success, else an errno value: EINVAL if a pointer is NULL or the value is not accepted, ENOENT if no
+ * setting has this name, EPERM if the setting is fixed when the job starts, ENODATA if the job has not used CUDA yet, or
+ * keeps no journal for stacks. */
+int vramshim_set(const char *name, const char *value);
 
 /* Gives segments and mapped memory of a device that have no live block back to the next layer. Returns the bytes given
  * back. */

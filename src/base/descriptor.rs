@@ -5,6 +5,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use crate::file::{self, FileId};
 
@@ -44,6 +45,38 @@ impl Drop for Descriptor {
     fn drop(&mut self) {
         if let Some(number) = self.number() {
             // SAFETY: the number stands for the file that this value opened, and nobody else has the value.
+            unsafe { libc::close(number) };
+        }
+    }
+}
+
+/// A descriptor that a forked child must not keep, such as a socket whose peers would wait for the child.
+pub struct Inherited {
+    /// -1 for none.
+    number: AtomicI32,
+    inode: AtomicU64,
+}
+
+impl Inherited {
+    pub const fn none() -> Inherited {
+        Inherited {
+            number: AtomicI32::new(-1),
+            inode: AtomicU64::new(0),
+        }
+    }
+
+    /// The children of this process close the descriptor.
+    pub fn holds(&self, descriptor: &Descriptor) {
+        self.inode.store(descriptor.file.inode(), SeqCst);
+        self.number.store(descriptor.number, SeqCst);
+    }
+
+    /// Closes it, in the child. This calls only functions that are safe in a signal handler.
+    pub fn close(&self) {
+        let number = self.number.swap(-1, SeqCst);
+        // The job may have closed it, and may use its number for something else.
+        if number >= 0 && FileId::of(number).is_ok_and(|file| file.inode() == self.inode.load(SeqCst)) {
+            // SAFETY: the number stands for the file that the library opened, and the child has no thread that uses it.
             unsafe { libc::close(number) };
         }
     }

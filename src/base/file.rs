@@ -18,6 +18,10 @@ pub struct FileId {
 }
 
 impl FileId {
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
     pub fn of(fd: libc::c_int) -> Result<Self, i32> {
         // SAFETY: `stat` is plain data, valid if all zero.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };

@@ -1,8 +1,9 @@
 //! What the crates of the project share: units, UUIDs, names and constants of the CUDA API, file system calls, locks,
-//! the identity of a process, messages, and the file of what was found of a driver. This crate imports no other crate of the
-//! project.
+//! the identity of a process, where its control socket is, messages, and the file of what was found of a driver. This
+//! crate imports no other crate of the project.
 
 pub mod api;
+pub mod control;
 pub mod cuda;
 pub mod descriptor;
 pub mod file;

@@ -37,6 +37,7 @@ impl Config {
         reader.set(&table::IDLE_RELEASE, duration_or_never, &mut config.idle_release);
         reader.set(&table::STACKS, Stacks::parse, &mut config.stacks);
         reader.set(&table::STACK_DEPTH, stack_depth, &mut config.stack_depth);
+        reader.set(&table::CONTROL, boolean, &mut config.control);
         reader.set(&table::LOG, LogLevel::parse, &mut config.log);
         reader.set(&table::STRICT, boolean, &mut config.strict);
         reader.set(&table::ASSUMPTIONS, stored, &mut config.use_verdicts);

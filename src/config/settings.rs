@@ -87,6 +87,8 @@ pub struct Config {
     pub stacks: Stacks,
     /// How many frames of a stack are kept at most.
     pub stack_depth: usize,
+    /// Whether the process answers `vramshim ctl`.
+    pub control: bool,
     pub quota: quota::Settings,
     /// Whether the stored answers of `vramshim doctor --assumptions` are used.
     pub use_verdicts: bool,
@@ -109,6 +111,7 @@ impl Default for Config {
             idle_release: None,
             stacks: Stacks::Off,
             stack_depth: DEFAULT_STACK_DEPTH,
+            control: false,
             quota: quota::Settings::default(),
             use_verdicts: true,
             verdicts: None,

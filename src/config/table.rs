@@ -276,6 +276,15 @@ variables! {
         part: Part::Library,
         in_journal: true,
     };
+    CONTROL = Variable {
+        name: "VRAMSHIM_CONTROL",
+        default: "0",
+        accepted: || BOOLEAN,
+        meaning: "If `1`, the job answers `vramshim ctl` from its first use of a GPU on: it has a socket that only its user \
+                  and root reach.",
+        part: Part::Library,
+        in_journal: true,
+    };
     TORCH = Variable {
         name: "VRAMSHIM_TORCH",
         default: "off",

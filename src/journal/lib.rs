@@ -1,9 +1,10 @@
 //! The journal: a file with what happened to GPU memory in one process. The file survives the process.
 //!
 //! `format` defines the bytes on disk and the typed events that they stand for. `writer` runs inside the job, `reader`
-//! in the program.
+//! in the program. `copy` makes dumps, in both.
 
 mod bytes;
+pub mod copy;
 mod file;
 pub mod format;
 pub mod reader;

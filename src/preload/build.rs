@@ -9,8 +9,9 @@ const EMPTY_ARCHIVE: &[u8] = b"!<arch>\n";
 fn main() {
     // The library's references to its own exported functions must reach its own functions. Without this option, the loader
     // binds them to the first definition in the process. If a layer were preloaded in front of the library, the table of
-    // hooks would then hold that layer's functions.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // hooks would then hold that layer's functions. The library exports functions only, so this is the same as
+    // `-Bsymbolic-functions`, which the linker of zig does not know.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     // After `dlclose` the loader would unmap code that hooks handed out and that runs at exit.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 

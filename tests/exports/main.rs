@@ -2,7 +2,7 @@
 //! the loader. The program exports none of these names. `shim.h` declares every exported `vramshim_` function.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::{AUTO_GROWTH, Job, client, library, program};
@@ -105,6 +105,91 @@ fn no_symbol_of_a_newer_glibc_is_needed() {
     let (newest, line) = newest.expect("a symbol of glibc");
     println!("newest: {line}");
     assert!(newest <= (2, 34), "{line}");
+}
+
+/// A library that needs a function of glibc 2.99, as any other or by a weak symbol.
+fn library_of_the_future(folder: &Path, is_weak: bool) -> PathBuf {
+    let place = |name: &str| folder.join(name).display().to_string();
+    let weak = if is_weak { "__attribute__((weak))" } else { "" };
+    let files = [
+        ("libc.c", "void of_the_future(void) {}".to_owned()),
+        (
+            "libc.map",
+            "GLIBC_2.99 { global: of_the_future; local: *; };".to_owned(),
+        ),
+        (
+            "library.c",
+            format!("{weak} extern void of_the_future(void); void *vramshim_version(void) {{ return of_the_future; }}"),
+        ),
+    ];
+    for (name, text) in &files {
+        std::fs::write(folder.join(name), text).unwrap();
+    }
+    let compile = |arguments: &[&str]| {
+        let output = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+            .args(["-shared", "-fPIC", "-nostdlib"])
+            .args(arguments)
+            .output()
+            .expect("a C compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let (libc, library) = (place("libc.so.6"), place("libvramshim.so"));
+    let script = format!("-Wl,--version-script={}", place("libc.map"));
+    compile(&["-Wl,-soname,libc.so.6", &script, "-o", &libc, &place("libc.c")]);
+    compile(&["-o", &library, &place("library.c"), &libc]);
+    library.into()
+}
+
+/// The loader ends every program that preloads a library with an unmet version. `run` and `doctor` look before.
+#[test]
+fn a_library_that_needs_a_newer_glibc_is_refused_before_it_is_preloaded() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_of_the_future(folder.path(), false);
+    let preloaded = Command::new("true").env("LD_PRELOAD", &library).output().unwrap();
+    assert!(!preloaded.status.success(), "the loader takes it");
+    let vramshim = |arguments: &[&str]| {
+        let mut command = Command::new(program());
+        command
+            .args(arguments)
+            .current_dir(folder.path())
+            .env("VRAMSHIM_LIBRARY", &library);
+        command.output().expect("vramshim")
+    };
+    let run = vramshim(&["run", "--", "echo", "started"]);
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(2), "{said}");
+    assert!(said.contains("it needs glibc 2.99, and this machine has"), "{said}");
+    let doctor = vramshim(&["doctor", "--json"]);
+    let found = String::from_utf8_lossy(&doctor.stdout);
+    assert_eq!(doctor.status.code(), Some(4), "{found}");
+    assert!(found.contains("it needs glibc 2.99, and this machine has"), "{found}");
+
+    let checked = |most: &str| {
+        let mut script = Command::new(support::root().join("scripts/check-glibc"));
+        script.args(["--most", most]).arg(&library).output().expect("a shell")
+    };
+    assert_eq!(checked("2.98").status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&checked("2.98").stderr).contains("of_the_future@GLIBC_2.99"));
+    assert!(checked("2.99").status.success());
+}
+
+/// The loader goes on without a version that only weak symbols have.
+#[test]
+fn a_version_of_weak_symbols_is_not_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_of_the_future(folder.path(), true);
+    let mut run = Command::new(program());
+    run.args(["run", "--quiet", "--", "echo", "started"])
+        .current_dir(folder.path());
+    let run = run.env("VRAMSHIM_LIBRARY", &library).output().expect("vramshim");
+    assert_eq!(
+        String::from_utf8_lossy(&run.stdout),
+        "started\n",
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    let mut script = Command::new(support::root().join("scripts/check-glibc"));
+    assert!(script.arg(&library).status().expect("a shell").success());
 }
 
 #[test]

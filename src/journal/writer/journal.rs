@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*
 use super::mapping::{Mapping, clock_ns};
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
+use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::{device_check, fixed_check, pair_check};
 use crate::format::{
@@ -298,6 +299,18 @@ impl Journal {
 
     pub fn path(&self) -> &Path {
         self.mapping.path()
+    }
+
+    /// Nanoseconds since the journal was created.
+    pub fn now_ns(&self) -> u64 {
+        self.mapping.now()
+    }
+
+    /// Writes a copy of the journal as it is now to `to`, with the files beside it. The errors are those of `copy::dump`.
+    pub fn dump(&self, to: &Path) -> io::Result<Dumped> {
+        // The journal's file is not opened: closing any descriptor of it would drop the lock that shows that the process
+        // runs.
+        copy::dump(&self.mapping, self.path(), to, self.now_ns())
     }
 
     /// Why events are lost, for the message about the first lost event.

@@ -2,11 +2,13 @@
 //! maps them into the address space that was reserved at the start.
 
 use std::ffi::CString;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, OnceLock};
 
+use crate::copy::Source;
 use crate::file::{lock_file, reserve};
 use crate::format::{HEADER_SIZE, Header, SLOT_SIZE, Slot, check, ring_slots};
 use base::file::{FileId, allocate, errno, file_size_limit, open, page_down, page_up};
@@ -294,6 +296,29 @@ impl Mapping {
         lock_file(fd);
         self.fd.store(fd, Relaxed);
         Ok(fd)
+    }
+}
+
+/// What is mapped. Every word is read at once and in the order of addresses, so the record behind a commit word is the one
+/// that the word was stored for. Only in the ring it may be a later one.
+impl Source for Mapping {
+    fn size(&self) -> io::Result<u64> {
+        let growth = self
+            .growth
+            .lock()
+            .map_err(|_| io::Error::from_raw_os_error(libc::EDEADLK))?;
+        Ok(growth.bytes as u64)
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        for (word, place) in buffer.chunks_exact_mut(8).zip((offset as usize..).step_by(8)) {
+            // SAFETY: the caller stays within the size, which is mapped as long as the process lives, and the words of a
+            // mapping are aligned. Threads that write plain words meanwhile store whole words of eight bytes or less; a
+            // mixed word fails its checksum.
+            let value = unsafe { AtomicU64::from_ptr(self.base.add(place).cast()) }.load(Acquire);
+            word.copy_from_slice(&value.to_le_bytes());
+        }
+        Ok(())
     }
 }
 

@@ -1,8 +1,10 @@
 //! The exported functions `vramshim_*`, by which a job asks the library about itself (`shim.h`).
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use crate::engine::control::{commands, names};
 use crate::engine::{self, Limit, Stats};
 use base::api::{Api, Class};
 
@@ -104,6 +106,69 @@ pub unsafe extern "C" fn vramshim_journal_path(buffer: *mut c_char, capacity: us
     let path = engine::running().and_then(|engine| engine.journal_path());
     // SAFETY: the same contract.
     unsafe { copy_out(path.map_or(&[], |path| path.as_os_str().as_bytes()), buffer, capacity) }
+}
+
+/// # Safety
+/// `name` is null or a C string, `value` null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stat(name: *const c_char, value: *mut u64) -> i32 {
+    if value.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the same contract.
+    let Some(name) = (unsafe { text_of(name) }) else {
+        return libc::EINVAL;
+    };
+    errno_of(names::stat(engine::running(), name).map(|figure| {
+        // SAFETY: the pointer is not null, and writable by contract.
+        unsafe { *value = figure };
+    }))
+}
+
+/// # Safety
+/// `buffer` is null or has `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_stat_names(buffer: *mut c_char, capacity: usize) -> usize {
+    let names = engine::running().map_or_else(names::first_names, |engine| engine.stat_names());
+    // SAFETY: the same contract.
+    unsafe { copy_out(names.join("\n").as_bytes(), buffer, capacity) }
+}
+
+/// # Safety
+/// `path` is null or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_dump(path: *const c_char) -> i32 {
+    if path.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the pointer is not null, so it is a C string by contract.
+    let path = OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes());
+    errno_of(commands::dump(engine::running(), Path::new(path)))
+}
+
+/// # Safety
+/// `name` and `value` are null or C strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vramshim_set(name: *const c_char, value: *const c_char) -> i32 {
+    // SAFETY: the same contract.
+    let (name, value) = unsafe { (text_of(name), text_of(value)) };
+    match (name, value) {
+        (Some(name), Some(value)) => errno_of(commands::set(engine::running(), name, value)),
+        _ => libc::EINVAL,
+    }
+}
+
+/// The text of a C string; `None` if the pointer is null, or the text is no UTF-8.
+///
+/// # Safety
+/// `text` is null or a C string that outlives the result.
+unsafe fn text_of<'a>(text: *const c_char) -> Option<&'a str> {
+    // SAFETY: a pointer that is not null is a C string by contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_str().ok())?
+}
+
+fn errno_of(result: Result<(), i32>) -> i32 {
+    result.err().unwrap_or(0)
 }
 
 /// # Safety

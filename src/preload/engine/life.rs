@@ -1,4 +1,5 @@
-//! Notes in the journal, again and again, that the process is alive: the keeper makes them.
+//! What the keeper does for the whole process: notes in the journal, again and again, that the process is alive, and
+//! answers to `vramshim ctl`.
 //!
 //! The thread starts for this when the job first uses a device, and only if the process has several threads by then, as
 //! every process has in which NVIDIA's driver made a context. A process of one thread stays one: some calls, such as
@@ -7,6 +8,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::Engine;
+use super::control::socket::Socket;
 
 impl Engine {
     /// Starts to note that the process is alive, once for each engine.
@@ -14,6 +16,14 @@ impl Engine {
         if self.state.records.path().is_some() && has_several_threads() {
             // Without the thread, the job's last event is the last sign of life.
             self.pools.start_keeper("signs of life");
+        }
+    }
+
+    /// Begins to answer `vramshim ctl`, if the user wants that, also in a process of one thread.
+    pub(super) fn take_orders(&'static self) {
+        if self.is_controlled {
+            let mut socket = Socket::new(self);
+            self.pools.serve_too(Box::new(move || socket.serve()));
         }
     }
 }

@@ -74,7 +74,7 @@ fn within_rate() -> bool {
 
 impl Engine {
     /// Records a mark. Returns the number of its text; 0 if the mark was not recorded.
-    fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
+    pub(super) fn mark(&self, api: Api, text: &[u8], kind: MarkKind) -> u32 {
         if !within_rate() {
             return 0;
         }

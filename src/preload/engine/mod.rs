@@ -6,7 +6,7 @@
 //! The rooms, from the top down. Each uses only those below it:
 //!
 //! - `enter`: how a hook enters the engine; `start`: how the engine starts and ends
-//! - `control`: what the library answers about itself (`shim.h`)
+//! - `control`: what the library answers about itself and can be told (`shim.h`, `vramshim ctl`)
 //! - `call`: one file for each family of CUDA functions
 //! - `routes`: how the job obtained our functions; `process`: the engine of this process, if it runs
 //! - `life`: notes in the journal that the process is alive; `marks`: moments and ranges that the job names
@@ -17,7 +17,7 @@
 //! This file has the types that the upper rooms share.
 
 mod call;
-mod control;
+pub mod control;
 mod enter;
 mod life;
 pub mod marks;
@@ -62,6 +62,8 @@ pub struct Engine {
     strategy: Strategy,
     /// Every request for memory is refused, because a variable is wrong and `VRAMSHIM_STRICT` is set.
     refuses: bool,
+    /// The process answers `vramshim ctl`.
+    is_controlled: bool,
     pid: u32,
     state: &'static State,
     pools: Pools,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::say::{debug, error, warn};
 
 use super::call::{holders, ipc};
+use super::control::socket;
 use super::pools::abilities::Abilities;
 use super::pools::{Pools, registry};
 use super::state::State;
@@ -57,6 +58,7 @@ pub fn start() -> Option<Box<Engine>> {
     let engine = Engine {
         strategy: config.strategy,
         refuses: config.strict && !errors.is_empty(),
+        is_controlled: config.control,
         pid: std::process::id(),
         state,
         pools: Pools::new(
@@ -140,6 +142,7 @@ unsafe extern "C" fn in_forked_child() {
     marks::in_forked_child();
     registry::next_generation();
     ipc::in_forked_child();
+    socket::in_forked_child();
 }
 
 extern "C" fn at_exit(status: i32, _: *mut libc::c_void) {
@@ -153,6 +156,7 @@ pub fn process_ends(status: i32) {
         && engine.pid == std::process::id()
     {
         engine.sharing.process_ends();
+        socket::process_ends(engine.pid);
         holders::process_ends(FOR_NVML);
         routes::show(&engine.state.records);
         engine.state.records.process_ends(status & 0xff);

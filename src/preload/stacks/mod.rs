@@ -10,6 +10,7 @@ mod table;
 mod unwind;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use config::DEEPEST_STACK;
 use journal::format::{NoStack, StackKind};
@@ -19,24 +20,39 @@ use intern::Interned;
 
 /// What is recorded, and what was recorded so far.
 pub struct Stacks {
-    kinds: config::Stacks,
-    depth: usize,
+    /// An index in `config::Stacks::ALL`; 0 stands for `Off`.
+    kinds: AtomicU8,
+    depth: AtomicUsize,
     interned: Interned,
 }
 
 impl Stacks {
     /// Stacks of the journal at `journal`.
     pub fn new(kinds: config::Stacks, depth: usize, journal: &Path) -> Stacks {
-        Stacks {
-            kinds,
-            depth: depth.min(DEEPEST_STACK),
+        let stacks = Stacks {
+            kinds: AtomicU8::new(0),
+            depth: AtomicUsize::new(0),
             interned: Interned::new(StackFile::beside(journal)),
-        }
+        };
+        stacks.record(kinds);
+        stacks.record_to_depth(depth);
+        stacks
     }
 
     #[inline]
     pub fn are_recorded(&self) -> bool {
-        self.kinds != config::Stacks::Off
+        self.kinds.load(Relaxed) != 0
+    }
+
+    /// From now on these kinds of stacks are recorded.
+    pub fn record(&self, kinds: config::Stacks) {
+        let index = config::Stacks::ALL.iter().position(|&one| one == kinds);
+        self.kinds.store(index.unwrap_or(0) as u8, Relaxed);
+    }
+
+    /// From now on so many frames of a stack are kept at most.
+    pub fn record_to_depth(&self, depth: usize) {
+        self.depth.store(depth.min(DEEPEST_STACK), Relaxed);
     }
 
     /// The number of the calling thread's stack, or why there is none, as a record has it.
@@ -47,12 +63,16 @@ impl Stacks {
     #[inline(never)]
     fn walk(&self) -> Result<u32, NoStack> {
         let (interned, mut frames) = (&self.interned, [0; 2 * DEEPEST_STACK]);
-        let (first, second) = frames.split_at_mut(self.depth);
-        let python = match self.kinds.python() {
-            true => python::frames(interned, &mut second[..self.depth]),
+        let (kinds, depth) = (
+            config::Stacks::ALL[usize::from(self.kinds.load(Relaxed))],
+            self.depth.load(Relaxed),
+        );
+        let (first, second) = frames.split_at_mut(depth);
+        let python = match kinds.python() {
+            true => python::frames(interned, &mut second[..depth]),
             false => Err(NoStack::Off),
         };
-        let native = match (self.kinds.native(), python) {
+        let native = match (kinds.native(), python) {
             (false, _) => Err(NoStack::Off),
             // The frames of C code that Python called. The other native frames are the interpreter's.
             (true, Ok(_)) => native::frames(interned, first, python::has),
@@ -60,7 +80,7 @@ impl Stacks {
         };
         match (native, python) {
             (Ok(inner), Ok(outer)) => {
-                frames.copy_within(self.depth..self.depth + outer, inner);
+                frames.copy_within(depth..depth + outer, inner);
                 interned.stack(StackKind::Both, &frames[..inner + outer])
             }
             (Err(_), Ok(count)) => interned.stack(StackKind::Python, &second[..count]),

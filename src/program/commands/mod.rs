@@ -3,6 +3,7 @@
 //! To add a subcommand, write a module beside this file and add it to the list of modules, to `Command` and to `main`.
 
 mod completions;
+mod ctl;
 mod doctor;
 mod export;
 mod import;
@@ -70,6 +71,8 @@ enum Command {
     Import(import::Import),
     /// Show all devices and all processes under the library, continuously
     Top(top::Top),
+    /// Ask a running job for its figures, or tell it to give memory back, or to change a setting
+    Ctl(ctl::Ctl),
     /// List the environment variables that the library and the program read
     Variables(variables::Variables),
     /// Print the script with which a shell completes the arguments of vramshim
@@ -94,6 +97,7 @@ pub fn main() -> ExitCode {
         Command::Export(export) => export.write(),
         Command::Import(import) => import.write(),
         Command::Top(top) => top.show(),
+        Command::Ctl(ctl) => ctl.tell(),
         Command::Variables(variables) => variables.show(),
         Command::Completions(completions) => completions.print(Arguments::command()),
     };

@@ -12,7 +12,7 @@ use config::{Config, ConfigError, default_folder, table};
 use policy::Strategy;
 
 use super::devices::Devices;
-use super::library::{find_library, preload};
+use super::library::{check_loads, find_library, preload};
 use super::python::{Torch, hides_hook};
 use super::simulator::Simulator;
 use crate::failure::Failure;
@@ -52,6 +52,10 @@ pub struct JobOptions {
     /// own record (--torch record) names the lines behind its tensors [default: $VRAMSHIM_STACKS, off]
     #[arg(long, value_name = "KINDS")]
     stacks: Option<OsString>,
+
+    /// Let the job answer vramshim ctl: its user and root can ask for its figures and change some settings
+    #[arg(long)]
+    control: bool,
 
     /// Use a simulated GPU with this much memory, such as 512MiB or 80GiB; no real GPU is needed
     #[arg(long, value_name = "SIZE")]
@@ -144,6 +148,8 @@ impl JobOptions {
             preloads.extend(simulator.preloads());
             environment.extend(variables);
         }
+        // A library that needs a newer glibc would end the job, and every program that the job starts.
+        preloads.iter().try_for_each(|library| check_loads(library))?;
         environment.push(("LD_PRELOAD", preload(&preloads)?));
         Ok(environment)
     }
@@ -184,6 +190,9 @@ impl JobOptions {
         }
         if let Some(stacks) = &self.stacks {
             environment.push((STACKS, stacks.clone()));
+        }
+        if self.control {
+            environment.push((table::CONTROL.name, "1".into()));
         }
         if let Some(folder) = &self.accounts {
             environment.push((table::ACCOUNTS.name, absolute_folder("--accounts", folder)?.into()));

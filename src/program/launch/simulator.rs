@@ -106,7 +106,8 @@ fn shared_state() -> Result<String, Failure> {
     // SAFETY: the name is NUL-terminated, and the other arguments are numbers. The descriptor kept is not
     // close-on-exec, because the job needs it.
     unsafe {
-        let low = libc::memfd_create(c"simgpu".as_ptr(), 0);
+        // The raw call, because glibc has its function from version 2.27 on only.
+        let low = libc::syscall(libc::SYS_memfd_create, c"simgpu".as_ptr(), 0) as libc::c_int;
         if low < 0 {
             return Err(failure());
         }

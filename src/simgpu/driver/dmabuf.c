@@ -52,7 +52,7 @@ API CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, si
     if (!config()->dmabuf) return CUDA_ERROR_NOT_SUPPORTED;
     REQUIRE(size && address % PAGE == 0 && size % PAGE == 0);
     uint64_t start, bytes;
-    int fd = memfd_create("simgpu-dmabuf", MFD_CLOEXEC);
+    int fd = memory_file("simgpu-dmabuf");
     struct head head = {MAGIC, getpid()};
     if (fd < 0 || write(fd, &head, sizeof head) != sizeof head) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = vmm_at(address, &start, &bytes) ? mapped_pieces(fd, address, address + size) : linear_piece(fd, address, address + size);

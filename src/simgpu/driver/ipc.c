@@ -31,7 +31,7 @@ bool ipc_share(Allocation *a, uint64_t *start)
 {
     uint64_t first = *start = a->address & ~4095ull, size = ((a->address + a->span + 4095) & ~4095ull) - first;
     if (a->ipc_fd >= 0) return true;
-    int fd = memfd_create("simgpu-ipc", MFD_CLOEXEC);
+    int fd = memory_file("simgpu-ipc");
     if (fd < 0 || ftruncate(fd, (off_t)size) || !save(fd, first, size)) return false;
     if (mmap((void *)first, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) return false;
     a->ipc_fd = fd;

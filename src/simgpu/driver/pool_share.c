@@ -58,7 +58,7 @@ API CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int 
     REQUIRE(pool->shareable); /* cuda.h 13.0:13699 */
     if (!pool->id) pool->id = ++ids;
     struct shared_pool shared = {POOL_MAGIC, getpid(), pool->device < 0 ? -1 : physical_of(pool->device), pool->id, pool->reserved};
-    int fd = memfd_create("pool", MFD_CLOEXEC);
+    int fd = memory_file("pool");
     if (fd < 0 || write(fd, &shared, sizeof shared) != sizeof shared) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)out = fd;
     return CUDA_SUCCESS;

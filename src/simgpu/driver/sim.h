@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -389,6 +390,10 @@ void work_unmapped(uint64_t address, uint64_t size);
 void work_freed(uint64_t address, uint64_t size); /* without a wait */
 /* Gives memory back to the arena after the pending work of a stream. Returns false if the caller must do it at once. */
 bool work_release(CUstream stream, uint64_t address, uint64_t size, bool shared);
+
+/* A file in memory, close-on-exec. The raw call, because glibc has its function from version 2.27 on only; the flag is
+ * MFD_CLOEXEC of linux/memfd.h. */
+static inline int memory_file(const char *name) { return (int)syscall(SYS_memfd_create, name, 1u); }
 
 /* The variant for per-thread default streams of a function that does the same on every stream. It has an address of its
  * own, as in the real driver. */

@@ -72,18 +72,22 @@ Allocation *table_at(uint64_t address)
     return a && a->address == address ? a : NULL;
 }
 
+/* Whom this thread's walk visits: twalk hands nothing through, and glibc has twalk_r from version 2.30 on only. */
 struct visitor { void (*visit)(Allocation *, void *); void *data; };
+static __thread struct visitor visitor;
 
-static void walk(const void *node, VISIT order, void *closure)
+static void walk(const void *node, VISIT order, int depth)
 {
-    struct visitor *visitor = closure;
-    if (order == postorder || order == leaf) visitor->visit(*(Allocation *const *)node, visitor->data);
+    (void)depth;
+    if (order == postorder || order == leaf) visitor.visit(*(Allocation *const *)node, visitor.data);
 }
 
 void table_each(void (*visit)(Allocation *, void *), void *data)
 {
-    struct visitor visitor = {visit, data};
-    for (int tree = 0; tree < TREES; tree++) twalk_r(trees[tree], walk, &visitor);
+    struct visitor around = visitor;
+    visitor = (struct visitor){visit, data};
+    for (int tree = 0; tree < TREES; tree++) twalk(trees[tree], walk);
+    visitor = around;
 }
 
 struct collection { Allocation **entries; size_t count, capacity; bool (*gone)(const Allocation *, const void *); const void *data; };

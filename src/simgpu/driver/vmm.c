@@ -51,7 +51,7 @@ static int resize(int fd, uint64_t size)
 
 uint64_t vmm_take_file(uint64_t size)
 {
-    if (memory_fd < 0) memory_fd = memfd_create("simgpu", MFD_CLOEXEC);
+    if (memory_fd < 0) memory_fd = memory_file("simgpu");
     uint64_t offset = memory_end, end = offset + size;
     if (end > memory_size) {
         uint64_t wanted = (end + FILE_STEP - 1) / FILE_STEP * FILE_STEP;
@@ -442,7 +442,7 @@ API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandl
     if (!place(a, NULL, 0)) return CUDA_ERROR_OUT_OF_MEMORY;
     a->exported = true;
     struct exported e = {EXPORTED, getpid(), memory_fd, a->device, a->offset, a->requested, a};
-    int fd = memfd_create("simgpu-export", MFD_CLOEXEC);
+    int fd = memory_file("simgpu-export");
     if (fd < 0 || write(fd, &e, sizeof e) != sizeof e) return CUDA_ERROR_OUT_OF_MEMORY;
     *(int *)out = fd;
     return CUDA_SUCCESS;

@@ -45,6 +45,7 @@ impl Engine {
                     warn!("{remark}");
                 }
                 self.show_life();
+                self.take_orders();
                 self.measure(device);
             }
             Some(Due::Growth) => self.measure(device),

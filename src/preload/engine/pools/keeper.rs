@@ -5,13 +5,14 @@
 //! - Idle release (`VRAMSHIM_IDLE_RELEASE`): memory that a pool has held free for a while goes back to the next layer.
 //! - Answers to other processes of the account that found no memory (`quota::reclaim`): what lies wholly free in this
 //!   process's pools, and in the driver's own pools, goes back at once.
+//! - Answers to `vramshim ctl`, if the process has a control socket: the keeper runs what `serve_too` was given.
 //!
 //! An idle job makes no calls, so this takes a thread. It starts when one of these is first needed, and blocks all
 //! signals. While it gives memory back it may wait in the driver, and then a sign of life comes late.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, Once};
+use std::sync::{Mutex, Once, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::say::{debug, warn};
@@ -42,7 +43,12 @@ pub(super) struct Keeper {
     driver_pools: Mutex<BTreeMap<i16, TrimPools>>,
     /// Changes with every device that gets a pool. The thread sleeps on it as long as it has no seat to listen on.
     pools_began: AtomicU32,
+    /// What else the thread does each time. It must not wait for anybody.
+    guest: OnceLock<Mutex<Guest>>,
 }
+
+/// Work that the keeper does besides. The result is how long it may sleep then.
+pub type Guest = Box<dyn FnMut() -> Duration + Send>;
 
 impl Keeper {
     pub(super) fn new() -> Keeper {
@@ -51,6 +57,7 @@ impl Keeper {
             has_pools: AtomicBool::new(false),
             driver_pools: Mutex::default(),
             pools_began: AtomicU32::new(0),
+            guest: OnceLock::new(),
         }
     }
 }
@@ -79,7 +86,7 @@ impl Pools {
 
     /// A pool begins on this device. Starts the keeper if pools need it.
     pub(super) fn keep_pool(&'static self, device: i16) {
-        self.attend(self.idle_release.is_some() || self.listener(device).is_some());
+        self.attend(self.idle_release().is_some() || self.listener(device).is_some());
     }
 
     /// The job uses pools of the driver on this device. Others that share the account may ask for what they hold free.
@@ -96,11 +103,31 @@ impl Pools {
         self.keeper.pools_began.fetch_add(1, Ordering::Release);
         if needs_keeper {
             self.start_keeper("idle memory, which is kept");
-            // A keeper that sleeps learns of the pool now.
-            reclaim::wake(&self.keeper.pools_began);
-            for device in self.kept_devices() {
-                self.listener(device).iter().for_each(Listener::poke);
-            }
+            self.wake_keeper();
+        }
+    }
+
+    /// The time of idle release has changed.
+    pub(super) fn keep_all_pools(&'static self) {
+        if self.idle_release().is_some() && self.keeper.has_pools.load(Ordering::Acquire) {
+            self.start_keeper("idle memory, which is kept");
+        }
+        self.keeper.pools_began.fetch_add(1, Ordering::Release);
+        self.wake_keeper();
+    }
+
+    /// A keeper that sleeps looks at everything now.
+    fn wake_keeper(&self) {
+        reclaim::wake(&self.keeper.pools_began);
+        for device in self.kept_devices() {
+            self.listener(device).iter().for_each(Listener::poke);
+        }
+    }
+
+    /// Lets the keeper do this work too, and starts it. Only the first call has an effect.
+    pub fn serve_too(&'static self, guest: Guest) {
+        if self.keeper.guest.set(Mutex::new(guest)).is_ok() {
+            self.start_keeper("vramshim ctl, which gets no answer");
         }
     }
 
@@ -127,9 +154,6 @@ impl Pools {
         let mut idle: HashMap<i16, Idle> = HashMap::new();
         let mut listeners: HashMap<i16, Listener> = HashMap::new();
         let mut is_relaxed = false;
-        let watch = self
-            .idle_release
-            .map(|time| (time, (time / 4).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)));
         loop {
             self.state.records.alive();
             let began = self.keeper.pools_began.load(Ordering::Acquire);
@@ -147,10 +171,13 @@ impl Pools {
                     }
                 }
                 self.answer(&listeners);
-                if let Some((idle_time, interval)) = watch {
+                if let Some(idle_time) = self.idle_release() {
                     self.release_what_is_idle(idle_time, &mut idle);
-                    longest = longest.min(interval);
+                    longest = longest.min((idle_time / 4).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL));
                 }
+            }
+            if let Some(guest) = self.keeper.guest.get() {
+                longest = longest.min(lock(guest)());
             }
             let seats: Vec<Listener> = listeners.values().copied().collect();
             reclaim::wait(&seats, (&self.keeper.pools_began, began), longest);

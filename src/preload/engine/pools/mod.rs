@@ -28,6 +28,7 @@ pub mod teardown;
 mod thread_pool;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use abilities::Abilities;
@@ -44,8 +45,8 @@ pub struct Pools {
     state: &'static State,
     registry: &'static Registry<Pool>,
     abilities: Abilities,
-    /// How long memory lies idle before it is given back; `None` for ever.
-    idle_release: Option<Duration>,
+    /// How many nanoseconds memory lies idle before it is given back; 0 for ever.
+    idle_release_ns: AtomicU64,
     keeper: Keeper,
     /// Contexts that are being destroyed, in which no pool may begin.
     closing: Mutex<Vec<u64>>,
@@ -66,16 +67,32 @@ impl Drop for ClosingContext<'_> {
     }
 }
 
+fn as_ns(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
 impl Pools {
     pub fn new(state: &'static State, abilities: Abilities, idle_release: Option<Duration>) -> Pools {
         Pools {
             state,
             registry: Box::leak(Box::default()),
             abilities,
-            idle_release,
+            idle_release_ns: AtomicU64::new(as_ns(idle_release)),
             keeper: Keeper::new(),
             closing: Mutex::default(),
         }
+    }
+
+    /// How long memory lies idle before it is given back; `None` for ever.
+    fn idle_release(&self) -> Option<Duration> {
+        let ns = self.idle_release_ns.load(Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
+    /// From now on memory lies idle for so long before it is given back.
+    pub fn release_after(&'static self, time: Option<Duration>) {
+        self.idle_release_ns.store(as_ns(time), Relaxed);
+        self.keep_all_pools();
     }
 
     /// No pool begins in `context` until the result is dropped.

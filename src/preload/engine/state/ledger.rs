@@ -60,6 +60,11 @@ impl Ledger {
         self.device(device).read(class)
     }
 
+    /// As `readings`, but never waits: `None` while a thread changes the list of pools.
+    pub fn try_readings(&self, device: i16, class: Option<Class>) -> Option<Readings> {
+        self.device(device).try_read(class)
+    }
+
     /// Totals of a device; those of the host for `HOST_DEVICE` and for a number past the last device.
     fn device(&self, device: i16) -> &DeviceTotals {
         let last = self.devices.len() - 1;

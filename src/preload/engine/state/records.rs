@@ -1,6 +1,7 @@
 //! The recorder, which writes records into the journal, and the records that more than one caller makes. A caller that is
 //! the only one of its kind encodes the `Event` itself.
 
+use std::io;
 use std::path::Path;
 
 use base::say::warn;
@@ -8,6 +9,7 @@ use base::say::warn;
 use super::allocation::{Allocation, Key};
 use base::api::{Api, Class};
 use base::cuda::{DriverError, HOST_DEVICE};
+use journal::copy::Dumped;
 use journal::format::{
     self, Event, MAX_ROUTES, MarkKind, NoStack, RawRecord, RouteEntry, STACKS_EXTENSION, line_of_the_job,
 };
@@ -221,6 +223,25 @@ impl Recorder {
         if let Some(journal) = &self.journal {
             journal.software(&text());
         }
+    }
+
+    /// The stacks that are recorded, if there is a journal.
+    pub fn stacks(&self) -> Option<&Stacks> {
+        self.stacks.as_ref()
+    }
+
+    /// Writes a copy of the journal as it is now. Without a journal the error is `ENODATA`.
+    pub fn dump(&self, to: &Path) -> io::Result<Dumped> {
+        let journal = self.journal.as_ref();
+        journal.map_or_else(
+            || Err(io::Error::from_raw_os_error(libc::ENODATA)),
+            |journal| journal.dump(to),
+        )
+    }
+
+    /// Nanoseconds since the journal was created; 0 without one.
+    pub fn now_ns(&self) -> u64 {
+        self.journal.as_ref().map_or(0, Journal::now_ns)
     }
 
     /// The process is alive.

@@ -261,6 +261,11 @@ pub struct DeviceTotals {
     pools: AtomicUsize,
 }
 
+fn sum_of(usages: &[&'static Usage]) -> Sum {
+    let sums = usages.iter().map(|usage| Sum::of(usage));
+    sums.fold(Sum::default(), Sum::plus)
+}
+
 impl DeviceTotals {
     fn class(&self, class: Class) -> &Totals {
         &self.classes[usize::from(class.number()) - 1]
@@ -282,11 +287,7 @@ impl DeviceTotals {
         if self.pools.load(Relaxed) == 0 {
             return Sum::default();
         }
-        let usages = self.usages.read().unwrap_or_else(PoisonError::into_inner);
-        usages
-            .iter()
-            .map(|usage| Sum::of(usage))
-            .fold(Sum::default(), Sum::plus)
+        sum_of(&self.usages.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The totals of the device, or of one class on it. Blocks of pools are linear memory.
@@ -297,6 +298,16 @@ impl DeviceTotals {
             Some(_) => Sum::default(),
         };
         totals.read(&pooled)
+    }
+
+    /// As `read`, but never waits: `None` while a thread changes the list of pools.
+    pub fn try_read(&self, class: Option<Class>) -> Option<Readings> {
+        let totals = class.map_or(&self.all, |class| self.class(class));
+        let pooled = match class {
+            None | Some(Class::Linear) if self.pools.load(Relaxed) > 0 => sum_of(&*self.usages.try_read().ok()?),
+            _ => Sum::default(),
+        };
+        Some(totals.read(&pooled))
     }
 
     pub fn pool_begins(&self, usage: &'static Usage) {

@@ -1,6 +1,5 @@
 //! Checks the library: whether it exists, fits this machine, and is loaded if it is preloaded.
 
-use std::ffi::CStr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +7,12 @@ use std::time::Duration;
 use base::text::shown;
 
 use super::ask::ask;
-use super::binary::{self, Kind, OUR_MACHINE, machine_name, parse_version};
 use super::environment::Environment;
 use super::probe::What;
 use super::processes::End;
 use super::report::Findings;
-use crate::launch::library::preload;
+use crate::launch::binary::{self, Kind, OUR_MACHINE, machine_name};
+use crate::launch::library::{our_glibc, preload};
 use crate::render::format::duration;
 
 const CHECK: &str = "library";
@@ -74,7 +73,7 @@ pub fn check(findings: &mut Findings, environment: &Environment, path: &Path, li
                     "it needs glibc {major}.{minor}, and this machine has {}.{}",
                     here.0, here.1
                 ),
-                "Build the library on a machine whose glibc is as old as the oldest it will run on.",
+                "Take the packaged library, which needs less (scripts/package), or build it on a machine with this glibc.",
             )
             .at(place);
         return false;
@@ -114,10 +113,4 @@ fn loads(environment: &Environment, path: &Path, limit: Duration) -> Result<(), 
         },
         End::Interrupted => "interrupted".into(),
     })
-}
-
-fn our_glibc() -> Option<(u32, u32)> {
-    // SAFETY: glibc returns a C string that lives as long as the process.
-    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-    parse_version(version.to_str().ok()?)
 }

@@ -9,7 +9,6 @@
 mod accounts;
 mod ask;
 mod assumptions;
-mod binary;
 mod book;
 mod bypass;
 mod command;

@@ -4,8 +4,6 @@
 //! holds no lock. It calls the driver only to export. It never waits for one importer, so a silent one holds up no other.
 
 use std::io;
-use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Handed};
@@ -15,16 +13,15 @@ use super::ticket::{self, ServiceId, Ticket};
 use crate::engine::{scope, thread};
 use base::api::Api;
 use base::cuda::{DriverError, SUCCESS};
-use base::descriptor::Descriptor;
+use base::descriptor::{Descriptor, Inherited};
 
 /// After this long without a message from an importer, the service hangs up.
 const LONGEST_SILENCE: Duration = Duration::from_secs(10);
 /// So many importers are served at a time. For a further one, the service hangs up on the one that was silent longest.
 const MOST_IMPORTERS: usize = 64;
 
-/// The listening socket, so that a forked child can close it: descriptor (-1 for none) and inode.
-static LISTENER: AtomicI32 = AtomicI32::new(-1);
-static LISTENER_INODE: AtomicU64 = AtomicU64::new(0);
+/// The listening socket, which a forked child closes.
+static LISTENER: Inherited = Inherited::none();
 
 /// A connected process.
 struct Importer {
@@ -93,10 +90,7 @@ impl Importer {
 /// Starts the thread.
 pub fn start(exports: &'static Exports, id: ServiceId) -> io::Result<()> {
     let listener = channel::listen(&id.socket_name(std::process::id()))?;
-    if let Some(number) = listener.number() {
-        LISTENER_INODE.store(inode(number), Ordering::SeqCst);
-        LISTENER.store(number, Ordering::SeqCst);
-    }
+    LISTENER.holds(&listener);
     let builder = std::thread::Builder::new()
         .name("vramshim-ipc".into())
         .stack_size(256 << 10);
@@ -147,25 +141,8 @@ fn serve(exports: &Exports, listener: &Descriptor, importers: &mut Vec<Importer>
     Ok(())
 }
 
-fn inode(fd: RawFd) -> u64 {
-    // SAFETY: in this plain C structure zero is a value of every field. The pointer is to a variable of this frame.
-    unsafe {
-        let mut status: libc::stat = std::mem::zeroed();
-        if libc::fstat(fd, &mut status) == 0 {
-            status.st_ino
-        } else {
-            0
-        }
-    }
-}
-
 /// Closes the socket in a forked child, which has no such thread: importers would wait there for an answer that never
 /// comes. This calls only functions that are safe in a signal handler.
 pub fn in_forked_child() {
-    let fd = LISTENER.swap(-1, Ordering::SeqCst);
-    // The job may have closed the socket, and may use its number for something else.
-    if fd >= 0 && inode(fd) == LISTENER_INODE.load(Ordering::SeqCst) {
-        // SAFETY: the descriptor is the service's socket, and the child has no thread that uses it.
-        unsafe { libc::close(fd) };
-    }
+    LISTENER.close();
 }

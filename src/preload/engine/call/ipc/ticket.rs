@@ -101,9 +101,10 @@ fn checksum(bytes: &[u8]) -> u64 {
 /// A random number; `None` if the kernel has none to give.
 pub fn random() -> Option<u64> {
     let mut bytes = [0u8; 8];
+    // The raw call, because glibc has its function from version 2.25 on only.
     // SAFETY: the buffer is a variable of this frame and has the size that the call is told.
-    let length = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    (length == bytes.len() as isize).then(|| u64::from_le_bytes(bytes))
+    let length = unsafe { libc::syscall(libc::SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
+    (usize::try_from(length) == Ok(bytes.len())).then(|| u64::from_le_bytes(bytes))
 }
 
 #[cfg(test)]

@@ -1,4 +1,10 @@
-//! What the library answers about itself (`shim.h`): totals, limits, and everything as JSON.
+//! What the library answers about itself, and what it can be told (`shim.h`). This file has totals, limits, and everything
+//! as JSON. `names` has figures by name, `commands` what the job can be told while it runs, and `socket` the way for
+//! `vramshim ctl`.
+
+pub mod commands;
+pub mod names;
+pub mod socket;
 
 use std::fmt::Write as _;
 

@@ -134,6 +134,10 @@ fn glibc<'data, R: ReadRef<'data>>(
     let mut latest = None;
     while let Ok(Some((_, mut versions))) = files.next() {
         while let Ok(Some(version)) = versions.next() {
+            // The loader goes on without a version that only weak symbols have.
+            if version.vna_flags.get(endian) & object::elf::VER_FLG_WEAK != 0 {
+                continue;
+            }
             let name = version.name(endian, strings).unwrap_or_default();
             let number = std::str::from_utf8(name)
                 .ok()

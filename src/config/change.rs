@@ -1,0 +1,96 @@
+//! Settings that may change while the job runs: their names, and their values.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::parse::{duration_or_never, stack_depth};
+use crate::settings::Stacks;
+use crate::table::{self, VARIABLES, Variable};
+
+/// A setting with its new value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    Stacks(Stacks),
+    StackDepth(usize),
+    IdleRelease(Option<Duration>),
+}
+
+/// Why a setting does not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unchanged {
+    /// No setting has this name.
+    UnknownName,
+    /// The setting is fixed when the job starts.
+    Fixed,
+    /// The setting cannot have this value. The text says what it accepts.
+    BadValue(&'static str),
+}
+
+/// The variables whose settings may change.
+const CHANGEABLE: [&Variable; 3] = [&table::STACKS, &table::STACK_DEPTH, &table::IDLE_RELEASE];
+
+/// Whether this is the name of the variable's setting: that of the variable, or without `VRAMSHIM_` and in small letters.
+fn is_name(name: &str, variable: &Variable) -> bool {
+    let short = variable.name.strip_prefix("VRAMSHIM_").map(str::to_ascii_lowercase);
+    name == variable.name || short.is_some_and(|short| short == name)
+}
+
+impl Change {
+    /// The short names of the settings that may change.
+    pub fn names() -> Vec<String> {
+        let short = |variable: &&Variable| variable.name.trim_start_matches("VRAMSHIM_").to_ascii_lowercase();
+        CHANGEABLE.iter().map(short).collect()
+    }
+
+    /// Reads the name of a setting, such as `stacks`, and its new value.
+    pub fn parse(name: &str, value: &str) -> Result<Change, Unchanged> {
+        let Some(variable) = CHANGEABLE.iter().find(|variable| is_name(name, variable)) else {
+            let is_known = VARIABLES.iter().any(|variable| is_name(name, variable));
+            return Err(if is_known {
+                Unchanged::Fixed
+            } else {
+                Unchanged::UnknownName
+            });
+        };
+        let value = value.trim();
+        let change = if variable.name == table::STACKS.name {
+            Stacks::parse(value).map(Change::Stacks)
+        } else if variable.name == table::STACK_DEPTH.name {
+            stack_depth(value).map(Change::StackDepth)
+        } else {
+            duration_or_never(value).map(Change::IdleRelease)
+        };
+        change.ok_or(Unchanged::BadValue((variable.accepted)()))
+    }
+}
+
+impl fmt::Display for Unchanged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = Change::names().join(", ");
+        match self {
+            Unchanged::UnknownName => write!(f, "no setting has this name; settings that may change: {names}"),
+            Unchanged::Fixed => write!(
+                f,
+                "the setting is fixed when the job starts; settings that may change: {names}"
+            ),
+            Unchanged::BadValue(accepted) => write!(f, "the value is not accepted; accepted: {accepted}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_checked() {
+        assert_eq!(Change::parse("stacks", "python"), Ok(Change::Stacks(Stacks::Python)));
+        assert_eq!(Change::parse("VRAMSHIM_STACK_DEPTH", " 8 "), Ok(Change::StackDepth(8)));
+        assert_eq!(Change::parse("idle_release", "0"), Ok(Change::IdleRelease(None)));
+        assert_eq!(Change::parse("strategy", "auto_growth"), Err(Unchanged::Fixed));
+        assert_eq!(Change::parse("FLAGS_free_idle_chunk", "1"), Err(Unchanged::Fixed));
+        assert_eq!(Change::parse("stack", "python"), Err(Unchanged::UnknownName));
+        assert!(matches!(Change::parse("stacks", "perl"), Err(Unchanged::BadValue(_))));
+        assert_eq!(Change::names(), ["stacks", "stack_depth", "idle_release"]);
+    }
+}

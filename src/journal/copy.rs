@@ -1,0 +1,283 @@
+//! Copies the journal of a process that goes on writing: a *dump*.
+//!
+//! A dump has the events up to one moment, and all of them. So no free is in it without its allocation, whatever threads
+//! do meanwhile. Records that are later are left out. An event that is under way at the moment is waited for, but not for
+//! long. The job can make a dump from its memory, and another process from the file.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::bytes;
+use crate::format::{
+    EXTENSION, HEADER_SIZE, Header, MAGIC, SLOT_SIZE, STACKS_EXTENSION, SlotState, TENSORS_EXTENSION, VERSION, check,
+};
+use base::descriptor::Descriptor;
+use base::file::{errno, file_size_limit};
+
+/// Slots that are read at once.
+const BLOCK_SLOTS: usize = 4096;
+/// How often, and how long apart, the records of events under way are looked for again.
+const LOOKS: u32 = 100;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+
+/// Where a journal is read: the memory of the process that writes it, or its file.
+pub trait Source {
+    /// The size of the journal in bytes.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Copies as many bytes as the buffer has, from `offset` on. The source has them, by its size. Both numbers are
+    /// multiples of 8.
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+/// What a dump has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dumped {
+    pub records: u64,
+    /// Bytes of the copy of the journal.
+    pub bytes: u64,
+}
+
+/// Writes a copy of a journal to `to`, which must end in `.vraj`: the events up to `now_ns` after the journal's begin.
+/// Files beside the journal at `beside` are copied too. A file of this name is replaced once the copy is whole.
+///
+/// `InvalidInput` if the name has another ending, `InvalidData` if the source is no journal of this version. All other
+/// errors are those of the files.
+pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::Result<Dumped> {
+    if to.extension().is_none_or(|extension| extension != EXTENSION) || to.file_stem().is_none() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let (sink, part) = Sink::beside(to)?;
+    let done = Copy { source, sink, now_ns }.whole();
+    let done = done.and_then(|dumped| {
+        // A stack has its line before a record has its number, so these files are copied after the records.
+        for extension in [STACKS_EXTENSION, TENSORS_EXTENSION] {
+            copy_lines(&beside.with_extension(extension), &to.with_extension(extension))?;
+        }
+        std::fs::rename(&part, to)?;
+        Ok(dumped)
+    });
+    if done.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    done
+}
+
+struct Copy<'a> {
+    source: &'a dyn Source,
+    sink: Sink,
+    now_ns: u64,
+}
+
+impl Copy<'_> {
+    fn whole(self) -> io::Result<Dumped> {
+        let size = self.source.size()?;
+        let head = self.head(size)?;
+        let has_ring = bytes::u64_at(&head, offset_of!(Header, ring_first)) != 0;
+        let slots = (size - HEADER_SIZE as u64) / SLOT_SIZE as u64;
+        let (mut records, mut used, mut open) = (0, 0, Vec::new());
+        let mut buffer = vec![0; BLOCK_SLOTS * SLOT_SIZE];
+        let mut first = 0;
+        while first < slots {
+            let count = (slots - first).min(BLOCK_SLOTS as u64);
+            let block = &mut buffer[..count as usize * SLOT_SIZE];
+            self.source.read(block, place(first))?;
+            let mut is_used = false;
+            for (index, slot) in (first..).zip(block.chunks_exact_mut(SLOT_SIZE)) {
+                match SlotState::of(VERSION, index, slot) {
+                    SlotState::Unused => continue,
+                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(_) => {
+                        slot.fill(0);
+                        continue;
+                    }
+                    SlotState::UnderWay | SlotState::Damaged => open.push(index),
+                }
+                (is_used, used) = (true, index + 1);
+            }
+            // Blocks without a record at the end are the room that the journal has for more.
+            if is_used || has_ring {
+                let until = if has_ring { first + count } else { used };
+                self.sink
+                    .write(&block[..(until - first) as usize * SLOT_SIZE], place(first))?;
+            } else {
+                // A later block may have records, and a copy has no holes.
+                self.sink.write(block, place(first))?;
+            }
+            first += count;
+        }
+        records += self.look_again(open)?;
+        let slots = if has_ring { slots } else { used };
+        self.sink.cut(place(slots))?;
+        self.finish(size, slots)?;
+        Ok(Dumped {
+            records,
+            bytes: place(slots),
+        })
+    }
+
+    fn head(&self, size: u64) -> io::Result<Vec<u8>> {
+        let mut head = vec![0; HEADER_SIZE];
+        if size < HEADER_SIZE as u64 {
+            return Err(io::Error::from(io::ErrorKind::InvalidData));
+        }
+        self.source.read(&mut head, 0)?;
+        let is_ours = head[..MAGIC.len()] == MAGIC && bytes::u32_at(&head, offset_of!(Header, version)) == VERSION;
+        is_ours
+            .then_some(head)
+            .ok_or(io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Looks for the records of these slots until they are complete. Returns how many there are now.
+    fn look_again(&self, mut open: Vec<u64>) -> io::Result<u64> {
+        let (mut slot, mut records) = ([0; SLOT_SIZE], 0);
+        for _ in 0..LOOKS {
+            let mut left = Vec::new();
+            for &index in &open {
+                self.source.read(&mut slot, place(index))?;
+                match SlotState::of(VERSION, index, &slot) {
+                    SlotState::Committed(record) if record.time_ns <= self.now_ns => records += 1,
+                    SlotState::Committed(_) | SlotState::Unused => slot.fill(0),
+                    SlotState::UnderWay | SlotState::Damaged => {
+                        left.push(index);
+                        continue;
+                    }
+                }
+                self.sink.write(&slot, place(index))?;
+            }
+            open = left;
+            if open.is_empty() {
+                break;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        Ok(records)
+    }
+
+    /// Writes the header, which makes the copy a journal. It counts the slots of the copy.
+    fn finish(&self, size: u64, slots: u64) -> io::Result<()> {
+        let mut head = self.head(size)?;
+        let mut set = |offset: usize, word: u64| head[offset..offset + 8].copy_from_slice(&word.to_le_bytes());
+        set(offset_of!(Header, claimed), slots);
+        set(offset_of!(Header, slots), check::pack(slots));
+        set(offset_of!(Header, alive_ms), check::pack(self.now_ns / 1_000_000));
+        self.sink.write(&head, 0)
+    }
+}
+
+fn place(slot: u64) -> u64 {
+    HEADER_SIZE as u64 + slot * SLOT_SIZE as u64
+}
+
+/// A new file that this process writes. The job may close any descriptor meanwhile, and use its number.
+struct Sink(Descriptor);
+
+impl Sink {
+    /// A file beside `path` that takes its place later, and its path.
+    fn beside(path: &Path) -> io::Result<(Sink, PathBuf)> {
+        let mut name: OsString = path.as_os_str().to_owned();
+        let thread = base::identity::thread_id();
+        name.push(format!(".{}-{thread}.part", std::process::id()));
+        let part = PathBuf::from(name);
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+        open(&part, flags).map(|descriptor| (Sink(descriptor), part))
+    }
+
+    fn write(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        // A write beyond RLIMIT_FSIZE would raise SIGXFSZ, which kills the job.
+        if offset + bytes.len() as u64 > file_size_limit() as u64 {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        while !bytes.is_empty() {
+            let fd = number(&self.0)?;
+            // SAFETY: the bytes are readable.
+            let written = unsafe { libc::pwrite(fd, bytes.as_ptr().cast(), bytes.len(), offset as libc::off_t) };
+            match written {
+                1.. => {
+                    bytes = &bytes[(written as usize).min(bytes.len())..];
+                    offset += written as u64;
+                }
+                0 => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(io::Error::last_os_error()),
+            }
+        }
+        Ok(())
+    }
+
+    fn cut(&self, size: u64) -> io::Result<()> {
+        // SAFETY: the call takes numbers only.
+        match unsafe { libc::ftruncate(number(&self.0)?, size as libc::off_t) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn open(path: &Path, flags: libc::c_int) -> io::Result<Descriptor> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    Descriptor::open(&path, flags).map_err(io::Error::from_raw_os_error)
+}
+
+fn number(descriptor: &Descriptor) -> io::Result<libc::c_int> {
+    descriptor
+        .number()
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+}
+
+/// Copies the whole lines of a file that only grows, if there is one. A file of the name `to` goes in any case.
+fn copy_lines(from: &Path, to: &Path) -> io::Result<()> {
+    // No pipe of this name is opened, as that could wait.
+    if !std::fs::metadata(from).is_ok_and(|file| file.is_file()) {
+        return match std::fs::remove_file(to) {
+            Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
+            _ => Ok(()),
+        };
+    }
+    let source = open(from, libc::O_RDONLY | libc::O_NONBLOCK)?;
+    let (sink, part) = Sink::beside(to)?;
+    let done = lines(&source, &sink).and_then(|()| std::fs::rename(&part, to));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    done
+}
+
+fn lines(source: &Descriptor, sink: &Sink) -> io::Result<()> {
+    let (mut buffer, mut at, mut end_of_lines) = (vec![0; 256 << 10], 0, 0);
+    loop {
+        let fd = number(source)?;
+        // SAFETY: the buffer is writable.
+        let got = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), at as libc::off_t) };
+        match got {
+            0 => return sink.cut(end_of_lines),
+            1.. => {
+                let bytes = &buffer[..got as usize];
+                sink.write(bytes, at)?;
+                if let Some(last) = bytes.iter().rposition(|&byte| byte == b'\n') {
+                    end_of_lines = at + last as u64 + 1;
+                }
+                at += got as u64;
+            }
+            _ if errno() == libc::EINTR => {}
+            _ => return Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// The file of a journal that another process writes.
+pub struct InFile(pub std::fs::File);
+
+impl Source for InFile {
+    fn size(&self) -> io::Result<u64> {
+        self.0.metadata().map(|file| file.len())
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.0, buffer, offset)
+    }
+}

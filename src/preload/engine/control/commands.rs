@@ -1,0 +1,163 @@
+//! What the job can be told while it runs: by `shim.h` (`vramshim_set`, `vramshim_dump`), and by a line over the control
+//! socket.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::names;
+use crate::engine::Engine;
+use base::api::Api;
+use base::cuda::MAX_DEVICES;
+use config::{Change, Unchanged};
+use journal::format::MarkKind;
+
+/// Changes a setting. The error is an errno: `ENOENT` for an unknown name, `EPERM` if the setting is fixed, `EINVAL` for a
+/// value that is not accepted, `ENODATA` if there is no engine yet, or no journal for what would be recorded.
+pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(), i32> {
+    let change = Change::parse(name, value).map_err(|why| match why {
+        Unchanged::UnknownName => libc::ENOENT,
+        Unchanged::Fixed => libc::EPERM,
+        Unchanged::BadValue(_) => libc::EINVAL,
+    })?;
+    let engine = engine.ok_or(libc::ENODATA)?;
+    match change {
+        Change::Stacks(kinds) => engine.state.records.stacks().ok_or(libc::ENODATA)?.record(kinds),
+        Change::StackDepth(depth) => engine
+            .state
+            .records
+            .stacks()
+            .ok_or(libc::ENODATA)?
+            .record_to_depth(depth),
+        Change::IdleRelease(time) => engine.pools.release_after(time),
+    }
+    Ok(())
+}
+
+/// Writes a copy of the journal to a file. The error is an errno: `EINVAL` if the name does not end in `.vraj`, `ENODATA`
+/// if the process keeps no journal, else that of the file.
+pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
+    let engine = engine.ok_or(libc::ENODATA)?;
+    engine.mark(Api::vramshim_mark, b"vramshim_dump", MarkKind::Instant);
+    let done = engine.state.records.dump(path);
+    done.map(drop)
+        .map_err(|problem| problem.raw_os_error().unwrap_or(libc::EIO))
+}
+
+impl Engine {
+    /// The answer to one line of `vramshim ctl`, as a line of JSON.
+    pub fn answer(&'static self, line: &str) -> String {
+        let mut words = line.split_ascii_whitespace();
+        let command = (
+            words.next().unwrap_or_default(),
+            words.next(),
+            words.next(),
+            words.next(),
+        );
+        match command {
+            ("stats", None, ..) => self.all_stats(),
+            ("trim", None, ..) => {
+                let devices = self.state.measurements.used_devices();
+                given_back(devices.map(|device| (device, self.release_idle(device))).collect())
+            }
+            ("trim", Some(device), None, _) => match device.parse() {
+                Ok(device) if (0..MAX_DEVICES as i16).contains(&device) => {
+                    given_back(vec![(device, self.release_idle(device))])
+                }
+                _ => refused(libc::ENODEV, "no such device"),
+            },
+            ("journal", None, ..) => match self.journal_path() {
+                Some(path) => format!(
+                    "{{\"ok\":true,\"journal\":{},\"now_ns\":{}}}\n",
+                    quoted(&path.to_string_lossy()),
+                    self.state.records.now_ns()
+                ),
+                None => refused(libc::ENODATA, "the process keeps no journal (VRAMSHIM_JOURNAL_MAX=0)"),
+            },
+            ("mark", None, ..) => {
+                self.mark(Api::vramshim_mark, b"vramshim ctl dump", MarkKind::Instant);
+                "{\"ok\":true}\n".to_owned()
+            }
+            ("set", Some(name), Some(value), None) => {
+                match (set(Some(self), name, value), Change::parse(name, value)) {
+                    (Ok(()), _) => "{\"ok\":true}\n".to_owned(),
+                    (Err(errno), Err(why)) => refused(errno, &why.to_string()),
+                    (Err(errno), Ok(_)) => refused(errno, "the process keeps no journal (VRAMSHIM_JOURNAL_MAX=0)"),
+                }
+            }
+            _ => refused(
+                libc::EINVAL,
+                "no such command; this library knows stats, trim, journal, mark and set",
+            ),
+        }
+    }
+
+    fn all_stats(&'static self) -> String {
+        let mut text = format!(
+            "{{\"ok\":true,\"version\":\"{}\",\"pid\":{},\"strategy\":\"{}\",\"journal\":{},\"stats\":{{",
+            env!("CARGO_PKG_VERSION"),
+            self.pid,
+            self.strategy.name(),
+            match self.journal_path() {
+                Some(path) => quoted(&path.to_string_lossy()),
+                None => "null".to_owned(),
+            },
+        );
+        let mut first = true;
+        for name in self.stat_names() {
+            let Ok(value) = names::stat(Some(self), &name) else {
+                continue;
+            };
+            let comma = if std::mem::take(&mut first) { "" } else { "," };
+            let _ = write!(text, "{comma}\"{name}\":{value}");
+        }
+        text.push_str("}}\n");
+        text
+    }
+}
+
+fn given_back(devices: Vec<(i16, u64)>) -> String {
+    let each: Vec<String> = devices
+        .iter()
+        .map(|(device, bytes)| format!("{{\"device\":{device},\"given_back\":{bytes}}}"))
+        .collect();
+    format!("{{\"ok\":true,\"devices\":[{}]}}\n", each.join(","))
+}
+
+fn refused(errno: i32, why: &str) -> String {
+    format!("{{\"ok\":false,\"errno\":{errno},\"error\":{}}}\n", quoted(why))
+}
+
+/// A string of JSON.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '"' | '\\' => quoted.extend(['\\', letter]),
+            control if (control as u32) < 0x20 => {
+                let _ = write!(quoted, "\\u{:04x}", control as u32);
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_line_of_json_cannot_have_is_escaped() {
+        assert_eq!(quoted("a\"b\\c\nd\u{e9}"), "\"a\\\"b\\\\c\\u000ad\u{e9}\"");
+    }
+
+    #[test]
+    fn settings_are_refused_before_an_engine_is_asked() {
+        assert_eq!(set(None, "stacks", "python"), Err(libc::ENODATA));
+        assert_eq!(set(None, "stacks", "perl"), Err(libc::EINVAL));
+        assert_eq!(set(None, "strategy", "auto_growth"), Err(libc::EPERM));
+        assert_eq!(set(None, "colour", "red"), Err(libc::ENOENT));
+        assert_eq!(dump(None, Path::new("a.vraj")), Err(libc::ENODATA));
+    }
+}

@@ -1,0 +1,172 @@
+//! The way to a job's control socket.
+//!
+//! The job may be in a container, with another root folder, another pid there, and another user id than here. The kernel
+//! says who listens: an answer counts only if it is the process that was asked for.
+
+use std::io::{self, Read, Write};
+use std::mem::{size_of, zeroed};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::control::{FOLDERS, folder_in, is_socket_of};
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// How long the job may take to answer. It may wait for the driver meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// An answer is never longer.
+const LONGEST_ANSWER_BYTES: u64 = 16 << 20;
+
+pub struct Connection {
+    pid: u32,
+    stream: UnixStream,
+}
+
+/// What this machine says of the process.
+struct Process {
+    /// Its user, as the process's own user namespace numbers it.
+    user: u32,
+    /// Its id in its own pid namespace.
+    own_pid: u32,
+    root: PathBuf,
+}
+
+impl Process {
+    fn of(pid: u32) -> Result<Process, Failure> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let status = std::fs::read_to_string(folder.join("status"))
+            .map_err(|_| Failure::failed(format!("there is no process {pid}")))?;
+        let last_of = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+            line.split_ascii_whitespace().next_back()?.parse().ok()
+        };
+        // "Uid" has real, effective, saved and file system user.
+        let effective = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let effective = effective.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse().ok());
+        Ok(Process {
+            user: in_its_namespace(&folder, effective.unwrap_or(0)),
+            own_pid: last_of("NSpid:").unwrap_or(pid),
+            root: if other_root(&folder) {
+                folder.join("root")
+            } else {
+                PathBuf::from("/")
+            },
+        })
+    }
+
+    /// The sockets that may be the process's.
+    fn sockets(&self) -> Vec<PathBuf> {
+        let folders = FOLDERS.iter().map(|parent| folder_in(Path::new(parent), self.user));
+        let entries = folders.flat_map(|folder| {
+            let inside = self.root.join(folder.strip_prefix("/").unwrap_or(&folder));
+            std::fs::read_dir(inside).into_iter().flatten().flatten()
+        });
+        let is_its = |name: &str| is_socket_of(name, self.own_pid);
+        let own = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_its));
+        own.map(|entry| entry.path()).collect()
+    }
+}
+
+/// Whether the process sees other files than this program under the same names.
+fn other_root(process: &Path) -> bool {
+    let identity = |path: PathBuf| std::fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let of = |name: &str| {
+        (
+            identity(process.join(name)),
+            identity(Path::new("/proc/self").join(name)),
+        )
+    };
+    let differs = |(theirs, ours): (Option<_>, Option<_>)| theirs.is_some() && theirs != ours;
+    differs(of("ns/mnt")) || differs(of("root/."))
+}
+
+/// A user id as the process's user namespace numbers it (`/proc/PID/uid_map`: first id inside, first id here, count).
+fn in_its_namespace(process: &Path, user: u32) -> u32 {
+    let map = std::fs::read_to_string(process.join("uid_map")).unwrap_or_default();
+    let lines = map.lines().filter_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??, numbers.next()??))
+    });
+    let own = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if own == map {
+        return user;
+    }
+    lines
+        .filter_map(|(inside, here, count)| user.checked_sub(here).filter(|&by| by < count).map(|by| inside + by))
+        .next()
+        .unwrap_or(user)
+}
+
+impl Connection {
+    pub fn to(pid: u32) -> Result<Connection, Failure> {
+        let process = Process::of(pid)?;
+        let mut problem = None;
+        for socket in process.sockets() {
+            match connect(&socket, pid) {
+                Ok(stream) => return Ok(Connection { pid, stream }),
+                Err(error) => problem = Some(error),
+            }
+        }
+        Err(Failure::failed(match problem {
+            None => format!(
+                "process {pid} has no control socket that this user can see; start the job with vramshim run --control \
+                 (VRAMSHIM_CONTROL=1), ask as the job's user or root, and wait until the job has used a GPU"
+            ),
+            Some(error) => format!("process {pid} cannot be reached: {error}"),
+        }))
+    }
+
+    /// Sends a line, and returns the job's answer.
+    pub fn ask(mut self, line: &str) -> Result<Value, Failure> {
+        let pid = self.pid;
+        let hung_up =
+            format!("process {pid} hung up; it answers its own user and root alone, and eight peers at a time");
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Failure::failed(&hung_up),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::failed(format!(
+                "process {pid} did not answer within {} s; it may be stopped, or waits for the driver",
+                PATIENCE.as_secs()
+            )),
+            _ => Failure::failed(format!("process {pid} did not answer: {error}")),
+        };
+        self.stream.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
+        let mut answer = Vec::new();
+        let mut stream = (&self.stream).take(LONGEST_ANSWER_BYTES);
+        stream.read_to_end(&mut answer).map_err(failed)?;
+        if answer.is_empty() {
+            return Err(Failure::failed(hung_up));
+        }
+        serde_json::from_slice(&answer)
+            .map_err(|error| Failure::failed(format!("process {pid} answered something else than JSON: {error}")))
+    }
+}
+
+/// Connects to a socket, if the process itself listens there.
+fn connect(socket: &Path, pid: u32) -> io::Result<UnixStream> {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // SAFETY: in this plain C structure zero is a value of every field.
+    let mut who: libc::ucred = unsafe { zeroed() };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: both pointers are to variables of this frame, of the size that the call is told.
+    let asked = unsafe { libc::getsockopt(stream.as_raw_fd(), level, option, (&raw mut who).cast(), &mut size) };
+    if asked != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if who.pid != pid as libc::pid_t {
+        return Err(io::Error::other(format!("process {} listens at its socket", who.pid)));
+    }
+    Ok(stream)
+}
+
+/// A file of the process, by the name that it has for the process.
+pub fn file_of(pid: u32, path: &Path) -> Result<PathBuf, Failure> {
+    let process = Process::of(pid)?;
+    Ok(process.root.join(path.strip_prefix("/").unwrap_or(path)))
+}

@@ -1,0 +1,54 @@
+//! Copies the journal of a running job.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use base::text::shown;
+use journal::copy::{self, InFile};
+use journal::format::EXTENSION;
+use serde_json::{Value, json};
+
+use super::ask;
+use super::connection::file_of;
+use crate::failure::Failure;
+
+/// Asks the job where its journal is and what time it is there, and copies the journal to `to`.
+pub fn dump(pid: u32, to: &Path) -> Result<Value, Failure> {
+    if to.extension().is_none_or(|extension| extension != EXTENSION) {
+        return Err(Failure::refused(format!(
+            "{}: the name of a journal ends in .{EXTENSION}",
+            shown(to)
+        )));
+    }
+    ask(pid, "mark")?;
+    let answer = ask(pid, "journal")?;
+    let (Some(path), Some(now_ns)) = (answer["journal"].as_str(), answer["now_ns"].as_u64()) else {
+        return Err(Failure::failed(format!(
+            "process {pid} does not say where its journal is"
+        )));
+    };
+    let from = file_of(pid, Path::new(path))?;
+    let source = open(&from).map_err(|error| Failure::failed(format!("{}: cannot be read: {error}", shown(&from))))?;
+    let dumped = copy::dump(&source, &from, to, now_ns).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Failure::failed(format!(
+            "{}: the journal is of another version than this program's",
+            shown(&from)
+        )),
+        _ => Failure::failed(format!("{}: cannot be written: {error}", shown(to))),
+    })?;
+    Ok(json!({"file": to.to_string_lossy(), "records": dumped.records, "bytes": dumped.bytes}))
+}
+
+/// Opens a plain file: the job could have any other kind of file at its journal's name by now.
+fn open(path: &Path) -> io::Result<InFile> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
+        .open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(InFile(file)),
+        false => Err(io::Error::other("no plain file")),
+    }
+}

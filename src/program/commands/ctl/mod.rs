@@ -1,0 +1,196 @@
+//! `vramshim ctl`: asks and tells a running job, which one need not have started.
+//!
+//! `connection` reaches the job, `dump` copies its journal. The copy is made here and not in the job, so that no thread of
+//! the job waits for the disk.
+
+mod connection;
+mod dump;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use base::text::{printable, shown};
+use base::units::size;
+use clap::{Args, Subcommand};
+use config::Change;
+use serde_json::Value;
+
+use self::connection::Connection;
+use crate::failure::Failure;
+use crate::render::table::table;
+
+/// The longest text of a job that is shown, in characters.
+const LONGEST_TEXT: usize = 4096;
+
+// Each paragraph is one line, because clap wraps lines to the width of the terminal.
+const EXAMPLES: &str = "\
+Examples:
+  vramshim run --control -- python train.py                # or VRAMSHIM_CONTROL=1 in the job's environment
+  vramshim ctl 4711 stats
+  vramshim ctl 4711 stats device.0.allocated device.0.reserved
+  vramshim ctl 4711 trim --device 0
+  vramshim ctl 4711 dump now.vraj && vramshim inspect now.vraj
+  vramshim ctl 4711 set stacks python
+
+The job must have been started with --control, and must have used a GPU. Its user and root may ask. The job looks ten times a \
+second whether somebody asks; while it gives memory back, an answer may take longer.
+
+Exit codes: 0 done, 1 if the job does not answer or an answer cannot be had, 2 if the job refused (a setting that cannot be \
+changed, an unknown figure) or wrong usage.";
+
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Ctl {
+    /// The process to ask, by its process id here
+    #[arg(value_name = "PID")]
+    pid: u32,
+
+    #[command(subcommand)]
+    order: Order,
+}
+
+#[derive(Subcommand)]
+enum Order {
+    /// Show the figures of the job's memory, by name
+    Stats {
+        /// Figures to show, such as device.0.allocated [default: all]
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+
+        /// Print JSON: the figures by name, and what the process is
+        #[arg(long)]
+        json: bool,
+    },
+    /// Let the job give memory back that holds nothing
+    Trim {
+        /// This device alone, by the job's number [default: all devices of the job]
+        #[arg(long, value_name = "N")]
+        device: Option<u32>,
+
+        /// Print JSON: the bytes given back by device
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a copy of the job's journal as it is now, for inspect, why, report and export
+    Dump {
+        /// The file to write, which must end in .vraj; it is replaced if it exists
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+
+        /// Print JSON: the file, its records and bytes
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a setting of the running job
+    Set {
+        /// stacks, stack_depth or idle_release
+        name: String,
+
+        /// As the setting's variable takes it (vramshim variables)
+        value: String,
+
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Ctl {
+    pub fn tell(self) -> Result<(), Failure> {
+        let pid = self.pid;
+        match self.order {
+            Order::Stats { names, json } => stats(&ask(pid, "stats")?, &names, json),
+            Order::Trim { device, json } => trim(pid, device, json),
+            Order::Dump { file, json } => {
+                let dumped = dump::dump(pid, &file)?;
+                print(json, &dumped, |out| {
+                    let bytes = size(dumped["bytes"].as_u64().unwrap_or(0));
+                    writeln!(out, "{}: {} records, {bytes}", shown(&file), dumped["records"])
+                })
+            }
+            Order::Set { name, value, json } => {
+                // A wrong name or value is told without the job. One with a blank would be two words there.
+                Change::parse(&name, &value).map_err(|why| Failure::refused(format!("{name} {value:?}: {why}")))?;
+                let value = value.replace(char::is_whitespace, "");
+                let answer = ask(pid, &format!("set {name} {value}"))?;
+                print(json, &answer, |out| {
+                    writeln!(out, "process {pid}: {name} is {value} from now on")
+                })
+            }
+        }
+    }
+}
+
+/// The job's answer to a line.
+fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
+    let answer = Connection::to(pid)?.ask(line)?;
+    if answer["ok"] == true {
+        return Ok(answer);
+    }
+    let why = answer["error"].as_str().unwrap_or("it does not say why");
+    Err(Failure::refused(format!(
+        "process {pid} refused: {}",
+        printable(why, LONGEST_TEXT)
+    )))
+}
+
+fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = match json {
+        true => writeln!(out, "{answer:#}"),
+        false => text(&mut out),
+    };
+    written.map_err(Failure::unwritten)
+}
+
+fn stats(answer: &Value, names: &[String], json: bool) -> Result<(), Failure> {
+    let mut answer = answer.clone();
+    if let Some(object) = answer.as_object_mut() {
+        object.remove("ok");
+    }
+    let figures = answer["stats"].as_object().cloned().unwrap_or_default();
+    if let Some(unknown) = names.iter().find(|name| !figures.contains_key(name.as_str())) {
+        return Err(Failure::refused(format!(
+            "the job has no figure {unknown}; vramshim ctl PID stats lists all that it has"
+        )));
+    }
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    let wanted: serde_json::Map<String, Value> = figures.into_iter().filter(|(name, _)| is_wanted(name)).collect();
+    let rows = wanted.iter().map(|(name, value)| row(name, value)).collect();
+    answer["stats"] = Value::Object(wanted);
+    print(json, &answer, |mut out| {
+        table(&mut out, &["figure", "value", ""], &[1], rows)
+    })
+}
+
+/// A figure with its value, and for bytes its size in words.
+fn row(name: &str, value: &Value) -> Vec<String> {
+    let figure = name.rsplit('.').next().unwrap_or_default();
+    let is_number = [
+        "pid",
+        "events_lost",
+        "live",
+        "live_peak",
+        "failures",
+        "limit_is_of_group",
+    ]
+    .contains(&figure);
+    let words = match value.as_u64() {
+        Some(u64::MAX) => "no limit".to_owned(),
+        Some(bytes) if !is_number && bytes > 0 => size(bytes),
+        _ => String::new(),
+    };
+    vec![printable(name, LONGEST_TEXT), value.to_string(), words]
+}
+
+fn trim(pid: u32, device: Option<u32>, json: bool) -> Result<(), Failure> {
+    let line = device.map_or("trim".to_owned(), |device| format!("trim {device}"));
+    let answer = ask(pid, &line)?;
+    print(json, &answer["devices"], |out| {
+        for one in answer["devices"].as_array().into_iter().flatten() {
+            let bytes = one["given_back"].as_u64().unwrap_or(0);
+            writeln!(out, "device {}: {} given back", one["device"], size(bytes))?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,288 @@
+/* The functions of shim.h by which a job asks and tells the library while it runs, and a job for `vramshim ctl`.
+ *
+ *   control api              names of figures, settings and their errors
+ *   control signals          figures in a signal handler, while pools begin and end
+ *   control dumps FOLDER     copies of the journal, while threads allocate and free
+ *   control serve            reads a command a line: close, fork, figures, quit */
+#include "client.h"
+#include "shim.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+/* A struct never grows: see "Growth" in shim.h. */
+_Static_assert(sizeof(struct vramshim_stats) == 80, "struct vramshim_stats");
+_Static_assert(sizeof(struct vramshim_limit) == 40, "struct vramshim_limit");
+
+#define MIB (1ull << 20)
+
+static __typeof__(&vramshim_version) version;
+static __typeof__(&vramshim_stats) stats;
+static __typeof__(&vramshim_stat) stat_of;
+static __typeof__(&vramshim_stat_names) stat_names;
+static __typeof__(&vramshim_dump) dump;
+static __typeof__(&vramshim_set) set;
+static __typeof__(&vramshim_trim) trim;
+static __typeof__(&vramshim_journal_path) journal_path;
+
+static void find(void)
+{
+    version = dlsym(RTLD_DEFAULT, "vramshim_version");
+    stats = dlsym(RTLD_DEFAULT, "vramshim_stats");
+    stat_of = dlsym(RTLD_DEFAULT, "vramshim_stat");
+    stat_names = dlsym(RTLD_DEFAULT, "vramshim_stat_names");
+    dump = dlsym(RTLD_DEFAULT, "vramshim_dump");
+    set = dlsym(RTLD_DEFAULT, "vramshim_set");
+    trim = dlsym(RTLD_DEFAULT, "vramshim_trim");
+    journal_path = dlsym(RTLD_DEFAULT, "vramshim_journal_path");
+    THAT(version && stats && stat_of && stat_names && dump && set && trim && journal_path);
+}
+
+static uint64_t figure(const char *name)
+{
+    uint64_t value = 4711;
+    int error = stat_of(name, &value);
+    if (error) fprintf(stderr, "%s: errno %d\n", name, error);
+    THAT(error == 0);
+    return value;
+}
+
+static void refused(const char *name, int wanted)
+{
+    uint64_t value = 4711;
+    int error = stat_of(name, &value);
+    if (error != wanted || value != 4711) fprintf(stderr, "%s: errno %d\n", name ? name : "NULL", error);
+    THAT(error == wanted && value == 4711);
+}
+
+static CUcontext begin(void)
+{
+    CUcontext context;
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    return context;
+}
+
+static CUdeviceptr allocate(size_t size)
+{
+    CUdeviceptr address;
+    CHECK(cuMemAlloc_v2(&address, size));
+    return address;
+}
+
+static void api(void)
+{
+    THAT(figure("device.0.allocated") == 0 && figure("device.0.limit_available") == UINT64_MAX);
+    THAT(set("stacks", "python") == ENODATA && dump("early.vraj") == ENODATA);
+    begin();
+    CUdeviceptr large = allocate(16 * MIB);
+    allocate(1000);
+    CHECK(cuMemFree_v2(large));
+    struct vramshim_stats s;
+    THAT(stats(0, &s) == 0);
+    THAT(figure("device.0.requested") == s.requested && figure("device.0.requested_peak") == s.requested_peak);
+    THAT(figure("device.0.allocated") == s.allocated && figure("device.0.allocated_peak") == s.allocated_peak);
+    THAT(figure("device.0.reserved") == s.reserved && figure("device.0.reserved_peak") == s.reserved_peak);
+    THAT(figure("device.0.free_inside") == s.free_inside);
+    THAT(figure("device.0.largest_free_block") == s.largest_free_block);
+    THAT(figure("device.0.live") == 1 && figure("device.0.live_peak") == 2 && figure("device.0.failures") == 0);
+    THAT(figure("device.0.class.linear.requested") == 1000 && figure("device.0.class.vmm.live") == 0);
+    THAT(figure("host.allocated") == 0 && figure("device.1.reserved_peak") == 0);
+    THAT(figure("pid") == (uint64_t)getpid() && figure("events_lost") == 0);
+    THAT(s.reserved == 16 * MIB || s.reserved == 1000 || s.reserved >= 18 * MIB);
+
+    refused(NULL, EINVAL);
+    refused("", ENOENT);
+    refused("device.0", ENOENT);
+    refused("device.32.live", ENOENT);
+    refused("device.0.colour", ENOENT);
+    refused("host.limit", ENOENT);
+    THAT(stat_of("pid", NULL) == EINVAL);
+
+    /* Every name of the list is that of a figure. */
+    size_t size = stat_names(NULL, 0);
+    char *names = malloc(size);
+    THAT(names && stat_names(names, size) == size && strlen(names) + 1 == size);
+    int count = 0;
+    bool has_reserved = false;
+    for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n"), count++) {
+        figure(name);
+        has_reserved |= strcmp(name, "device.0.class.linear.reserved") == 0;
+        THAT(strncmp(name, "device.1.", 9) != 0);
+    }
+    THAT(count > 30 && has_reserved);
+    free(names);
+
+    THAT(set("stacks", "native") == 0 && set("stacks", "off") == 0 && set("stack_depth", "128") == 0);
+    THAT(set("stack_depth", "129") == EINVAL && set("stacks", "perl") == EINVAL && set("stacks", "") == EINVAL);
+    THAT(set("strategy", "auto_growth") == EPERM && set("VRAMSHIM_MEMORY_LIMIT", "1GiB") == EPERM);
+    THAT(set("FLAGS_free_idle_chunk", "1") == EPERM && set("colour", "red") == ENOENT);
+    THAT(set(NULL, "off") == EINVAL && set("stacks", NULL) == EINVAL);
+
+    THAT(dump(NULL) == EINVAL && dump("now.txt") == EINVAL && dump(".vraj") == EINVAL);
+    THAT(dump("missing/now.vraj") == ENOENT);
+    THAT(dump("now.vraj") == 0 && dump("now.vraj") == 0);
+
+    /* Frames are recorded from the change on. */
+    THAT(set("stacks", "native") == 0);
+    allocate(2000);
+    THAT(dump("later.vraj") == 0);
+    /* The journal of a file that may not grow so far is not copied, and the job goes on. */
+    struct rlimit limit = {1 << 16, 1 << 16};
+    THAT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    for (int i = 0; i < 2000; i++) CHECK(cuMemFree_v2(allocate(512)));
+    THAT(dump("large.vraj") == EFBIG && access("large.vraj", F_OK) != 0);
+    THAT(dump("now.txt") == EINVAL);
+}
+
+static atomic_long handled;
+
+static void handler(int signal)
+{
+    (void)signal;
+    int before = errno;
+    char path[4096];
+    uint64_t value;
+    static const char *const names[] = {
+        "device.0.requested", "device.0.allocated_peak", "device.0.reserved", "device.0.live", "device.0.failures",
+        "device.0.class.linear.allocated", "host.reserved", "pid", "events_lost",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int error = stat_of(names[i], &value);
+        if (error && error != EAGAIN) abort();
+    }
+    if (!version()[0] || journal_path(path, sizeof path) < 2) abort();
+    handled++;
+    errno = before;
+}
+
+static void *churn(void *context)
+{
+    CHECK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 20000; i++) CHECK(cuMemFree_v2(allocate(512 + i % 4096)));
+    return NULL;
+}
+
+static void signals(void)
+{
+    CUcontext context = begin();
+    allocate(1000);
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    THAT(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval often = {{0, 200}, {0, 200}};
+    THAT(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) THAT(pthread_create(&threads[i], NULL, churn, context) == 0);
+    /* Each context has a pool, so the list of pools changes. */
+    for (int i = 0; i < 200; i++) {
+        CUcontext other;
+        CHECK(cuCtxCreate_v2(&other, 0, 0));
+        allocate(4096);
+        CHECK(cuCtxDestroy_v2(other));
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    struct itimerval never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &never, NULL);
+    THAT(handled > 10);
+}
+
+static atomic_bool stop;
+
+/* Holds at most one block at a time. */
+static void *one_at_a_time(void *context)
+{
+    CHECK(cuCtxSetCurrent(context));
+    while (!stop) CHECK(cuMemFree_v2(allocate(3000)));
+    return NULL;
+}
+
+static void dumps(const char *folder)
+{
+    CUcontext context = begin();
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) THAT(pthread_create(&threads[i], NULL, one_at_a_time, context) == 0);
+    for (int i = 0; i < 5; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%d.vraj", folder, i);
+        usleep(3000);
+        THAT(dump(path) == 0);
+    }
+    stop = true;
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
+}
+
+/* Closes every descriptor from 3 on, and opens as many files of its own in their places, each with a byte of its own. */
+static bool is_own[400];
+
+static void close_all(void)
+{
+    for (int fd = 3; fd < 400; fd++) close(fd);
+    for (int fd = 3; fd < 400; fd++) {
+        char name[32], byte = (char)fd;
+        snprintf(name, sizeof name, "own-%d", fd);
+        int made = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        if (made < 0) break;
+        is_own[made] = true;
+        THAT(write(made, &byte, 1) == 1);
+    }
+}
+
+static bool own_files_are_whole(void)
+{
+    for (int fd = 3; fd < 400; fd++) {
+        char byte = 0;
+        if (is_own[fd] && (lseek(fd, 0, SEEK_END) != 1 || pread(fd, &byte, 1, 0) != 1 || byte != (char)fd)) return false;
+    }
+    return true;
+}
+
+static void serve(void)
+{
+    begin();
+    allocate(1000);
+    CHECK(cuMemFree_v2(allocate(64 * MIB)));
+    printf("ready %d\n", getpid());
+    fflush(stdout);
+    char line[64];
+    while (fgets(line, sizeof line, stdin)) {
+        if (strncmp(line, "close", 5) == 0) {
+            close_all();
+            puts("closed");
+        } else if (strncmp(line, "files", 5) == 0) {
+            puts(own_files_are_whole() ? "whole" : "changed");
+        } else if (strncmp(line, "fork", 4) == 0) {
+            pid_t child = fork();
+            if (child == 0) {
+                close(0);
+                close(1);
+                close(2);
+                for (;;) pause();
+            }
+            printf("child %d\n", child);
+        } else if (strncmp(line, "allocate", 8) == 0) {
+            allocate(5000);
+            puts("allocated");
+        } else {
+            break;
+        }
+        fflush(stdout);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    find();
+    if (count < 2) return 2;
+    if (strcmp(arguments[1], "api") == 0) api();
+    else if (strcmp(arguments[1], "signals") == 0) signals();
+    else if (strcmp(arguments[1], "dumps") == 0 && count > 2) dumps(arguments[2]);
+    else if (strcmp(arguments[1], "serve") == 0) serve();
+    else return 2;
+    return 0;
+}

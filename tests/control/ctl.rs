@@ -1,0 +1,364 @@
+//! `vramshim ctl` and jobs that have a control socket.
+
+use std::ffi::{CStr, CString};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{AUTO_GROWTH, Job, PASSTHROUGH, Strategy, inspect, left_out, program};
+use tempfile::TempDir;
+
+use crate::{functions, job};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A job that serves `vramshim ctl`, and takes commands on its standard input.
+pub struct Served {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    /// The process id that the job has here.
+    pid: u32,
+}
+
+impl Served {
+    pub fn start(strategy: Strategy, variables: &[(&str, &str)]) -> (Served, TempDir) {
+        let job = job("serve").strategy(strategy).env("VRAMSHIM_CONTROL", "1");
+        Served::of(variables.iter().fold(job, |job, (name, value)| job.env(name, value)))
+    }
+
+    fn of(job: Job) -> (Served, TempDir) {
+        let (mut child, folder) = job.start();
+        let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (pid, stdout) = (child.id(), BufReader::new(stdout));
+        let mut served = Served {
+            child,
+            stdin,
+            stdout,
+            pid,
+        };
+        assert_eq!(served.line(), format!("ready {pid}"));
+        served.until("the socket is there", |served| served.ctl(&["stats"]).status.success());
+        (served, folder)
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("its answer");
+        line.trim().to_owned()
+    }
+
+    fn tell(&mut self, command: &str) -> String {
+        writeln!(self.stdin, "{command}").expect("its input");
+        self.line()
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program());
+        command.args(["ctl", &self.pid.to_string()]).args(arguments);
+        command.output().expect("vramshim")
+    }
+
+    /// The answer to a command that must succeed.
+    pub fn well(&self, arguments: &[&str]) -> Value {
+        let output = self.ctl(&[arguments, &["--json"]].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    fn refused(&self, arguments: &[&str], code: i32, wanted: &str) {
+        let output = self.ctl(arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+
+    pub fn figure(&self, name: &str) -> u64 {
+        self.well(&["stats", name])["stats"][name].as_u64().expect("a number")
+    }
+
+    pub fn until(&self, what: &str, is_so: impl Fn(&Served) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The names of the process's threads.
+    fn threads(&self) -> Vec<String> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.map(|name| name.trim().to_owned()).collect()
+    }
+
+    pub fn end(mut self) {
+        writeln!(self.stdin, "quit").expect("its input");
+        let status = self.child.wait().expect("its end");
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(status.success(), "{status}: {said}");
+    }
+}
+
+/// The control socket of a process of this user.
+fn socket_of(pid: u32) -> Option<PathBuf> {
+    // SAFETY: geteuid has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let folder = base::control::folder_in("/tmp".as_ref(), user);
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.find(|path| base::control::is_socket_of(&path.file_name().unwrap().to_string_lossy(), pid))
+}
+
+#[test]
+fn a_running_job_is_asked_and_told_from_outside() {
+    let (mut job, folder) = Served::start(AUTO_GROWTH, &[]);
+    assert_eq!(
+        job.threads().iter().filter(|name| name.starts_with("vramshim")).count(),
+        1
+    );
+    let all = job.well(&["stats"]);
+    assert_eq!(
+        (all["pid"].as_u64(), &all["strategy"]),
+        (Some(job.pid.into()), &Value::from("auto_growth"))
+    );
+    assert_eq!(all["stats"]["device.0.requested"], 1000);
+    let before = all["stats"]["device.0.reserved"].as_u64().unwrap();
+    assert!(before >= 64 << 20, "{before}");
+    let text = String::from_utf8(job.ctl(&["stats"]).stdout).unwrap();
+    assert!(text.contains("device.0.requested "), "{text}");
+
+    let trimmed = job.well(&["trim", "--device", "0"]);
+    let given_back = trimmed[0]["given_back"].as_u64().unwrap();
+    assert!(given_back >= 64 << 20, "{trimmed}");
+    assert_eq!(job.figure("device.0.reserved"), before - given_back);
+    assert_eq!(job.well(&["trim"])[0]["given_back"], 0);
+
+    let copy = folder.path().join("copy.vraj");
+    let dumped = job.well(&["dump", copy.to_str().unwrap()]);
+    assert!(dumped["records"].as_u64().unwrap() >= 4, "{dumped}");
+    let [copied] = &inspect(&copy)[..] else {
+        panic!("one job")
+    };
+    assert_eq!(copied["pid"], job.pid);
+    assert_eq!(
+        std::fs::metadata(&copy).unwrap().len(),
+        dumped["bytes"].as_u64().unwrap()
+    );
+
+    job.well(&["set", "stacks", "native"]);
+    assert_eq!(job.tell("allocate"), "allocated");
+    job.well(&["dump", copy.to_str().unwrap()]);
+    assert_ne!(functions(&copy), Vec::<String>::new(), "stacks from the change on");
+
+    job.refused(&["stats", "device.0.colour"], 2, "no figure device.0.colour");
+    job.refused(&["trim", "--device", "99"], 2, "no such device");
+    job.refused(&["set", "strategy", "passthrough"], 2, "fixed when the job starts");
+    job.refused(&["set", "stacks", "perl"], 2, "accepted: off, python, native, both");
+    job.refused(&["set", "colour", "red"], 2, "stacks, stack_depth, idle_release");
+    job.refused(&["dump", "copy.txt"], 2, "ends in .vraj");
+    job.refused(&["dump", "/nonexistent/copy.vraj"], 1, "cannot be written");
+    job.refused(&["shout"], 2, "unexpected argument");
+    let socket = socket_of(job.pid).expect("a socket");
+    job.end();
+    assert!(!socket.exists(), "a job that ends removes its socket");
+}
+
+#[test]
+fn a_job_without_the_setting_has_no_socket() {
+    let (mut child, _folder) = job("serve").strategy(PASSTHROUGH).start();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("ready"));
+    std::thread::sleep(Duration::from_millis(300));
+    let output = Command::new(program())
+        .args(["ctl", &child.id().to_string(), "stats"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("vramshim run --control"), "{said}");
+    assert_eq!(socket_of(child.id()), None);
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let output = Command::new(program())
+        .args(["ctl", &child.id().to_string(), "stats"])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no process"));
+}
+
+#[test]
+fn silent_and_slow_peers_hold_up_nobody() {
+    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[("VRAMSHIM_IDLE_RELEASE", "20ms")]);
+    let socket = socket_of(job.pid).expect("a socket");
+    let connect = || UnixStream::connect(&socket).expect("a peer");
+    let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
+    // Half of a line, and a line that never ends.
+    silent.iter_mut().take(5).for_each(|peer| drop(peer.write_all(b"sta")));
+    silent
+        .iter_mut()
+        .skip(5)
+        .take(5)
+        .for_each(|peer| drop(peer.write_all(&[b'x'; 5000])));
+    // Who asks and never reads the answer.
+    silent
+        .iter_mut()
+        .skip(10)
+        .for_each(|peer| drop(peer.write_all(b"stats\n")));
+    assert_eq!(job.tell("allocate"), "allocated");
+    job.until("the keeper goes on to give idle memory back", |job| {
+        job.figure("device.0.reserved") < 64 << 20
+    });
+    // A line that comes in pieces is answered, too.
+    let mut slow = connect();
+    for byte in b"stats\n" {
+        slow.write_all(&[*byte]).unwrap();
+        std::thread::sleep(Duration::from_millis(15));
+    }
+    let mut answer = String::new();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("{\"ok\":true"), "{answer}");
+    let mut wrong = connect();
+    wrong.write_all(b"format c:\n").unwrap();
+    answer.clear();
+    wrong.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("{\"ok\":false,\"errno\":22"), "{answer}");
+    job.end();
+}
+
+#[test]
+fn a_job_that_closes_descriptors_keeps_its_own_files() {
+    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    let socket = socket_of(job.pid).expect("a socket");
+    // A peer whose descriptor the job takes for a file of its own.
+    let mut peer = UnixStream::connect(&socket).unwrap();
+    peer.write_all(b"sta").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(job.tell("close"), "closed");
+    drop(peer.write_all(b"ts\n"));
+    job.until("there is a socket again", |job| job.ctl(&["stats"]).status.success());
+    assert_eq!(job.tell("files"), "whole");
+    job.end();
+}
+
+#[test]
+fn a_forked_child_does_not_answer_for_its_parent() {
+    let (mut job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    let child: i32 = job
+        .tell("fork")
+        .strip_prefix("child ")
+        .expect("a child")
+        .parse()
+        .unwrap();
+    let socket = socket_of(job.pid).expect("a socket");
+    assert_eq!(job.well(&["stats", "pid"])["stats"]["pid"], job.pid);
+    let of_child = Command::new(program())
+        .args(["ctl", &child.to_string(), "stats"])
+        .output()
+        .unwrap();
+    assert_eq!(of_child.status.code(), Some(1), "the child has not used CUDA");
+    // SAFETY: the process is a child of this one, and was not waited for.
+    unsafe { libc::kill(job.pid as i32, libc::SIGKILL) };
+    job.child.wait().unwrap();
+    // The socket is left over, and nobody listens: the child has closed it.
+    let refused = UnixStream::connect(&socket).expect_err("nobody listens");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    // SAFETY: the process is one that the job forked.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    // The next job removes what was left over.
+    let (job, _folder) = Served::start(AUTO_GROWTH, &[]);
+    assert!(!socket.exists());
+    job.end();
+}
+
+/// Gives a new process a folder of sockets of its own, and a /mnt of its own.
+fn private_folders(sockets: &CStr) -> std::io::Result<()> {
+    let none = std::ptr::null::<libc::c_void>();
+    let mount = |what: *const libc::c_char, at: &CStr, flags, data: *const libc::c_void| {
+        // SAFETY: the strings are NUL-terminated, and the call changes this new process alone.
+        unsafe { libc::mount(c"none".as_ptr(), at.as_ptr(), what, flags, data) == 0 }
+    };
+    // SAFETY: the call takes a number only.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0
+        && mount(none.cast(), c"/", libc::MS_REC | libc::MS_PRIVATE, none)
+        && mount(c"tmpfs".as_ptr(), sockets, 0, c"mode=0700".as_ptr().cast())
+        && mount(c"tmpfs".as_ptr(), c"/mnt", 0, none);
+    match done {
+        true => Ok(()),
+        false => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// The job has a folder of sockets of its own, which can be opened to others. The job's user reaches it from outside, and
+/// copies a journal that has no name outside.
+#[test]
+fn another_user_gets_no_answer_and_a_container_is_reached() {
+    // SAFETY: geteuid has no preconditions.
+    let sockets = base::control::folder_in("/tmp".as_ref(), unsafe { libc::geteuid() });
+    drop(std::fs::DirBuilder::new().mode(0o700).create(&sockets));
+    let place = CString::new(sockets.as_os_str().as_bytes()).unwrap();
+    let privately = move || private_folders(&place);
+    let mut trial = Command::new("true");
+    // SAFETY: the function makes system calls only, so it may run between fork and exec.
+    unsafe { trial.pre_exec(privately.clone()) };
+    let can = trial.status().is_ok_and(|status| status.success());
+    if !can || !support::in_path("nsenter") || !support::in_path("setpriv") {
+        return left_out("a job with folders of its own: this needs the right to mount, nsenter and setpriv");
+    }
+    let mut job = job("serve")
+        .strategy(AUTO_GROWTH)
+        .env("VRAMSHIM_CONTROL", "1")
+        .env("VRAMSHIM_DIR", "/mnt/journals");
+    // SAFETY: as above.
+    unsafe { job.command().pre_exec(privately) };
+    let (job, folder) = Served::of(job);
+    assert_eq!(socket_of(job.pid), None, "it is in the job's own folder");
+    let copy = folder.path().join("copy.vraj");
+    assert!(job.well(&["dump", copy.to_str().unwrap()])["records"].as_u64().unwrap() > 0);
+    assert_eq!(inspect(&copy)[0]["pid"], job.pid);
+
+    let inside = |user: &str, opened: &str| {
+        let folder = sockets.display();
+        let change = format!("chmod {opened} {folder} {folder}/*.sock && echo changed");
+        let shell = Command::new("nsenter")
+            .args(["-m", "-t", &job.pid.to_string(), "sh", "-c", &change])
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&shell.stdout).trim(), "changed");
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &job.pid.to_string(), "setpriv", "--clear-groups"]);
+        command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+        // The program is copied into the job's /mnt, because the other user may not reach the folders of the build.
+        command.args(["/mnt/vramshim", "ctl", &job.pid.to_string(), "stats"]);
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    std::fs::copy(program(), format!("/proc/{}/root/mnt/vramshim", job.pid)).unwrap();
+    let (code, said) = inside("65534", "700");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no control socket that this user can see"), "{said}");
+    let (code, said) = inside("65534", "777");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("hung up; it answers its own user and root alone"),
+        "{said}"
+    );
+    let (code, said) = inside("0", "700");
+    assert_eq!(code, Some(0), "{said}");
+    job.end();
+}

@@ -1,0 +1,138 @@
+//! What a job asks and tells the library while it runs (`shim.h`), and what `vramshim ctl` does from outside.
+
+mod ctl;
+mod page;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use journal::format::{Event, MarkKind, NoStack};
+use journal::reader::{Journal, Stacks};
+use support::{AUTO_GROWTH, Job, STRATEGIES, THREE, client, inspect};
+
+fn job(scene: &str) -> Job {
+    Job::new(client("control/control.c", "control", &["libcuda.so.1"])).args([scene])
+}
+
+/// The functions in the stacks of a journal's records. A native frame that has no name yet counts, too.
+pub fn functions(path: &Path) -> Vec<String> {
+    let journal = Journal::open(path).unwrap();
+    let Some(stacks) = Stacks::beside(path).unwrap() else {
+        return Vec::new();
+    };
+    let numbers = journal
+        .records()
+        .filter_map(|record| NoStack::stack(record.unwrap().stack).ok());
+    let found = numbers.filter_map(|number| stacks.get(number));
+    found
+        .flat_map(|stack| stack.frames.iter().map(|frame| frame.function.to_string()))
+        .collect()
+}
+
+#[test]
+fn figures_settings_and_their_errors_are_those_of_the_header() {
+    for strategy in STRATEGIES {
+        let finished = job("api").strategy(strategy).run().ok();
+        let folder = finished.folder.path();
+        // The frames of the call after the change, and not before.
+        assert_eq!(
+            functions(&folder.join("now.vraj")),
+            Vec::<String>::new(),
+            "{strategy:?}"
+        );
+        assert_ne!(
+            functions(&folder.join("later.vraj")),
+            Vec::<String>::new(),
+            "{strategy:?}"
+        );
+        let [copy] = &inspect(&folder.join("now.vraj"))[..] else {
+            panic!("one job");
+        };
+        let mut classes = copy["devices"][0]["classes"].as_array().unwrap().iter();
+        let linear = classes.find(|row| row["class"] == "linear").unwrap();
+        assert_eq!(linear["requested"]["current"], 1000, "{strategy:?}: {copy:#}");
+        let parts = std::fs::read_dir(folder).unwrap().flatten();
+        let parts: Vec<_> = parts
+            .filter(|one| one.file_name().to_string_lossy().ends_with(".part"))
+            .collect();
+        assert!(parts.is_empty(), "{parts:?}");
+    }
+}
+
+#[test]
+fn totals_can_be_read_in_a_signal_handler() {
+    for strategy in THREE {
+        job("signals").strategy(strategy).run().ok();
+    }
+}
+
+/// The events of a copy, in the order of their times: no free is there without its allocation, each of four threads holds
+/// one block at most, and the copy ends with the moment of the call.
+fn assert_consistent(path: &Path) {
+    let journal = Journal::open(path).unwrap();
+    assert_eq!(journal.header().damaged, Vec::<String>::new());
+    let stacks = Stacks::beside(path).unwrap().expect("the texts of marks");
+    let (mut live, mut marks, mut frees) = (BTreeSet::new(), 0, 0);
+    for record in journal.records() {
+        match record.unwrap().event {
+            Event::Alloc(allocation) => {
+                assert!(live.insert(allocation.address), "{:#x} is live", allocation.address);
+                assert!(live.len() <= 4);
+            }
+            Event::Free { allocation, .. } => {
+                frees += 1;
+                let was_live = live.remove(&allocation.address);
+                assert!(
+                    was_live,
+                    "{}: {:#x} was never allocated",
+                    path.display(),
+                    allocation.address
+                );
+            }
+            Event::Mark { text, kind } => {
+                assert_eq!((stacks.text(text), kind), (Some("vramshim_dump"), MarkKind::Instant));
+                marks += 1;
+            }
+            _ => {}
+        }
+    }
+    let number: u64 = path.file_stem().unwrap().to_str().unwrap().parse().unwrap();
+    assert_eq!(marks, number + 1, "{}: a mark for each dump so far", path.display());
+    assert!(frees > 0);
+}
+
+#[test]
+fn a_dump_has_all_events_up_to_the_call_and_none_after_it() {
+    for strategy in THREE {
+        let job = job("dumps").strategy(strategy);
+        let copies = job.folder().join("copies");
+        std::fs::create_dir(&copies).unwrap();
+        let finished = job.args([&copies]).run().ok();
+        let copies = finished.folder.path().join("copies");
+        for number in 0..5 {
+            assert_consistent(&copies.join(format!("{number}.vraj")));
+        }
+    }
+}
+
+#[test]
+fn python_asks_and_tells_by_ctypes() {
+    let script = support::root().join("tests/control/api.py");
+    for strategy in STRATEGIES {
+        let finished = Job::new("python3").args([&script]).strategy(strategy).run().ok();
+        assert!(finished.stdout.starts_with("passed"), "{}", finished.stdout);
+        let names = functions(&finished.folder.path().join("now.vraj"));
+        assert!(names.contains(&"train".to_owned()), "{strategy:?}: {names:?}");
+    }
+}
+
+/// A pool that keeps its memory gives it back once idle release is turned on.
+#[test]
+fn idle_release_can_be_turned_on() {
+    let (child, _folder) = ctl::Served::start(AUTO_GROWTH, &[]);
+    let reserved = |child: &ctl::Served| child.figure("device.0.reserved");
+    assert!(reserved(&child) >= 64 << 20);
+    child.well(&["set", "idle_release", "20ms"]);
+    child.until("the memory goes back", |child| reserved(child) < 64 << 20);
+    child.end();
+}

@@ -1,0 +1,49 @@
+//! The program of docs/control.md runs as the page says.
+
+use support::{AUTO_GROWTH, Job};
+
+/// A job whose memory rises, falls and stays reserved.
+const TRAIN: &str = r#"
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+held = []
+for mib in (64, 128, 256):
+    address = ctypes.c_uint64()
+    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib << 20)) == 0
+    held.append(address)
+    time.sleep(0.2)
+while held:
+    assert cuda.cuMemFree_v2(held.pop()) == 0
+    time.sleep(0.2)
+"#;
+
+#[test]
+fn the_investigation_of_the_page_finds_memory_that_is_mapped_and_not_allocated() {
+    let page = std::fs::read_to_string(support::root().join("docs/control.md")).expect("the page");
+    let code = page
+        .split("```python\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("its program");
+    let lines = code.lines().filter(|line| !line.trim().is_empty()).count();
+    assert!(lines <= 24, "twenty lines, not {lines}");
+    let job = Job::new("python3").args(["watch.py", "train.py"]).strategy(AUTO_GROWTH);
+    std::fs::write(job.folder().join("watch.py"), code).unwrap();
+    std::fs::write(job.folder().join("train.py"), TRAIN).unwrap();
+    let finished = job.run().ok();
+    assert!(
+        finished
+            .stdout
+            .contains("at most 448 MiB allocated, 448 MiB mapped, 448 MiB mapped and not allocated"),
+        "{}",
+        finished.stdout
+    );
+    let picture = std::fs::read_to_string(finished.folder.path().join("memory.svg")).expect("the plot");
+    assert!(
+        picture.starts_with("<svg") && picture.matches("<polyline").count() == 2,
+        "{picture}"
+    );
+}
