@@ -2,6 +2,7 @@
 //! on a simulated GPU. `totals` compares what a job counted with the simulator's table and the library's ledger.
 
 pub mod layer;
+pub mod made;
 pub mod member;
 pub mod random;
 mod totals;

@@ -20,8 +20,8 @@ pub struct Finding<'a> {
     pub distance: Option<Distance>,
     /// Events were lost, so the figures may be wrong.
     pub uncertain: bool,
-    /// Whether the failure is what ended the job, as far as the journal tells: the job allocated nothing after it, or
-    /// ended with an error.
+    /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
+    /// and had neither allocated nor freed anything after it.
     pub fatal: bool,
 }
 
@@ -83,12 +83,16 @@ impl Job {
                 request: request.filter(|request| request.time_ns == scene.time_ns),
             }
         });
-        let went_on = failure.as_ref().is_some_and(|failure| failure.scene.went_on > 0);
+        let is_fatal = |failure: &Failure| match self.state {
+            State::Exited(status) => status != 0,
+            State::Running => false,
+            State::Killed => failure.scene.went_on == 0 && failure.scene.freed == 0,
+        };
         Finding {
             verdict: failure
                 .as_ref()
                 .map_or(Verdict::NoneFailed, |failure| failure.shortage.verdict()),
-            fatal: failure.is_some() && (!went_on || matches!(self.state, State::Exited(status) if status != 0)),
+            fatal: failure.as_ref().is_some_and(is_fatal),
             failure,
             distance: self.distance(),
             uncertain: self.lost > 0,
