@@ -23,8 +23,8 @@ pub struct Finding<'a> {
     pub distance: Option<Distance>,
     /// Events were lost, so the figures may be wrong.
     pub uncertain: bool,
-    /// Whether the failure is what ended the job, as far as the journal tells: the job allocated nothing after it, or
-    /// ended with an error.
+    /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
+    /// and had neither allocated nor freed anything after it.
     pub fatal: bool,
 }
 
@@ -87,17 +87,22 @@ impl Job {
             }
         });
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
-        let went_on = failure.as_ref().is_some_and(|failure| failure.scene.went_on > 0);
+        // Whether the process allocated or freed nothing after the failure.
+        let was_last = failure
+            .as_ref()
+            .is_some_and(|failure| failure.scene.went_on == 0 && failure.scene.freed == 0);
+        let is_fatal = match self.state {
+            State::Exited(status) => status != 0,
+            State::Running => false,
+            State::Killed => was_last,
+        };
         Finding {
             verdict: failure
                 .as_ref()
                 .map(|failure| failure.shortage.verdict())
                 .or(refused_by_torch.map(|_| Verdict::Limit))
                 .unwrap_or(Verdict::NoneFailed),
-            fatal: match &failure {
-                Some(_) => !went_on || matches!(self.state, State::Exited(status) if status != 0),
-                None => refused_by_torch.is_some() && matches!(self.state, State::Exited(status) if status != 0),
-            },
+            fatal: is_fatal && (failure.is_some() || refused_by_torch.is_some()),
             refused_by_torch,
             failure,
             distance: self.distance(),
