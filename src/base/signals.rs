@@ -2,8 +2,6 @@
 
 use std::ptr;
 
-use crate::file::errno;
-
 /// What a write raises beyond the limit on the size of files, and to a pipe that nobody reads. Both end a process that is
 /// not prepared for them.
 const OF_WRITES: [libc::c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
@@ -31,11 +29,11 @@ pub fn without_signals_of_writes<T>(call: impl FnOnce() -> T) -> T {
         libc::sigpending(&mut pending);
     }
     let outcome = call();
-    let failed_with = errno();
     let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: as above. The kernel sends these signals to the thread that writes, so it is this thread that takes them. One
     // that was pending before is the job's, and stays.
     unsafe {
+        let failed_with = *libc::__errno_location();
         for signal in OF_WRITES {
             if libc::sigismember(&pending, signal) == 0 {
                 libc::sigtimedwait(&set_of(&[signal]), ptr::null_mut(), &no_wait);
@@ -61,7 +59,7 @@ mod tests {
             libc::close(ends[0]);
             let ignored = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let written = without_signals_of_writes(|| libc::write(ends[1], c"x".as_ptr().cast(), 1));
-            assert_eq!((written, errno()), (-1, libc::EPIPE));
+            assert_eq!((written, *libc::__errno_location()), (-1, libc::EPIPE));
             libc::signal(libc::SIGPIPE, ignored);
             libc::close(ends[1]);
         }

@@ -196,7 +196,7 @@ pub fn play(seed: u64, steps: u32) -> u64 {
         }),
         1 => with_limited_sizes(seed, steps),
         2 => in_folders_that_vanish(seed, steps),
-        _ if seed / 4 % 2 == 0 => {
+        _ if (seed / 4).is_multiple_of(2) => {
             that_becomes_another(seed, steps);
             0
         }

@@ -77,11 +77,7 @@ pub unsafe fn route(way: Route, name: *const c_char, answer: *mut c_void, versio
         // The next layer tells its functions apart, and this one is none of ours: a later release has introduced it,
         // with other arguments.
         let tells_apart = asked(asked_name, version, flags) == Some(answer);
-        let by_name = || {
-            family()
-                .filter(|entry| suits(entry, version, flags))
-                .max_by_key(|entry| rank(entry))
-        };
+        let by_name = || family().filter(|entry| suits(entry, version, flags)).max_by_key(rank);
         if tells_apart { None } else { by_name() }
     });
     match chosen {

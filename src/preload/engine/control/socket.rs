@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use tracing::{debug, warn};
+use base::say::{debug, warn};
 
 use crate::engine::{Engine, scope};
 use base::api::Api;

@@ -64,7 +64,7 @@ fn front() -> Option<&'static next::Front> {
     static TOLD: Once = Once::new();
     let front = next::layer_in_front().filter(|front| front.takes_frees())?;
     TOLD.call_once(|| {
-        tracing::info!(
+        base::say::info!(
             "tensors are requested through {}, which stands before the library, so that its limit holds for them",
             front.path()
         );
