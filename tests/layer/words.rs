@@ -47,6 +47,7 @@ fn out_of_memory_names_who_refused() {
         let journals = finished.folder.path().join("journals");
         let why = Job::new(program()).alone().args(["why"]).args([journals]).run().stdout;
         assert!(why.contains("Device 0 at"), "{why}");
+        assert_eq!(why.contains("or let the layer give at least "), is_of_layer, "{why}");
         assert_eq!(
             why.contains("total and free are what a layer showed, "),
             is_of_layer,

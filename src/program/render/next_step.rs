@@ -40,11 +40,14 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
     let lacking = shortage.short_of().filter(|lacking| *lacking > 0);
     let hold_less = |lacking: u64| {
         let needs = size(parts.total.saturating_add(lacking));
-        let device = match needs == size(parts.total) {
-            true => "a larger device".to_owned(),
-            false => format!("a device of at least {needs}"),
+        // What is called total there may be the limit of a layer.
+        let instead = match (job.header.layer(), needs == size(parts.total)) {
+            (Some(_), true) => "raise the layer's limit, or use a larger device".to_owned(),
+            (Some(_), false) => format!("let the layer give at least {needs}, or use a device that has as much"),
+            (None, true) => "use a larger device".to_owned(),
+            (None, false) => format!("use a device of at least {needs}"),
         };
-        format!("Hold {} less before this request, or use {device}", size(lacking))
+        format!("Hold {} less before this request, or {instead}", size(lacking))
     };
     match shortage.verdict() {
         Verdict::NoneFailed | Verdict::Unusable => Vec::new(),
