@@ -2,7 +2,7 @@
 //!
 //! The first store into a page of the mapped file costs a page fault, and the kernel zeroes the page. That is about as
 //! much, spread over the page's 64 records, as all else that a record costs. So the job's threads leave it to a thread of
-//! the library, if there is one: every `ASK_SLOTS` slots they wake it, and it touches the pages ahead
+//! the library, if there is one: at every `ASK_SLOTS`th slot they wake it, and it touches the pages ahead
 //! (`MADV_POPULATE_WRITE`). If it comes too late, or if the kernel is older than Linux 5.14, the writers touch the pages.
 //!
 //! Only pages that have blocks on disk are touched, and their bytes stay 0. So neither the file's size nor what a reader
@@ -24,7 +24,9 @@ const PIECE_BYTES: usize = 64 << 10;
 /// `MADV_POPULATE_WRITE` (asm-generic/mman-common.h of Linux 5.14)
 const POPULATE_WRITE: libc::c_int = 23;
 
+/// It has cache lines of its own, because writers read what stands beside it for each record.
 #[derive(Default)]
+#[repr(align(128))]
 pub(super) struct Ahead {
     /// The word on which the thread sleeps; null if there is no thread.
     sleeps_on: AtomicPtr<AtomicU32>,
@@ -34,10 +36,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// A writer takes the slots from `from` on, up to but without `end`.
+    /// A writer has taken this slot.
     #[inline]
-    pub(super) fn slots_are_taken(&self, from: u64, end: u64) {
-        if from / ASK_SLOTS != end / ASK_SLOTS {
+    pub(super) fn slot_is_taken(&self, index: u64) {
+        if index.is_multiple_of(ASK_SLOTS) {
             self.ask();
         }
     }

@@ -151,10 +151,11 @@ impl Journal {
     /// before the free. Otherwise the next allocation of the address, on another thread, could get an earlier time.
     #[inline]
     pub fn claim(&self) -> Claim {
-        let (index, tid) = slots::take(&self.mapping, &self.ahead, self.id);
+        let (index, tid) = slots::take(&self.mapping, self.id);
         if index != NO_SLOT {
             // This store marks the slot: its event has begun. If the process is killed earlier, the slot looks unused.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
+            self.ahead.slot_is_taken(index);
         }
         // The clock is read after the slot was taken and marked. Readers rely on this order to sort the records.
         Claim {
@@ -179,7 +180,7 @@ impl Journal {
             tid,
         } = claim;
         if index == NO_SLOT {
-            index = slots::take(&self.mapping, &self.ahead, self.id).0;
+            index = slots::take(&self.mapping, self.id).0;
         }
         words[TIME] = time_ns;
         words[THREAD] = words[THREAD] >> 32 << 32 | u64::from(tid);

@@ -9,7 +9,6 @@
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-use super::ahead::Ahead;
 use super::mapping::Mapping;
 use base::identity;
 
@@ -56,15 +55,15 @@ const EMPTY: Reserve = Reserve {
 /// Takes a mapped slot of the journal `id`, which only this thread may write. Returns the slot, or `NO_SLOT` if the
 /// file cannot grow, and the thread's id.
 #[inline]
-pub(super) fn take(mapping: &Mapping, ahead: &Ahead, id: u32) -> (u64, u32) {
+pub(super) fn take(mapping: &Mapping, id: u32) -> (u64, u32) {
     // If the thread-local variables of the thread are gone, it takes one slot at a time and asks for its id each time.
-    let taken = RESERVE.try_with(|kept| take_with(mapping, ahead, id, kept));
-    taken.unwrap_or_else(|_| take_with(mapping, ahead, id, &Cell::new(EMPTY)))
+    let taken = RESERVE.try_with(|kept| take_with(mapping, id, kept));
+    taken.unwrap_or_else(|_| take_with(mapping, id, &Cell::new(EMPTY)))
 }
 
 /// As `take`, with the thread's reserve in `kept`.
 #[inline]
-fn take_with(mapping: &Mapping, ahead: &Ahead, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
+fn take_with(mapping: &Mapping, id: u32, kept: &Cell<Reserve>) -> (u64, u32) {
     let mut reserve = kept.get();
     if reserve.journal != id {
         reserve = new_reserve(id);
@@ -75,11 +74,11 @@ fn take_with(mapping: &Mapping, ahead: &Ahead, id: u32, kept: &Cell<Reserve>) ->
         kept.set(Reserve { next, ..reserve });
         return (reserve.next, reserve.tid);
     }
-    (take_from_counter(mapping, ahead, kept, reserve), reserve.tid)
+    (take_from_counter(mapping, kept, reserve), reserve.tid)
 }
 
 /// Takes slots from the counter, puts all but the first into the reserve, and returns the first.
-fn take_from_counter(mapping: &Mapping, ahead: &Ahead, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
+fn take_from_counter(mapping: &Mapping, kept: &Cell<Reserve>, reserve: Reserve) -> u64 {
     // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
     let claimed = unsafe { &(*mapping.header()).claimed };
     let mut next = claimed.load(Relaxed);
@@ -113,7 +112,6 @@ fn take_from_counter(mapping: &Mapping, ahead: &Ahead, kept: &Cell<Reserve>, res
                     },
                     ..reserve
                 });
-                ahead.slots_are_taken(next, next + count);
                 return next;
             }
             Err(now) => next = now,

@@ -127,13 +127,13 @@ impl Recorder {
     }
 
     /// Writes a record. If stacks are recorded, that of a request gets the calling thread's stack.
+    #[inline]
     pub fn write(&self, record: RawRecord) {
         self.write_while(record, || ());
     }
 
-    /// As `write`, and runs `work` meanwhile. The record's time is from before. It is inlined for callers that write at
-    /// each allocation: then the record is made in registers.
-    #[inline(always)]
+    /// As `write`, and runs `work` meanwhile. The record's time is from before.
+    #[inline]
     pub fn write_while(&self, record: RawRecord, work: impl FnOnce()) {
         let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) else {
             return work();
