@@ -67,7 +67,7 @@ impl Listener {
         wake(&account.answers);
     }
 
-    fn word(&self) -> (&AtomicU32, u32) {
+    fn word(&self) -> (&'static AtomicU32, u32) {
         let seat = self.account.account().seat(self.seat);
         (&seat.asked, seat.answered.load(SeqCst))
     }
@@ -88,6 +88,11 @@ pub fn wait(listeners: &[Listener], otherwise: (&AtomicU32, u32), longest: Durat
         _ if sleep_on_any(&words, longest) => {}
         _ => std::thread::sleep(longest.min(POLL_INTERVAL)),
     }
+}
+
+/// A word that `wait` sleeps on, for others of this process that `wake` the thread.
+pub fn word(listeners: &[Listener], otherwise: &'static AtomicU32) -> &'static AtomicU32 {
+    listeners.first().map_or(otherwise, |listener| listener.word().0)
 }
 
 /// One request to another process.

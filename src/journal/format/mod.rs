@@ -24,8 +24,9 @@
 //! *ring*: each further record takes the place of the oldest record there, except that failures keep an eighth of the
 //! ring. So a full journal has the first records, some failures, and the last records, and counts what it lost.
 //!
-//! Threads that write at the same time take several slots at once. The slots of one thread are in the order of time,
-//! the slots of several threads only nearly. The times in the records give the order of all.
+//! Threads that write at the same time take several slots at once, and a thread that writes alone a few. The slots of one
+//! thread are in the order of time, the slots of several threads only nearly. The times in the records give the order of
+//! all.
 //!
 //! The constants and structs of this folder fix all sizes and offsets, and the compiler checks the sizes below. A
 //! reader takes sizes and offsets from here, never from the file. If the meaning of a field changes, `VERSION` changes.
@@ -78,7 +79,13 @@ const CHECK_SHIFT: u32 = 40;
 /// The commit word of a slot whose record is complete.
 #[inline(always)]
 pub(crate) fn commit_word(index: u64, record: &RawRecord) -> u64 {
-    (index + 1) | record.check() << CHECK_SHIFT | COMPLETE
+    commit_word_of(index, record.check())
+}
+
+/// The commit word of a slot whose record is complete and has this checksum.
+#[inline(always)]
+pub(crate) fn commit_word_of(index: u64, check: u64) -> u64 {
+    (index + 1) | check << CHECK_SHIFT | COMPLETE
 }
 
 /// What a slot holds.

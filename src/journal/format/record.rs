@@ -12,6 +12,7 @@ mod bytes;
 mod evidence;
 
 use base::api::{Api, ApiCode, Class, ClassCode};
+pub(crate) use bytes::{THREAD, TIME, WORDS};
 pub use evidence::{LimitState, ProcessBytes, ShortName, Teller, shares};
 
 /// One record as a reader gets it.

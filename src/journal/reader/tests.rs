@@ -13,7 +13,7 @@ const EVENTS: u64 = 100;
 /// The events of `ended_sample`.
 const ENDED_EVENTS: u64 = 6;
 
-/// The bytes of a real journal with a hundred events, cut off after the last one.
+/// The bytes of a real journal with a hundred events, cut off after the last one, as if its thread had no slot in reserve.
 fn sample() -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let journal = create(folder.path(), 1 << 20);
@@ -22,6 +22,7 @@ fn sample() -> Vec<u8> {
     }
     let mut bytes = std::fs::read(journal.path()).unwrap();
     bytes.truncate(HEADER_SIZE + EVENTS as usize * SLOT_SIZE);
+    bytes[offset_of!(format::Header, claimed)..][..8].copy_from_slice(&EVENTS.to_le_bytes());
     bytes
 }
 

@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
+use super::ahead::Ahead;
 use super::mapping::{Mapping, clock_ns};
 use super::ring::{self, Before};
 use super::slots::{self, NO_SLOT};
 use crate::copy::{self, Dumped};
 use crate::file::{CreateError, create_file};
 use crate::format::header::{device_check, fixed_check, pair_check};
+use crate::format::record::{THREAD, TIME, WORDS};
 use crate::format::{
     DeviceEntry, Ended, HEADER_SIZE, MAGIC, MAX_ROUTES, RawRecord, RouteEntry, SLOT_SIZE, UNDER_WAY, VERSION, check,
-    commit_word,
+    commit_word_of,
 };
 use base::cuda::MAX_DEVICES;
 use base::identity;
@@ -56,6 +58,7 @@ pub struct Claim {
 /// A journal that this process writes. A forked child must never write to its parent's journal: see `abandon`.
 pub struct Journal {
     mapping: Mapping,
+    ahead: Ahead,
     /// Whether a record was lost already.
     told: AtomicBool,
     /// The number of failures that the ring was given.
@@ -104,6 +107,7 @@ impl Journal {
         static JOURNALS: AtomicU32 = AtomicU32::new(1);
         let journal = Journal {
             mapping: Mapping::create(path, fd, options.max_bytes)?,
+            ahead: Ahead::default(),
             told: AtomicBool::new(false),
             kept: AtomicU64::new(0),
             id: JOURNALS.fetch_add(1, Relaxed),
@@ -152,6 +156,7 @@ impl Journal {
         if index != NO_SLOT {
             // This store marks the slot: its event has begun. If the process is killed earlier, the slot looks unused.
             self.commit_word(index).store((index + 1) | UNDER_WAY, Relaxed);
+            self.ahead.slot_is_taken(index);
         }
         // The clock is read after the slot was taken and marked. Readers rely on this order to sort the records.
         Claim {
@@ -162,8 +167,14 @@ impl Journal {
     }
 
     /// Writes `record` into the slot that this thread claimed, with the time of the claim.
-    #[inline]
-    pub fn commit(&self, claim: Claim, mut record: RawRecord) -> Outcome {
+    #[inline(always)]
+    pub fn commit(&self, claim: Claim, record: RawRecord) -> Outcome {
+        self.commit_words(claim, record.to_words())
+    }
+
+    /// As `commit`, for the words of a record. In words, the record goes from the caller to the slot without a load that
+    /// waits for several stores.
+    fn commit_words(&self, claim: Claim, mut words: [u64; WORDS]) -> Outcome {
         let Claim {
             mut index,
             time_ns,
@@ -172,18 +183,23 @@ impl Journal {
         if index == NO_SLOT {
             index = slots::take(&self.mapping, self.id).0;
         }
+        words[TIME] = time_ns;
+        words[THREAD] = words[THREAD] >> 32 << 32 | u64::from(tid);
         // A slot that this journal handed out is always mapped. The check catches `NO_SLOT`, and some claims of other
         // journals.
-        record.time_ns = time_ns;
-        record.tid = tid;
         if index >= self.mapping.mapped() {
-            return self.put_in_ring(record);
+            return self.put_in_ring(RawRecord::from_words(words));
         }
-        // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it.
+        // SAFETY: `index` is below `mapped`, so the slot is mapped. Only the thread that claimed the slot writes it. A
+        // record has the size and the alignment of its words, and these are its bytes. Each word is stored by itself.
         unsafe {
             let slot = self.mapping.slot(index);
-            ptr::write(&raw mut (*slot).record, record);
-            (*slot).commit.store(commit_word(index, &record), Release);
+            let record = (&raw mut (*slot).record).cast::<u64>();
+            for (place, word) in words.into_iter().enumerate() {
+                ptr::write_volatile(record.add(place), word);
+            }
+            let word = commit_word_of(index, check::of_words(words));
+            (*slot).commit.store(word, Release);
         }
         Outcome::Written
     }
@@ -196,6 +212,11 @@ impl Journal {
             Some(Before::Lost(time_ns)) => self.lose(time_ns),
             None => self.lose(record.time_ns),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn ahead(&self) -> &Ahead {
+        &self.ahead
     }
 
     /// The commit word of a slot that was taken.
@@ -263,6 +284,17 @@ impl Journal {
         let now = check::pack(self.mapping.now() / 1_000_000);
         // SAFETY: the header is mapped as long as the process lives, and this field is only used as an atomic.
         unsafe { (*header).alive_ms.store(now, Relaxed) };
+    }
+
+    /// The calling thread touches pages of the file before writers get there, from now on. It sleeps on `word`, and calls
+    /// `touch_pages` when it wakes up. The thread is to live as long as the process.
+    pub fn serve_writers(&self, word: &'static AtomicU32) {
+        self.ahead.serve(word);
+    }
+
+    /// Touches pages ahead of the writers, if they have asked for it since the last call.
+    pub fn touch_pages(&self) {
+        self.ahead.touch(&self.mapping);
     }
 
     /// Writes `name=value` of the software that the job uses, NUL-separated, into the header. Only the first call does

@@ -120,6 +120,17 @@ impl Mapping {
         self.base.wrapping_add(HEADER_SIZE + index as usize * SLOT_SIZE).cast()
     }
 
+    /// The byte of the file at `offset`, which must be mapped.
+    pub(super) fn at(&self, offset: usize) -> *mut libc::c_void {
+        self.base.wrapping_add(offset).cast()
+    }
+
+    /// The number of slots that threads have taken.
+    pub(super) fn claimed(&self) -> u64 {
+        // SAFETY: the header is mapped as long as the process lives, and this field is only ever used as an atomic.
+        unsafe { (*self.header()).claimed.load(Relaxed) }
+    }
+
     /// Slots below this number are mapped, and stay mapped.
     #[inline]
     pub(super) fn mapped(&self) -> u64 {

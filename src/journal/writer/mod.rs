@@ -10,8 +10,9 @@
 //!
 //! Nothing here panics or stops the job. While the file cannot grow, new records take the place of older ones in the
 //! last part of the file (`ring`), and the records that are lost are counted. At most once a second a thread tries
-//! again to grow the file. `stacks` writes the file of stacks beside the journal.
+//! again to grow the file. `ahead` spares the writers page faults. `stacks` writes the file of stacks beside the journal.
 
+mod ahead;
 mod journal;
 mod mapping;
 mod past;

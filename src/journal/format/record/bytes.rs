@@ -6,6 +6,12 @@ use super::RawRecord;
 use crate::bytes::{bytes_at, u32_at, u64_at};
 use crate::format::check;
 
+/// Words of eight bytes in a record.
+pub(crate) const WORDS: usize = size_of::<RawRecord>() / 8;
+/// The words of a record with its time, and with its thread in the lower half.
+pub(crate) const TIME: usize = offset_of!(RawRecord, time_ns) / 8;
+pub(crate) const THREAD: usize = offset_of!(RawRecord, tid) / 8;
+
 impl RawRecord {
     /// The record in the first 56 bytes of `bytes`, which must not be fewer.
     #[inline]
@@ -49,26 +55,40 @@ impl RawRecord {
         bytes
     }
 
-    /// The checksum of all fields: 22 bits. The words are put together from the fields and not read back from memory,
-    /// because a wide load would wait for the narrow stores before it.
+    /// The record as seven words, whose bytes in memory are those of the record. They are put together from the fields
+    /// and not read back from memory, because a wide load would wait for the narrow stores before it.
     #[inline(always)]
-    pub(crate) fn check(&self) -> u64 {
-        let ids = u64::from(self.tid) | u64::from(self.stack) << 32;
+    pub(crate) fn to_words(self) -> [u64; WORDS] {
         let kinds = u64::from(self.api)
             | u64::from(self.device as u16) << 16
             | u64::from(self.kind) << 32
             | u64::from(self.class) << 40
             | u64::from(self.flags) << 48
             | u64::from(self.stream) << 56;
-        check::of_words([
+        [
             self.time_ns,
             self.address,
             self.size,
             self.allocated,
             self.detail,
-            ids,
+            u64::from(self.tid) | u64::from(self.stack) << 32,
             kinds,
-        ])
+        ]
+    }
+
+    /// The record of these words.
+    pub(crate) fn from_words(words: [u64; WORDS]) -> RawRecord {
+        let mut bytes = [0; size_of::<RawRecord>()];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        RawRecord::from_bytes(&bytes)
+    }
+
+    /// The checksum of all fields: 22 bits.
+    #[inline(always)]
+    pub(crate) fn check(&self) -> u64 {
+        check::of_words(self.to_words())
     }
 
     /// A record of format 1 or 2, which has its result at the place of the stack, as one of this format.

@@ -65,6 +65,20 @@ fn hex(record: RawRecord) -> String {
 }
 
 #[test]
+fn the_words_of_a_record_are_its_bytes() {
+    for text in BYTES {
+        let bytes: Vec<u8> = (0..text.len())
+            .step_by(2)
+            .map(|place| u8::from_str_radix(&text[place..place + 2], 16).unwrap())
+            .collect();
+        let record = RawRecord::from_bytes(&bytes);
+        let words = record.to_words();
+        assert_eq!(words.map(u64::to_le_bytes).concat(), bytes);
+        assert_eq!(RawRecord::from_words(words), record);
+    }
+}
+
+#[test]
 fn each_kind_of_record_has_the_bytes_it_always_had() {
     let allocation = |class: Class, reserved, stream| Allocation {
         class: class.into(),

@@ -104,11 +104,13 @@ impl Call {
     /// Enters an allocation of the next layer into ledger and journal.
     pub(super) fn book(&self, key: Key, allocation: Allocation) {
         let state = self.engine.state;
-        if let Some(stale) = state.ledger.insert(key, allocation) {
-            state.refund(&stale);
-        }
+        state.ledger.expect(key);
         let record = records::obtained(self.api(), key, &allocation);
-        state.records.write(record);
+        state.records.write_while(record, || {
+            if let Some(stale) = state.ledger.insert(key, allocation) {
+                state.refund(&stale);
+            }
+        });
         state.measurements.device_grew(allocation.device);
         self.engine.measure_if_due(allocation.device);
     }

@@ -95,6 +95,7 @@ impl Call {
         if self.engine.refuses {
             return Err(DriverError::NOT_PERMITTED);
         }
+        self.engine.state.ledger.expect(Key::Address(address));
         match self.free_block(address, UsedBy::Awaited) {
             FreedPooled::Done(result) => result,
             FreedPooled::NotPooled(claim) => self.free_of_driver_pool(address, Place::of(0), |charging| {

@@ -6,6 +6,8 @@
 //! - Answers to other processes of the account that found no memory (`quota::reclaim`): what lies wholly free in this
 //!   process's pools, and in the driver's own pools, goes back at once.
 //! - Answers to `vramshim ctl`, if the process has a control socket: the keeper runs what `serve_too` was given.
+//! - Page faults of the journal's file, which it takes before the job's threads would (`journal::writer`, `ahead`). The
+//!   keeper does so if it runs. It does not start for this.
 //!
 //! An idle job makes no calls, so this takes a thread. It starts when one of these is first needed, and blocks all
 //! signals. While it gives memory back it may wait in the driver, and then a sign of life comes late.
@@ -150,11 +152,12 @@ impl Pools {
         self.state.limits.of(device)?.listener()
     }
 
-    fn keep(&self) {
+    fn keep(&'static self) {
         let mut idle: HashMap<i16, Idle> = HashMap::new();
         let mut listeners: HashMap<i16, Listener> = HashMap::new();
         let mut is_relaxed = false;
         loop {
+            self.state.records.touch_pages();
             self.state.records.alive();
             let began = self.keeper.pools_began.load(Ordering::Acquire);
             let mut longest = LIFE_PERIOD;
@@ -180,7 +183,9 @@ impl Pools {
                 longest = longest.min(lock(guest)());
             }
             let seats: Vec<Listener> = listeners.values().copied().collect();
-            reclaim::wait(&seats, (&self.keeper.pools_began, began), longest);
+            let pools_began = &self.keeper.pools_began;
+            self.state.records.serve_writers(reclaim::word(&seats, pools_began));
+            reclaim::wait(&seats, (pools_began, began), longest);
         }
     }
 

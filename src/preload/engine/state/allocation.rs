@@ -17,7 +17,40 @@ pub enum Key {
     Object(u64),
 }
 
+/// Which variant of `Key` a key is. 0 stands for no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Address = 1,
+    Registered,
+    Range,
+    Physical,
+    Object,
+}
+
+impl Kind {
+    pub fn key(self, value: u64) -> Key {
+        match self {
+            Kind::Address => Key::Address(value),
+            Kind::Registered => Key::Registered(value),
+            Kind::Range => Key::Range(value),
+            Kind::Physical => Key::Physical(value),
+            Kind::Object => Key::Object(value),
+        }
+    }
+}
+
 impl Key {
+    pub fn kind(self) -> Kind {
+        match self {
+            Key::Address(_) => Kind::Address,
+            Key::Registered(_) => Kind::Registered,
+            Key::Range(_) => Kind::Range,
+            Key::Physical(_) => Kind::Physical,
+            Key::Object(_) => Kind::Object,
+        }
+    }
+
     pub fn value(self) -> u64 {
         match self {
             Key::Address(v) | Key::Registered(v) | Key::Range(v) | Key::Physical(v) | Key::Object(v) => v,

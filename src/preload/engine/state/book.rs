@@ -1,21 +1,15 @@
-//! The table of live allocations. Its entries have half a cache line: if a job has many allocations, a look-up mostly
-//! waits for memory.
+//! The table of live allocations. Its entries have half a cache line, and the place of an entry follows from its key
+//! alone: if a job has many allocations, a look-up mostly waits for memory, once. `Expected` lets it wait earlier.
+//!
+//! The table has open addressing. An entry stands at the place that its key hashes to, or behind it without a gap.
 
-use hashbrown::HashTable;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use super::allocation::{Allocation, Key};
+use super::allocation::{Allocation, Key, Kind};
 use base::api::Class;
 
-/// Which variant of `Key` a value belongs to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Address,
-    Registered,
-    Range,
-    Physical,
-    Object,
-}
-
+/// One place of the table. All bytes are 0 if no entry stands there.
+#[derive(Clone, Copy)]
 #[repr(align(32))]
 struct Entry {
     name: u64,
@@ -24,7 +18,8 @@ struct Entry {
     /// The number of the context in `Book::contexts`.
     context: u32,
     device: i16,
-    kind: Kind,
+    /// The number of the `Kind`.
+    kind: u8,
     /// The class's number, and `TAKES_NOTHING`.
     class: u8,
 }
@@ -33,9 +28,24 @@ const TAKES_NOTHING: u8 = 1 << 7;
 
 const _: () = assert!(size_of::<Entry>() == 32 && Class::ALL.len() < TAKES_NOTHING as usize);
 
+const NOTHING: Entry = Entry {
+    name: 0,
+    requested: 0,
+    allocated: 0,
+    context: 0,
+    device: 0,
+    kind: 0,
+    class: 0,
+};
+
+/// The places of the first table. Later tables double.
+const FIRST_PLACES: usize = 64;
+
 #[derive(Default)]
 pub struct Book {
-    entries: HashTable<Entry>,
+    /// As many as a power of two; at most four fifths of them are taken.
+    places: Box<[Entry]>,
+    taken: usize,
     /// Every context that an allocation was made in. They are few, and the next allocation is mostly in the same one.
     contexts: Vec<u64>,
     last_context: u32,
@@ -43,67 +53,115 @@ pub struct Book {
 
 impl Entry {
     fn is(&self, key: Key) -> bool {
-        self.name == key.value() && self.kind == kind(key)
+        self.name == key.value() && self.kind == key.kind() as u8
     }
 
-    fn key(&self) -> Key {
-        match self.kind {
-            Kind::Address => Key::Address(self.name),
-            Kind::Registered => Key::Registered(self.name),
-            Kind::Range => Key::Range(self.name),
-            Kind::Physical => Key::Physical(self.name),
-            Kind::Object => Key::Object(self.name),
-        }
-    }
-}
-
-fn kind(key: Key) -> Kind {
-    match key {
-        Key::Address(_) => Kind::Address,
-        Key::Registered(_) => Kind::Registered,
-        Key::Range(_) => Kind::Range,
-        Key::Physical(_) => Kind::Physical,
-        Key::Object(_) => Kind::Object,
+    /// `None` if no entry stands here.
+    fn key(&self) -> Option<Key> {
+        const KINDS: [Kind; 5] = [
+            Kind::Address,
+            Kind::Registered,
+            Kind::Range,
+            Kind::Physical,
+            Kind::Object,
+        ];
+        let kind = KINDS.get(usize::from(self.kind).checked_sub(1)?)?;
+        Some(kind.key(self.name))
     }
 }
 
-/// Addresses and handles are already well spread above their alignment: one multiplication mixes them.
-fn hash(name: u64) -> u64 {
-    let mixed = name.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    mixed ^ mixed >> 32
+/// The place among `count` that a name hashes to. The upper bits of the product depend on all bits of the name.
+#[inline]
+fn home(name: u64, count: usize) -> usize {
+    let hash = name.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    ((u128::from(hash) * count as u128) >> 64) as usize
 }
 
 impl Book {
     /// Returns the allocation that had this key before, if there was one.
     pub fn insert(&mut self, key: Key, allocation: Allocation) -> Option<Allocation> {
-        let before = self.remove(key);
+        if self.taken * 5 >= self.places.len() * 4 {
+            self.grow();
+        }
         let entry = Entry {
             name: key.value(),
             requested: allocation.requested,
             allocated: allocation.allocated,
             context: self.number_of(allocation.context),
             device: allocation.device,
-            kind: kind(key),
+            kind: key.kind() as u8,
             class: allocation.class.number() | if allocation.takes_nothing { TAKES_NOTHING } else { 0 },
         };
-        self.entries
-            .insert_unique(hash(entry.name), entry, |entry| hash(entry.name));
-        before
+        let place = self.place_for(key);
+        let before = std::mem::replace(&mut self.places[place], entry);
+        if before.kind != 0 {
+            return Some(self.allocation(&before));
+        }
+        self.taken += 1;
+        None
     }
 
     pub fn remove(&mut self, key: Key) -> Option<Allocation> {
-        let found = self.entries.find_entry(hash(key.value()), |entry| entry.is(key));
-        let (entry, _) = found.ok()?.remove();
-        Some(self.allocation(&entry))
+        let found = self.place_of(key)?;
+        let allocation = self.allocation(&self.places[found]);
+        // What stands behind the gap moves into it, unless that is before its home.
+        let last = self.places.len() - 1;
+        let (mut gap, mut next) = (found, found);
+        loop {
+            next = (next + 1) & last;
+            let entry = self.places[next];
+            if entry.kind == 0 {
+                break;
+            }
+            let home = home(entry.name, self.places.len());
+            if next.wrapping_sub(home) & last >= next.wrapping_sub(gap) & last {
+                self.places[gap] = entry;
+                gap = next;
+            }
+        }
+        self.places[gap] = NOTHING;
+        self.taken -= 1;
+        Some(allocation)
     }
 
     pub fn get(&self, key: Key) -> Option<Allocation> {
-        let entry = self.entries.find(hash(key.value()), |entry| entry.is(key))?;
-        Some(self.allocation(entry))
+        Some(self.allocation(&self.places[self.place_of(key)?]))
     }
 
     pub fn each(&self) -> impl Iterator<Item = (Key, Allocation)> + '_ {
-        self.entries.iter().map(|entry| (entry.key(), self.allocation(entry)))
+        let known = |entry: &Entry| Some((entry.key()?, self.allocation(entry)));
+        self.places.iter().filter_map(known)
+    }
+
+    /// Where the entry of this key stands.
+    fn place_of(&self, key: Key) -> Option<usize> {
+        let place = (!self.places.is_empty()).then(|| self.place_for(key))?;
+        (self.places[place].kind != 0).then_some(place)
+    }
+
+    /// Where the entry of this key stands, or would stand. The table has places, and not all are taken.
+    #[inline]
+    fn place_for(&self, key: Key) -> usize {
+        let last = self.places.len() - 1;
+        let mut place = home(key.value(), self.places.len());
+        while self.places[place].kind != 0 && !self.places[place].is(key) {
+            place = (place + 1) & last;
+        }
+        place
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let count = (self.places.len() * 2).max(FIRST_PLACES);
+        // SAFETY: a place of zeros is a valid one. So the kernel's fresh pages need not be written.
+        let places = unsafe { Box::<[Entry]>::new_zeroed_slice(count).assume_init() };
+        let before = std::mem::replace(&mut self.places, places);
+        for entry in before {
+            if let Some(key) = entry.key() {
+                let place = self.place_for(key);
+                self.places[place] = entry;
+            }
+        }
     }
 
     fn allocation(&self, entry: &Entry) -> Allocation {
@@ -130,8 +188,46 @@ impl Book {
     }
 }
 
+/// Where a book's table is, for threads that do not hold its lock. They only ask the processor to load a place.
+#[derive(Default)]
+pub struct Expected {
+    first: AtomicUsize,
+    count: AtomicU32,
+}
+
+impl Expected {
+    /// The book's table may have grown. The book's lock is held.
+    #[inline]
+    pub fn follow(&self, book: &Book) {
+        let first = book.places.as_ptr().addr();
+        if self.first.load(Relaxed) != first {
+            self.first.store(first, Relaxed);
+            self.count.store(u32::try_from(book.places.len()).unwrap_or(0), Relaxed);
+        }
+    }
+
+    /// The entry of this key will soon be asked for or entered: its place is loaded into the processor's cache.
+    #[inline]
+    pub fn prefetch(&self, key: Key) {
+        let count = self.count.load(Relaxed) as usize;
+        let place = self.first.load(Relaxed) + home(key.value(), count) * size_of::<Entry>();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the instruction is a hint. It reads nothing, and does not fault whatever the address is.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(place));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = place;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -158,5 +254,36 @@ mod tests {
         assert_eq!(book.insert(all[0].0, all[1].1), Some(all[0].1));
         assert_eq!(book.remove(all[0].0), Some(all[1].1));
         assert_eq!(book.get(all[0].0), None);
+    }
+
+    fn some_bytes(bytes: u64) -> Allocation {
+        Allocation {
+            class: Class::Linear,
+            device: 0,
+            context: 1,
+            requested: bytes,
+            allocated: bytes,
+            takes_nothing: false,
+        }
+    }
+
+    proptest! {
+        /// Few names, so that many stand beside each other, across the end of the table too.
+        #[test]
+        fn a_book_is_a_map(steps in prop::collection::vec((0..300u64, any::<bool>(), any::<bool>()), 1..2000)) {
+            let (mut book, mut map) = (Book::default(), HashMap::new());
+            for (number, (name, is_object, enters)) in (0..).zip(steps) {
+                // The product of the factor of `home` and this number is 1: the names from 200 on hash to the last places.
+                let name = if name < 200 { name << 9 } else { (u64::MAX - name).wrapping_mul(0xF1DE_83E1_9937_733D) };
+                let key = if is_object { Key::Object(name) } else { Key::Address(name) };
+                if enters {
+                    prop_assert_eq!(book.insert(key, some_bytes(number)), map.insert(key, some_bytes(number)));
+                } else {
+                    prop_assert_eq!(book.remove(key), map.remove(&key));
+                }
+                prop_assert_eq!(book.get(key), map.get(&key).copied());
+            }
+            prop_assert_eq!(book.each().collect::<HashMap<_, _>>(), map);
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::allocation::{Allocation, Key};
-use super::book::Book;
-use super::frees_in_flight::FreesInFlight;
+use super::book::{Book, Expected};
+use super::frees_in_flight::{Begun, FreesInFlight, Places};
 use super::totals::{DeviceTotals, Readings, Reserved, Sum, Totals, Usage};
 use base::api::Class;
 use base::cuda::{HOST_DEVICE, MAX_DEVICES};
@@ -21,6 +21,8 @@ const RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 pub struct Ledger {
     live: Mutex<Live>,
+    frees: Places,
+    expected: Expected,
     /// One entry for each device, and the last one for the host.
     devices: Box<[DeviceTotals]>,
 }
@@ -35,13 +37,17 @@ struct Live {
 pub struct Free<'a> {
     ledger: &'a Ledger,
     key: Key,
+    begun: Begun<'a>,
     /// The allocation, which is off the books now.
     pub taken: Option<Allocation>,
 }
 
 impl Drop for Free<'_> {
     fn drop(&mut self) {
-        lock(&self.ledger.live).frees.end(self.key);
+        match self.begun {
+            Begun::At(place) => place.leave(),
+            Begun::WithoutPlace => lock(&self.ledger.live).frees.end_without_place(self.key),
+        }
     }
 }
 
@@ -49,6 +55,8 @@ impl Default for Ledger {
     fn default() -> Self {
         Ledger {
             live: Mutex::default(),
+            frees: Places::default(),
+            expected: Expected::default(),
             devices: (0..=MAX_DEVICES).map(|_| DeviceTotals::default()).collect(),
         }
     }
@@ -112,6 +120,12 @@ impl Ledger {
         self.device(device).block_obtained(usage, block);
     }
 
+    /// The entry of this key will soon be entered, asked for or taken out.
+    #[inline]
+    pub fn expect(&self, key: Key) {
+        self.expected.prefetch(key);
+    }
+
     /// Returns the allocation that had this key before, if there was one. The driver gave the name out again, so the old
     /// allocation is gone.
     pub fn insert(&self, key: Key, allocation: Allocation) -> Option<Allocation> {
@@ -122,7 +136,9 @@ impl Ledger {
         self.change_locked(allocation.device, allocation.class, |totals, pooled| {
             totals.add(&allocation, pooled)
         });
-        let stale = live.book.insert(key, allocation)?;
+        let stale = live.book.insert(key, allocation);
+        self.expected.follow(&live.book);
+        let stale = stale?;
         self.gone(&stale);
         Some(stale)
     }
@@ -135,11 +151,12 @@ impl Ledger {
     pub fn begin_free(&self, key: Key) -> Free<'_> {
         loop {
             let mut live = lock(&self.live);
-            if live.frees.begin(key) {
+            if let Some(begun) = live.frees.begin(&self.frees, key) {
                 let taken = self.take(&mut live, key);
                 return Free {
                     ledger: self,
                     key,
+                    begun,
                     taken,
                 };
             }

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicU32;
 
 use base::say::warn;
 
@@ -128,14 +129,24 @@ impl Recorder {
     }
 
     /// Writes a record. If stacks are recorded, that of a request gets the calling thread's stack.
+    #[inline]
     pub fn write(&self, record: RawRecord) {
-        if let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) {
-            let record = match record.is_request() && stacks.are_recorded() {
-                true => record.with_stack(stacks.here()),
-                false => record,
-            };
-            report_loss(journal, journal.write(record));
-        }
+        self.write_while(record, || ());
+    }
+
+    /// As `write`, and runs `work` meanwhile. The record's time is from before.
+    #[inline]
+    pub fn write_while(&self, record: RawRecord, work: impl FnOnce()) {
+        let (Some(journal), Some(stacks)) = (&self.journal, &self.stacks) else {
+            return work();
+        };
+        let record = match record.is_request() && stacks.are_recorded() {
+            true => record.with_stack(stacks.here()),
+            false => record,
+        };
+        let claim = journal.claim();
+        work();
+        report_loss(journal, journal.commit(claim, record));
     }
 
     /// Writes the record of a mark with this text.
@@ -251,6 +262,20 @@ impl Recorder {
         }
     }
 
+    /// The calling thread, which sleeps on `word`, touches pages of the journal before writers get there
+    /// (`touch_pages`).
+    pub fn serve_writers(&self, word: &'static AtomicU32) {
+        if let Some(journal) = &self.journal {
+            journal.serve_writers(word);
+        }
+    }
+
+    pub fn touch_pages(&self) {
+        if let Some(journal) = &self.journal {
+            journal.touch_pages();
+        }
+    }
+
     /// The process exits with this status.
     pub fn process_ends(&self, status: i32) {
         if let Some(journal) = &self.journal {
@@ -264,12 +289,18 @@ impl Recorder {
 }
 
 /// Warns of the first record that is lost.
+#[inline]
 fn report_loss(journal: &Journal, outcome: Outcome) {
     if let Outcome::Lost { first: true } = outcome {
-        let (path, why) = (journal.path().display(), journal.loss_reason());
-        warn!(
-            "journal {path} cannot grow: {why}; the job goes on, and the newest events take the place of older ones, \
-             which are counted as lost"
-        );
+        warn_of_loss(journal);
     }
+}
+
+#[cold]
+fn warn_of_loss(journal: &Journal) {
+    let (path, why) = (journal.path().display(), journal.loss_reason());
+    warn!(
+        "journal {path} cannot grow: {why}; the job goes on, and the newest events take the place of older ones, \
+         which are counted as lost"
+    );
 }

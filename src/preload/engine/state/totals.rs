@@ -217,16 +217,16 @@ impl Reserved {
     /// The ledger's lock is held.
     pub fn obtained(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.add_alone(bytes);
-            self.segments.add_alone(1);
+            self.bytes.add(bytes);
+            self.segments.add(1);
         }
     }
 
     /// The ledger's lock is held.
     pub fn returned(&self, bytes: u64) {
         if bytes > 0 {
-            self.bytes.subtract_alone(bytes);
-            self.segments.subtract_alone(1);
+            self.bytes.subtract(bytes);
+            self.segments.subtract(1);
         }
     }
 

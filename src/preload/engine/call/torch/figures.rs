@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::engine::state::counter::{Counter, History, raise};
 use crate::engine::state::totals::ReservedHistory;
 use base::cuda::MAX_DEVICES;
+use base::sync::Brief;
 
 /// PyTorch's `kSmallSize`
 const LARGEST_SMALL_BYTES: u64 = 1 << 20;
@@ -42,6 +43,8 @@ fn write(text: &mut String, history: &History) {
 /// The tensors of one device.
 #[derive(Default)]
 struct Tensors {
+    /// Taken while a counter or a peak changes.
+    changing: Brief,
     small: [Counter; METRICS],
     large: [Counter; METRICS],
     /// The peaks of small and large together.
@@ -109,6 +112,7 @@ impl Figures {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let kind = tensors.kind(rounded);
+        let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             kind[metric].add(amount);
             raise(&tensors.peaks[metric], tensors.current(metric));
@@ -121,6 +125,7 @@ impl Figures {
         let Some(tensors) = self.device(device) else { return };
         let rounded = rounded(bytes);
         let kind = tensors.kind(rounded);
+        let _changing = tensors.changing.take();
         for (metric, amount) in [(COUNT, 1), (ALLOCATED, rounded), (REQUESTED, bytes)] {
             kind[metric].subtract(amount);
         }
@@ -156,6 +161,7 @@ impl Figures {
     /// Begins all peaks anew.
     pub fn reset_peaks(&self, device: i32) {
         let Some(tensors) = self.device(device) else { return };
+        let _changing = tensors.changing.take();
         tensors.counters().for_each(Counter::reset_peak);
         for (metric, peak) in tensors.peaks.iter().enumerate() {
             peak.store(tensors.current(metric), Relaxed);
@@ -165,6 +171,7 @@ impl Figures {
     /// Begins all sums and counts of events anew.
     pub fn reset_sums(&self, device: i32) {
         let Some(tensors) = self.device(device) else { return };
+        let _changing = tensors.changing.take();
         tensors.counters().for_each(Counter::reset_sums);
         tensors.out_of_memory.store(0, Relaxed);
     }
