@@ -76,6 +76,8 @@ pub struct Blocks {
     live: HashTable<Id>,
     /// The number of the segment that was found last, which is often the next one too.
     last: Cell<u32>,
+    /// How many blocks were passed on the way to others.
+    passed: Cell<u64>,
 }
 
 fn hash(address: u64) -> u64 {
@@ -388,16 +390,25 @@ impl Blocks {
     pub fn containing(&self, address: u64) -> Option<Id> {
         let (_, segment) = self.segment_at(address)?;
         let unit = ((address - segment.address) / UNIT) as u32;
-        let begins_before = |&id: &Id| id != NONE && self.nodes[id as usize].offset <= unit;
-        let here = Some(segment.pages.get(page_of(unit))).filter(begins_before);
-        let mut id = here.or_else(|| segment.pages.before(page_of(unit)))?;
+        let mut id = match segment.pages.get(page_of(unit)) {
+            NONE => segment.pages.before(page_of(unit))?,
+            // No block begins in the page before this one, so the block before it contains the unit.
+            first if self.nodes[first as usize].offset > unit => return Some(self.nodes[first as usize].prev),
+            first => first,
+        };
         loop {
             let node = &self.nodes[id as usize];
             if unit < node.offset + node.units {
                 return Some(id);
             }
+            self.passed.set(self.passed.get() + 1);
             id = node.next;
         }
+    }
+
+    /// How many blocks were passed on the way to others.
+    pub fn passed(&self) -> u64 {
+        self.passed.get()
     }
 
     pub fn describe(&self, id: Id) -> Block {

@@ -75,7 +75,8 @@ pub struct Statistics {
     pub segments: usize,
     /// How many live blocks there are now.
     pub live_blocks: usize,
-    /// How many free blocks were examined one by one, because a request needed more than the best fit.
+    /// How many blocks were examined one by one: free ones, because a request needed more than the best fit, and those
+    /// that were passed on the way to the block at an address.
     pub examined: u64,
 }
 

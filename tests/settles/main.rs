@@ -170,7 +170,7 @@ fn settle(traces: impl IntoIterator<Item = Played>) {
 
 #[test]
 fn repeated_requests_of_pytorch_jobs_change_no_memory() {
-    settle(["convolutions", "llama_variable", "sharded", "prefetching"].map(recorded));
+    settle(["adapters", "convolutions", "llama_variable", "sharded", "prefetching"].map(recorded));
 }
 
 #[test]

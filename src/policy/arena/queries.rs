@@ -62,7 +62,7 @@ impl Arena {
             largest_free_block: u64::from(largest) * UNIT,
             segments: self.blocks.segment_count(),
             live_blocks: self.blocks.live_count(),
-            examined: self.examined.get(),
+            examined: self.examined.get() + self.blocks.passed(),
             ..Statistics::default()
         }
     }

@@ -163,20 +163,32 @@ impl Arena {
         if !self.is_last(best) {
             return Some(best);
         }
-        let all = self.usable_blocks(region, request, request.units);
+        // The last block is passed over at most once, so few blocks are looked at.
         let fits = |&id: &Id| !self.is_last(id) && self.place(id, request, Cut::Head).is_some();
-        let least = all
-            .filter(fits)
-            .min_by_key(|&id| (self.blocks.units(id), self.blocks.place(id)));
+        let order = |&id: &Id| (self.blocks.units(id), self.blocks.place(id));
+        let lists = self.usable_batches(request).map(|batch| self.free_list(region, batch));
+        let least = lists.filter_map(|list| {
+            let all = list.ascending(&self.blocks, request.units).take(MOST_TRIED);
+            let mut all = all.inspect(|_| self.examined.set(self.examined.get() + 1));
+            let first = all.find(fits)?;
+            let equal = all.take_while(|&id| self.blocks.units(id) == self.blocks.units(first));
+            equal.filter(fits).chain([first]).min_by_key(order)
+        });
+        let least = least.min_by_key(order);
         least.or(Some(best))
     }
 
     /// The free blocks of at least `least` units that may be used now.
     pub(super) fn usable_blocks(&self, region: Region, request: &Request, least: u32) -> impl Iterator<Item = Id> {
+        let batches = self.usable_batches(request);
+        batches.flat_map(move |batch| self.free_list(region, batch).descending(&self.blocks, least))
+    }
+
+    /// The batches whose blocks may be used now.
+    fn usable_batches(&self, request: &Request) -> impl Iterator<Item = BatchId> {
         let own = request.stream.filter(|_| !request.capturing);
         let own = own.into_iter().flat_map(|stream| self.batches_of(stream));
-        let batches = own.chain([BatchId::CLEAN]);
-        batches.flat_map(move |batch| self.free_list(region, batch).descending(&self.blocks, least))
+        own.chain([BatchId::CLEAN])
     }
 
     /// Whether this is a free block that may be used or unmapped now.

@@ -25,6 +25,11 @@ const MOST_STITCHES: u64 = 240;
 const SEARCHES_AFTER_GROWTH: u128 = 4000;
 const FULL_GROWTH: u128 = 50;
 
+/// A stitch is chosen by looking at all handles. For requests that get the best fit, so many handles are looked at for
+/// each request on average; more memory comes in place of further stitches.
+const LOOKS_PER_REQUEST: u64 = 16;
+const MOST_LOOKS: u64 = 1 << 16;
+
 impl Memory {
     /// A block for the request; `None` if work must make room for it.
     pub fn find(&mut self, arena: &mut Arena, request: &Request) -> Option<Block> {
@@ -33,6 +38,7 @@ impl Memory {
         {
             return Some(block);
         }
+        self.looks_left = (self.looks_left + LOOKS_PER_REQUEST).min(MOST_LOOKS);
         self.cycles.note(arena.allocated(), arena.reserved(), arena.freed());
         let best = match self.keeps_places(arena) {
             true => self.best_as_before(arena, request),
@@ -90,6 +96,16 @@ impl Memory {
         };
         let is_taken = !arena.is_last(best) || older_stitch().is_none();
         is_taken.then_some(best)
+    }
+
+    /// Whether all handles may be looked at for the request. Counts the look.
+    pub(super) fn may_look(&mut self, request: &Request) -> bool {
+        if request.rounded() > LARGEST_BEST_FIT {
+            return true;
+        }
+        let left = self.looks_left.checked_sub(self.handles.by_home.len() as u64);
+        self.looks_left = left.unwrap_or(self.looks_left);
+        left.is_some()
     }
 
     /// Whether the request gets the tightest place.

@@ -18,11 +18,14 @@ use crate::work::Work;
 /// A new handle has at least this part of the reserved memory, so that a job that grows by small requests makes few calls.
 const LEAST_SHARE: u64 = 256;
 /// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
-const GROWING_SHARE: u64 = 64;
+const GROWING_SHARE: u64 = 78;
 const LITTLE_MEMORY: u64 = 1 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
 const MOST_SHARE: u64 = 23;
+/// The same for a job that has made some stitches, and so is likely to make more.
+const SHARE_OF_SOME_STITCHES: u64 = 96;
+const SOME_STITCHES: u64 = 52;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
@@ -35,7 +38,7 @@ const SPARED_SHARE_OF_NEARLY_SAME_SIZES: u64 = 24;
 const SHARE_OF_MANY_STITCHES: u64 = 2048;
 const MANY_STITCHES: u64 = 96;
 /// The same for a job whose sizes do not repeat.
-pub(super) const SHARE_OF_NEW_SIZES: u64 = 8192;
+pub(super) const SHARE_OF_NEW_SIZES: u64 = 16384;
 /// The same if the job itself repeats: its sizes are nearly the same every time.
 const SHARE_OF_NEARLY_SAME_SIZES: u64 = 512;
 
@@ -50,6 +53,11 @@ const LARGEST_ALIGNMENT: u64 = 2 << 20;
 /// After so many failures without a success, the next layer is taken to map no handle twice.
 pub(super) const FAILURES_UNTIL_REFUSED: u32 = 3;
 
+/// Whether the job has freed nearly nothing until now.
+fn only_grows(arena: &Arena) -> bool {
+    arena.freed() <= arena.reserved() / 8
+}
+
 impl Memory {
     /// Work that makes room for a request that nothing serves.
     pub fn grow(&mut self, arena: &mut Arena, request: &Request) -> Result<Work, DriverError> {
@@ -59,7 +67,7 @@ impl Memory {
         }
         let work = self.make_room(arena, request)?;
         if matches!(&work, Work::Map(map) if matches!(map.0, Task::Grow(_))) {
-            self.sizes.note(bytes);
+            self.sizes.note(bytes, only_grows(arena));
         }
         Ok(work)
     }
@@ -89,7 +97,7 @@ impl Memory {
             false => arena.reserved() / SPARED_SHARE,
         };
         let is_tight = may_stitch && self.is_tight(arena, request);
-        if is_tight || may_stitch && spared > least_spared {
+        if is_tight || may_stitch && spared > least_spared && (is_sparing || self.may_look(request)) {
             if self.stitches.idle() >= MOST_IDLE && !request.capturing {
                 if let Some(evict) = self.evict(arena) {
                     return Ok(evict);
@@ -178,11 +186,11 @@ impl Memory {
         let least = lacking.next_multiple_of(self.granule);
         // Memory of a job that has freed nearly nothing is in stitches least. Few calls matter if there is much of it.
         let repeats = self.has_order();
-        let has_freed_little = arena.freed() <= arena.reserved() / 8;
-        let only_grows = repeats && has_freed_little && arena.reserved() + least > LITTLE_MEMORY;
+        let is_growth = repeats && only_grows(arena) && arena.reserved() + least >= LITTLE_MEMORY;
         let (share, most_share) = match repeats {
-            true if only_grows => (GROWING_SHARE, 1),
+            true if is_growth => (GROWING_SHARE, 1),
             true if self.stitches.made() >= MANY_STITCHES => (SHARE_OF_MANY_STITCHES, SHARE_OF_MANY_STITCHES),
+            true if self.stitches.made() >= SOME_STITCHES => (LEAST_SHARE, SHARE_OF_SOME_STITCHES),
             true => (LEAST_SHARE, MOST_SHARE),
             false if self.cycles.repeat(arena.reserved()) => (SHARE_OF_NEARLY_SAME_SIZES, SHARE_OF_NEARLY_SAME_SIZES),
             false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),

@@ -35,6 +35,8 @@ pub struct Memory {
     pub(super) has_stitched: bool,
     /// Whether the next growth must do without a stitch, because one has just failed.
     pub(super) skips_stitch: bool,
+    /// How many handles may be looked at for small requests.
+    pub(super) looks_left: u64,
     /// For how many more requests the tightest place is looked for.
     pub(super) searches_left: u32,
     pub(super) cycles: Cycles,
@@ -59,6 +61,7 @@ impl Memory {
             stitch_failures: 0,
             has_stitched: false,
             skips_stitch: false,
+            looks_left: 0,
             searches_left: 0,
             cycles: Cycles::default(),
             made: None,

@@ -54,8 +54,13 @@ impl Run {
 pub fn runs(arena: &Arena, handles: &Handles, request: &Request) -> Vec<Run> {
     let alignment = u64::from(request.alignment) * UNIT;
     let mut runs: Vec<Run> = Vec::new();
+    let mut seen = None;
     for (&home, handle) in &handles.by_home {
+        // Most handles begin where another one ends.
         for boundary in [home, home + handle.bytes] {
+            if seen.replace(boundary) == Some(boundary) {
+                continue;
+            }
             if let Some(run) = runs.last_mut().filter(|run| boundary <= run.end) {
                 run.last = boundary;
                 continue;

@@ -17,7 +17,7 @@ const LEAST_NOTED: u64 = 4;
 const MOST_NEW: (u64, u64) = (3, 4);
 /// A job that has made so many such requests keeps asking.
 const MANY_NOTED: u64 = 100;
-/// More such requests come only from a job that finds no order in which its requests repeat.
+/// More such requests, after memory was freed, come only from a job that finds no order in which its requests repeat.
 const MOST_NOTED: u64 = 512;
 /// So many sizes are remembered. Other sizes count as new.
 const MOST_REMEMBERED: usize = 1024;
@@ -27,12 +27,16 @@ pub struct Sizes {
     seen: BTreeSet<u64>,
     noted: u64,
     new: u64,
+    /// How many of them came when the job had freed memory.
+    after_frees: u64,
 }
 
 impl Sizes {
-    /// A request of so many bytes came for which work makes room.
-    pub fn note(&mut self, bytes: u64) {
+    /// A request of so many bytes came for which work makes room. Of a job that has only grown until now, such requests
+    /// are all that there are.
+    pub fn note(&mut self, bytes: u64, only_grows: bool) {
         self.noted += 1;
+        self.after_frees += u64::from(!only_grows);
         if self.seen.contains(&bytes) {
             return;
         }
@@ -49,7 +53,7 @@ impl Sizes {
 
     pub fn repeat(&self) -> bool {
         let (part, of) = MOST_NEW;
-        self.noted < LEAST_NOTED || self.new * of <= self.noted * part && self.noted <= MOST_NOTED
+        self.noted < LEAST_NOTED || self.new * of <= self.noted * part && self.after_frees <= MOST_NOTED
     }
 }
 
@@ -59,7 +63,7 @@ mod tests {
 
     fn after(sizes: impl IntoIterator<Item = u64>) -> bool {
         let mut noted = Sizes::default();
-        sizes.into_iter().for_each(|bytes| noted.note(bytes));
+        sizes.into_iter().for_each(|bytes| noted.note(bytes, false));
         noted.repeat()
     }
 
@@ -80,6 +84,15 @@ mod tests {
         let few_sizes = |times| after([1, 2, 3].repeat(times));
         assert!(few_sizes(170));
         assert!(!few_sizes(171));
+    }
+
+    #[test]
+    fn a_job_that_only_grows_may_ask_as_often_as_it_likes() {
+        let mut noted = Sizes::default();
+        (0..2000).for_each(|_| noted.note(1, true));
+        assert!(noted.repeat());
+        (0..513).for_each(|_| noted.note(1, false));
+        assert!(!noted.repeat());
     }
 
     #[test]
