@@ -156,7 +156,8 @@ uint64_t vramshim_trim(int device);
  *
  * Captures. A CUDA graph may use memory at each launch. So memory stays allocated if it was allocated or freed during a
  * capture, on the captured stream or by the capturing thread. It is given back when PyTorch says that the last graph of
- * its private pool is gone.
+ * its private pool is gone, or when the capture fails. Until then, a capture of that pool may use it again for a request
+ * of the same size on the same stream.
  *
  * Under passthrough each tensor is an allocation of the driver, and vramshim_torch_free waits for the GPU as cuMemFree
  * does.
@@ -176,6 +177,10 @@ void vramshim_torch_begin_pool(int device, uint64_t first, uint64_t second, void
 void vramshim_torch_end_pool(int device, uint64_t first, uint64_t second);
 void vramshim_torch_release_pool(int device, uint64_t first, uint64_t second);
 void vramshim_torch_empty_cache(void);
+
+/* Before vramshim_torch_alloc throws c10::OutOfMemoryError, it calls `observer` in the same thread, with the device and
+ * the bytes of the request. `observer` must not throw. NULL ends that; another observer replaces it. */
+void vramshim_torch_observe(void (*observer)(int device, uint64_t bytes));
 
 /* Lets tensors of a device hold this many bytes together. A tensor that exceeds the sum is refused. */
 void vramshim_torch_allow(int device, uint64_t bytes);

@@ -1,6 +1,6 @@
 """CUDA graphs, PyTorch's memory pools, and the graphs of torch.compile, whichever allocator serves tensors.
 
-usage: graphs.py graphs|pools|compile
+usage: graphs.py graphs|failed|dead|pools|compile
 """
 
 import gc
@@ -30,6 +30,69 @@ def graphs():
         gc.collect()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before, (torch.cuda.memory_allocated(), before)
+    torch.cuda.empty_cache()
+    print("reserved", torch.cuda.memory_reserved(), flush=True)
+
+
+def failed():
+    """A capture that is invalidated leaves nothing, and the memory of later graphs comes back."""
+    x = torch.ones(1000, device="cuda")
+    for end in (torch.cuda.synchronize, lambda: y.sum().item()):
+        try:
+            with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                y = torch.empty(4 << 20, device="cuda")
+                end()
+        except RuntimeError:
+            pass
+        else:
+            raise SystemExit("the capture has not failed")
+        del y
+    torch.cuda.synchronize()
+    for _ in range(30):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+            z = y + 1
+        graph.replay()
+        torch.cuda.synchronize()
+        del y, z
+        graph.reset()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == 4096, torch.cuda.memory_allocated()
+    assert torch.cuda.max_memory_reserved() <= 64 << 20, torch.cuda.max_memory_reserved()
+    print("reserved", torch.cuda.memory_reserved(), flush=True)
+
+
+def dead():
+    """Memory that dies in a capture serves the same capture again, and the next one of its pool."""
+    side = torch.cuda.Stream()
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    addresses = set()
+    for graph, pool in ((first, None), (second, first)):
+        with torch.cuda.graph(graph, stream=side, pool=pool and pool.pool()):
+            for _ in range(50):
+                y = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+                addresses.add(y.data_ptr())
+                del y
+            # What another stream uses too is not used again.
+            z = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+            z.record_stream(torch.cuda.default_stream())
+            recorded = z.data_ptr()
+            del z
+            z = torch.empty(8 << 20, dtype=torch.uint8, device="cuda")
+            assert z.data_ptr() != recorded
+            del z
+    assert len(addresses) == 1, len(addresses)
+    assert torch.cuda.max_memory_reserved() <= 128 << 20, torch.cuda.max_memory_reserved()
+    outside = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
+    assert outside.data_ptr() not in addresses
+    for graph in (first, second):
+        graph.replay()
+    torch.cuda.synchronize()
+    del outside
+    first.reset()
+    second.reset()
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
     print("reserved", torch.cuda.memory_reserved(), flush=True)
 
@@ -68,4 +131,4 @@ def compile():
     print("compiled", tuple(y.shape), flush=True)
 
 
-{"graphs": graphs, "pools": pools, "compile": compile}[sys.argv[1]]()
+{"graphs": graphs, "failed": failed, "dead": dead, "pools": pools, "compile": compile}[sys.argv[1]]()

@@ -264,6 +264,74 @@ fn a_graphs_memory_comes_back_when_the_graph_is_gone() {
 }
 
 #[test]
+fn a_capture_that_fails_leaves_nothing() {
+    for strategy in STRATEGIES {
+        let script = path("graphs.py");
+        let finished = under("allocator", strategy, "1GiB", &[&script, "failed"]).run().ok();
+        assert!(finished.stdout.contains("reserved "), "{strategy}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn memory_that_dies_in_a_capture_serves_it_again() {
+    for strategy in STRATEGIES {
+        let script = path("graphs.py");
+        let finished = under("allocator", strategy, "1GiB", &[&script, "dead"]).run().ok();
+        assert!(finished.stdout.contains("reserved "), "{strategy}: {}", finished.stderr);
+    }
+}
+
+/// Questions that a job seldom asks: before its first tensor, with wrong arguments, about out of memory and pools.
+#[test]
+fn rare_questions_have_pytorchs_answers() {
+    let script = path("corners.py");
+    let own = under("off", "passthrough", "8GiB", &[&script]).run().ok().json();
+    assert!(own.len() > 100, "{own:?}");
+    for strategy in STRATEGIES {
+        let told = under("allocator", strategy, "8GiB", &[&script]).run().ok().json();
+        assert_eq!(own.len(), told.len(), "{strategy}");
+        for (own, told) in own.iter().zip(told) {
+            assert_eq!(*own, told, "{strategy}");
+        }
+    }
+}
+
+#[test]
+fn an_allocator_of_the_jobs_own_serves_its_tensors() {
+    let script = path("own_allocator.py");
+    for (mode, lines_said) in [("off", 0), ("allocator", 1)] {
+        let finished = under(mode, "auto_growth", "1GiB", &[&script]).run().ok();
+        assert_eq!(finished.stdout, "served\n", "{mode}");
+        let lines = said(&finished);
+        assert_eq!(lines.len(), lines_said, "{mode}: {}", finished.stderr);
+        assert!(
+            lines.iter().all(|line| line.contains("an allocator of its own")),
+            "{lines:?}"
+        );
+        assert_eq!(calls(&finished, "vramshim_torch_alloc"), 0, "{mode}");
+    }
+}
+
+/// The limit of tensors in PyTorch's variable holds. A line names the settings that only PyTorch's cache heeds.
+#[test]
+fn the_settings_of_pytorchs_allocator_are_heeded_or_named() {
+    let code = "import torch; torch.ones(1, device='cuda'); print(torch.cuda.get_per_process_memory_fraction() < 0.01)\n\
+                try: torch.empty(50 << 20, device='cuda')\n\
+                except torch.OutOfMemoryError: print('refused')";
+    let settings = "roundup_power2_divisions:[256:1,512:2], per_process_memory_fraction:0.001,max_split_size_mb:99,\
+                    expandable_segments:False";
+    for (mode, lines_said) in [("off", 0), ("allocator", 1)] {
+        let job = under(mode, "auto_growth", "8GiB", &["-c", code]);
+        let finished = job.env("PYTORCH_CUDA_ALLOC_CONF", settings).run().ok();
+        assert_eq!(finished.stdout, "True\nrefused\n", "{mode}");
+        let lines = said(&finished);
+        assert_eq!(lines.len(), lines_said, "{mode}: {}", finished.stderr);
+        let words = "max_split_size_mb, roundup_power2_divisions in PYTORCH_CUDA_ALLOC_CONF have no effect";
+        assert!(lines.iter().all(|line| line.contains(words)), "{lines:?}");
+    }
+}
+
+#[test]
 fn pytorchs_own_allocator_takes_over_where_only_it_serves() {
     for (what, reason) in [("pools", "memory pools"), ("compile", "the graphs of torch.compile")] {
         let script = path("graphs.py");
@@ -287,6 +355,21 @@ fn the_allocator_is_installed_from_code() {
                 print(torch.cuda.memory_allocated(), vramshim.torch.is_in_force())";
     let finished = under("off", "auto_growth", "1GiB", &["-c", code]).run().ok();
     assert_eq!(finished.stdout.trim(), "4096 True");
+    // Without a strategy it is the one that `--torch allocator` implies.
+    let job = with_options(&["--torch", "off"], "1GiB", &["-c", code]);
+    let finished = job
+        .without("FLAGS_allocator_strategy")
+        .without("VRAMSHIM_STRATEGY")
+        .run()
+        .ok();
+    assert_eq!(finished.stdout.trim(), "4096 True");
+    assert_eq!(finished.inspect()["strategy"], "auto_growth", "{}", finished.stderr);
+    let lines = said(&finished);
+    assert!(
+        lines.len() == 1 && lines[0].contains("auto_growth serves"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// The hook's folder hides another `sitecustomize`, which must run too.
@@ -317,6 +400,39 @@ fn a_job_whose_python_hides_the_hook_runs_as_it_would() {
         let lines = said(&finished);
         let words = format!("--torch {mode} will not act, because python {option}");
         assert!(lines.len() == 1 && lines[0].contains(&words), "{}", finished.stderr);
+    }
+}
+
+/// A search for the largest batch raises many errors. Each is recorded, but not each costs a reading of all tensors.
+#[test]
+fn many_errors_of_out_of_memory_are_recorded_at_little_cost() {
+    let code = "import torch, time\n\
+                kept = [torch.ones(1, device='cuda') for _ in range(10)]\n\
+                from vramshim import record\n\
+                drains, original = [], record._Recorder._drain\n\
+                record._Recorder._drain = lambda self: (drains.append(1), original(self))[1]\n\
+                begin = time.monotonic()\n\
+                for _ in range(60):\n    \
+                    try: torch.empty(1 << 40, device='cuda')\n    \
+                    except torch.OutOfMemoryError: pass\n\
+                passed = time.monotonic() - begin\n\
+                assert len(drains) <= 2 + 3 * passed, (len(drains), passed)";
+    let finished = under("record", "auto_growth", "8GiB", &["-c", code]).run().ok();
+    assert_eq!(
+        tensors(&finished)["devices"][0]["out_of_memory"],
+        60,
+        "{}",
+        finished.stderr
+    );
+}
+
+/// A worker that loads data, or one of a pool, says nothing of tensors that it has not made.
+#[test]
+fn workers_are_quiet_about_what_they_did_not_record() {
+    let script = path("quiet_worker.py");
+    for (kind, lines_said) in [("daemon", 0), ("process", 1)] {
+        let finished = under("record", "auto_growth", "1GiB", &[&script, kind]).run().ok();
+        assert_eq!(said(&finished).len(), lines_said, "{kind}: {}", finished.stderr);
     }
 }
 

@@ -6,8 +6,10 @@
 //! throws. So the exception passes through PyTorch's frames alone.
 
 use std::arch::naked_asm;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::mem::transmute;
 use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::control::copy_out;
 use crate::engine;
@@ -16,12 +18,35 @@ use crate::next::c10::{self, Thrown};
 use base::api::Api;
 use base::cuda::DriverError;
 
+/// PyTorch refuses requests from 1 EiB on at once, and counts none of them (`malloc` in
+/// `c10/cuda/CUDACachingAllocator.cpp`, PyTorch 2.12).
+const REFUSED_BYTES: usize = 1 << 60;
+const REFUSAL: &CStr = c"CUDA out of memory. Tried to allocate more than 1EB memory.";
+
+/// What is called before an out-of-memory error is thrown, with the device and the bytes of the request.
+type Observer = extern "C" fn(device: i32, bytes: u64);
+
+/// The `Observer`, or null.
+static OBSERVER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+fn observe(device: i32, bytes: u64) {
+    let observer = OBSERVER.load(Ordering::Acquire);
+    if !observer.is_null() {
+        // SAFETY: what is not null was an `Observer`, and stays callable until it is replaced (shim.h).
+        let observer = unsafe { transmute::<*mut c_void, Observer>(observer) };
+        observer(device, bytes);
+    }
+}
+
 /// Memory for a tensor; null for 0 bytes. If the request fails, `thrown` says what to throw.
 extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut Thrown) -> *mut c_void {
     *thrown = Thrown::NOTHING;
     let Ok(bytes @ 1..) = usize::try_from(size) else {
         return ptr::null_mut();
     };
+    if bytes >= REFUSED_BYTES {
+        return refuse(thrown, DriverError::OUT_OF_MEMORY, REFUSAL);
+    }
     let Some(call) = engine::enter(Api::vramshim_torch_alloc) else {
         *thrown = c10::runtime_error(c"vramshim serves no memory in this process, but is PyTorch's allocator");
         return ptr::null_mut();
@@ -31,16 +56,32 @@ extern "C" fn allocate(size: isize, device: i32, stream: CUstream, thrown: &mut 
         Err(problem) => {
             let reason = call.explain_refusal(bytes as u64, device, problem);
             let message = CString::new(reason).unwrap_or_default();
-            *thrown = match problem {
-                DriverError::OUT_OF_MEMORY => c10::out_of_memory_error(&message),
-                _ => c10::runtime_error(&message),
-            };
-            if thrown.is_nothing() {
-                base::say::error!("{}; the caller gets a null pointer", message.to_string_lossy());
+            // What the observer calls is the job's again.
+            drop(call);
+            if problem == DriverError::OUT_OF_MEMORY {
+                observe(device, bytes as u64);
             }
-            ptr::null_mut()
+            refuse(thrown, problem, &message)
         }
     }
+}
+
+fn refuse(thrown: &mut Thrown, problem: DriverError, message: &CStr) -> *mut c_void {
+    *thrown = match problem {
+        DriverError::OUT_OF_MEMORY => c10::out_of_memory_error(message),
+        _ => c10::runtime_error(message),
+    };
+    if thrown.is_nothing() {
+        base::say::error!("{}; the caller gets a null pointer", message.to_string_lossy());
+    }
+    ptr::null_mut()
+}
+
+/// Has `observer` called before `vramshim_torch_alloc` throws an out-of-memory error, in the thread that allocates;
+/// null ends that. It replaces another one.
+#[unsafe(no_mangle)]
+pub extern "C" fn vramshim_torch_observe(observer: *mut c_void) {
+    OBSERVER.store(observer, Ordering::Release);
 }
 
 /// Memory for a tensor; `NULL` for 0 bytes. If the request fails, throws an exception of PyTorch's. `NULL` if PyTorch
@@ -183,7 +224,7 @@ pub extern "C" fn vramshim_torch_replaced() {
 /// `buffer` is null or has `capacity` writable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vramshim_torch_stats(device: i32, buffer: *mut c_char, capacity: usize) -> usize {
-    let text = engine::running().map_or_else(|| "{}".to_owned(), |engine| engine.torch_stats(device));
+    let text = engine::running().map_or_else(engine::no_torch_stats, |engine| engine.torch_stats(device));
     // SAFETY: the same contract.
     unsafe { copy_out(text.as_bytes(), buffer, capacity) }
 }

@@ -26,6 +26,9 @@ INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.5, 1.0
 LARGEST_SHARE_OF_TIME = 0.05
 # How often the number of new events is looked at.
 LOOK_SECONDS = 0.05
+# An error of out of memory is written at once, because the job may end. A search for the largest batch raises many, so
+# those that follow within this time wait for the thread.
+BETWEEN_ERRORS_SECONDS = 1.0
 # Events that PyTorch keeps; more after events were lost.
 FIRST_ENTRIES, MOST_ENTRIES = 1 << 14, 1 << 20
 MOST_BYTES = 4 << 30
@@ -164,6 +167,8 @@ class _Recorder:
         self.lost = 0
         self.counts = {}
         self.drained_events = 0
+        self.drained_at = -BETWEEN_ERRORS_SECONDS
+        self.error_waits = False
         self.entries = FIRST_ENTRIES
         # By device, the last event that was written.
         self.last = {}
@@ -171,7 +176,7 @@ class _Recorder:
         # import of the job's half way. A training job imports the package anyway, with its first optimiser.
         importlib.import_module("torch._inductor")
         _keep_history(self.entries)
-        torch._C._cuda_attach_out_of_memory_observer(lambda *_: self.drain())
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         atexit.register(self.end)
         self.thread = threading.Thread(target=self._run, name="vramshim", daemon=True)
         self.thread.start()
@@ -186,12 +191,19 @@ class _Recorder:
             with self.lock:
                 new = self._count()[1] - self.drained_events
             begin = time.monotonic()
-            if new == 0 or begin - drained < interval and new < self.entries // 2:
+            nothing = new == 0 and not self.error_waits
+            if nothing or begin - drained < interval and new < self.entries // 2:
                 continue
             self.drain()
             drained = time.monotonic()
             wanted = (drained - begin) / LARGEST_SHARE_OF_TIME
             interval = min(max(wanted, INTERVAL_SECONDS), LONGEST_INTERVAL_SECONDS)
+
+    def _out_of_memory(self, *_):
+        if time.monotonic() - self.drained_at < BETWEEN_ERRORS_SECONDS:
+            self.error_waits = True
+        else:
+            self.drain()
 
     def end(self):
         self.drain()
@@ -213,9 +225,11 @@ class _Recorder:
         finally:
             if collects:
                 gc.enable()
+            self.drained_at = time.monotonic()
             self.lock.release()
 
     def _drain(self):
+        self.error_waits = False
         served, events_so_far = self._count()
         if self.file is None:
             if served == 0:

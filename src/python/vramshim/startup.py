@@ -73,8 +73,12 @@ def when_torch_is_imported(mode):
 def _say_if_nothing_was_recorded():
     from . import library
 
+    # Workers that load data, and those of a pool, are daemons. What the job records is in other processes.
+    processes = sys.modules.get("multiprocessing.process")
+    if processes and processes.current_process().daemon:
+        return
     preloaded = library.preloaded()
-    # A process that has not used CUDA, such as a worker that loads data, has no journal.
+    # A process that has not used CUDA has no journal.
     if preloaded is None or not library.text(preloaded.vramshim_journal_path):
         return
     record = sys.modules.get("vramshim.record")

@@ -12,13 +12,20 @@ impl Call {
         // the stream is capturing already, the driver refuses the call, and the stream goes on capturing.
         let is_new = captures.begin(stream);
         let result = ask();
-        if result.is_err() && is_new {
-            captures.end(stream);
+        match result {
+            Ok(()) => self.pool_gets_stream(stream),
+            Err(_) => {
+                if is_new {
+                    captures.end(stream);
+                }
+                self.capture_failed(None);
+            }
         }
         result
     }
 
-    /// A capture ends whatever the result, unless the stream goes on capturing, which `status` tells.
+    /// A capture ends whatever the result, unless the stream goes on capturing, which `status` tells. There is no graph if
+    /// the capture was invalidated (cuda.h: "a NULL graph will be returned").
     pub fn capture_ends(
         &self,
         stream: usize,
@@ -29,6 +36,9 @@ impl Call {
         if result.is_ok() || !is_capturing(status) {
             self.engine.state.captures.end(stream);
             self.engine.capture_ended();
+            if result.is_err() {
+                self.capture_failed(Some(stream));
+            }
         }
         result
     }

@@ -25,7 +25,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A stream handle, with a thread's number if the handle means a different stream in each thread.
-type StreamKey = (usize, u64);
+pub type StreamKey = (usize, u64);
 
 /// One open capture.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ pub struct Captures {
     streams_created: AtomicBool,
 }
 
-fn stream_key(stream: usize) -> StreamKey {
+pub fn stream_key(stream: usize) -> StreamKey {
     // The handles up to `STREAM_PER_THREAD` do not name one stream for the whole process.
     (
         stream,

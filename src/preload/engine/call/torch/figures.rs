@@ -27,7 +27,8 @@ const COUNT: usize = 0;
 const ALLOCATED: usize = 1;
 const REQUESTED: usize = 2;
 
-fn rounded(bytes: u64) -> u64 {
+/// The size of a request as PyTorch counts it.
+pub fn rounded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ROUNDING_BYTES).unwrap_or(bytes)
 }
 
@@ -83,6 +84,7 @@ impl Tensors {
 }
 
 /// Figures of the device that the caller adds: those of memory, which is not counted by tensor.
+#[derive(Default)]
 pub struct Memory {
     pub reserved: ReservedHistory,
     /// Free bytes inside segments.
@@ -179,11 +181,21 @@ impl Figures {
     /// The answer to `torch._C._cuda_memoryStats` as JSON.
     pub fn as_json(&self, device: i32, memory: &Memory) -> String {
         let unused = Tensors::default();
-        let tensors = self.device(device).unwrap_or(&unused);
+        self.device(device).unwrap_or(&unused).as_json(memory)
+    }
+
+    /// The answer if nothing was allocated yet.
+    pub fn none_as_json() -> String {
+        Tensors::default().as_json(&Memory::default())
+    }
+}
+
+impl Tensors {
+    fn as_json(&self, memory: &Memory) -> String {
         let (mut reserved, segments) = (memory.reserved.bytes, memory.reserved.segments);
         // Under passthrough the driver rounds each request, and only the driver knows to what. PyTorch's readers expect
         // that tensors fit into the reserved memory.
-        let [tensors_hold, ..] = tensors.stats(ALLOCATED);
+        let [tensors_hold, ..] = self.stats(ALLOCATED);
         reserved.current = reserved.current.max(tensors_hold.current);
         reserved.peak = reserved.peak.max(tensors_hold.peak);
         let free = History {
@@ -191,20 +203,20 @@ impl Figures {
             peak: memory.free_inside,
             ..History::default()
         };
+        // PyTorch's allocator asks a second time before it raises an error.
+        let refused = self.out_of_memory.load(Relaxed);
         let undivided = |history: History| [history, History::default(), history];
         let mut text = format!(
-            "{{\"num_alloc_retries\":0,\"num_ooms\":{},\"max_split_size\":-1,\"num_sync_all_streams\":0,\
+            "{{\"num_alloc_retries\":{refused},\"num_ooms\":{refused},\"max_split_size\":-1,\"num_sync_all_streams\":0,\
              \"num_device_alloc\":{},\"num_device_free\":{},\"num_oom_rejections\":0",
-            tensors.out_of_memory.load(Relaxed),
-            segments.added,
-            segments.removed,
+            segments.added, segments.removed,
         );
         for (name, stats) in [
-            ("allocation", tensors.stats(COUNT)),
-            ("active", tensors.stats(COUNT)),
-            ("allocated_bytes", tensors.stats(ALLOCATED)),
-            ("active_bytes", tensors.stats(ALLOCATED)),
-            ("requested_bytes", tensors.stats(REQUESTED)),
+            ("allocation", self.stats(COUNT)),
+            ("active", self.stats(COUNT)),
+            ("allocated_bytes", self.stats(ALLOCATED)),
+            ("active_bytes", self.stats(ALLOCATED)),
+            ("requested_bytes", self.stats(REQUESTED)),
             ("reserved_bytes", undivided(reserved)),
             ("segment", undivided(segments)),
             ("inactive_split_bytes", undivided(free)),

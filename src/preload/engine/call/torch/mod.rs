@@ -22,17 +22,18 @@ use std::sync::{Mutex, Once};
 use crate::engine::call::linear::FreedPooled;
 use crate::engine::pools::pool::Pool;
 use crate::engine::state::allocation::Key;
-use crate::engine::state::captures::is_capturing;
+use crate::engine::state::captures::{is_capturing, stream_key};
 use crate::engine::state::location::Location;
 use crate::engine::{Call, Engine};
 use crate::next::{self, CUcontext, CUstream, STREAM_LEGACY, STREAM_PER_THREAD};
 use base::api::Class;
 use base::cuda::{CudaResult, DriverError, check};
+use base::identity::thread_number;
 use base::shortage::Allowance;
 use base::sync::lock;
 use base::units::size as in_units;
 use figures::{Figures, Memory};
-use graphs::{Graphs, PoolId};
+use graphs::{Graphs, Left, PoolId};
 use policy::UsedBy;
 
 /// What is known of the tensors that live in memory of `vramshim_torch_alloc`.
@@ -156,6 +157,11 @@ impl Call {
             }
         };
         let captures = &self.engine.state.captures;
+        let is_captured = captures.any_open() && stream_is_capturing(stream);
+        if is_captured && let Some(address) = torch.graphs.take_again(device, stream, size as u64) {
+            torch.figures.allocated(device, size as u64);
+            return Ok(address);
+        }
         let address = captures
             .run_relaxed(|| match pools.remembered_on(device) {
                 // The usual case. The context was looked up once.
@@ -168,7 +174,7 @@ impl Call {
                 }
             })?;
         torch.figures.allocated(device, size as u64);
-        if captures.any_open() && stream_is_capturing(stream) && !torch.graphs.allocated(address, device) {
+        if is_captured && !torch.graphs.allocated(address, device, stream, size as u64) {
             torch.warn_of_graphs();
         }
         Ok(address)
@@ -184,7 +190,7 @@ impl Call {
         if let Some(identity) = torch.forget_thread_of(address) {
             used_elsewhere.get_or_insert_default().push(Some(identity));
         }
-        if torch.graphs.keeps(address) {
+        if torch.graphs.keeps(address, used_elsewhere.is_none()) {
             return;
         }
         if self.is_captured(stream) {
@@ -265,10 +271,26 @@ impl Call {
 
     /// A graph that was captured with this private pool of PyTorch is gone.
     pub fn graph_gone(&self, id: PoolId) {
-        let torch = &self.engine.torch;
-        let left = torch.graphs.graph_gone(id);
+        self.take_back(self.engine.torch.graphs.graph_gone(id));
+    }
+
+    /// A capture that has begun is that of the private pool which its thread has named.
+    pub fn pool_gets_stream(&self, stream: usize) {
+        self.engine
+            .torch
+            .graphs
+            .stream_begins(stream_key(stream), thread_number());
+    }
+
+    /// The capture of this stream, or the one that the thread could not begin, has left no graph.
+    pub fn capture_failed(&self, stream: Option<usize>) {
+        let graphs = &self.engine.torch.graphs;
+        self.take_back(graphs.capture_failed(stream.map(stream_key), thread_number()));
+    }
+
+    fn take_back(&self, left: Left) {
         for address in left.live {
-            torch.note_use(address, None);
+            self.engine.torch.note_use(address, None);
         }
         for (address, device) in left.free {
             self.give_back_tensor(address, device, || self.free_tensor(address, unknown_uses()));
@@ -295,11 +317,11 @@ impl Call {
     }
 
     pub fn pool_begins(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_begins(id);
+        self.engine.torch.graphs.capture_begins(id, thread_number());
     }
 
     pub fn pool_ends(&self, id: PoolId) {
-        self.engine.torch.graphs.capture_ends(id);
+        self.engine.torch.graphs.capture_ends(id, thread_number());
     }
 
     /// The identity of a stream, on which events can be recorded from now on.
@@ -340,6 +362,11 @@ impl Engine {
     fn may_be_used_elsewhere(&self) -> bool {
         self.state.captures.any_stream_created() && !self.torch.reports_uses.load(Ordering::Relaxed)
     }
+}
+
+/// The answer to `torch._C._cuda_memoryStats` before the engine runs.
+pub fn no_torch_stats() -> String {
+    Figures::none_as_json()
 }
 
 impl Engine {

@@ -3,8 +3,10 @@
 //! Source of the keys: `_snapshot` in `torch/cuda/memory.py`, PyTorch 2.12, and `torch/cuda/_memory_viz.py`, which
 //! wants the blocks of a segment to follow one another without a gap.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use super::graphs::{Listed, PoolId};
 use crate::engine::Engine;
 use crate::engine::pools::contents::Range;
 use crate::engine::state::allocation::Key;
@@ -16,6 +18,7 @@ impl Engine {
     pub fn torch_snapshot(&self) -> String {
         let mut text = "{\"segments\":[".to_owned();
         let mut comma = "";
+        let of_graphs = self.torch.graphs.listed();
         for device in self.state.measurements.used_devices() {
             let mut ranges = self.pools.contents(device);
             let direct = self.state.ledger.select(|key, one| {
@@ -30,9 +33,9 @@ impl Engine {
                     allocated: one.allocated,
                 }],
             }));
-            for range in ranges {
+            for (range, pool) in ranges.into_iter().flat_map(|range| divided(range, &of_graphs)) {
                 text.push_str(std::mem::replace(&mut comma, ","));
-                write_segment(&mut text, device, &range);
+                write_segment(&mut text, device, pool, &range);
             }
         }
         text.push_str("]}");
@@ -40,14 +43,51 @@ impl Engine {
     }
 }
 
-fn write_segment(text: &mut String, device: i16, range: &Range) {
+/// A range as segments. PyTorch's segments belong to one pool each. So a block that graphs may use is a segment of its
+/// own, which has no live block if PyTorch has freed the tensor.
+fn divided(range: Range, of_graphs: &HashMap<u64, Listed>) -> Vec<(Range, Option<PoolId>)> {
+    let end = range.address + range.size;
+    let mut parts = Vec::new();
+    let mut rest = Range {
+        address: range.address,
+        size: 0,
+        blocks: Vec::new(),
+    };
+    for block in range.blocks {
+        let Some(listed) = of_graphs.get(&block.address) else {
+            rest.blocks.push(block);
+            continue;
+        };
+        let after = Range {
+            address: block.address + block.allocated,
+            size: 0,
+            blocks: Vec::new(),
+        };
+        let mut before = std::mem::replace(&mut rest, after);
+        before.size = block.address - before.address;
+        parts.push((before, None));
+        let part = Range {
+            address: block.address,
+            size: block.allocated,
+            blocks: Vec::from_iter((!listed.is_free).then_some(block)),
+        };
+        parts.push((part, listed.pool));
+    }
+    rest.size = end - rest.address;
+    parts.push((rest, None));
+    parts.retain(|(part, _)| part.size > 0);
+    parts
+}
+
+fn write_segment(text: &mut String, device: i16, pool: Option<PoolId>, range: &Range) {
+    let (_, first, second) = pool.unwrap_or_default();
     let allocated: u64 = range.blocks.iter().map(|block| block.allocated).sum();
     let requested: u64 = range.blocks.iter().map(|block| block.requested).sum();
     let _ = write!(
         text,
         "{{\"device\":{device},\"address\":{},\"total_size\":{},\"allocated_size\":{allocated},\
-         \"active_size\":{allocated},\"requested_size\":{requested},\"stream\":0,\"segment_type\":\"large\",\"segment_pool_id\":[0,0],\
-         \"is_expandable\":false,\"frames\":[],\"blocks\":[",
+         \"active_size\":{allocated},\"requested_size\":{requested},\"stream\":0,\"segment_type\":\"large\",\
+         \"segment_pool_id\":[{first},{second}],\"is_expandable\":false,\"frames\":[],\"blocks\":[",
         range.address, range.size,
     );
     let mut comma = "";
