@@ -1,5 +1,7 @@
 //! Ways in which a job dies: each gets the right verdict, and each line of the ledger is what the simulated GPU says.
 
+mod survived;
+
 use std::path::PathBuf;
 use std::process::Command;
 

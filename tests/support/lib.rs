@@ -3,6 +3,7 @@
 
 mod disk;
 pub mod layer;
+pub mod made;
 pub mod member;
 pub mod random;
 mod totals;

@@ -155,14 +155,18 @@ impl Ledger {
         let ledger = self.device(device);
         ledger.note_peak(peak_before);
         let is_free = matches!(record.event, Event::Free { .. });
-        let is_alloc = matches!(record.event, Event::Alloc(_));
-        if is_free || is_alloc {
+        if is_free || matches!(record.event, Event::Alloc(_)) {
             ledger
                 .floors
                 .note(ledger.all.allocated.current, record.time_ns, is_free);
         }
-        if is_alloc {
-            self.scenes.allocated();
+        match record.event {
+            Event::Alloc(_) => self.scenes.allocated(),
+            // What a context takes with it is no act of the job.
+            Event::Free {
+                context_gone: false, ..
+            } => self.scenes.freed(),
+            _ => {}
         }
     }
 

@@ -47,6 +47,8 @@ pub struct Scene {
     pub growth: Option<Growth>,
     /// How many allocations succeeded after it.
     pub went_on: u64,
+    /// How many allocations the job freed after it.
+    pub freed: u64,
     evidence: Evidence,
     live: u64,
     reserved: u64,
@@ -159,6 +161,7 @@ impl Scenes {
             processes: std::mem::take(&mut evidence.processes),
             growth: ledger.floors.growth(),
             went_on: 0,
+            freed: 0,
             live: ledger.all.allocated.current,
             reserved: ledger.all.reserved.current,
             largest_cached: ledger.free().largest,
@@ -171,6 +174,13 @@ impl Scenes {
     pub(super) fn allocated(&mut self) {
         if let Some(last) = &mut self.last {
             last.went_on += 1;
+        }
+    }
+
+    /// The job gave memory back.
+    pub(super) fn freed(&mut self) {
+        if let Some(last) = &mut self.last {
+            last.freed += 1;
         }
     }
 

@@ -23,8 +23,8 @@ pub struct Finding<'a> {
     pub distance: Option<Distance>,
     /// Events were lost, so the figures may be wrong.
     pub uncertain: bool,
-    /// Whether the failure is what ended the job, as far as the journal tells: the job allocated nothing after it, or
-    /// ended with an error.
+    /// Whether the failure is what ended the job, as far as the journal tells: the job ended with an error, or was killed
+    /// and had neither allocated nor freed anything after it.
     pub fatal: bool,
 }
 
@@ -87,7 +87,12 @@ impl Job {
             }
         });
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
-        let went_on = failure.as_ref().is_some_and(|failure| failure.scene.went_on > 0);
+        let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
+        let is_fatal = |failure: &Failure| match self.state {
+            State::Exited(_) => ended_with_error,
+            State::Running => false,
+            State::Killed => failure.scene.went_on == 0 && failure.scene.freed == 0,
+        };
         Finding {
             verdict: failure
                 .as_ref()
@@ -95,8 +100,8 @@ impl Job {
                 .or(refused_by_torch.map(|_| Verdict::Limit))
                 .unwrap_or(Verdict::NoneFailed),
             fatal: match &failure {
-                Some(_) => !went_on || matches!(self.state, State::Exited(status) if status != 0),
-                None => refused_by_torch.is_some() && matches!(self.state, State::Exited(status) if status != 0),
+                Some(failure) => is_fatal(failure),
+                None => refused_by_torch.is_some() && ended_with_error,
             },
             refused_by_torch,
             failure,

@@ -125,20 +125,29 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         Some(_) if !scene.of_host => "Out of memory",
         _ => "Failed",
     };
-    match (scene.went_on, job.state) {
-        (0, State::Running) => format!("{out}: {request}; no allocation since{held}"),
-        (0, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
-        (went_on, _) => {
-            let number = match job.ledger.out_of_memory.count {
-                0 | 1 => "once".to_owned(),
-                several => times(several),
-            };
-            let allocations = match went_on {
-                1 => "1 allocation".to_owned(),
-                several => format!("{} allocations", count(several)),
-            };
-            format!("{out} {number}, and the job went on: the last was {request}, then {allocations} followed{held}")
+    let several = |number: u64, what: &str| match number {
+        1 => format!("1 {what}"),
+        number => format!("{} {what}s", count(number)),
+    };
+    let followed = match (scene.went_on, scene.freed, job.state) {
+        // The clean-up of a job that dies frees memory too.
+        (0, _, State::Exited(status)) if status != 0 => None,
+        (0, 0, _) => None,
+        (0, freed, _) => Some(several(freed, "free")),
+        (went_on, ..) => Some(several(went_on, "allocation")),
+    };
+    match (followed, job.state) {
+        (Some(followed), _) => {
+            let number = times(job.ledger.out_of_memory.count.max(1));
+            format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
         }
+        (None, State::Running) => {
+            format!("{out}: {request}; the job still runs, and allocated nothing since{held}")
+        }
+        (None, State::Exited(0)) => {
+            format!("{out}: {request}; the job made no further allocation and ended well{held}")
+        }
+        (None, _) => format!("{out}: {request}; the job allocated nothing after it{held}"),
     }
 }
 
@@ -208,6 +217,7 @@ pub fn as_json(job: &Job) -> Value {
         "time_ns": scene.time_ns,
         "tries": failure.request.map_or(1, |request| request.tries),
         "allocations_after": scene.went_on,
+        "frees_after": scene.freed,
         "largest_cached_block": shortage.largest_cached,
     });
     page["ledger"] = json!(shortage.parts.map(|parts| json!({

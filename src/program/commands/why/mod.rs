@@ -35,7 +35,7 @@ is taken. The parts of the ledger sum to the device, to the byte:
   free       free
 
 Exit codes say the verdict:
-   0  no request failed for lack of memory, or the job went on and ended well
+   0  no request failed for lack of memory, or the job went on: it ended well or still runs
    1  the journal cannot be read
    2  wrong usage
   10  not enough evidence

@@ -24,13 +24,19 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     }
     writeln!(
         out,
-        "Process {} on {}, {}, started {}, ended {} after {}; {}",
+        "Process {} on {}, {}, started {}, {}; {}",
         job.header.pid,
         printable(&job.header.host, 64),
         printable(&job.title(), 80),
         format::time(job.header.wall_start_ns),
-        format::ended_in_words(job.state).trim_end_matches(','),
-        duration(job.duration_ns),
+        match job.state {
+            State::Running => format!("running for {}", duration(job.duration_ns)),
+            state => format!(
+                "ended {} after {}",
+                format::ended_in_words(state).trim_end_matches(','),
+                duration(job.duration_ns)
+            ),
+        },
         shown(&job.path)
     )?;
     if !job.header.damaged.is_empty() {

@@ -1,0 +1,42 @@
+//! Jobs that caught a failure: `why` says that they went on.
+
+use std::process::Command;
+
+use support::MIB;
+use support::made::Made;
+use support::program;
+
+/// What a job does after a request that is larger than its device, and how it ends: the exit code of `why`, and a part of
+/// what it says.
+#[track_caller]
+fn assert_told(frees: bool, exit: Option<i32>, code: i32, says: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::new(folder.path(), 70, 0).unwrap();
+    let block = job.alloc(0, 200 * MIB, 0).unwrap();
+    job.fail(2048 * MIB).unwrap();
+    if frees {
+        job.free(0, block, 200 * MIB).unwrap();
+    }
+    let path = job.end(exit).unwrap();
+    let output = Command::new(program()).arg("why").arg(&path).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(says), "{text}");
+}
+
+#[test]
+fn a_job_that_ended_well_did_not_die_of_its_last_failure() {
+    let went_on = "Out of memory once, and the job went on: the last was cudaMalloc of 2.00 GiB";
+    assert_told(true, Some(0), 0, went_on);
+    assert_told(true, Some(0), 0, "then 1 free followed");
+    assert_told(false, Some(0), 0, "; the job made no further allocation and ended well");
+    assert_told(true, None, 0, went_on);
+}
+
+#[test]
+fn a_job_that_did_nothing_more_or_ended_with_an_error_died_of_its_last_failure() {
+    for frees in [false, true] {
+        assert_told(frees, Some(1), 11, "; the job allocated nothing after it");
+    }
+    assert_told(false, None, 11, "; the job allocated nothing after it");
+}

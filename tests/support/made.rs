@@ -1,0 +1,135 @@
+//! Journals of made-up jobs, written event by event. The events of a job come a millisecond apart.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::api::{Api, Class};
+use base::cuda::{DriverError, HOST_DEVICE};
+use journal::format::{Allocation, Event, MarkKind};
+use journal::writer::{About, PastDevice, PastJournal};
+
+use crate::MIB;
+
+const PACE_NS: u64 = 1_000_000;
+
+/// A job on devices of 1 GiB.
+pub struct Made {
+    path: PathBuf,
+    journal: PastJournal,
+    stacks: String,
+    time_ns: u64,
+    /// Allocations so far.
+    count: u64,
+}
+
+impl Made {
+    /// Begins the journal of the process `pid`, which must not exist, `began_s` seconds after some date.
+    pub fn new(folder: &Path, pid: u32, began_s: u64) -> io::Result<Made> {
+        Made::with(folder, pid, began_s, "", "")
+    }
+
+    /// The same, with texts of the environment and of the software: entries that end with a zero byte.
+    pub fn with(folder: &Path, pid: u32, began_s: u64, environment: &str, software: &str) -> io::Result<Made> {
+        let about = About {
+            pid,
+            parent_pid: 1,
+            wall_start_ns: (1_790_000_000 + began_s) * 1_000_000_000,
+            strategy: "passthrough".into(),
+            host: "node1".into(),
+            job: "made".into(),
+            command_line: b"python\0made.py".to_vec(),
+            environment: environment.as_bytes().to_vec(),
+            software: software.as_bytes().to_vec(),
+        };
+        let device = |ordinal: i32| PastDevice {
+            ordinal,
+            total_memory: 1024 * MIB,
+            uuid: [ordinal as u8 + 1; 16],
+            name: "Simulated GPU".into(),
+            limit: None,
+        };
+        let path = folder.join(format!("node1-{pid}-1.vraj"));
+        Ok(Made {
+            journal: PastJournal::create(&path, &about, &[device(0), device(1)])?,
+            path,
+            stacks: format!("vramshim-stacks\t1\t{pid}\n"),
+            time_ns: 0,
+            count: 0,
+        })
+    }
+
+    /// A line of the file of stacks.
+    pub fn stack_line(&mut self, fields: &[&str]) {
+        self.stacks += &fields.join("\t");
+        self.stacks.push('\n');
+    }
+
+    pub fn wait(&mut self, time_ns: u64) {
+        self.time_ns += time_ns;
+    }
+
+    fn push(&mut self, device: i16, api: Api, event: Event, stack: u32) -> io::Result<()> {
+        self.time_ns += PACE_NS;
+        self.journal
+            .push(self.time_ns, 1, event.encode(api, device).with_stack(stack))
+    }
+
+    /// Allocates at an address of its own, and returns it.
+    pub fn alloc(&mut self, device: i16, bytes: u64, stack: u32) -> io::Result<u64> {
+        self.count += 1;
+        let address = 0x7f00_0000_0000 + self.count * 0x1_0000_0000;
+        self.alloc_at(device, address, bytes, stack)?;
+        Ok(address)
+    }
+
+    pub fn alloc_at(&mut self, device: i16, address: u64, bytes: u64, stack: u32) -> io::Result<()> {
+        self.push(device, Api::cudaMalloc, Event::Alloc(linear(address, bytes)), stack)
+    }
+
+    pub fn free(&mut self, device: i16, address: u64, bytes: u64) -> io::Result<()> {
+        let event = Event::Free {
+            allocation: linear(address, bytes),
+            context_gone: false,
+        };
+        self.push(device, Api::cudaFree, event, 0)
+    }
+
+    /// A request on device 0 for which there is no memory.
+    pub fn fail(&mut self, bytes: u64) -> io::Result<()> {
+        let event = Event::AllocFailed {
+            class: Class::Linear.into(),
+            requested: bytes,
+            result: DriverError::OUT_OF_MEMORY.0,
+            over_limit: false,
+        };
+        self.push(0, Api::cudaMalloc, event, 0)
+    }
+
+    pub fn mark(&mut self, text: u64, kind: MarkKind) -> io::Result<()> {
+        self.push(HOST_DEVICE, Api::vramshim_mark, Event::Mark { text, kind }, 0)
+    }
+
+    /// Nanoseconds since the journal began.
+    pub fn now_ns(&self) -> u64 {
+        self.time_ns
+    }
+
+    /// Completes the files, a millisecond later. `exit` is the exit status; `None` stands for a job that was killed.
+    pub fn end(self, exit: Option<i32>) -> io::Result<PathBuf> {
+        let ended_ns = self.time_ns + PACE_NS;
+        std::fs::write(self.path.with_extension("stacks"), self.stacks)?;
+        self.journal.finish(exit.map(|status| (status, ended_ns)))?;
+        Ok(self.path)
+    }
+}
+
+fn linear(address: u64, bytes: u64) -> Allocation {
+    Allocation {
+        class: Class::Linear.into(),
+        address,
+        requested: bytes,
+        allocated: bytes,
+        reserved: Some(bytes),
+        stream: 1,
+    }
+}
