@@ -69,7 +69,7 @@ pub fn newest() -> Result<PathBuf, String> {
 /// Reads a journal. For a long journal a progress bar is shown on standard error.
 pub fn load(path: &Path) -> Result<Job, LoadError> {
     let journal = Journal::open(path).map_err(LoadError::Open)?;
-    with_progress(&journal, |progress| Job::load_with(&journal, &mut [], progress))
+    with_progress(&journal, |progress| Job::load_with(&journal, None, &mut [], progress))
 }
 
 /// Does what reads a journal, and shows a progress bar for a long one. `read` calls the function that it gets with the

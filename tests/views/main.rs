@@ -1,6 +1,9 @@
 //! The views of `vramshim inspect` on journals with known answers, and on real jobs over the simulated GPU.
 
 mod jobs;
+mod names;
+mod runs;
+mod tensors;
 mod terminal;
 
 use std::path::{Path, PathBuf};
@@ -103,7 +106,9 @@ fn every_moment_can_be_named() {
     assert_eq!(allocated("mark:step"), truth.marks.last().unwrap().1);
     let (time_ns, bytes) = truth.marks[3];
     assert_eq!(allocated(&format!("{time_ns}ns")), bytes);
-    let page = text(&path, &["--at", "mark:epoch"]);
+    let output = inspect(&path, &["--at", "mark:epoch"]);
+    assert_eq!(output.status.code(), Some(1), "as if the journal could not be read");
+    let page = String::from_utf8_lossy(&output.stdout);
     assert!(page.contains("no mark epoch: there are step"), "{page}");
 }
 

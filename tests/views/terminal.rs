@@ -7,7 +7,7 @@ use base::cuda::HOST_DEVICE;
 use journal::format::{Event, MarkKind};
 use journal::writer::{About, PastDevice, PastJournal};
 
-use super::{generated, leaking, text};
+use super::{generated, inspect, leaking, text};
 
 fn drawn(term: &str, columns: &str) -> String {
     let (_folder, path, _) = generated(leaking("auto_growth"));
@@ -93,7 +93,8 @@ fn no_escape_sequence_reaches_the_terminal() {
         &["--between", "start..end"],
         &["--diff", path.to_str().unwrap()],
     ] {
-        let page = text(&path, arguments);
+        let output = inspect(&path, arguments);
+        let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         let control = |c: &char| c.is_control() && *c != '\n' || *c == '\u{202e}';
         assert_eq!(page.chars().find(control), None, "{arguments:?}: {page}");
         seen |= page.contains("import torch print(1)");

@@ -31,17 +31,19 @@
 //! reader takes sizes and offsets from here, never from the file. If the meaning of a field changes, `VERSION` changes.
 
 pub(crate) mod check;
+pub mod frames;
 pub mod header;
 pub mod record;
 pub mod stacks;
 pub mod tensors;
 
+pub use frames::{Frame, frames_of_the_job, line_of_the_job};
 pub use header::{DeviceEntry, Ended, Header, MAX_ROUTES, Route, RouteEntry};
 pub use record::{
     Allocation, Event, LimitState, MarkKind, MemInfo, ProcessBytes, RawRecord, Record, ShortName, Teller, shares,
 };
 pub use stacks::{NoStack, STACKS_EXTENSION, STACKS_MAGIC, STACKS_VERSION, Stack, StackKind};
-pub use tensors::{Frame, TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine, line_of_the_job};
+pub use tensors::{TENSORS_EXTENSION, TENSORS_MAGIC, TENSORS_VERSION, TensorLine};
 
 use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;

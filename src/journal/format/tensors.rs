@@ -4,36 +4,13 @@
 //! event, with fields between tabs. The first field names the kind of the line. Inside a field, tab, line feed and
 //! backslash are written `\t`, `\n` and `\\`. docs/journal-format.md describes the fields.
 
-use std::sync::Arc;
+use super::frames::Frame;
 
 /// The ending of the file's name.
 pub const TENSORS_EXTENSION: &str = "tensors";
 /// The first field of the first line.
 pub const TENSORS_MAGIC: &str = "vramshim-tensors";
 pub const TENSORS_VERSION: u64 = 1;
-
-/// One entry of a stack. Many frames share the texts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Frame {
-    pub file: Arc<str>,
-    /// 0 if it is not known.
-    pub line: u64,
-    pub function: Arc<str>,
-}
-
-/// The innermost frame that is not in an installed package, inside Python, or in a shared library whose source is not
-/// known; else the innermost one.
-pub fn line_of_the_job(stack: &[Frame]) -> Option<&Frame> {
-    let is_library = |file: &str| {
-        file.rsplit('/')
-            .next()
-            .is_some_and(|name| name.ends_with(".so") || name.contains(".so."))
-    };
-    let is_foreign = |file: &str| {
-        file.contains("-packages/") || file.starts_with('<') || file.contains("/lib/python3") || is_library(file)
-    };
-    stack.iter().find(|frame| !is_foreign(&frame.file)).or(stack.first())
-}
 
 /// One line of the file. Times are microseconds since 1970, sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]

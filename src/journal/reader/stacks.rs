@@ -193,6 +193,11 @@ impl Stacks {
         self.stacks.get(&number)
     }
 
+    /// All stacks with their numbers, in no order.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Stack)> {
+        self.stacks.iter().map(|(&number, stack)| (number, stack))
+    }
+
     /// The interned text with this number.
     pub fn text(&self, number: u64) -> Option<&str> {
         self.texts.get(&number).map(String::as_str)

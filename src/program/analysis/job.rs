@@ -14,6 +14,7 @@ use journal::reader::{Device, Header, Journal, OpenError, Problem, State};
 
 use super::device_ledger::DeviceLedger;
 use super::ledger::Ledger;
+use super::tensor_records::{Merged, Tensors};
 use super::torch_cache::{self, TorchCache};
 
 pub struct Job {
@@ -88,25 +89,37 @@ impl Job {
     /// Reads the whole journal. `progress` is called from time to time with the bytes read and the bytes in total.
     pub fn load(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Job, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        Job::load_with(&journal, &mut [], progress)
+        Job::load_with(&journal, None, &mut [], progress)
     }
 
-    /// The same, and shows the records to observers.
+    /// The same, and shows the records to observers. With `tensors`, the allocations of PyTorch are its tensors, and what
+    /// it obtained for them is segments.
     pub fn load_with(
         journal: &Journal,
+        tensors: Option<&Tensors>,
         observers: &mut [&mut dyn Observer],
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Job, LoadError> {
         let path = journal.path();
-        let mut ledger = Ledger::default();
-        let mut records = journal.records();
-        while let Some(record) = records.next() {
-            let position = records.position();
-            let record = record.map_err(|error| LoadError::Read {
+        let at = |position: u64| {
+            move |error| LoadError::Read {
                 path: path.to_owned(),
                 position,
                 error,
-            })?;
+            }
+        };
+        let mut ledger = Ledger::default();
+        let mut records = Merged::of(journal, tensors).map_err(at(0))?;
+        let mut number = 0;
+        while let Some(record) = records.next() {
+            let position = records.position();
+            let mut record = record.map_err(at(position))?;
+            if tensors.is_some() {
+                // Slots tell records of one time apart, and tensors have none.
+                record.slot = number;
+                record.time_ns = record.time_ns.max(ledger.last_ns);
+                number += 1;
+            }
             for observer in observers.iter_mut() {
                 observer.before(&ledger, &record);
             }
@@ -197,6 +210,12 @@ impl Job {
 
     pub fn host_memory(&self) -> Option<&DeviceLedger> {
         self.ledger.devices.get(&HOST_DEVICE)
+    }
+
+    /// When the process began, and when it ended, in nanoseconds since 1970.
+    pub fn span(&self) -> (u64, u64) {
+        let began_ns = self.header.wall_start_ns;
+        (began_ns, began_ns.saturating_add(self.duration_ns))
     }
 
     /// A name for the job that a person recognises.

@@ -1,38 +1,96 @@
 //! What holders are called: the line of code of a stack, the name of a function, a size.
 
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+
 use base::units::size;
-use journal::format::{Frame, NoStack, Stack};
+use journal::format::{Frame, NoStack};
 use journal::reader::Stacks;
 
 use super::holdings::{Group, Size};
 use super::live_set::Key;
 use super::names::api_name;
-use super::stacks::line_of;
+use super::origins::Origins;
+use super::places::{lines_apart, place};
+use super::stacks::{self, TorchStacks};
 
-/// The names for one journal.
+/// The names for one journal. A stack has the same name in every view.
 #[derive(Default)]
 pub struct Labels {
-    pub stacks: Option<Stacks>,
+    pub origins: Origins,
+    /// How many lines tell a stack from all others, if more than one.
+    lines: HashMap<u32, usize>,
 }
 
 impl Labels {
-    /// The frames of a stack, innermost first. `Err` says why there are none.
-    pub fn frames(&self, number: u32) -> Result<&[Frame], &'static str> {
-        self.known(number).map(|stack| &stack.frames[..])
+    pub fn new(origins: Origins) -> Labels {
+        let mut labels = Labels {
+            origins,
+            lines: HashMap::new(),
+        };
+        Labels::tell_apart(&mut [&mut labels]);
+        labels
     }
 
-    fn known(&self, number: u32) -> Result<&Stack, &'static str> {
+    /// The names for a journal that began at this time: from the stacks and PyTorch's own record beside it. A file that
+    /// cannot be read is named on stderr.
+    pub fn load(journal: &Path, began_ns: u64) -> Labels {
+        fn or_none<T: Default>(journal: &Path, what: &str, read: io::Result<T>) -> T {
+            read.unwrap_or_else(|error| {
+                let journal = base::text::shown(journal);
+                eprintln!("vramshim: the {what} beside {journal} cannot be read: {error}");
+                T::default()
+            })
+        }
+        let stacks = or_none(journal, "stacks", stacks::load(journal));
+        let torch = or_none(journal, "tensors", TorchStacks::load(journal));
+        Labels::new(Origins::new(stacks, torch, began_ns / 1000))
+    }
+
+    /// Names stacks of several journals alike, so that they can be compared by name.
+    pub fn tell_apart(several: &mut [&mut Labels]) {
+        let all: Vec<(usize, u32, &[Frame])> = several
+            .iter()
+            .enumerate()
+            .flat_map(|(of, labels)| labels.origins.all().map(move |(number, frames)| (of, number, frames)))
+            .collect();
+        let lines = lines_apart(all.iter().map(|(.., frames)| *frames));
+        let found: Vec<(usize, u32, usize)> = all
+            .iter()
+            .zip(lines)
+            .filter(|(_, lines)| *lines > 1)
+            .map(|(&(of, number, _), lines)| (of, number, lines))
+            .collect();
+        several.iter_mut().for_each(|labels| labels.lines.clear());
+        for (of, number, lines) in found {
+            several[of].lines.insert(number, lines);
+        }
+    }
+
+    /// The stacks of the journal, and the texts of its marks.
+    pub fn stacks(&self) -> Option<&Stacks> {
+        self.origins.stacks()
+    }
+
+    /// The frames of a stack, innermost first. `Err` says why there are none.
+    pub fn frames(&self, number: u32) -> Result<&[Frame], &'static str> {
         let number = NoStack::stack(number).map_err(NoStack::words)?;
-        match self.stacks.as_ref().and_then(|stacks| stacks.get(number)) {
-            Some(stack) if !stack.frames.is_empty() => Ok(stack),
+        match self.origins.frames(number) {
+            Some(frames) if !frames.is_empty() => Ok(frames),
             _ => Err("it is not in the file of stacks"),
         }
     }
 
-    /// The line of the job's own code that a stack comes from.
+    /// The line of the job's own code that a stack comes from, and the callers that tell it from others.
     pub fn stack(&self, number: u32) -> String {
-        match self.known(number) {
-            Ok(stack) => line_of(stack).map_or_else(|| "(empty stack)".to_owned(), place),
+        self.stack_with(number, 1)
+    }
+
+    /// The same with `lines` lines, or more if fewer do not tell it from others.
+    pub fn stack_with(&self, number: u32, lines: usize) -> String {
+        match self.frames(number) {
+            Ok(frames) => place(frames, self.lines.get(&number).copied().unwrap_or(1).max(lines)),
             Err(why) if NoStack::stack(number).is_err() => format!("(no stack: {why})"),
             Err(why) => format!("(stack {number}: {why})"),
         }
@@ -59,7 +117,7 @@ impl Labels {
     }
 
     pub fn mark(&self, text: u64) -> String {
-        let text = self.stacks.as_ref().and_then(|stacks| stacks.text(text));
+        let text = self.stacks().and_then(|stacks| stacks.text(text));
         text.unwrap_or("(mark without text)").to_owned()
     }
 }
@@ -70,12 +128,5 @@ pub fn stream_name(stream: u8) -> String {
         1 => "default stream".into(),
         255 => "stream 255 or later".into(),
         number => format!("stream {number}"),
-    }
-}
-
-fn place(frame: &Frame) -> String {
-    match (frame.line, &*frame.file) {
-        (0, _) => frame.function.to_string(),
-        (line, file) => format!("{file}:{line} {}", frame.function),
     }
 }

@@ -98,14 +98,16 @@ impl Landmarks {
     /// or of all texts if each is different. Empty if there are fewer than two.
     pub fn steps(&self) -> Vec<Mark> {
         let begins = self.marks.iter().filter(|mark| mark.kind != MarkKind::End);
-        let mut counts: HashMap<u64, usize> = HashMap::new();
+        // A range and a mark of one name are not two steps.
+        let name = |mark: &Mark| (mark.text, mark.kind == MarkKind::Begin);
+        let mut counts: HashMap<(u64, bool), usize> = HashMap::new();
         begins
             .clone()
-            .for_each(|mark| *counts.entry(mark.text).or_default() += 1);
-        let most = counts.iter().max_by_key(|(text, count)| (**count, **text));
-        let often = most.filter(|(_, count)| **count >= 3).map(|(text, _)| *text);
+            .for_each(|mark| *counts.entry(name(mark)).or_default() += 1);
+        let most = counts.iter().max_by_key(|(name, count)| (**count, **name));
+        let often = most.filter(|(_, count)| **count >= 3).map(|(name, _)| *name);
         let steps: Vec<Mark> = begins
-            .filter(|mark| often.is_none_or(|text| text == mark.text))
+            .filter(|mark| often.is_none_or(|often| often == name(mark)))
             .copied()
             .collect();
         if steps.len() < 2 { Vec::new() } else { steps }

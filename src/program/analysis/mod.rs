@@ -11,7 +11,9 @@
 //! with all its processes. `side_by_side` uses `host` (real or simulated GPU), `nvml` (asks NVML) and `device_code`
 //! (GPU code that a process has mapped).
 //!
-//! `tensors` reads what PyTorch recorded, `torch_cache` what PyTorch's cache held when memory ran out, and `stacks` the stacks of requests, whose native frames `symbols` names.
+//! `tensors` reads what PyTorch recorded, `tensor_records` makes records of it, and `torch_cache` says what PyTorch's cache
+//! held when memory ran out. `stacks` has the stacks of requests, whose native frames `symbols` names; `places` and `labels`
+//! say what a stack is called.
 
 mod blocks;
 mod device_code;
@@ -33,9 +35,11 @@ pub mod nvml;
 mod nvml_layer;
 pub mod origins;
 pub mod out_of_memory;
+pub mod places;
 pub mod purpose;
 pub mod reconciliation;
 pub mod running;
+pub mod runs;
 #[cfg(test)]
 mod samples;
 pub mod scene;
@@ -46,6 +50,7 @@ pub mod stacks;
 pub mod summary;
 mod symbols;
 pub mod tally;
+pub mod tensor_records;
 pub mod tensors;
 pub mod timeline;
 pub mod torch_cache;

@@ -21,7 +21,12 @@ impl Step {
     /// `None` if the peak lies before the first bound or after the last.
     pub fn around_peak(landmarks: &Landmarks, device: i16) -> Option<Step> {
         let peak = landmarks.peak(Some(device))?.at;
-        let marks: Vec<At> = landmarks.steps().iter().map(|mark| mark.at).collect();
+        let mut marks: Vec<At> = landmarks.steps().iter().map(|mark| mark.at).collect();
+        // The last step ends with the next mark of any name, or with its range.
+        if let Some(&last) = marks.last() {
+            let after = landmarks.marks.iter().map(|mark| mark.at);
+            marks.extend(after.filter(|at| *at > last && *at > peak).min());
+        }
         let around = |bounds: &[At]| {
             let after = bounds.iter().position(|bound| *bound > peak)?;
             Some((*bounds.get(after.checked_sub(1)?)?, bounds[after]))

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use base::api::ClassCode;
 use base::cuda::DriverError;
-use journal::format::{Event, Frame, NoStack, Stack, StackKind, TensorLine};
+use journal::format::{Event, Frame, NoStack, StackKind, TensorLine};
 use journal::reader::{Journal, Stacks, TensorFile};
 
 use super::symbols;
-use super::tensors::line_of_the_job;
 
 /// The stacks beside a journal, with names for native frames as far as the files of their modules are here. `None` if
 /// there are none.
@@ -21,12 +21,6 @@ pub fn load(journal: &Path) -> io::Result<Option<Stacks>> {
         symbols::name(stacks);
     }
     Ok(stacks)
-}
-
-/// The line of the job behind a stack: that of Python if there is one.
-pub fn line_of(stack: &Stack) -> Option<&Frame> {
-    let python = stack.frames.get(stack.native..).filter(|frames| !frames.is_empty());
-    line_of_the_job(python.unwrap_or(&stack.frames))
 }
 
 /// Where a request came from.
@@ -87,7 +81,7 @@ impl Uses {
 /// The stacks of PyTorch's own record that say where its segments come from, and its failures.
 #[derive(Clone, Default)]
 pub struct TorchStacks {
-    stacks: HashMap<u64, Vec<Frame>>,
+    stacks: Arc<HashMap<u64, Vec<Frame>>>,
     /// For the device and address of a segment, the stack of the first tensor in each segment that was there, in the
     /// order of time.
     segments: HashMap<(i16, u64), VecDeque<u64>>,
@@ -102,12 +96,13 @@ impl TorchStacks {
         let Some(mut file) = TensorFile::open(&TensorFile::beside(journal))? else {
             return Ok(found);
         };
+        let mut stacks = HashMap::new();
         // Segments in which there was no tensor so far: device and address, and the end.
         let mut empty: BTreeMap<(i16, u64), u64> = BTreeMap::new();
         while let Some(line) = file.next_line()? {
             match line {
                 TensorLine::Stack { number, frames } => {
-                    found.stacks.insert(number, frames);
+                    stacks.insert(number, frames);
                 }
                 TensorLine::SegmentObtained {
                     device, address, size, ..
@@ -131,7 +126,13 @@ impl TorchStacks {
                 _ => {}
             }
         }
+        found.stacks = Arc::new(stacks);
         Ok(found)
+    }
+
+    /// All stacks with their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (u64, &[Frame])> {
+        self.stacks.iter().map(|(&number, frames)| (number, frames.as_slice()))
     }
 
     /// The frames of a stack, innermost first.

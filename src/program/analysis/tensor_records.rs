@@ -11,7 +11,7 @@ use base::api::{Api, Class};
 use base::cuda::DriverError;
 use base::text::shown;
 use journal::format::{Allocation, Event, Frame, Record, TensorLine};
-use journal::reader::{Journal, TensorFile};
+use journal::reader::{Journal, Records, TensorFile};
 
 /// The number of the first stack of tensors. Stacks of the journal have smaller numbers.
 pub const TENSOR_STACKS: u32 = 1 << 31;
@@ -29,6 +29,8 @@ pub struct Tensors {
     stacks: Vec<Vec<Frame>>,
     wall_start_ns: u64,
     pid: u32,
+    /// How far PyTorch's clock is behind that of the journal, in nanoseconds.
+    behind_ns: i64,
     /// How often PyTorch obtained and returned a segment at this place.
     segments: HashMap<Place, (u32, u32)>,
     /// The addresses that PyTorch's segments ever covered: device, start and end of ranges that do not touch, in
@@ -52,18 +54,24 @@ impl Tensors {
             stacks: Vec::new(),
             wall_start_ns: journal.header().wall_start_ns,
             pid: journal.header().pid,
+            behind_ns: 0,
             segments: HashMap::new(),
             covered: Vec::new(),
             mapped: Vec::new(),
             lost: 0,
             damaged: 0,
         };
+        let mut obtained: HashMap<Place, Vec<u64>> = HashMap::new();
         while let Some(line) = file.next_line()? {
             match line {
                 TensorLine::Stack { frames, .. } => tensors.stacks.push(frames),
                 TensorLine::SegmentObtained {
-                    device, address, size, ..
+                    time_us,
+                    device,
+                    address,
+                    size,
                 } => {
+                    obtained.entry((device, address)).or_default().push(time_us);
                     tensors.segments.entry((device, address)).or_default().0 += 1;
                     tensors.covered.push((device, address, address.saturating_add(size)));
                     if tensors.covered.len() > LONGEST_LIST {
@@ -79,8 +87,13 @@ impl Tensors {
         }
         tensors.damaged = file.damaged;
         tensors.join_covered();
-        tensors.find_mapped(journal, progress)?;
+        tensors.read_journal(journal, &obtained, progress)?;
         Ok(Some(tensors))
+    }
+
+    /// Whether PyTorch obtained memory at all.
+    pub fn has_segments(&self) -> bool {
+        !self.segments.is_empty()
     }
 
     /// What the user should know of the file.
@@ -118,10 +131,24 @@ impl Tensors {
         before.is_some_and(|(on, _, end)| on == device && address < end)
     }
 
-    /// Finds the physical memory of expandable segments.
-    fn find_mapped(&mut self, journal: &Journal, progress: &dyn Fn(u64)) -> io::Result<()> {
+    /// Finds the physical memory of expandable segments, and how far PyTorch's clock is behind. `obtained` has the times at
+    /// which PyTorch says that it obtained a segment at a place, in microseconds since 1970.
+    ///
+    /// PyTorch takes the time after the call that obtained the segment, so its time is later than that of the journal.
+    /// Where it was earlier, its clock is behind: it counts cycles, and makes times of them afterwards
+    /// (`c10/util/ApproximateClock.h`).
+    fn read_journal(
+        &mut self,
+        journal: &Journal,
+        obtained: &HashMap<Place, Vec<u64>>,
+        progress: &dyn Fn(u64),
+    ) -> io::Result<()> {
+        /// A larger difference is none of clocks.
+        const MOST_BEHIND_NS: i64 = 1_000_000_000;
         let mut made: HashMap<u64, u64> = HashMap::new();
         let mut count = 0;
+        let mut seen: HashMap<Place, usize> = HashMap::new();
+        let mut behind_ns: Option<i64> = None;
         for record in journal.records() {
             let record = record?;
             match record.event {
@@ -129,19 +156,33 @@ impl Tensors {
                     made.insert(allocation.address, count);
                     count += 1;
                 }
+                Event::Alloc(allocation) => {
+                    let place = (record.device, allocation.address);
+                    let Some(times) = obtained.get(&place) else { continue };
+                    let number = seen.entry(place).or_default();
+                    if let Some(time_us) = times.get(*number) {
+                        let at_ns = self.wall_start_ns.saturating_add(record.time_ns);
+                        let by_ns = at_ns.wrapping_sub(time_us.saturating_mul(1000)).cast_signed();
+                        if by_ns.unsigned_abs() < MOST_BEHIND_NS.unsigned_abs() {
+                            behind_ns = behind_ns.max(Some(by_ns));
+                        }
+                    }
+                    *number += 1;
+                }
                 Event::Map { address, handle, .. } if self.covers(record.device, address) => {
                     self.mapped.extend(made.get(&handle));
                 }
                 _ => {}
             }
         }
+        self.behind_ns = behind_ns.unwrap_or(0).max(0);
         self.mapped.sort_unstable();
         self.mapped.dedup();
         progress(journal.size());
         Ok(())
     }
 
-    pub fn entries(&self) -> io::Result<Entries<'_>> {
+    fn entries(&self) -> io::Result<Entries<'_>> {
         let file = TensorFile::open(&self.path)?;
         let file = file.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(Entries {
@@ -156,7 +197,7 @@ impl Tensors {
 }
 
 /// Reads the file once more, while the records of the journal are read.
-pub struct Entries<'a> {
+struct Entries<'a> {
     tensors: &'a Tensors,
     file: TensorFile,
     live: HashMap<Place, (Allocation, u32)>,
@@ -169,7 +210,7 @@ pub struct Entries<'a> {
 
 impl Entries<'_> {
     /// The next tensor or segment.
-    pub fn next(&mut self) -> io::Result<Option<Record>> {
+    fn next(&mut self) -> io::Result<Option<Record>> {
         while let Some(line) = self.file.next_line()? {
             if let Some(record) = self.record(line) {
                 return Ok(Some(record));
@@ -179,10 +220,16 @@ impl Entries<'_> {
     }
 
     fn record(&mut self, line: TensorLine) -> Option<Record> {
-        let began_ns = self.tensors.wall_start_ns;
+        let Tensors {
+            wall_start_ns: began_ns,
+            behind_ns,
+            ..
+        } = *self.tensors;
         let blank = |time_us: u64, device: i16, api: Api, event: Event| Record {
             slot: u64::MAX,
-            time_ns: time_us.saturating_mul(1000).saturating_sub(began_ns),
+            time_ns: (time_us.saturating_mul(1000))
+                .saturating_add_signed(behind_ns)
+                .saturating_sub(began_ns),
             tid: self.tensors.pid,
             api: api.into(),
             device,
@@ -282,7 +329,7 @@ impl Entries<'_> {
     }
 
     /// What becomes of a record of the journal. `None` if PyTorch's record tells the same.
-    pub fn translated(&mut self, record: Record) -> Option<Record> {
+    fn translated(&mut self, record: Record) -> Option<Record> {
         match record.event {
             Event::Alloc(one) if one.class == Class::Vmm.into() => {
                 let number = self.made;
@@ -333,5 +380,77 @@ impl Entries<'_> {
             }
             _ => Some(record),
         }
+    }
+}
+
+/// Iterator over the records and tensors of a process, in the order of their times.
+pub struct Merged<'a> {
+    records: Records<'a>,
+    tensors: Option<Entries<'a>>,
+    next: Option<Record>,
+    next_tensor: Option<Record>,
+    position: u64,
+    done: bool,
+}
+
+impl<'a> Merged<'a> {
+    /// The records of a journal, and its tensors if there are any.
+    pub fn of(journal: &'a Journal, tensors: Option<&'a Tensors>) -> io::Result<Merged<'a>> {
+        let records = journal.records();
+        Ok(Merged {
+            tensors: tensors.map(Tensors::entries).transpose()?,
+            next: None,
+            next_tensor: None,
+            position: records.position(),
+            records,
+            done: false,
+        })
+    }
+
+    /// Slots of the journal that are unfinished so far.
+    pub fn unfinished(&self) -> u64 {
+        self.records.unfinished()
+    }
+
+    /// Slots of the journal that are damaged so far.
+    pub fn damaged(&self) -> u64 {
+        self.records.damaged()
+    }
+
+    /// How many bytes of the journal have been read.
+    pub fn position(&self) -> u64 {
+        self.records.position().max(self.position)
+    }
+
+    fn step(&mut self) -> io::Result<Option<Record>> {
+        let Some(tensors) = &mut self.tensors else {
+            return self.records.next().transpose();
+        };
+        while self.next.is_none()
+            && let Some(record) = self.records.next().transpose()?
+        {
+            self.next = tensors.translated(record);
+        }
+        if self.next_tensor.is_none() {
+            self.next_tensor = tensors.next()?;
+        }
+        Ok(match (&self.next, &self.next_tensor) {
+            (Some(record), Some(tensor)) if record.time_ns < tensor.time_ns => self.next.take(),
+            (_, Some(_)) => self.next_tensor.take(),
+            (_, None) => self.next.take(),
+        })
+    }
+}
+
+impl Iterator for Merged<'_> {
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.done {
+            return None;
+        }
+        let step = self.step().transpose();
+        self.done = !matches!(step, Some(Ok(_)));
+        step
     }
 }

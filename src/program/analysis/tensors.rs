@@ -6,8 +6,7 @@ use std::io;
 use std::path::Path;
 
 use base::api::Class;
-pub use journal::format::line_of_the_job;
-use journal::format::{Event, Frame, TensorLine};
+use journal::format::{Event, Frame, TensorLine, line_of_the_job};
 use journal::reader::{Journal, TensorFile};
 
 /// Tensors that the same line of code allocated.
@@ -306,18 +305,6 @@ mod tests {
             line,
             function: "f".into(),
         }
-    }
-
-    #[test]
-    fn the_line_of_the_job_is_not_in_a_package() {
-        let stack = [
-            frame("/x/lib/python3.11/site-packages/torch/nn/modules/module.py", 1),
-            frame("/home/me/model.py", 2),
-            frame("/home/me/train.py", 3),
-        ];
-        assert_eq!(line_of_the_job(&stack).unwrap().line, 2);
-        assert_eq!(line_of_the_job(&stack[..1]).unwrap().line, 1);
-        assert!(line_of_the_job(&[]).is_none());
     }
 
     #[test]

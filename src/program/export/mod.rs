@@ -17,7 +17,6 @@ mod rmm_csv;
 mod row;
 mod source;
 mod speedscope;
-mod tensors;
 mod torch_snapshot;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! What an export reads: the records of one journal in the order of time, the stacks beside it, and PyTorch's tensors.
 //!
-//! If PyTorch's tensors were recorded (`tensors`), they are allocations, and the memory that PyTorch obtained for them
+//! If PyTorch's tensors were recorded (`analysis::tensor_records`), they are allocations, and the memory that PyTorch obtained for them
 //! is segments. So every format shows the tensors with their stacks, and their bytes count once.
 
 use std::io;
@@ -8,10 +8,10 @@ use std::path::Path;
 
 use base::text::shown;
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Records, Stacks, State};
+use journal::reader::{Header, Journal, OpenError, Stacks, State};
 
-use super::tensors::{TENSOR_STACKS, Tensors};
 use crate::analysis::stacks::load as load_stacks;
+use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
 
 /// One process, as its journal and the files beside it tell.
 pub struct Process {
@@ -120,16 +120,8 @@ impl Process {
     }
 
     /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.
-    pub fn entries(&self) -> io::Result<Entries<'_>> {
-        let records = self.journal.records();
-        Ok(Entries {
-            tensors: self.tensors.as_ref().map(Tensors::entries).transpose()?,
-            next: None,
-            next_tensor: None,
-            position: records.position(),
-            records,
-            done: false,
-        })
+    pub fn entries(&self) -> io::Result<Merged<'_>> {
+        Merged::of(&self.journal, self.tensors.as_ref())
     }
 
     /// Calls `each` for every entry, and `progress` with the number of bytes read since its last call.
@@ -152,54 +144,5 @@ impl Process {
         }
         progress(self.size().saturating_sub(told));
         Ok(count)
-    }
-}
-
-/// Iterator over the records and tensors of a process.
-pub struct Entries<'a> {
-    records: Records<'a>,
-    tensors: Option<super::tensors::Entries<'a>>,
-    next: Option<Record>,
-    next_tensor: Option<Record>,
-    position: u64,
-    done: bool,
-}
-
-impl Entries<'_> {
-    /// How many bytes of the journal have been read.
-    pub fn position(&self) -> u64 {
-        self.records.position().max(self.position)
-    }
-
-    fn step(&mut self) -> io::Result<Option<Record>> {
-        let Some(tensors) = &mut self.tensors else {
-            return self.records.next().transpose();
-        };
-        while self.next.is_none()
-            && let Some(record) = self.records.next().transpose()?
-        {
-            self.next = tensors.translated(record);
-        }
-        if self.next_tensor.is_none() {
-            self.next_tensor = tensors.next()?;
-        }
-        Ok(match (&self.next, &self.next_tensor) {
-            (Some(record), Some(tensor)) if record.time_ns < tensor.time_ns => self.next.take(),
-            (_, Some(_)) => self.next_tensor.take(),
-            (_, None) => self.next.take(),
-        })
-    }
-}
-
-impl Iterator for Entries<'_> {
-    type Item = io::Result<Record>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.done {
-            return None;
-        }
-        let step = self.step().transpose();
-        self.done = !matches!(step, Some(Ok(_)));
-        step
     }
 }

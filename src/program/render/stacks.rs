@@ -1,39 +1,23 @@
 //! The stacks of a job's requests as text and as JSON.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use journal::format::{Frame, NoStack};
-use journal::reader::Stacks;
 use serde_json::{Value, json};
 
 use super::format::{count, duration, printable, size, strong};
 use super::table::table;
-use crate::analysis::stacks::{Failure, Holder, Origin, Uses, line_of};
-use crate::analysis::tensors::line_of_the_job;
+use crate::analysis::labels::Labels;
+use crate::analysis::origins;
+use crate::analysis::stacks::{Failure, Holder, Origin, Uses};
 
-fn place(line: Option<&Frame>) -> String {
-    match line {
-        Some(frame) if frame.line > 0 => printable(&format!("{}:{} {}", frame.file, frame.line, frame.function), 200),
-        Some(frame) => printable(&format!("{} in {}", frame.function, frame.file), 200),
-        None => "no frame".to_owned(),
-    }
-}
-
-/// The line behind an origin, or why it is not known.
-fn place_of(uses: &Uses, stacks: Option<&Stacks>, origin: Origin) -> String {
-    let number = match origin {
-        Origin::Torch(_) => {
-            let line = line_of_the_job(uses.frames(stacks, origin));
-            return format!("{} (PyTorch's record)", place(line));
-        }
-        Origin::Journal(number) => number,
-    };
-    match NoStack::stack(number) {
-        Ok(number) => match stacks.and_then(|stacks| stacks.get(number)) {
-            Some(stack) => place(line_of(stack)),
-            None => format!("stack {number}, which is not in the file of stacks"),
-        },
-        Err(reason) => format!("no stack: {}", reason.words()),
+/// The place behind an origin, or why it is not known.
+fn place_of(labels: &Labels, origin: Origin) -> String {
+    let name = |number: u32| printable(&labels.stack(number), 200);
+    match origin {
+        Origin::Torch(number) => format!("{} (PyTorch's record)", name(origins::of_torch(number))),
+        Origin::Journal(number) => name(number),
     }
 }
 
@@ -56,43 +40,52 @@ pub fn share(uses: &Uses) -> String {
     text
 }
 
-/// Writes which code holds the memory that is live at the end, `top` stacks of it.
-pub fn page(out: &mut impl Write, uses: &Uses, stacks: Option<&Stacks>, top: usize, bold: bool) -> io::Result<()> {
+/// Writes which code holds the memory that is live at the end, `top` places of it.
+pub fn page(out: &mut impl Write, uses: &Uses, labels: &Labels, top: usize, bold: bool) -> io::Result<()> {
     writeln!(out, "\n{}", strong("Stacks", bold))?;
     writeln!(out, "  {}", share(uses))?;
     if let Some(failure) = &uses.failure {
-        let line = place_of(uses, stacks, failure.origin);
+        let no_stack = match failure.origin {
+            Origin::Journal(number) => NoStack::stack(number).err(),
+            Origin::Torch(_) => None,
+        };
+        let from = match no_stack {
+            Some(reason) => format!("; the code that asked is not known: {}", reason.words()),
+            None => format!(", asked for at {}", place_of(labels, failure.origin)),
+        };
         writeln!(
             out,
-            "  No memory for {} of device {} at {}, asked for at {line}",
+            "  No memory for {} of device {} at {}{from}",
             size(failure.requested),
             failure.device,
             duration(failure.time_ns),
         )?;
     }
-    let rows = uses.holders.iter().take(top).map(|holder| {
-        vec![
-            size(holder.bytes),
-            count(holder.allocations),
-            place_of(uses, stacks, holder.origin),
-        ]
-    });
+    let mut places: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for holder in &uses.holders {
+        let sum = places.entry(place_of(labels, holder.origin)).or_default();
+        *sum = (sum.0.saturating_add(holder.bytes), sum.1 + holder.allocations);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, (bytes, _))| std::cmp::Reverse(*bytes));
+    let more = places.len().saturating_sub(top);
+    let row = |(place, (bytes, allocations)): (String, (u64, u64))| vec![size(bytes), count(allocations), place];
     table(
         out,
         &["live bytes", "allocations", "allocated at"],
         &[0, 1],
-        rows.collect(),
+        places.into_iter().take(top).map(row).collect(),
     )?;
-    if uses.holders.len() > top {
-        writeln!(out, "  {} more stacks", count((uses.holders.len() - top) as u64))?;
+    if more > 0 {
+        writeln!(out, "  {} more places", count(more as u64))?;
     }
     Ok(())
 }
 
 /// The frames of an origin, and where they come from or why there are none.
-fn origin_as_json(uses: &Uses, stacks: Option<&Stacks>, origin: Origin) -> Value {
+fn origin_as_json(uses: &Uses, labels: &Labels, origin: Origin) -> Value {
     let frame = |frame: &Frame| json!({ "file": frame.file, "line": frame.line, "function": frame.function });
-    let frames: Value = uses.frames(stacks, origin).iter().map(frame).collect();
+    let frames: Value = uses.frames(labels.stacks(), origin).iter().map(frame).collect();
     let (from, reason) = match origin {
         Origin::Torch(_) => ("PyTorch", None),
         Origin::Journal(number) => ("journal", NoStack::stack(number).err().map(NoStack::name)),
@@ -100,7 +93,7 @@ fn origin_as_json(uses: &Uses, stacks: Option<&Stacks>, origin: Origin) -> Value
     json!({ "from": from, "no_stack": reason, "frames": frames })
 }
 
-pub fn as_json(uses: &Uses, stacks: Option<&Stacks>) -> Value {
+pub fn as_json(uses: &Uses, labels: &Labels) -> Value {
     let without: serde_json::Map<_, _> = uses
         .without
         .iter()
@@ -110,7 +103,7 @@ pub fn as_json(uses: &Uses, stacks: Option<&Stacks>) -> Value {
         json!({
             "bytes": holder.bytes,
             "allocations": holder.allocations,
-            "stack": origin_as_json(uses, stacks, holder.origin),
+            "stack": origin_as_json(uses, labels, holder.origin),
         })
     };
     let failure = |failure: &Failure| {
@@ -118,7 +111,7 @@ pub fn as_json(uses: &Uses, stacks: Option<&Stacks>) -> Value {
             "time_ns": failure.time_ns,
             "device": failure.device,
             "requested": failure.requested,
-            "stack": origin_as_json(uses, stacks, failure.origin),
+            "stack": origin_as_json(uses, labels, failure.origin),
         })
     };
     json!({

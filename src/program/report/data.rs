@@ -29,6 +29,9 @@ pub struct Report {
     pub frames: Vec<(usize, u64, usize)>,
     /// The frames of each stack, innermost first.
     pub stacks: Vec<Vec<usize>>,
+    /// For each stack the places in it of the frames that name it: the job's own line, and callers that tell it from
+    /// other stacks.
+    pub names: Vec<Vec<usize>>,
 }
 
 #[derive(Debug, Default, Serialize)]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use super::data::{self, Process, Report};
 use super::detail::Detail;
 use super::process;
-use super::stacks::Interned;
+use super::stacks::{Interned, Lists};
 use crate::analysis::job::LoadError;
+use crate::analysis::runs::{median, runs};
 
 /// The first processes of a report get more detail than the others.
 const FIRST: usize = 4;
@@ -52,7 +53,12 @@ pub fn gather(
             }
         }
     }
-    let (texts, frames, stacks) = interned.lists();
+    let Lists {
+        texts,
+        frames,
+        stacks,
+        names,
+    } = interned.lists();
     Ok(Report {
         format: data::FORMAT,
         made_by: env!("CARGO_PKG_VERSION"),
@@ -63,30 +69,17 @@ pub fn gather(
         texts,
         frames,
         stacks,
+        names,
     })
 }
 
 /// Puts the newest run at the beginning, and of each run the process to look at first: one that a failure ended, else the
 /// one whose peak is furthest from the middle of the run's peaks. Returns why the first process is the first.
 fn order(processes: &mut Vec<(PathBuf, Process)>) -> Option<String> {
-    let mut runs: Vec<Vec<(PathBuf, Process)>> = Vec::new();
-    let mut begin_ns = 0;
-    processes
-        .sort_by_key(|(_, process)| std::cmp::Reverse(process.started_unix_ns.saturating_add(process.duration_ns)));
-    for (path, process) in std::mem::take(processes) {
-        let ended_ns = process.started_unix_ns.saturating_add(process.duration_ns);
-        match runs.last_mut() {
-            // The processes come by their end, the last first: this one overlaps with the run, or is older than all of it.
-            Some(run) if ended_ns >= begin_ns => {
-                begin_ns = begin_ns.min(process.started_unix_ns);
-                run.push((path, process));
-            }
-            _ => {
-                begin_ns = process.started_unix_ns;
-                runs.push(vec![(path, process)]);
-            }
-        }
-    }
+    let runs = runs(std::mem::take(processes), |(_, process)| {
+        let began_ns = process.started_unix_ns;
+        (began_ns, began_ns.saturating_add(process.duration_ns))
+    });
     let several = runs.len() > 1;
     let mut because = None;
     for (number, mut run) in runs.into_iter().enumerate() {
@@ -111,9 +104,7 @@ fn order_run(processes: &mut [(PathBuf, Process)]) -> Option<String> {
         peaks.map(|device| device.peak_bytes).max().unwrap_or(0)
     };
     let rank = |process: &Process| process.rank.as_ref().and_then(|rank| rank.parse::<u64>().ok());
-    let mut peaks: Vec<u64> = processes.iter().map(|(_, process)| peak(process)).collect();
-    peaks.sort_unstable();
-    let middle = peaks.get(peaks.len() / 2).copied().unwrap_or(0);
+    let middle = median(processes.iter().map(|(_, process)| peak(process)).collect());
     let far = |process: &Process| peak(process).abs_diff(middle);
     processes.sort_by_key(|(_, process)| {
         let failed_ns = process.ended_by_failure.then(|| process.failures.last()).flatten();

@@ -52,7 +52,7 @@ pub fn read(
     let journal = Journal::open(path).map_err(LoadError::Open)?;
     let stacks = or_none(path, "stacks", stacks::load(path));
     let torch = or_none(path, "tensors", TorchStacks::load(path).map(Some)).unwrap_or_default();
-    let origins = Origins::new(stacks.as_ref(), torch, journal.header().wall_start_ns / 1000);
+    let origins = Origins::new(stacks, torch, journal.header().wall_start_ns / 1000);
     let size = journal.size();
     let first = first_pass(&journal, detail, origins.clone(), |done| progress(done, size * 2))?;
     let moments = moments(&first, detail);
@@ -67,8 +67,8 @@ pub fn read(
     let series = holdings.finish();
     let mut stack = |number: u32| origins.frames(number).map(|frames| interned.stack(frames));
     let text = |number: u64| {
-        stacks
-            .as_ref()
+        origins
+            .stacks()
             .and_then(|stacks| stacks.text(number))
             .map_or_else(|| format!("mark {number}"), str::to_owned)
     };

@@ -2,14 +2,28 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use journal::format::Frame;
 
+use crate::analysis::places::{lines_apart, named_frames};
+
 /// No one reads further out.
-const DEEPEST: usize = 64;
+const DEEPEST: usize = 160;
 
 /// A frame: the place of its file's name, the line, and the place of its function's name.
 pub type Place = (usize, u64, usize);
+
+/// What a report says of stacks.
+pub struct Lists {
+    pub texts: Vec<String>,
+    pub frames: Vec<Place>,
+    /// The frames of each stack, innermost first.
+    pub stacks: Vec<Vec<usize>>,
+    /// For each stack the places in it of the frames that name it: the job's own line, and callers that tell it from
+    /// other stacks.
+    pub names: Vec<Vec<usize>>,
+}
 
 #[derive(Default)]
 pub struct Interned {
@@ -55,8 +69,28 @@ impl Interned {
         self.stacks.place(frames)
     }
 
-    /// Texts, frames and stacks.
-    pub fn lists(self) -> (Vec<String>, Vec<Place>, Vec<Vec<usize>>) {
-        (self.texts.list, self.frames.list, self.stacks.list)
+    pub fn lists(self) -> Lists {
+        let texts: Vec<Arc<str>> = self.texts.list.iter().map(|text| text.as_str().into()).collect();
+        let frames: Vec<Frame> = (self.frames.list.iter())
+            .map(|&(file, line, function)| Frame {
+                file: texts[file].clone(),
+                line,
+                function: texts[function].clone(),
+            })
+            .collect();
+        let stacks: Vec<Vec<Frame>> = (self.stacks.list.iter())
+            .map(|stack| stack.iter().map(|&place| frames[place].clone()).collect())
+            .collect();
+        let lines = lines_apart(stacks.iter().map(Vec::as_slice));
+        let named = stacks
+            .iter()
+            .zip(lines)
+            .map(|(stack, lines)| named_frames(stack, lines));
+        Lists {
+            names: named.collect(),
+            texts: self.texts.list,
+            frames: self.frames.list,
+            stacks: self.stacks.list,
+        }
     }
 }

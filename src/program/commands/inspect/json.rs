@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 
 use base::cuda::HOST_DEVICE;
-use journal::reader::{Header, Stacks, State};
+use journal::reader::{Header, State};
 use serde_json::{Value, json};
 
 use crate::analysis::device_ledger::{DeviceLedger, Free, Level, Live, Reclaims, Totals};
 use crate::analysis::job::Job;
+use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names;
 use crate::analysis::names::{api_name, class_name, device_uuid};
@@ -25,7 +26,7 @@ pub fn write(
     out: &mut impl Write,
     jobs: &[Job],
     recorded: impl Fn(&Job) -> Option<Tensors>,
-    stacked: impl Fn(&Job) -> Option<(Uses, Option<Stacks>)>,
+    stacked: impl Fn(&Job) -> Option<(Uses, Labels)>,
 ) -> io::Result<()> {
     // Each job is written by itself, so that memory never holds the JSON of several jobs.
     write!(out, "{{\"jobs\":[")?;
@@ -35,8 +36,8 @@ pub fn write(
         if let Some(tensors) = recorded(job) {
             description["tensors"] = tensors::as_json(&tensors);
         }
-        if let Some((uses, stacks)) = stacked(job) {
-            description["stacks"] = stacks::as_json(&uses, stacks.as_ref());
+        if let Some((uses, labels)) = stacked(job) {
+            description["stacks"] = stacks::as_json(&uses, &labels);
         }
         serde_json::to_writer(&mut *out, &description)?;
     }

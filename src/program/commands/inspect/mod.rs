@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use base::text::shown;
 use clap::Args;
-use journal::reader::Stacks;
 
 use crate::analysis::job::Job;
+use crate::analysis::labels::Labels;
 use crate::analysis::stacks::{self, Uses};
 use crate::analysis::tensors::{self, Tensors};
 use crate::failure::Failure;
@@ -134,8 +134,8 @@ impl Inspect {
     /// A job in full, with PyTorch's tensors if they were recorded.
     fn page(&self, out: &mut impl Write, page: &JobPage, job: &Job) -> io::Result<()> {
         page.job(out, job)?;
-        if let Some((uses, stacks)) = stacked(job) {
-            stacks_page::page(out, &uses, stacks.as_ref(), self.views.entries(), page.bold)?;
+        if let Some((uses, labels)) = stacked(job) {
+            stacks_page::page(out, &uses, &labels, self.views.entries(), page.bold)?;
         }
         match recorded(job) {
             Some(tensors) => tensors_page::page(out, &tensors, self.views.entries(), page.bold),
@@ -145,22 +145,16 @@ impl Inspect {
     }
 }
 
-/// What the job's records say of stacks, and the stacks; `None` if stacks were not recorded. A file that cannot be read
+/// What the job's records say of stacks, and their names; `None` if stacks were not recorded. A file that cannot be read
 /// is named on stderr.
-fn stacked(job: &Job) -> Option<(Uses, Option<Stacks>)> {
+fn stacked(job: &Job) -> Option<(Uses, Labels)> {
     let mut environment = job.header.environment.iter();
     let kinds = environment.find(|(name, _)| name == config::table::STACKS.name)?;
     if config::Stacks::parse(kinds.1.trim()).is_none_or(|kinds| kinds == config::Stacks::Off) {
         return None;
     }
-    let stacks = stacks::load(&job.path).unwrap_or_else(|error| {
-        eprintln!(
-            "vramshim: the stacks beside {} cannot be read: {error}",
-            shown(&job.path)
-        );
-        None
-    });
-    Some((stacks::uses(&job.path, stacks.as_ref())?, stacks))
+    let labels = Labels::load(&job.path, job.header.wall_start_ns);
+    Some((stacks::uses(&job.path, labels.stacks())?, labels))
 }
 
 /// Whether the job was started with `--torch record`. With stacks of Python that is so in case the job has tensors.

@@ -10,6 +10,7 @@ use super::views::{Odd, odd};
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
+use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, ended, printable, size, strong};
 use crate::render::rank::rank;
 use crate::render::table::table;
@@ -81,7 +82,11 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         "lost",
     ];
     table(out, &titles, &[6, 7, 8, 9, 10, 11], rows)?;
-    for odd in odd_ones(jobs) {
+    let runs = runs(jobs.iter().collect(), |job: &&Job| job.span());
+    if runs.len() > 1 {
+        writeln!(out, "{} runs, which did not overlap", runs.len())?;
+    }
+    for odd in runs.iter().flat_map(|run| odd_ones(run)) {
         writeln!(out, "{}", odd.words())?;
     }
     if devices.is_empty() {
@@ -118,8 +123,8 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
     table(out, &titles, &[2, 3, 4, 5, 6], rows.collect())
 }
 
-/// Of the ranks of each job, the one whose peak differs from that of the others.
-fn odd_ones(jobs: &[Job]) -> Vec<Odd> {
+/// Of the ranks of each job of a run, the one whose peak differs from that of the others.
+fn odd_ones(jobs: &[&Job]) -> Vec<Odd> {
     let mut ranks: BTreeMap<String, Vec<(String, u64)>> = BTreeMap::new();
     for job in jobs {
         let Some(rank) = rank(&job.header) else { continue };

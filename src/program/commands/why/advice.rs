@@ -1,15 +1,14 @@
 //! What follows from a verdict: who held the most, what to do next, and whether a strategy would have served the
 //! request.
 
-use journal::format::{Frame, NoStack, line_of_the_job};
 use journal::reader::{Journal, State};
 use policy::Strategy;
 
 use crate::analysis::job::Job;
+use crate::analysis::labels::Labels;
 use crate::analysis::live_set::{self, By, DeviceSet, Key, Moment};
 use crate::analysis::names::api_name;
-use crate::analysis::origins::Origins;
-use crate::analysis::stacks::{self, TorchStacks};
+use crate::analysis::places::place;
 use crate::analysis::tensors;
 use crate::analysis::verdict::{Failure, Verdict};
 use crate::render::format::{count, size};
@@ -18,6 +17,9 @@ use crate::replay::{Setup, Trace, play};
 
 /// A journal with more events is not played: that takes too long for a first answer.
 const MOST_EVENTS: u64 = 1_000_000;
+
+/// Of a stack, the line of the job and those that called it.
+const LINES: usize = 3;
 
 pub struct Advice {
     /// The moment of the holders, in words.
@@ -117,7 +119,10 @@ fn tensors_at(job: &Job, failure: &Failure) -> Option<Vec<Holder>> {
         .holders
         .iter()
         .map(|holder| Holder {
-            what: called_from(&holder.stack).unwrap_or_else(|| "tensors without a Python stack".to_owned()),
+            what: match holder.stack.is_empty() {
+                true => "tensors without a Python stack".to_owned(),
+                false => place(&holder.stack, LINES),
+            },
             bytes: holder.bytes,
             count: holder.tensors,
             oldest_ns: Some(holder.oldest_ns),
@@ -138,61 +143,47 @@ fn holders(job: &Job, device: i16, moment: Moment) -> Vec<Holder> {
     let Ok(journal) = Journal::open(&job.path) else {
         return Vec::new();
     };
-    let stacks = stacks::load(&job.path).ok().flatten();
-    let torch = TorchStacks::load(&job.path).unwrap_or_default();
-    let origins = Origins::new(stacks.as_ref(), torch, job.header.wall_start_ns / 1000);
-    let mut resolving = origins.clone();
-    let sets = live_set::read(&journal, &[moment], |record| resolving.resolve(record)).unwrap_or_default();
+    let labels = Labels::load(&job.path, job.header.wall_start_ns);
+    let mut origins = labels.origins.clone();
+    let sets = live_set::read(&journal, &[moment], |record| origins.resolve(record)).unwrap_or_default();
     let Some(set) = sets.into_iter().flatten().next() else {
         return Vec::new();
     };
     let Some(set) = set.devices.into_iter().find(|set| set.device == device) else {
         return Vec::new();
     };
-    named(&set, &origins)
+    named(&set, &labels)
 }
 
-/// By stack if stacks were recorded, else by size.
-fn named(set: &DeviceSet, origins: &Origins) -> Vec<Holder> {
-    let place = |number: u32| {
-        let number = NoStack::stack(number).ok()?;
-        called_from(origins.frames(number)?)
-    };
-    let has_stacks = set.live.iter().any(|live| place(live.stack).is_some());
+/// By stack if stacks were recorded, else by size. What has the same name is one holder.
+fn named(set: &DeviceSet, labels: &Labels) -> Vec<Holder> {
+    let has_stacks = set.live.iter().any(|live| labels.frames(live.stack).is_ok());
     let by = if has_stacks { By::Stack } else { By::Size };
-    let holders = set.holders(by).into_iter();
-    holders
-        .map(|holder| Holder {
-            what: match holder.key {
-                Key::Stack(number) => place(number).unwrap_or_else(|| "without a stack".to_owned()),
-                Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
-                Key::Api(api) => api_name(api),
-                _ => String::new(),
-            },
-            bytes: holder.bytes,
-            count: holder.count,
-            oldest_ns: Some(holder.oldest_ns),
-        })
-        .collect()
-}
-
-/// The line of the job's code, and the lines that called it.
-fn called_from(frames: &[Frame]) -> Option<String> {
-    const SHOWN: usize = 3;
-    let first = line_of_the_job(frames)?;
-    let from = frames.iter().position(|frame| frame == first).unwrap_or(0);
-    let one = |(frame, number): (&Frame, usize)| {
-        let file = match number {
-            0 => &*frame.file,
-            _ => frame.file.rsplit('/').next().unwrap_or_default(),
+    let mut named: Vec<Holder> = Vec::new();
+    for holder in set.holders(by) {
+        let what = match holder.key {
+            Key::Stack(number) if labels.frames(number).is_ok() => labels.stack_with(number, LINES),
+            Key::Stack(_) => "without a stack".to_owned(),
+            Key::Size(bytes) => format!("{} x {}", count(holder.count), size(bytes)),
+            Key::Api(api) => api_name(api),
+            _ => String::new(),
         };
-        match frame.line {
-            0 => frame.function.to_string(),
-            line => format!("{file}:{line} {}", frame.function),
+        match named.iter_mut().find(|known| known.what == what) {
+            Some(known) => {
+                known.bytes = known.bytes.saturating_add(holder.bytes);
+                known.count += holder.count;
+                known.oldest_ns = known.oldest_ns.min(Some(holder.oldest_ns));
+            }
+            None => named.push(Holder {
+                what,
+                bytes: holder.bytes,
+                count: holder.count,
+                oldest_ns: Some(holder.oldest_ns),
+            }),
         }
-    };
-    let lines: Vec<String> = frames[from..].iter().zip(0..).take(SHOWN).map(one).collect();
-    Some(lines.join(" < "))
+    }
+    named.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    named
 }
 
 fn replayed(job: &Job, failure: &Failure) -> Option<Replay> {

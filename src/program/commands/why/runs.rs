@@ -3,6 +3,7 @@
 use journal::reader::State;
 
 use crate::analysis::job::Job;
+use crate::analysis::runs::runs;
 
 /// The last sign of life of a killed process can be so much earlier than its death.
 const BETWEEN_SIGNS_NS: u64 = 500_000_000;
@@ -18,19 +19,10 @@ pub struct Run {
 impl Run {
     /// The newest run: the process that began last, and all whose time overlaps with it or with another one of the run.
     /// `jobs` must not be empty.
-    pub fn newest(mut jobs: Vec<Job>) -> Run {
+    pub fn newest(jobs: Vec<Job>) -> Run {
         let all = jobs.len();
-        jobs.sort_by_key(|job| std::cmp::Reverse(began_ns(job)));
-        let mut begin = jobs.first().map_or(0, began_ns);
-        // A process that overlaps may have begun earlier, and then overlap with more.
-        loop {
-            let earlier = jobs.iter().filter(|job| ended_ns(job) >= begin).map(began_ns).min();
-            match earlier {
-                Some(earlier) if earlier < begin => begin = earlier,
-                _ => break,
-            }
-        }
-        jobs.retain(|job| ended_ns(job) >= begin);
+        let runs = runs(jobs, |job| job.span());
+        let mut jobs = runs.into_iter().next().unwrap_or_default();
         jobs.sort_by_key(|job| (died_ns(job).unwrap_or(u64::MAX), began_ns(job)));
         Run {
             older: all - jobs.len(),

@@ -63,12 +63,6 @@ function columns(line, from, to, width) {
     return { low, high, highest, highestAt };
 }
 
-/** The job's own frame of a stack: the innermost that is in no installed package and in no library of the system. */
-function ownFrame(stack) {
-    const foreign = /-packages\/|^<|\/lib\/python3|\/lib(32|64)?\/.*\.so|\.so(\.|$)/;
-    return stack.find((frame) => !foreign.test(frame.file)) || stack[0];
-}
-
 const frames = report.frames.map(([file, line, name]) => ({
     file: report.texts[file],
     line,
@@ -95,7 +89,10 @@ function kindText(group) {
     return `${what} of ${group.at_least ? "at least " : ""}${size(group.size)}`;
 }
 
-const groupText = (group) => (group.stack === null ? kindText(group) : frameText(ownFrame(stacks[group.stack])));
+/** A stack in a few words: the job's own line, and the callers that tell it from other stacks. */
+const stackText = (number) => report.names[number].map((place) => frameText(stacks[number][place])).join(" < ") || frameText();
+
+const groupText = (group) => (group.stack === null ? kindText(group) : stackText(group.stack));
 
 /** Decodes the lists of a process, once. */
 function decode(process) {

@@ -56,8 +56,8 @@ eventBox.addEventListener("scroll", () => drawRows());
 
 /** The cells of an event. */
 function eventCells(events, place) {
-    const stack = events.stack[place] > 0 ? stacks[events.stack[place] - 1] : null;
-    const note = [stack ? frameText(ownFrame(stack)) : "", events.notes[place] || ""]
+    const stack = events.stack[place];
+    const note = [stack > 0 ? stackText(stack - 1) : "", events.notes[place] || ""]
         .filter((text) => text)
         .join("; ");
     const device = events.device[place];

@@ -59,7 +59,7 @@ function entryName(entry, panelName) {
     const list = make("ol", { class: "frames" }, ...stack.map((frame) => make("li", {}, frameInFull(frame))));
     return details(
         `${panelName}-${group.stack}`,
-        frameText(ownFrame(stack)),
+        stackText(group.stack),
         list,
         make("p", { class: "more" }, `${group.api}, ${group.class}, ${streamText(group.stream)}`),
     );
@@ -215,7 +215,7 @@ function tensorTables(process, device) {
                 { class: "frames" },
                 ...stacks[stack].map((frame) => make("li", {}, frameInFull(frame))),
             );
-            return details(`tensor-${tensors.when}-${stack}`, frameText(ownFrame(stacks[stack])), frames);
+            return details(`tensor-${tensors.when}-${stack}`, stackText(stack), frames);
         };
         return details(
             `tensors-${tensors.when}`,

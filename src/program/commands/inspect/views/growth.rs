@@ -10,6 +10,7 @@ use crate::analysis::ledger::Ledger;
 use crate::render::format::{count, difference, duration, printable, size};
 use crate::render::page::Page;
 use journal::format::Record;
+use journal::reader::State;
 
 /// Holdings that look at the records of a pass.
 struct Watched(Holdings);
@@ -66,14 +67,34 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
     ));
     match (growers.is_empty(), full_in_s) {
         (true, _) => page.line("No holder has live bytes that rise from moment to moment."),
-        (false, Some(seconds)) => page.line(format!(
-            "{} grows by {} a second: {} are left above the peak, which is {} at this pace",
-            count(growers.len() as u64) + if growers.len() == 1 { " holder" } else { " holders" },
-            size(a_second as u64),
-            size(room.unwrap_or(0)),
-            duration((seconds * 1e9) as u64),
-        )),
-        (false, None) => page.line(format!("The live bytes grow by {} a second", size(a_second as u64))),
+        (false, full_in_s) => {
+            let (holders, grow, grew) = match growers.len() {
+                1 => ("1 holder".to_owned(), "grows", "grew"),
+                several => (format!("{} holders", count(several as u64)), "grow", "grew"),
+            };
+            let (rate, left) = (size(a_second as u64), size(room.unwrap_or(0)));
+            let pace = full_in_s.map(|seconds| duration((seconds * 1e9) as u64));
+            page.line(match (pace, study.job.state, study.job.finding().fatal) {
+                (None, State::Running, _) => format!("{holders} {grow} by {rate} a second"),
+                (None, ..) | (Some(_), _, true) => format!("{holders} {grew} by {rate} a second"),
+                (Some(pace), State::Running, _) => format!(
+                    "{holders} {grow} by {rate} a second: {left} are left above the peak, which is {pace} at this pace"
+                ),
+                (Some(pace), ..) => format!(
+                    "{holders} {grew} by {rate} a second: {left} were left above the peak, which was {pace} at this pace"
+                ),
+            });
+        }
+    }
+    let others: Vec<i16> = (study.landmarks.peaks.iter())
+        .map(|other| other.device)
+        .filter(|&other| other >= 0 && other != peak.device)
+        .collect();
+    if !others.is_empty() {
+        page.line(format!(
+            "This is the device with the highest peak; the job has memory on {} too",
+            devices(&others)
+        ));
     }
     let row = |grower: &Grower| {
         vec![
@@ -103,6 +124,7 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         "growth",
         json!({
             "device": peak.device,
+            "other_devices": others,
             "moments_ns": moments.iter().map(|moment| moment.time_ns).collect::<Vec<_>>(),
             "at_marks": steps.len() >= FEWEST_MOMENTS,
             "bytes_a_second": a_second,
@@ -112,6 +134,16 @@ pub fn show(page: &mut Page, study: &Study, top: usize) -> Result<(), LoadError>
         }),
     );
     Ok(())
+}
+
+/// Devices in words.
+pub fn devices(ordinals: &[i16]) -> String {
+    let numbers: Vec<String> = ordinals.iter().map(i16::to_string).collect();
+    match numbers.split_last() {
+        Some((last, [])) => format!("device {last}"),
+        Some((last, before)) => format!("devices {} and {last}", before.join(", ")),
+        None => "no device".to_owned(),
+    }
 }
 
 /// The bytes between the peak and the device's limit or size.

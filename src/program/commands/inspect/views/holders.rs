@@ -8,7 +8,7 @@ use super::study::{Study, without_stacks};
 use super::when::When;
 use crate::analysis::device_ledger::Live;
 use crate::analysis::job::LoadError;
-use crate::analysis::live_set::{By, DeviceSet, Key, LiveSet, Moment};
+use crate::analysis::live_set::{By, DeviceSet, Holder, Key, LiveSet, Moment};
 use crate::render::format::{count, duration, percent, size};
 use crate::render::page::Page;
 
@@ -50,15 +50,18 @@ pub fn named(study: &Study, set: &DeviceSet, by: By) -> Vec<(String, Named)> {
 
 /// What was live at the moment that the user named. The error says why there is no such moment.
 pub fn set_at(study: &Study, when: &When) -> Result<Result<LiveSet, String>, LoadError> {
-    let missing = |study: &Study| when.find(&study.landmarks, study.labels.stacks.as_ref()).err();
+    let missing = |study: &Study| study.find(when).err();
     Ok(match when {
         When::Peak => Ok(study.peak.clone()),
         When::End => Ok(study.end.clone()),
         When::OutOfMemory => study.failure.clone().ok_or_else(|| missing(study).unwrap_or_default()),
         When::Start => Ok(LiveSet::default()),
-        When::Time(time_ns) => Ok(first(study.at(&[Moment::Time(*time_ns)])?)),
+        When::Time(time_ns) => match missing(study) {
+            None => Ok(first(study.at(&[Moment::Time(*time_ns)])?)),
+            Some(why) => Err(why),
+        },
         When::Mark(name) => {
-            let stacks = study.labels.stacks.as_ref();
+            let stacks = study.labels.stacks();
             let mut marks = study.landmarks.marks.iter().rev();
             let text = marks.find(|mark| stacks.and_then(|stacks| stacks.text(mark.text)) == Some(name));
             match (text, missing(study)) {
@@ -73,14 +76,20 @@ fn first(sets: Vec<Option<LiveSet>>) -> LiveSet {
     sets.into_iter().next().flatten().unwrap_or_default()
 }
 
-/// Writes what held the most at a moment on each device.
-pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: usize) -> Result<(), LoadError> {
+/// Writes what held the most at a moment on each device. Returns why there is no such moment, if there is none.
+pub fn show(
+    page: &mut Page,
+    study: &Study,
+    when: &When,
+    by: Option<By>,
+    top: usize,
+) -> Result<Option<String>, LoadError> {
     let set = match set_at(study, when)? {
         Ok(set) => set,
         Err(why) => {
             page.line(format!("There is no such moment: {why}"));
             page.json("at", json!({ "missing": why }));
-            return Ok(());
+            return Ok(Some(why));
         }
     };
     let mut devices = Vec::new();
@@ -98,7 +107,7 @@ pub fn show(page: &mut Page, study: &Study, when: &When, by: Option<By>, top: us
         page.line("Nothing was allocated then.");
     }
     page.json("at", json!({ "devices": devices }));
-    Ok(())
+    Ok(None)
 }
 
 fn one_device(page: &mut Page, study: &Study, set: &DeviceSet, when: &When, by: By, top: usize) -> Value {
@@ -202,7 +211,7 @@ const PARTS: u64 = 10;
 /// Writes what lives at the end. What came again and again until the end looks like a leak; what came once is mostly
 /// parameters and caches.
 pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
-    let ended_ns = study.job.duration_ns.max(study.job.ledger.last_ns).max(1);
+    let ended_ns = study.ended_ns().max(1);
     let part = |live: &Live| (live.time_ns.saturating_mul(PARTS) / ended_ns).min(PARTS - 1);
     let mut devices = Vec::new();
     for set in study.end.devices.iter().filter(|set| !set.live.is_empty()) {
@@ -214,11 +223,21 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
         for live in &set.live {
             *parts.entry(Key::of(live, by)).or_default() |= 1 << part(live);
         }
-        let mut holders: Vec<_> = set
-            .holders(by)
-            .into_iter()
-            .map(|holder| (parts[&holder.key], holder))
-            .collect();
+        // What has the same name is one holder.
+        let mut named: BTreeMap<String, (u16, Holder)> = BTreeMap::new();
+        for holder in set.holders(by) {
+            let parts = parts[&holder.key];
+            named
+                .entry(study.labels.key(holder.key))
+                .and_modify(|(known, sum)| {
+                    *known |= parts;
+                    sum.bytes = sum.bytes.saturating_add(holder.bytes);
+                    sum.count += holder.count;
+                    sum.oldest_ns = sum.oldest_ns.min(holder.oldest_ns);
+                })
+                .or_insert((parts, holder));
+        }
+        let mut holders: Vec<(u16, Holder)> = named.into_values().collect();
         holders.sort_by_key(|(parts, holder)| {
             let suspect = is_suspect(*parts);
             (std::cmp::Reverse(suspect), std::cmp::Reverse(holder.bytes))
@@ -230,9 +249,13 @@ pub fn leaks(page: &mut Page, study: &Study, by: Option<By>, top: usize) {
             device_name(set.device),
             size(set.allocated),
             count(set.live.len() as u64),
-            size(suspected),
+            if suspected > 0 {
+                size(suspected)
+            } else {
+                "none".to_owned()
+            },
         ));
-        let row = |(parts, holder): &(u16, crate::analysis::live_set::Holder)| {
+        let row = |(parts, holder): &(u16, Holder)| {
             vec![
                 size(holder.bytes),
                 count(holder.count),

@@ -13,24 +13,25 @@ mod timeline;
 mod when;
 mod window;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use journal::reader::Journal;
+use journal::reader::{Journal, TensorFile};
 use serde_json::{Value, json};
 
 use crate::analysis::fragmentation::Fragmentation;
 use crate::analysis::job::{LoadError, Observer};
+use crate::analysis::labels::Labels;
 use crate::analysis::lifetimes::Lifetimes;
 use crate::analysis::live_set::By;
 use crate::analysis::summary::Summary;
-use crate::analysis::tensors;
 use crate::failure::Failure;
 use crate::journals::collect;
+use crate::render::format;
 use crate::render::page::Page;
 use crate::render::rank::rank;
-use crate::render::{format, tensors as tensors_page};
 use study::{Study, time_taken_ns};
 use when::{Share, Top, When, Window};
 
@@ -47,7 +48,7 @@ pub struct Views {
     #[arg(long, value_name = "N|stack|size|api|thread|stream")]
     top: Vec<Top>,
 
-    /// What held the most at a moment: a time such as 90s, peak, oom (the last failure for lack of memory), end, or
+    /// What held the most at a moment: a time such as 90s, start, peak, oom (the last failure for lack of memory), end, or
     /// mark:NAME
     #[arg(long, value_name = "MOMENT", help_heading = "Views")]
     at: Option<When>,
@@ -143,30 +144,59 @@ impl Views {
     /// Shows the views of all journals. `all`: several processes one by one, and not together.
     pub fn show(&self, paths: &[PathBuf], json: bool, all: bool) -> Result<(), Failure> {
         let mut problems = Vec::new();
-        let (studies, mut pages) = self.studies(paths, &mut problems);
+        let journals = collect(paths, &mut problems);
+        let to_compare = match &self.diff {
+            Some(other) => collect(std::slice::from_ref(other), &mut problems),
+            None => BTreeSet::new(),
+        };
+        // Tensors are compared with tensors alone.
+        let has_tensors = |path: &PathBuf| TensorFile::beside(path).exists();
+        let wants_tensors = self.diff.is_none() || journals.iter().chain(&to_compare).all(has_tensors);
+        let (mut studies, mut pages) = self.studies(&journals, wants_tensors, &mut problems);
+        let mut others = Vec::new();
+        for path in to_compare {
+            // Only its holders are needed.
+            match Study::read(&path, wants_tensors, &mut []) {
+                Ok(study) => others.push(study),
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        let mut labels: Vec<&mut Labels> = studies
+            .iter_mut()
+            .chain(&mut others)
+            .map(|study| &mut study.labels)
+            .collect();
+        if labels.len() > 1 {
+            Labels::tell_apart(&mut labels);
+        }
         let mut together = Page::default();
         let mut rise = None;
-        if let Some(other) = &self.diff {
-            // Only its holders are needed.
-            let mut others = Vec::new();
-            for path in collect(std::slice::from_ref(other), &mut problems) {
-                match Study::read(&path, &mut []) {
-                    Ok(study) => others.push(study),
-                    Err(error) => problems.push(error.to_string()),
-                }
-            }
+        if self.diff.is_some() {
             rise = diff::show(&mut together, &studies, &others, self.by(), self.entries());
         }
         let is_merged = studies.len() > 1 && !all && self.wants_holders();
+        // Why no process has a moment that was asked for.
+        let (mut found, mut missing) = (studies.is_empty(), None);
         if is_merged {
-            ranks::merged(&mut together, &studies, self.by(), self.entries());
+            match ranks::merged(&mut together, &studies, &self.moment(), self.by(), self.entries()) {
+                Ok(Some(why)) => missing = Some(why),
+                Ok(None) => found = true,
+                Err(error) => problems.push(error.to_string()),
+            }
         }
         for (study, page) in studies.iter().zip(&mut pages) {
-            if let Err(error) = self.fill(page, study, is_merged) {
-                problems.push(error.to_string());
+            match self.fill(page, study, is_merged) {
+                Ok(Some(why)) => missing = Some(why),
+                Ok(None) => found |= !is_merged,
+                Err(error) => problems.push(error.to_string()),
             }
         }
         print(&studies, pages, together, json).map_err(Failure::unwritten)?;
+        problems.extend(
+            missing
+                .filter(|_| !found)
+                .map(|why| format!("there is no such moment: {why}")),
+        );
         if !problems.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
@@ -184,10 +214,15 @@ impl Views {
     }
 
     /// Reads each journal once, and begins its page with the views that this reading filled.
-    fn studies(&self, paths: &[PathBuf], problems: &mut Vec<String>) -> (Vec<Study>, Vec<Page>) {
+    fn studies(
+        &self,
+        journals: &BTreeSet<PathBuf>,
+        wants_tensors: bool,
+        problems: &mut Vec<String>,
+    ) -> (Vec<Study>, Vec<Page>) {
         let mut read = Vec::new();
-        for path in collect(paths, problems) {
-            match self.study(&path) {
+        for path in journals {
+            match self.study(path, wants_tensors) {
                 Ok(done) => read.push(done),
                 Err(error) => problems.push(error.to_string()),
             }
@@ -196,7 +231,7 @@ impl Views {
         read.into_iter().unzip()
     }
 
-    fn study(&self, path: &Path) -> Result<(Study, Page), LoadError> {
+    fn study(&self, path: &Path, wants_tensors: bool) -> Result<(Study, Page), LoadError> {
         let taken_ns = Journal::open(path).map_or(0, |journal| time_taken_ns(&journal));
         let mut curves = timeline::Curves::default();
         let mut lifetimes = Lifetimes::default();
@@ -215,7 +250,7 @@ impl Views {
         if self.summary {
             observers.push(&mut summary);
         }
-        let study = Study::read(path, &mut observers)?;
+        let study = Study::read(path, wants_tensors, &mut observers)?;
         let mut page = Page::default();
         if self.timeline {
             timeline::show(&mut page, &study, &curves, terminal());
@@ -232,13 +267,17 @@ impl Views {
         Ok((study, page))
     }
 
-    /// Adds the views that ask the journal again.
-    fn fill(&self, page: &mut Page, study: &Study, is_merged: bool) -> Result<(), LoadError> {
+    /// The moment of the holders.
+    fn moment(&self) -> When {
+        self.at.clone().unwrap_or(When::Peak)
+    }
+
+    /// Adds the views that ask the journal again. Returns why a moment that the user named does not exist, if so.
+    fn fill(&self, page: &mut Page, study: &Study, is_merged: bool) -> Result<Option<String>, LoadError> {
         let (by, top) = (self.by(), self.entries());
+        let mut missing = None;
         if self.wants_holders() && !is_merged {
-            let when = self.at.clone().unwrap_or(When::Peak);
-            holders::show(page, study, &when, by, top)?;
-            self.tensors(page, study);
+            missing = holders::show(page, study, &self.moment(), by, top)?;
         }
         if self.leaks {
             holders::leaks(page, study, by, top);
@@ -247,32 +286,12 @@ impl Views {
             growth::show(page, study, top)?;
         }
         if let Some(window) = &self.between {
-            window::show(page, study, window, top)?;
+            missing = window::show(page, study, window, top)?.or(missing);
         }
         if self.purpose {
             purpose::show(page, study, by, top)?;
         }
-        Ok(())
-    }
-
-    /// The lines of PyTorch's own record, if stacks are asked for and the records have none.
-    fn tensors(&self, page: &mut Page, study: &Study) {
-        let live = study.peak.devices.iter().flat_map(|set| &set.live);
-        let live: Vec<_> = live.copied().collect();
-        if self.by() != Some(By::Stack) || study.grouping(Some(By::Stack), &live).1.is_none() {
-            return;
-        }
-        match tensors::load(&study.job.path) {
-            Ok(Some(tensors)) => {
-                let mut text = Vec::new();
-                if tensors_page::page(&mut text, &tensors, self.entries(), false).is_ok() {
-                    page.line(String::from_utf8_lossy(&text).trim_end().to_owned());
-                }
-                page.json("tensors", tensors_page::as_json(&tensors));
-            }
-            Ok(None) => {}
-            Err(error) => page.line(format!("The tensors that PyTorch recorded cannot be read: {error}")),
-        }
+        Ok(missing)
     }
 }
 
@@ -302,6 +321,7 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
             job["events"] = json!(study.job.ledger.events);
             job["events_lost"] = json!(study.job.lost);
             job["damaged"] = json!(study.job.damaged);
+            job["note"] = json!(study.note());
             job
         });
         whole["jobs"] = jobs.collect::<Value>();
@@ -327,6 +347,9 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
                 format::count(study.job.lost),
                 format::count(study.job.damaged)
             )?;
+        }
+        if let Some(note) = study.note() {
+            writeln!(out, "{note}")?;
         }
         page.write(&mut out, bold)?;
     }

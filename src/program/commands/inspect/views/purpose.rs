@@ -90,13 +90,20 @@ fn one_device(
     let titles = ["kind", "bytes", "share", "count", "mostly"];
     page.table(&titles, &[1, 2, 3], kinds.iter().map(row).collect());
     let passing = bytes(&purpose.comes_and_goes);
-    page.line(format!(
-        "  Estimate: half the batch would save up to {} at the peak, which would be {};\n  recomputation saves less than \
-         {}. This takes all that comes and goes within the step to be\n  in proportion to the batch, and what lasts not.",
-        size(passing / 2),
-        size(peak.allocated.saturating_sub(passing / 2)),
-        size(passing),
-    ));
+    page.line(match (passing, study.job.caches()) {
+        (_, Some(framework)) => format!(
+            "  No estimate of what a smaller batch saves: what comes and goes inside {framework}'s segments is not seen here."
+        ),
+        (0, None) => "  Nothing at the peak comes and goes within the step, so a smaller batch would save nothing.".to_owned(),
+        _ => format!(
+            "  Estimate: half the batch would save up to {} at the peak, which would be {};\n  recomputation saves less than \
+             {}. This takes all that comes and goes within the step to be\n  in proportion to the batch, and what lasts not.",
+            size(passing / 2),
+            size(peak.allocated.saturating_sub(passing / 2)),
+            size(passing),
+        ),
+    });
+    let is_known = study.job.caches().is_none();
     let set = |live: &[Live]| DeviceSet {
         live: live.to_vec(),
         graphs: 0,
@@ -127,11 +134,11 @@ fn one_device(
         "comes_and_goes": passing,
         "stays": bytes(&purpose.stays),
         "ends": bytes(&purpose.ends),
-        "estimate": {
+        "estimate": is_known.then(|| json!({
             "half_batch_saves": passing / 2,
             "recomputation_saves_less_than": passing,
             "how": "all that comes and goes within the step is in proportion to the batch",
-        },
+        })),
         "holders": holders,
     })
 }

@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::holders::{Named, named, title};
+use super::holders::{Named, named, set_at, title};
 use super::study::Study;
-use crate::analysis::live_set::{By, DeviceSet};
-use crate::render::format::{count, percent, size};
+use super::when::When;
+use crate::analysis::job::LoadError;
+use crate::analysis::live_set::{By, DeviceSet, LiveSet};
+use crate::analysis::runs::{median, runs};
+use crate::render::format::{self, count, percent, size};
 use crate::render::page::Page;
 
 /// A process whose peak differs by more than this from the median is odd.
@@ -23,22 +26,67 @@ struct Merged {
     most: u64,
 }
 
-/// Writes what held the most at the peak of each process, all processes together.
-pub fn merged(page: &mut Page, studies: &[Study], by: Option<By>, top: usize) {
-    let devices = |study: &Study| -> Vec<DeviceSet> {
-        let devices = study.peak.devices.iter().filter(|set| set.device >= 0);
+/// Writes what held the most at a moment of each process, all processes of a run together, the newest run first. Returns
+/// why no process has the moment, if none has it.
+pub fn merged(
+    page: &mut Page,
+    studies: &[Study],
+    when: &When,
+    by: Option<By>,
+    top: usize,
+) -> Result<Option<String>, LoadError> {
+    let runs = runs(studies.iter().collect(), |study: &&Study| study.job.span());
+    let several = runs.len() > 1;
+    let (mut told, mut missing, mut found) = (Vec::new(), None, false);
+    for mut run in runs {
+        run.sort_by_key(|study| (study.job.header.wall_start_ns, study.job.header.pid));
+        let mut sets = Vec::new();
+        for study in &run {
+            match set_at(study, when)? {
+                Ok(set) => sets.push((*study, set)),
+                Err(why) => missing = Some(why),
+            }
+        }
+        found |= !sets.is_empty();
+        let began_ns = run.iter().map(|study| study.job.span().0).min();
+        let run_of = match (several, began_ns) {
+            (true, Some(began_ns)) => format!("Run of {}: ", format::time(began_ns)),
+            _ => String::new(),
+        };
+        told.push(one_run(page, &run_of, &sets, when, by, top));
+    }
+    // The newest run.
+    let mut newest = told.remove(0);
+    newest["older_runs"] = Value::Array(told);
+    page.json("merged", newest);
+    Ok(missing.filter(|_| !found))
+}
+
+fn one_run(
+    page: &mut Page,
+    run_of: &str,
+    sets: &[(&Study, LiveSet)],
+    when: &When,
+    by: Option<By>,
+    top: usize,
+) -> Value {
+    let devices = |set: &LiveSet| -> Vec<DeviceSet> {
+        let devices = set.devices.iter().filter(|set| set.device >= 0);
         devices.cloned().collect()
     };
-    let all: Vec<_> = studies.iter().flat_map(devices).flat_map(|set| set.live).collect();
-    let Some(first) = studies.first() else { return };
-    let (by, why) = first.grouping(by, &all);
-    if let Some(why) = why {
-        page.line(why);
-    }
+    let all: Vec<_> = sets
+        .iter()
+        .flat_map(|(_, set)| devices(set))
+        .flat_map(|set| set.live)
+        .collect();
+    let (by, why) = match sets.first() {
+        Some((first, _)) => first.grouping(by, &all),
+        None => (by.unwrap_or(By::Size), None),
+    };
     let mut names: BTreeMap<String, Merged> = BTreeMap::new();
-    for study in studies {
+    for (study, set) in sets {
         let mut own: BTreeMap<String, Named> = BTreeMap::new();
-        for set in devices(study) {
+        for set in devices(set) {
             for (name, part) in named(study, &set, by) {
                 let named = own.entry(name).or_default();
                 named.bytes = named.bytes.saturating_add(part.bytes);
@@ -59,10 +107,18 @@ pub fn merged(page: &mut Page, studies: &[Study], by: Option<By>, top: usize) {
     }
     let mut names: Vec<_> = names.into_iter().collect();
     names.sort_by_key(|(_, merged)| std::cmp::Reverse(merged.sum.bytes));
-    page.heading(format!(
-        "{} processes, each at its peak: what held the most",
-        count(studies.len() as u64)
-    ));
+    let moment = match when {
+        When::Peak => "its peak".to_owned(),
+        when => when.words(),
+    };
+    let processes = match sets.len() {
+        1 => "1 process, at".to_owned(),
+        several => format!("{} processes, each at", count(several as u64)),
+    };
+    page.heading(format!("{run_of}{processes} {moment}: what held the most"));
+    if let Some(why) = why {
+        page.line(why);
+    }
     let row = |(name, merged): &(String, Merged)| {
         vec![
             size(merged.sum.bytes),
@@ -75,7 +131,7 @@ pub fn merged(page: &mut Page, studies: &[Study], by: Option<By>, top: usize) {
     };
     let titles = ["bytes", "count", "processes", "least of one", "most of one", title(by)];
     page.table(&titles, &[0, 1, 2, 3, 4], names.iter().take(top).map(row).collect());
-    let odd = odd(studies.iter().map(|study| (study.title(), peak(study))).collect());
+    let odd = odd(sets.iter().map(|(study, _)| (study.title(), peak(study))).collect());
     if let Some(odd) = &odd {
         page.line(odd.words());
     }
@@ -89,15 +145,12 @@ pub fn merged(page: &mut Page, studies: &[Study], by: Option<By>, top: usize) {
             "most_of_one": merged.most,
         })
     });
-    page.json(
-        "merged",
-        json!({
-            "processes": studies.len(),
-            "by": title(by),
-            "holders": told.collect::<Value>(),
-            "odd_one_out": odd.map(|odd| json!({ "process": odd.name, "peak": odd.peak, "median": odd.median })),
-        }),
-    );
+    json!({
+        "processes": sets.len(),
+        "by": title(by),
+        "holders": told.collect::<Value>(),
+        "odd_one_out": odd.map(|odd| json!({ "process": odd.name, "peak": odd.peak, "median": odd.median })),
+    })
 }
 
 /// The allocated bytes of a process at the peak of each device.
@@ -129,17 +182,18 @@ impl Odd {
     }
 }
 
-/// `None` if there are fewer than three processes, or if all are alike.
+/// `None` if there are fewer than three processes, if all are alike, or if several differ as much.
 pub fn odd(mut peaks: Vec<(String, u64)>) -> Option<Odd> {
     if peaks.len() < 3 {
         return None;
     }
-    peaks.sort_by_key(|(_, peak)| *peak);
     let processes = peaks.len();
-    let median = peaks[processes / 2].1;
-    let (name, peak) = peaks.into_iter().max_by_key(|(_, peak)| peak.abs_diff(median))?;
-    let share = peak.abs_diff(median) as f64 / median.max(1) as f64;
-    (share > ODD_SHARE).then_some(Odd {
+    let median = median(peaks.iter().map(|(_, peak)| *peak).collect());
+    peaks.sort_by_key(|(_, peak)| std::cmp::Reverse(peak.abs_diff(median)));
+    let as_far = peaks[1].1.abs_diff(median);
+    let (name, peak) = peaks.swap_remove(0);
+    let far = peak.abs_diff(median);
+    (far > as_far && far as f64 / median.max(1) as f64 > ODD_SHARE).then_some(Odd {
         name,
         peak,
         median,

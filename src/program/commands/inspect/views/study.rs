@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use base::text::shown;
 use journal::reader::Journal;
 
+use super::when::When;
 use crate::analysis::device_ledger::Live;
+use crate::analysis::holdings::At;
 use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::landmarks::Landmarks;
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
-use crate::analysis::stacks;
+use crate::analysis::tensor_records::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{percent, printable};
 use crate::render::rank::rank;
@@ -18,6 +19,8 @@ use journal::format::NoStack;
 
 pub struct Study {
     pub journal: Journal,
+    /// PyTorch's tensors, which are the allocations then.
+    tensors: Option<Tensors>,
     pub job: Job,
     pub labels: Labels,
     pub landmarks: Landmarks,
@@ -28,26 +31,36 @@ pub struct Study {
 
 impl Study {
     /// Reads the journal once, and shows its records to `observers` too. These are made for the time that the job took.
-    pub fn read(path: &Path, observers: &mut [&mut dyn Observer]) -> Result<Study, LoadError> {
+    /// `wants_tensors`: PyTorch's tensors are the allocations, if they were recorded.
+    pub fn read(path: &Path, wants_tensors: bool, observers: &mut [&mut dyn Observer]) -> Result<Study, LoadError> {
         let journal = Journal::open(path).map_err(LoadError::Open)?;
-        let stacks = stacks::load(path).unwrap_or_else(|error| {
-            eprintln!("vramshim: the stacks beside {} cannot be read: {error}", shown(path));
-            None
-        });
+        let labels = Labels::load(path, journal.header().wall_start_ns);
+        let tensors = match wants_tensors {
+            // `Labels` has named a file that cannot be read.
+            true => Tensors::beside(&journal, &|_| ()).unwrap_or(None),
+            false => None,
+        };
+        let tensors = tensors.filter(Tensors::has_segments);
         let mut landmarks = Landmarks::new(time_taken_ns(&journal));
         let mut catcher = Catcher::new(&[Moment::Peak, Moment::OutOfMemory, Moment::End]);
         let mut all: Vec<&mut dyn Observer> = vec![&mut landmarks, &mut catcher];
         for observer in observers.iter_mut() {
             all.push(&mut **observer);
         }
-        let job = with_progress(&journal, |progress| Job::load_with(&journal, &mut all, progress))?;
+        let job = with_progress(&journal, |progress| {
+            Job::load_with(&journal, tensors.as_ref(), &mut all, progress)
+        })?;
         let mut sets = catcher.finish(&job.ledger).into_iter();
         let mut next = || sets.next().flatten();
-        let (peak, failure, end) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
+        let (peak, failure, mut end) = (next().unwrap_or_default(), next(), next().unwrap_or_default());
+        for set in &mut end.devices {
+            set.time_ns = ended_ns(&job);
+        }
         Ok(Study {
             journal,
+            tensors,
             job,
-            labels: Labels { stacks },
+            labels,
             landmarks,
             peak,
             failure,
@@ -58,7 +71,7 @@ impl Study {
     /// Reads the journal again.
     pub fn again(&self, observers: &mut [&mut dyn Observer]) -> Result<Job, LoadError> {
         with_progress(&self.journal, |progress| {
-            Job::load_with(&self.journal, observers, progress)
+            Job::load_with(&self.journal, self.tensors.as_ref(), observers, progress)
         })
     }
 
@@ -67,6 +80,31 @@ impl Study {
         let mut catcher = Catcher::new(moments);
         let job = self.again(&mut [&mut catcher])?;
         Ok(catcher.finish(&job.ledger))
+    }
+
+    /// When the job ended, or until when it ran so far, in nanoseconds since the journal began.
+    pub fn ended_ns(&self) -> u64 {
+        ended_ns(&self.job)
+    }
+
+    /// When a moment was. The error says why the job has no such moment.
+    pub fn find(&self, when: &When) -> Result<At, String> {
+        when.find(&self.landmarks, self.labels.stacks(), self.ended_ns())
+    }
+
+    /// What allocations are in the figures, if a reader may take them for others.
+    pub fn note(&self) -> Option<String> {
+        match (&self.tensors, self.job.caches()) {
+            (Some(tensors), _) => Some(format!(
+                "Allocations are PyTorch's tensors, from its own record; what it obtained for them is reserved.{}",
+                tensors.note().map_or(String::new(), |note| format!(" {note}"))
+            )),
+            (None, Some(framework)) => Some(format!(
+                "Allocations are segments of {framework}'s own cache, not its tensors: run the job with --torch record to \
+                 see those."
+            )),
+            (None, None) => None,
+        }
     }
 
     /// The rank, the process and the name of the job.
@@ -92,7 +130,7 @@ impl Study {
                 let why = live.first().map_or(NoStack::Off, |live| {
                     NoStack::stack(live.stack).err().unwrap_or(NoStack::Off)
                 });
-                let why = match (why, &self.labels.stacks) {
+                let why = match (why, self.labels.stacks()) {
                     (NoStack::Off, None) => "not recorded; run the job with --stacks python, native or both",
                     (NoStack::Off, Some(_)) => "they are not in the file of stacks",
                     (why, _) => why.words(),
@@ -135,6 +173,10 @@ pub fn without_stacks(live: &[Live]) -> Option<String> {
     };
     let parts: Vec<String> = reasons.iter().map(part).collect();
     Some(format!("Bytes without a stack: {}", parts.join(", ")))
+}
+
+fn ended_ns(job: &Job) -> u64 {
+    job.duration_ns.max(job.ledger.last_ns)
 }
 
 /// The time from start to end, as the header tells it.

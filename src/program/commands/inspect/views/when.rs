@@ -8,6 +8,7 @@ use journal::reader::Stacks;
 use crate::analysis::holdings::At;
 use crate::analysis::landmarks::Landmarks;
 use crate::analysis::live_set::By;
+use crate::render::format::duration;
 
 /// A moment as a user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +72,8 @@ impl When {
         }
     }
 
-    /// When this was in a job. The error says why the job has no such moment.
-    pub fn find(&self, landmarks: &Landmarks, stacks: Option<&Stacks>) -> Result<At, String> {
+    /// When this was in a job that ended, or ran so far, at `ended_ns`. The error says why the job has no such moment.
+    pub fn find(&self, landmarks: &Landmarks, stacks: Option<&Stacks>, ended_ns: u64) -> Result<At, String> {
         let after = |time_ns| At {
             time_ns,
             event: u64::MAX,
@@ -80,6 +81,11 @@ impl When {
         match self {
             // Before the first record.
             When::Start => Ok(At { time_ns: 0, event: 0 }),
+            When::Time(time_ns) if *time_ns > ended_ns => Err(format!(
+                "{} is after the end of the job, {}",
+                duration(*time_ns),
+                duration(ended_ns)
+            )),
             When::Time(time_ns) => Ok(after(*time_ns)),
             When::End => Ok(after(u64::MAX)),
             When::Peak => landmarks

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::growth::series;
+use super::growth::{devices, series};
 use super::study::Study;
 use super::when::Window;
 use crate::analysis::growth::values;
@@ -33,15 +33,14 @@ impl Change {
     }
 }
 
-pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Result<(), LoadError> {
-    let stacks = study.labels.stacks.as_ref();
-    let find = |when: &super::when::When| when.find(&study.landmarks, stacks);
-    let (from, to) = match (find(&window.0), find(&window.1)) {
+/// Returns why a moment does not exist, if so.
+pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Result<Option<String>, LoadError> {
+    let (from, to) = match (study.find(&window.0), study.find(&window.1)) {
         (Ok(from), Ok(to)) => (from, to),
         (Err(why), _) | (_, Err(why)) => {
             page.line(format!("There is no such moment: {why}"));
             page.json("between", json!({ "missing": why }));
-            return Ok(());
+            return Ok(Some(why));
         }
     };
     if from >= to {
@@ -50,7 +49,7 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
             "between",
             json!({ "missing": "the first moment is not before the second" }),
         );
-        return Ok(());
+        return Ok(None);
     }
     // A record of the moment itself belongs to the time before it; at the start there is none.
     let is_start = window.0 == super::when::When::Start;
@@ -62,9 +61,15 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
         .map(|series| change(study, series, moments.len()))
         .collect();
     changes.sort_by_key(|change| std::cmp::Reverse((change.grown(), change.came.1)));
+    let mut ordinals: Vec<i16> = (series.iter())
+        .map(|series| series.group.device)
+        .filter(|&device| device >= 0)
+        .collect();
+    ordinals.sort_unstable();
+    ordinals.dedup();
     let sum = |of: fn(&Change) -> u64| changes.iter().map(of).fold(0, u64::saturating_add);
     let (came, went) = (sum(|change| change.came.1), sum(Change::went));
-    let end_ns = to.time_ns.min(study.job.ledger.last_ns);
+    let end_ns = to.time_ns.min(study.ended_ns());
     page.heading(format!(
         "Between {} and {}: {} came in {} allocations, {} went; {} before, {} after",
         duration(if is_start { 0 } else { from.time_ns }),
@@ -75,6 +80,9 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
         size(sum(|change| change.before)),
         size(sum(|change| change.after)),
     ));
+    if ordinals.len() > 1 {
+        page.line(format!("These are sums of {}", devices(&ordinals)));
+    }
     let row = |change: &Change| {
         vec![
             difference(change.grown()),
@@ -124,6 +132,7 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
         json!({
             "from_ns": if is_start { 0 } else { from.time_ns },
             "to_ns": end_ns,
+            "devices": ordinals,
             "came": came,
             "went": went,
             "before": sum(|change| change.before),
@@ -131,7 +140,7 @@ pub fn show(page: &mut Page, study: &Study, window: &Window, top: usize) -> Resu
             "holders": told.collect::<Value>(),
         }),
     );
-    Ok(())
+    Ok(None)
 }
 
 fn change(study: &Study, series: &Series, moments: usize) -> Change {

@@ -1,0 +1,118 @@
+//! What a stack is called: by the job's own line, and by as many of its callers as tell it from other stacks of that
+//! line.
+
+use journal::format::{Frame, frames_of_the_job};
+
+/// Stacks that differ further out have the same name.
+const MOST_LINES: usize = 8;
+
+/// The job's own line of a stack and its callers, `lines` together.
+pub fn place(frames: &[Frame], lines: usize) -> String {
+    let texts: Vec<String> = frames_of_the_job(frames)
+        .take(lines.clamp(1, MOST_LINES))
+        .enumerate()
+        .map(|(number, frame)| line(frame, number == 0))
+        .collect();
+    match texts.is_empty() {
+        true => "(empty stack)".to_owned(),
+        false => texts.join(" < "),
+    }
+}
+
+/// The places in a stack of the frames that `place` names.
+pub fn named_frames(frames: &[Frame], lines: usize) -> Vec<usize> {
+    let named = frames_of_the_job(frames).take(lines.clamp(1, MOST_LINES));
+    let place = |named: &Frame| frames.iter().position(|frame| std::ptr::eq(frame, named));
+    named.filter_map(place).collect()
+}
+
+/// Callers are named without the folder of their file.
+fn line(frame: &Frame, in_full: bool) -> String {
+    let file = match in_full {
+        true => &frame.file,
+        false => frame.file.rsplit('/').next().unwrap_or_default(),
+    };
+    match frame.line {
+        0 => frame.function.to_string(),
+        number => format!("{file}:{number} {}", frame.function),
+    }
+}
+
+/// For each stack, how many lines tell it from all others. Stacks whose own lines are the same have the same name.
+pub fn lines_apart<'a>(stacks: impl IntoIterator<Item = &'a [Frame]>) -> Vec<usize> {
+    let chains: Vec<Vec<&Frame>> = stacks
+        .into_iter()
+        .map(|frames| frames_of_the_job(frames).take(MOST_LINES).collect())
+        .collect();
+    let mut sorted: Vec<usize> = (0..chains.len()).collect();
+    sorted.sort_unstable_by(|&one, &other| chains[one].cmp(&chains[other]));
+    sorted.dedup_by(|one, other| chains[*one] == chains[*other]);
+    let shared = |one: usize, other: usize| {
+        let pairs = chains[one].iter().zip(&chains[other]);
+        pairs.take_while(|(one, other)| one == other).count()
+    };
+    // What has most in common with a chain is its neighbour.
+    let lines = |place: usize| {
+        let before = place
+            .checked_sub(1)
+            .map_or(0, |before| shared(sorted[before], sorted[place]));
+        let after = sorted.get(place + 1).map_or(0, |&after| shared(sorted[place], after));
+        (before.max(after) + 1).min(chains[sorted[place]].len().max(1))
+    };
+    let apart: Vec<usize> = (0..sorted.len()).map(lines).collect();
+    let find = |chain: &Vec<&Frame>| {
+        let place = sorted.binary_search_by(|&other| chains[other].cmp(chain));
+        place.map_or(1, |place| apart[place])
+    };
+    chains.iter().map(find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(frames: &[(&str, u64, &str)]) -> Vec<Frame> {
+        let frame = |&(file, line, function): &(&str, u64, &str)| Frame {
+            file: file.into(),
+            line,
+            function: function.into(),
+        };
+        frames.iter().map(frame).collect()
+    }
+
+    #[test]
+    fn stacks_of_one_line_are_told_apart_by_their_callers() {
+        let malloc = ("/x/c_py.py", 11, "malloc");
+        let stacks = [
+            stack(&[malloc, ("/x/job.py", 3, "weights"), ("/x/job.py", 9, "<module>")]),
+            stack(&[malloc, ("/x/job.py", 5, "leak"), ("/x/job.py", 9, "<module>")]),
+            stack(&[malloc, ("/x/job.py", 5, "leak"), ("/x/job.py", 12, "<module>")]),
+            stack(&[("/x/job.py", 7, "alone"), ("/x/job.py", 9, "<module>")]),
+            // The same lines, called through another function of a package.
+            stack(&[
+                malloc,
+                ("/p/site-packages/torch/a.py", 1, "call"),
+                ("/x/job.py", 3, "weights"),
+                ("/x/job.py", 9, "<module>"),
+            ]),
+            stack(&[]),
+        ];
+        let lines = lines_apart(stacks.iter().map(Vec::as_slice));
+        let names: Vec<String> = stacks
+            .iter()
+            .zip(&lines)
+            .map(|(stack, &lines)| place(stack, lines))
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "/x/c_py.py:11 malloc < job.py:3 weights",
+                "/x/c_py.py:11 malloc < job.py:5 leak < job.py:9 <module>",
+                "/x/c_py.py:11 malloc < job.py:5 leak < job.py:12 <module>",
+                "/x/job.py:7 alone",
+                "/x/c_py.py:11 malloc < job.py:3 weights",
+                "(empty stack)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! What stacks are called: by the job's line of Python, and by callers if the line alone does not tell holders apart.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::MIB;
+use support::made::Made;
+
+use super::{json, text};
+
+/// A helper that three functions call, through native frames, as `--stacks both` keeps them.
+fn helper(folder: &Path) -> PathBuf {
+    let mut job = Made::with(folder, 70, 0, "VRAMSHIM_STACKS=both", "").unwrap();
+    job.stack_line(&["P", "1", "/build/_ctypes/callproc.c", "923", "_call_function_pointer"]);
+    job.stack_line(&["P", "2", "/x/helper.py", "11", "malloc"]);
+    for (number, function) in [(10, "weights"), (11, "leak"), (12, "buffers")] {
+        job.stack_line(&["P", &number.to_string(), "/x/job.py", &number.to_string(), function]);
+        job.stack_line(&["T", &number.to_string(), "python", "1", "2", &number.to_string()]);
+    }
+    for (stack, bytes) in [(10, 64), (11, 8), (11, 8), (12, 32)] {
+        job.alloc(0, bytes * MIB, stack).unwrap();
+    }
+    job.end(Some(0)).unwrap()
+}
+
+#[test]
+fn holders_of_one_line_are_told_apart_by_their_callers_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = helper(folder.path());
+    let names = [
+        "/x/helper.py:11 malloc < job.py:10 weights",
+        "/x/helper.py:11 malloc < job.py:12 buffers",
+        "/x/helper.py:11 malloc < job.py:11 leak",
+    ];
+    for view in [&["--top", "stack"][..], &["--leaks"], &["--between", "start..end"], &[]] {
+        let page = text(&path, view);
+        for name in names {
+            assert_eq!(page.matches(name).count(), 1, "{view:?}: {name}\n{page}");
+        }
+        assert!(!page.contains("callproc"), "{page}");
+    }
+    let why = Command::new(support::program()).arg("why").arg(&path).output().unwrap();
+    let why = String::from_utf8(why.stdout).unwrap();
+    assert!(names.iter().all(|name| why.contains(name)), "{why}");
+    // The report names stacks by the same frames.
+    let report = Command::new(support::program())
+        .arg("report")
+        .arg(&path)
+        .arg("--json")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["names"], serde_json::json!([[1, 2], [1, 2], [1, 2]]));
+}
+
+#[test]
+fn a_failure_without_a_stack_is_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::with(folder.path(), 70, 0, "VRAMSHIM_STACKS=python", "").unwrap();
+    job.fail(2048 * MIB).unwrap();
+    let page = text(&job.end(Some(1)).unwrap(), &[]);
+    assert!(
+        page.contains("No memory for 2.00 GiB of device 0 at 1.0 ms; the code that asked is not known: "),
+        "{page}"
+    );
+}
+
+#[test]
+fn two_journals_are_compared_by_the_same_names() {
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut job = Made::new(one.path(), 70, 0).unwrap();
+    job.stack_line(&["P", "2", "/x/helper.py", "11", "malloc"]);
+    job.stack_line(&["P", "10", "/x/job.py", "10", "weights"]);
+    job.stack_line(&["T", "10", "python", "2", "10"]);
+    job.alloc(0, 64 * MIB, 10).unwrap();
+    let before = job.end(Some(0)).unwrap();
+    let after = helper(other.path());
+    let page = json(&before, &["--diff", after.to_str().unwrap()]);
+    let holders = page["diff"]["holders"].as_array().unwrap();
+    let weights = holders
+        .iter()
+        .find(|holder| holder["name"].as_str().unwrap().contains("weights"))
+        .unwrap();
+    assert_eq!(weights["change"], 0, "{page}");
+}

@@ -1,0 +1,100 @@
+//! Several runs in one folder are not mixed; moments that no process has; steps of marks and ranges of one name.
+
+use std::path::Path;
+
+use journal::format::MarkKind;
+use support::MIB;
+use support::made::Made;
+
+use super::{inspect, json, text};
+
+fn rank(folder: &Path, pid: u32, began_s: u64, number: u32, mebibytes: u64) {
+    let mut job = Made::with(folder, pid, began_s, &format!("RANK={number}"), "").unwrap();
+    job.alloc(0, mebibytes * MIB, 0).unwrap();
+    job.end(Some(0)).unwrap();
+}
+
+#[test]
+fn runs_of_one_folder_are_shown_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for (run, pid) in [(0, 70), (100, 80)] {
+        rank(folder.path(), pid, run, 0, 270);
+        rank(folder.path(), pid + 1, run, 1, 120);
+    }
+    let page = json(folder.path(), &["--top", "size"]);
+    assert_eq!(page["merged"]["processes"], 2, "{page:#}");
+    assert_eq!(page["merged"]["older_runs"][0]["processes"], 2);
+    for arguments in [&["--top", "size"][..], &[]] {
+        let page = text(folder.path(), arguments);
+        assert!(!page.contains("odd one out"), "{page}");
+    }
+    let page = text(folder.path(), &["--top", "size"]);
+    assert_eq!(page.matches("2 processes, each at its peak").count(), 2, "{page}");
+    assert!(text(folder.path(), &[]).contains("2 runs, which did not overlap"));
+}
+
+#[test]
+fn the_moment_of_several_processes_is_the_one_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    for pid in [70, 71] {
+        let mut job = Made::new(folder.path(), pid, 0).unwrap();
+        let gone = job.alloc(0, 100 * MIB, 0).unwrap();
+        job.free(0, gone, 100 * MIB).unwrap();
+        job.alloc(0, 8 * MIB, 0).unwrap();
+        job.end(Some(0)).unwrap();
+    }
+    let page = json(folder.path(), &["--at", "end"]);
+    assert_eq!(page["merged"]["holders"][0]["bytes"], 16 * MIB, "{page:#}");
+}
+
+#[test]
+fn a_moment_that_no_process_has_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    rank(folder.path(), 70, 0, 0, 10);
+    for moment in ["oom", "mark:epoch", "99h"] {
+        for arguments in [["--at", moment], ["--between", &format!("start..{moment}")]] {
+            let output = inspect(folder.path(), &arguments);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}: {said}");
+            assert!(said.contains("there is no such moment: "), "{said}");
+        }
+    }
+    let output = inspect(folder.path(), &["--at", "99h"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("4 d 3 h is after the end of the job"));
+}
+
+#[test]
+fn a_range_and_a_mark_of_one_name_are_one_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::new(folder.path(), 70, 0).unwrap();
+    job.stack_line(&["N", "1", "step"]);
+    for _ in 0..20 {
+        job.mark(1, MarkKind::Begin).unwrap();
+        job.mark(1, MarkKind::Instant).unwrap();
+        job.alloc(0, MIB, 0).unwrap();
+        job.mark(1, MarkKind::End).unwrap();
+    }
+    job.fail(2048 * MIB).unwrap();
+    let path = job.end(Some(1)).unwrap();
+    let page = json(&path, &["--growth"]);
+    let growth = &page["jobs"][0]["growth"];
+    assert_eq!(growth["moments_ns"].as_array().unwrap().len(), 20);
+    assert_eq!(
+        growth["holders"][0]["bytes_a_step"].as_f64().unwrap().round(),
+        MIB as f64
+    );
+    let page = text(&path, &["--growth"]);
+    assert!(page.contains("1 holder grew by "), "{page}");
+    assert!(!page.contains("at this pace"), "a job that died has no future\n{page}");
+}
+
+#[test]
+fn figures_of_several_devices_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut job = Made::new(folder.path(), 70, 0).unwrap();
+    job.alloc(0, 8 * MIB, 0).unwrap();
+    job.alloc(1, 4 * MIB, 0).unwrap();
+    let path = job.end(Some(0)).unwrap();
+    assert!(text(&path, &["--between", "start..end"]).contains("These are sums of devices 0 and 1"));
+    assert!(text(&path, &["--growth"]).contains("the job has memory on device 1 too"));
+}

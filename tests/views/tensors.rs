@@ -1,0 +1,112 @@
+//! Views of a PyTorch job: with PyTorch's own record its tensors are the allocations; without it the views say that
+//! their figures are of segments.
+
+use std::path::{Path, PathBuf};
+
+use journal::format::MarkKind;
+use support::MIB;
+use support::made::Made;
+
+use super::{device, json, sum, text};
+
+const BEGAN_US: u64 = 1_790_000_000_000_000;
+const STEP: u64 = 1;
+const STEPS: u64 = 12;
+
+/// A segment of 64 MiB in which each step has 40 MiB for a while and keeps 1 MiB.
+fn torch(folder: &Path, recorded: bool) -> PathBuf {
+    let mut job = Made::with(folder, 70, 0, "", "framework=PyTorch 2.12.0").unwrap();
+    job.stack_line(&["N", "1", "step"]);
+    let segment = 0x7f00_0000_0000u64;
+    job.alloc_at(0, segment, 64 * MIB, 0).unwrap();
+    let now_us = |job: &Made| BEGAN_US + job.now_ns() / 1000;
+    let mut tensors = format!(
+        "vramshim-tensors\t1\t70\t2.12.0\nS\t{}\t0\t{segment}\t{}\n\
+         T\t0\t/x/train.py\t16\tforward\nT\t1\t/x/train.py\t20\tlog_loss\n",
+        now_us(&job),
+        64 * MIB
+    );
+    for step in 0..STEPS {
+        job.mark(STEP, MarkKind::Instant).unwrap();
+        let at = now_us(&job);
+        let kept = segment + (40 + step) * MIB;
+        tensors += &format!(
+            "A\t{}\t0\t{segment}\t{}\t0\t0\nA\t{}\t0\t{kept}\t{MIB}\t0\t1\nF\t{}\t0\t{segment}\n",
+            at + 100,
+            40 * MIB,
+            at + 200,
+            at + 300
+        );
+        job.wait(1_000_000);
+    }
+    job.mark(2, MarkKind::Instant).unwrap();
+    tensors += &format!("D\t{}\t24\t0\n", now_us(&job));
+    let path = job.end(Some(0)).unwrap();
+    if recorded {
+        std::fs::write(path.with_extension("tensors"), tensors).unwrap();
+    }
+    path
+}
+
+#[test]
+fn with_pytorchs_record_the_views_are_of_its_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = torch(folder.path(), true);
+    let page = json(
+        &path,
+        &[
+            "--at",
+            "peak",
+            "--leaks",
+            "--growth",
+            "--purpose",
+            "--summary",
+            "--top",
+            "stack",
+        ],
+    );
+    let peak = device(&page, "at");
+    assert_eq!(peak["allocated"], (40 + STEPS) * MIB, "{page:#}");
+    assert_eq!(peak["reserved"], 64 * MIB);
+    assert_eq!(peak["holders"][0]["name"], "/x/train.py:16 forward");
+    let leaks = device(&page, "leaks");
+    assert_eq!(leaks["suspected_bytes"], STEPS * MIB);
+    assert_eq!(leaks["holders"][0]["name"], "/x/train.py:20 log_loss");
+    let growth = &page["jobs"][0]["growth"]["holders"][0];
+    assert_eq!(growth["name"], "/x/train.py:20 log_loss");
+    assert_eq!(growth["bytes_a_step"].as_f64().unwrap().round(), MIB as f64);
+    let purpose = device(&page, "purpose");
+    assert_eq!(purpose["comes_and_goes"], 40 * MIB, "{purpose:#}");
+    assert_eq!(purpose["estimate"]["half_batch_saves"], 20 * MIB);
+    assert_eq!(purpose["step"]["marked"], true, "the last step ends with the next mark");
+    let summary = device(&page, "summary");
+    assert_eq!(summary["allocation"]["all"]["allocated"], 2 * STEPS);
+    assert_eq!(sum(&peak["holders"], "bytes"), (40 + STEPS) * MIB);
+    assert!(page["jobs"][0]["note"].as_str().unwrap().contains("PyTorch's tensors"));
+    let told = text(&path, &["--at", "end"]);
+    assert!(
+        told.contains("at the end, 26.0 ms: 12.0 MiB allocated"),
+        "the time is that of the end\n{told}"
+    );
+}
+
+#[test]
+fn without_it_the_views_say_that_they_are_of_segments() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = torch(folder.path(), false);
+    for view in [
+        &["--purpose"][..],
+        &["--leaks"],
+        &["--summary"],
+        &["--top", "size"],
+        &["--growth"],
+    ] {
+        let page = text(&path, view);
+        assert!(
+            page.contains("segments of PyTorch's own cache, not its tensors"),
+            "{view:?}\n{page}"
+        );
+        assert!(!page.contains("save up to 0 B"), "{page}");
+    }
+    assert!(text(&path, &["--leaks"]).contains("none of it came again and again"));
+}
