@@ -22,6 +22,16 @@ fn named(path: &Path, what: &str, problem: io::Error) -> io::Error {
     io::Error::new(problem.kind(), format!("{}: {what}: {problem}", shown(path)))
 }
 
+/// The problem alone: errors of `tempfile` name the temporary file, which the user does not know.
+fn without_path(problem: io::Error) -> io::Error {
+    let inner = problem.get_ref().and_then(|inner| inner.source());
+    let text = inner.map(ToString::to_string);
+    text.map_or_else(
+        || io::Error::from(problem.kind()),
+        |text| io::Error::new(problem.kind(), text),
+    )
+}
+
 impl Output {
     /// Begins the file. `-` is the standard output.
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
@@ -41,7 +51,7 @@ impl Output {
             .prefix(&format!(".{name}."))
             .suffix(".part")
             .tempfile_in(folder)
-            .map_err(|problem| named(folder, "no file can be made in this folder", problem))?;
+            .map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))?;
         Ok(Output::File {
             file: BufWriter::with_capacity(1 << 18, file),
             path: path.to_owned(),

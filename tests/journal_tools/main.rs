@@ -513,7 +513,7 @@ fn damage_is_told_and_the_rest_is_shown() {
     let page = stdout(&inspect(&[], &path));
     assert!(page.contains("1 damaged"), "{page}");
     assert!(
-        page.contains("the file is damaged, so figures below may be wrong: process, records"),
+        page.contains("figures below may be wrong, because parts of the file are damaged: process, records"),
         "{page}"
     );
     let page: Value = serde_json::from_slice(&inspect(&["--json"], &path).stdout).unwrap();

@@ -69,6 +69,16 @@ impl NoStack {
         }
     }
 
+    /// How the job can be run to have stacks; `None` if nothing helps.
+    pub fn remedy(self) -> Option<&'static str> {
+        match self {
+            NoStack::Off => Some("run the job with --stacks python, native or both"),
+            // A foreign function of ctypes and an operator of PyTorch release the lock before they run.
+            NoStack::NoLock => Some("run the job with --stacks native or both, which need no lock"),
+            _ => None,
+        }
+    }
+
     /// The reason in one word, for JSON.
     pub fn name(self) -> &'static str {
         match self {

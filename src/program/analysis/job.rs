@@ -17,6 +17,9 @@ use super::ledger::Ledger;
 use super::tensor_records::{Merged, Tensors};
 use super::torch_cache::{self, TorchCache};
 
+/// The host in a journal that the library did not write, but `vramshim import`. Its process and its end are not known.
+pub const IMPORTED: &str = "imported";
+
 pub struct Job {
     pub path: PathBuf,
     pub header: Header,
@@ -210,6 +213,10 @@ impl Job {
 
     pub fn host_memory(&self) -> Option<&DeviceLedger> {
         self.ledger.devices.get(&HOST_DEVICE)
+    }
+
+    pub fn is_imported(&self) -> bool {
+        self.header.pid == 0 && self.header.host == IMPORTED
     }
 
     /// When the process began, and when it ended, in nanoseconds since 1970.

@@ -13,7 +13,7 @@ use foldhash::fast::RandomState;
 use journal::format::{Allocation, Event, Record};
 
 use super::blocks::Blocks;
-use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken};
+use super::device_ledger::{DeviceLedger, Live, NameSpace, Taken, Totals};
 use super::out_of_memory::OutOfMemories;
 use super::scene::Scenes;
 use super::space::Contradiction;
@@ -117,9 +117,13 @@ impl Ledger {
             self.anomalies.unknown_device += 1;
             return;
         }
-        let reserved = self.device(device).all.reserved;
+        let Totals {
+            reserved, allocated, ..
+        } = self.device(device).all;
         let peak_before = reserved.peak;
-        self.out_of_memory.apply(record, reserved.current);
+        // An imported log has requests alone.
+        self.out_of_memory
+            .apply(record, reserved.current.max(allocated.current));
         if tells || matches!(record.event, Event::AllocFailed { .. } | Event::FreeFailed { .. }) {
             self.scenes.apply(record, self.devices.of(device));
         }

@@ -87,14 +87,12 @@ impl Job {
             }
         });
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
-        // Whether the process allocated or freed nothing after the failure.
-        let was_last = failure
-            .as_ref()
-            .is_some_and(|failure| failure.scene.went_on == 0 && failure.scene.freed == 0);
-        let is_fatal = match self.state {
-            State::Exited(status) => status != 0,
+        let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
+        let is_fatal = |failure: &Failure| match self.state {
+            _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            State::Exited(_) => ended_with_error,
             State::Running => false,
-            State::Killed => was_last,
+            State::Killed => failure.scene.went_on == 0 && failure.scene.freed == 0,
         };
         Finding {
             verdict: failure
@@ -102,7 +100,10 @@ impl Job {
                 .map(|failure| failure.shortage.verdict())
                 .or(refused_by_torch.map(|_| Verdict::Limit))
                 .unwrap_or(Verdict::NoneFailed),
-            fatal: is_fatal && (failure.is_some() || refused_by_torch.is_some()),
+            fatal: match &failure {
+                Some(failure) => is_fatal(failure),
+                None => refused_by_torch.is_some() && ended_with_error,
+            },
             refused_by_torch,
             failure,
             distance: self.distance(),

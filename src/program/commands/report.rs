@@ -1,6 +1,5 @@
 //! `vramshim report`: writes one HTML file about the processes of a job, or the data that the file is made from.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,6 +9,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::journals::{collect, newest};
+use crate::output::Output;
 use crate::render::progress;
 use crate::report;
 
@@ -34,7 +34,7 @@ pub struct Report {
     #[arg(value_name = "FOLDER|FILE")]
     paths: Vec<PathBuf>,
 
-    /// The file to write; it is replaced if it exists
+    /// The file to write, or - for the standard output; a file that exists is replaced
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 
@@ -55,7 +55,7 @@ impl Report {
     pub fn make(self) -> Result<(), Failure> {
         let mut problems = Vec::new();
         let paths = match self.paths.is_empty() {
-            true => vec![newest().map_err(Failure::refused)?],
+            true => vec![newest().map_err(Failure::failed)?],
             false => self.paths.clone(),
         };
         let journals: Vec<PathBuf> = collect(&paths, &mut problems).into_iter().collect();
@@ -75,9 +75,10 @@ impl Report {
                 .and_then(|()| out.flush())
                 .map_err(Failure::unwritten)?;
         } else {
-            write_file(&self.output, &report)
-                .map_err(|error| Failure::failed(format!("{}: cannot be written: {error}", shown(&self.output))))?;
-            println!("{}", shown(&self.output));
+            write_file(&self.output, &report).map_err(|error| Failure::failed(format!("no report: {error}")))?;
+            if self.output.as_os_str() != "-" {
+                println!("{}", shown(&self.output));
+            }
         }
         if self.open {
             open(&self.output)?;
@@ -113,28 +114,9 @@ fn read(journals: &[PathBuf], against: Option<&Path>) -> Result<report::Report, 
 
 /// Writes the page beside its place first, so that no half of a page is ever there.
 fn write_file(path: &Path, report: &report::Report) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
-    {
-        let mut out = BufWriter::new(file.as_file_mut());
-        report::write(&mut out, report)?;
-        out.flush()?;
-    }
-    set_usual_mode(file.as_file())?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
-/// Gives the file the mode that `File::create` would have given it. Temporary files are only their owner's.
-fn set_usual_mode(file: &File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    // SAFETY: `umask` has no memory of ours; the program has only this thread, so no other makes a file meanwhile.
-    let mask = unsafe {
-        let mask = libc::umask(0o077);
-        libc::umask(mask);
-        mask
-    };
-    file.set_permissions(std::fs::Permissions::from_mode(0o666 & !mask))
+    let mut out = Output::create(path, true)?;
+    report::write(&mut out, report)?;
+    out.finish()
 }
 
 /// Shows a file in the browser.

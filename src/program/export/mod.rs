@@ -102,7 +102,7 @@ pub struct Request {
 #[derive(Debug, Default)]
 pub struct Done {
     pub files: Vec<PathBuf>,
-    /// Events that were read, tensors included.
+    /// Events that were read, tensors included; of RMM's log, its rows.
     pub events: u64,
     pub notes: Vec<String>,
 }
@@ -273,7 +273,7 @@ fn rmm_log(
 ) -> Result<(), ExportError> {
     for process in processes {
         let mut devices: BTreeMap<i16, u128> = BTreeMap::new();
-        done.events += process.each(progress, |_, record| {
+        process.each(progress, |_, record| {
             if let Event::Alloc(one) = record.event
                 && rmm_csv::has_address(&one)
             {
@@ -305,6 +305,8 @@ fn rmm_log(
         }
         let mut writer = rmm_csv::Writer::new(out, device)?;
         process.each(progress, |_, record| writer.add(process, record))?;
+        // The log has less than the journal: no segments, marks and measurements.
+        done.events += writer.rows;
         if writer.left_out > 0 {
             done.notes.push(format!(
                 "{} requests for memory without an address (arrays, cuMemCreate) are left out",

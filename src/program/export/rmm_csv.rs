@@ -12,6 +12,8 @@ use super::source::Process;
 pub struct Writer<'w> {
     out: &'w mut dyn Write,
     device: i16,
+    /// Rows that were written.
+    pub rows: u64,
     /// Requests that have no address, so that the log cannot name them.
     pub left_out: u64,
 }
@@ -30,6 +32,7 @@ impl<'w> Writer<'w> {
         Ok(Writer {
             out,
             device,
+            rows: 0,
             left_out: 0,
         })
     }
@@ -64,6 +67,7 @@ impl<'w> Writer<'w> {
                 u64::from(action == "allocate" && allocation.class.known().is_some_and(Class::is_device_memory));
             return Ok(());
         }
+        self.rows += 1;
         let of_day_us = process.unix_ns(record.time_ns) / 1000 % 86_400_000_000;
         let (seconds, us) = (of_day_us / 1_000_000, of_day_us % 1_000_000);
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

@@ -16,6 +16,7 @@ use super::rmm_log::{self, Action as LogAction, End};
 use super::snapshot::{self, Action, Segment, Snapshot, StackNumber};
 use super::stacks::Texts;
 use super::target::Target;
+use crate::analysis::job::IMPORTED;
 use crate::analysis::space::Ranges;
 
 /// PyTorch's allocator serves multiples of this many bytes.
@@ -47,7 +48,7 @@ pub fn of_snapshot(source: &Path, path: &Path, force: bool) -> Result<Imported, 
         wall_start_ns: first_us.saturating_mul(1000),
         job: name_of(source),
         strategy: "PyTorch".to_owned(),
-        host: "imported".to_owned(),
+        host: IMPORTED.to_owned(),
         ..About::default()
     };
     let mut target = Target::create(path, force, &about)?;
@@ -352,7 +353,7 @@ pub fn of_log(source: &Path, gzipped: bool, path: &Path, force: bool, day_ns: u6
         wall_start_ns: first_ns.map_or(0, |first_ns| day_ns.saturating_add(first_ns)),
         job: name_of(source),
         strategy: "RMM".to_owned(),
-        host: "imported".to_owned(),
+        host: IMPORTED.to_owned(),
         ..About::default()
     };
     let mut target = Target::create(path, force, &about)?;

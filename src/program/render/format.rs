@@ -5,6 +5,8 @@ use std::io::{self, IsTerminal};
 use config::table;
 use journal::reader::State;
 
+use crate::analysis::job::Job;
+
 pub use base::text::{printable, shown};
 pub use base::units::size;
 
@@ -43,6 +45,14 @@ pub fn ended_in_words(state: State) -> String {
     match state {
         State::Killed => "without exit, signal not known,".into(),
         other => ended(other),
+    }
+}
+
+/// How the process of a job ended, without more words.
+pub fn job_ended(job: &Job) -> String {
+    match job.is_imported() {
+        true => "not known".to_owned(),
+        false => ended_in_words(job.state).trim_end_matches(',').to_owned(),
     }
 }
 

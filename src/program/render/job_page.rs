@@ -85,7 +85,10 @@ impl JobPage {
         if !header.job.is_empty() {
             line("Command", printable(&header.command_line.join(" "), 200))?;
         }
-        let process = format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" "));
+        let process = match job.is_imported() {
+            true => "not known, because the journal was imported".to_owned(),
+            false => format!("{} on {} {}", header.pid, printable(&header.host, 64), ranks.join(" ")),
+        };
         line("Process", process.trim_end().to_owned())?;
         line("Strategy", printable(&header.strategy, 32))?;
         let started = format::time(header.wall_start_ns);
@@ -93,7 +96,10 @@ impl JobPage {
             "Ended",
             format!(
                 "{} after {} (started {started})",
-                ended_in_words(job.state),
+                match job.is_imported() {
+                    true => "not known,".to_owned(),
+                    false => ended_in_words(job.state),
+                },
                 duration(job.duration_ns)
             ),
         )?;
@@ -125,7 +131,7 @@ impl JobPage {
             let parts = parts.join(", ");
             line(
                 "",
-                format!("the file is damaged, so figures below may be wrong: {parts}"),
+                format!("figures below may be wrong, because parts of the file are damaged: {parts}"),
             )?;
         }
         if job.lost > 0 {

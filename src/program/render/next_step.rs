@@ -54,6 +54,9 @@ fn first(job: &Job, failure: &Failure) -> Vec<String> {
         Verdict::NotEnoughEvidence if shortage.lost_before > 0 => {
             vec!["Run the job with a larger VRAMSHIM_JOURNAL_MAX, in a folder with enough room".to_owned()]
         }
+        Verdict::NotEnoughEvidence if job.is_imported() => vec![
+            "An imported trace has no figures of the device. Run the job with vramshim run to have a verdict".to_owned(),
+        ],
         Verdict::NotEnoughEvidence => vec![
             "Let NVML name the processes on the device: vramshim doctor says whether it does. In a container that takes \
              the host's process ids (--pid=host)"

@@ -8,7 +8,7 @@ use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, is_mig_instance, result_name};
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
-use crate::render::format::{count, duration, ended_in_words, printable, size, times};
+use crate::render::format::{count, duration, job_ended, printable, size, times};
 
 /// The verdict in a sentence or two, and what happened in a line; without a failure the latter alone. `None` if the job
 /// used no device.
@@ -129,14 +129,16 @@ fn what_failed(job: &Job, failure: &Failure) -> String {
         1 => format!("1 {what}"),
         number => format!("{} {what}s", count(number)),
     };
-    let followed = match (scene.went_on, scene.freed, job.state) {
+    // How an imported job ended is not known.
+    let state = if job.is_imported() { State::Killed } else { job.state };
+    let followed = match (scene.went_on, scene.freed, state) {
         // The clean-up of a job that dies frees memory too.
         (0, _, State::Exited(status)) if status != 0 => None,
         (0, 0, _) => None,
         (0, freed, _) => Some(several(freed, "free")),
         (went_on, ..) => Some(several(went_on, "allocation")),
     };
-    match (followed, job.state) {
+    match (followed, state) {
         (Some(followed), _) => {
             let number = times(job.ledger.out_of_memory.count.max(1));
             format!("{out} {number}, and the job went on: the last was {request}, then {followed} followed{held}")
@@ -196,11 +198,12 @@ pub fn as_json(job: &Job) -> Value {
         "text": sentences.as_ref().map(|lines| lines.join("\n")),
         "fatal": fatal,
         "uncertain": uncertain,
-        "ended": ended_in_words(job.state).trim_end_matches(','),
+        "ended": job_ended(job),
         "distance": finding.distance.map(|distance| json!({
             "device": distance.device,
             "peak_reserved": distance.peak,
             "room": distance.room,
+            "left": distance.room.saturating_sub(distance.peak),
             "is_limit": distance.is_limit,
         })),
     });

@@ -37,6 +37,8 @@ pub enum Advice<'a> {
 /// The strategy that the job most likely runs now.
 pub fn runs_now(source: &Source) -> &'static str {
     match source {
+        // An imported trace was PyTorch's, or a log, whose job most likely was PyTorch's too.
+        Source::Journal { strategy, .. } if strategy == "PyTorch" || strategy == "RMM" => "torch",
         // If the journal's strategy cannot be played, the comparison takes the default.
         Source::Journal { strategy, .. } => strategies()
             .find(|known| known == strategy)

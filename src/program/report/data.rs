@@ -123,6 +123,8 @@ pub struct Trust {
     pub stack_bytes: u64,
     /// Allocated bytes without a stack, by reason.
     pub no_stack_bytes: BTreeMap<&'static str, u64>,
+    /// What would record the stacks of most of them.
+    pub no_stack_remedy: Option<&'static str>,
     pub first_ns: u64,
     pub last_ns: u64,
     pub running: bool,

@@ -105,7 +105,7 @@ pub fn read(
         run: 0,
         started: format::time(header.wall_start_ns),
         started_unix_ns: header.wall_start_ns,
-        ended: format::ended_in_words(job.state).trim_end_matches(',').to_owned(),
+        ended: format::job_ended(&job),
         ended_by_failure: verdict.fatal,
         duration_ns: job.duration_ns,
         software: header.software.clone(),
@@ -350,6 +350,11 @@ fn trust(job: &Job, stack_bytes: &BTreeMap<Option<NoStack>, u64>, first_ns: Opti
             .iter()
             .filter_map(|(reason, &bytes)| reason.map(|reason| (reason.words(), bytes)))
             .collect(),
+        no_stack_remedy: stack_bytes
+            .iter()
+            .filter_map(|(reason, bytes)| Some((bytes, (*reason)?)))
+            .max()
+            .and_then(|(_, reason)| reason.remedy()),
         first_ns: first_ns.unwrap_or(0),
         last_ns: job.ledger.last_ns,
         running: job.state == State::Running,

@@ -11,7 +11,7 @@ use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
 use crate::analysis::runs::runs;
-use crate::render::format::{self, count, duration, ended, printable, size, strong};
+use crate::render::format::{self, count, duration, printable, size, strong};
 use crate::render::rank::rank;
 use crate::render::table::table;
 
@@ -56,7 +56,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
             rank(&job.header).unwrap_or_else(|| "-".into()),
             printable(&job.title(), 40),
             printable(&job.header.strategy, 32),
-            ended(job.state),
+            format::job_ended(job),
             format::time(job.header.wall_start_ns),
             duration(job.duration_ns),
             size(allocated.peak),

@@ -88,8 +88,9 @@ pub fn recommendation(
             recommend(best, saves, &|setting| {
                 format!(
                     "{setting} serves every request on a device of {device}, where {compared_with} has no memory for \
-                     {} of them: it needs a device of {}, {compared_with} one of {}",
+                     {} of them. {} needs a device of {}, {compared_with} one of {}",
                     format::count(now.outcome.failed),
+                    best.name,
                     size(needs),
                     size(needed),
                 )

@@ -199,6 +199,8 @@ pub struct Other {
     pub pid: u32,
     /// `None` if the process is in another pid namespace, or another user's.
     pub command: Option<String>,
+    /// The name of its job, as `why` has it.
+    pub job: Option<String>,
     /// Whether the library is loaded there. Its journal is then turned off, or cannot be read by this user.
     pub has_library: bool,
     /// NVML's number of the device.
@@ -232,6 +234,7 @@ pub fn others(machine: &Machine) -> Vec<Other> {
             others.extend(listed.iter().filter(is_other).map(|one| Other {
                 pid: one.pid,
                 command: command(one.pid),
+                job: job(one.pid),
                 has_library: running::is_under_the_library(one.pid),
                 number: seen.number,
                 uuid: seen.uuid.clone(),
@@ -269,6 +272,14 @@ pub fn bytes_of(machine: &Machine, host: &HostId, uuid: &str, pid: u32) -> Optio
 
 fn listed(seen: &Seen) -> Option<&[Listed]> {
     seen.reading.as_ref().ok()?.processes.as_deref().ok()
+}
+
+/// The name that a journal of the process would have; of a process without arguments, its command.
+fn job(pid: u32) -> Option<String> {
+    match fs::read(format!("/proc/{pid}/cmdline")) {
+        Ok(line) if !line.is_empty() => Some(base::process::job_name_of(&line)),
+        _ => command(pid),
+    }
 }
 
 fn command(pid: u32) -> Option<String> {

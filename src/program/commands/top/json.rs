@@ -49,6 +49,7 @@ pub fn page(machine: &mut Machine) -> Value {
             json!({
                 "pid": other.pid,
                 "command": other.command,
+                "job": other.job,
                 "uuid": other.uuid,
                 "simulator": other.simulator,
                 "nvml_bytes": other.bytes,

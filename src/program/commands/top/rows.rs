@@ -55,7 +55,7 @@ fn row_of_other(other: Other) -> Row {
     Row {
         id: (0, u64::from(other.pid)),
         pid: other.pid,
-        job: printable(other.command.as_deref().unwrap_or("-"), 24),
+        job: printable(other.job.as_deref().unwrap_or("-"), 24),
         strategy: "-".to_owned(),
         device: other.number.and_then(|number| number.try_into().ok()),
         limit: None,

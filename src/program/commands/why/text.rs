@@ -22,14 +22,17 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     for (line, number) in lines.iter().zip(0..) {
         writeln!(out, "{}", strong(line, bold && number == 0))?;
     }
+    let process = match job.is_imported() {
+        true => "Imported trace".to_owned(),
+        false => format!("Process {} on {}", job.header.pid, printable(&job.header.host, 64)),
+    };
     writeln!(
         out,
-        "Process {} on {}, {}, started {}, {}; {}",
-        job.header.pid,
-        printable(&job.header.host, 64),
+        "{process}, {}, started {}, {}; {}",
         printable(&job.title(), 80),
         format::time(job.header.wall_start_ns),
         match job.state {
+            _ if job.is_imported() => format!("{} long", duration(job.duration_ns)),
             State::Running => format!("running for {}", duration(job.duration_ns)),
             state => format!(
                 "ended {} after {}",
@@ -41,7 +44,10 @@ pub fn page(out: &mut impl Write, run: &Run, advice: &Advice, top: usize, bold: 
     )?;
     if !job.header.damaged.is_empty() {
         let parts = job.header.damaged.join(", ");
-        writeln!(out, "The file is damaged, so figures may be wrong: {parts}")?;
+        writeln!(
+            out,
+            "Figures may be wrong, because parts of the file are damaged: {parts}"
+        )?;
     }
     if run.jobs().len() > 1 {
         others(out, run, bold)?;

@@ -81,6 +81,9 @@ function frameText(frame) {
 const frameInFull = (frame) =>
     frame.line > 0 ? `${frame.file}:${frame.line} in ${frame.name}` : `${frame.name} (${frame.file})`;
 
+/** Why there are no stacks, and what would record them. */
+const noStacks = (trust) => [...Object.keys(trust.no_stack_bytes), trust.no_stack_remedy].filter((text) => text).join("; ");
+
 /** What a group of allocations is called if it has no stack. */
 function kindText(group) {
     if (group.rest) return "smaller groups together";

@@ -193,11 +193,7 @@ panel("holders", () => {
             : make("p", { class: "none" }, isFiltered() ? "Nothing passes the filters." : "Nothing was live then."),
         make("p", { class: "row" }, moreButton("holders", rows, 12)),
         process.trust.stack_bytes === 0
-            ? make(
-                  "p",
-                  { class: "hint" },
-                  "Stacks were not recorded, so holders are sizes. Run the job with --stacks python to see lines of code.",
-              )
+            ? make("p", { class: "hint" }, `No stacks, so holders are sizes: ${noStacks(process.trust)}.`)
             : "",
         ...tensorTables(process, device),
     );
@@ -246,11 +242,12 @@ function baselines() {
         ["range", "start of the range"],
         ["begin", "start of the run"],
     ];
-    const places = named.filter((one) => one.kind !== "failure" || one.device === state.device?.ordinal).slice(0, 60);
-    for (const one of places) {
-        if (one.kind === "peak" && one.device !== state.device?.ordinal) continue;
+    const ofDevice = (one) => !["failure", "peak"].includes(one.kind) || one.device === state.device?.ordinal;
+    const isMark = (one) => one.kind === "mark";
+    const places = named.filter(ofDevice);
+    // Peak, failures and end come first: a job may have many marks.
+    for (const one of [...places.filter((one) => !isMark(one)), ...places.filter(isMark)])
         list.push([String(one.moment), `${one.text}, ${moment(moments[one.moment])}`]);
-    }
     if (report.against) list.push(["against", `peak of the other run (${report.against.title})`]);
     return list;
 }
@@ -395,6 +392,13 @@ panel("growth", () => {
                 : `From ${moment(from, to - from)} to ${moment(to, to - from)} no group rose steadily.`,
         ),
         growing.length > 0 ? list : "",
+        process.caches
+            ? make(
+                  "p",
+                  { class: "hint" },
+                  `These are segments of ${process.caches}'s own cache. vramshim inspect --growth shows tensors${process.tensors.length > 0 ? "" : ", if the job ran with --torch record"}.`,
+              )
+            : "",
         make("p", { class: "row" }, moreButton("growth", growing, 12)),
     );
 });

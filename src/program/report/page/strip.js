@@ -239,9 +239,7 @@ panel("trust", () => {
         ...Object.entries(trust.no_stack_bytes).map(([reason, bytes]) =>
             with_ > 0 ? `no stack for ${percent(bytes / (with_ + without))}: ${reason}` : null,
         ),
-        with_ === 0 && without > 0
-            ? `no stacks (${Object.keys(trust.no_stack_bytes).join("; ")}); run --stacks python records them`
-            : null,
+        with_ === 0 && without > 0 ? `no stacks: ${noStacks(trust)}` : null,
         trust.running ? "the process still ran when this was made" : null,
         "times are of the monotonic clock, from the start of the journal",
     ];

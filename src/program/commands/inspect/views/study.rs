@@ -113,11 +113,11 @@ impl Study {
             Some(rank) => format!(", rank {rank}"),
             None => String::new(),
         };
-        format!(
-            "{} (process {}{rank})",
-            printable(&self.job.title(), 80),
-            self.job.header.pid
-        )
+        let process = match self.job.is_imported() {
+            true => "imported".to_owned(),
+            false => format!("process {}", self.job.header.pid),
+        };
+        format!("{} ({process}{rank})", printable(&self.job.title(), 80))
     }
 
     /// What holders are grouped by if `wanted` is asked for, and why if it is not that.
@@ -130,10 +130,11 @@ impl Study {
                 let why = live.first().map_or(NoStack::Off, |live| {
                     NoStack::stack(live.stack).err().unwrap_or(NoStack::Off)
                 });
-                let why = match (why, self.labels.stacks()) {
-                    (NoStack::Off, None) => "not recorded; run the job with --stacks python, native or both",
-                    (NoStack::Off, Some(_)) => "they are not in the file of stacks",
-                    (why, _) => why.words(),
+                let is_stored = self.labels.stacks().is_some_and(|stacks| !stacks.is_empty());
+                let why = match (why, is_stored, why.remedy()) {
+                    (NoStack::Off, true, _) => "they are not in the file of stacks".to_owned(),
+                    (why, _, Some(remedy)) => format!("{}; {remedy}", why.words()),
+                    (why, ..) => why.words().to_owned(),
                 };
                 let why = format!("The records have no stacks: {why}. Grouped by size.");
                 (By::Size, Some(why))

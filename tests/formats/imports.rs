@@ -1,0 +1,71 @@
+//! What the tools say of an imported journal: no process, no end, and what most likely made the requests.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use support::training::{self, Plan};
+use tempfile::TempDir;
+
+use super::{run, said};
+
+fn log() -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, journal) = (folder.path().join("log.csv"), folder.path().join("log.vraj"));
+    let rows = "Thread,Time,Action,Pointer,Size,Stream\n\
+                1,12:00:00.001000,allocate,0x700000000000,31457280,0\n\
+                1,12:00:00.002000,allocate,0x700004000000,31457280,0\n\
+                1,12:00:00.003000,allocate failure,0x0,4294967296,0\n";
+    std::fs::write(&log, rows).unwrap();
+    let output = run("import", &[log.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    (folder, log, journal)
+}
+
+#[test]
+fn an_imported_journal_claims_neither_a_process_nor_an_end() {
+    let (_folder, _, journal) = log();
+    let journal = journal.to_str().unwrap();
+    let output = run("why", &[journal]);
+    let why = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(10), "{why}");
+    for wanted in [
+        "Imported trace, log, started ",
+        "the job allocated nothing after it; the process held 60.0 MiB there",
+        "Run the job with vramshim run",
+    ] {
+        assert!(why.contains(wanted), "{wanted}\n{why}");
+    }
+    let page = String::from_utf8(run("inspect", &[journal]).stdout).unwrap();
+    let view = String::from_utf8(run("inspect", &[journal, "--top", "size"]).stdout).unwrap();
+    for page in [&why, &page, &view] {
+        for wrong in ["exit 0", "rocess 0", "--pid=host"] {
+            assert!(!page.contains(wrong), "{wrong}\n{page}");
+        }
+    }
+}
+
+#[test]
+fn an_imported_trace_is_compared_with_what_its_file_is_compared_with() {
+    let (_folder, log, journal) = log();
+    for trace in [log, journal] {
+        let output = run("replay", &[trace.to_str().unwrap(), "--json"]);
+        let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(page["recommendation"]["compared_with"], "torch", "{}", trace.display());
+    }
+}
+
+#[test]
+fn an_exported_log_counts_its_own_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, out) = (folder.path().join("job.vraj"), folder.path().join("log.csv"));
+    // The job has marks and segments, which a log has not.
+    training::write(&journal, &Plan::default()).unwrap();
+    let arguments = [&journal, &out].map(|path| path.to_str().unwrap());
+    let output = run(
+        "export",
+        &[arguments[0], "--to", "rmm-csv", "-o", arguments[1], "--json"],
+    );
+    let page: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = std::fs::read_to_string(&out).unwrap().lines().count() as u64 - 1;
+    assert_eq!(page["events"], rows);
+}
