@@ -106,6 +106,20 @@ fn no_files_import_each_other_in_a_circle() {
     );
 }
 
+/// `base::say` says from which line a message comes, and spares the loader ten pointers for each.
+#[test]
+fn messages_go_through_one_place() {
+    let may = ["base/say.rs", "preload/log.rs"];
+    for path in all_files().into_keys().filter(|path| !may.contains(&path.as_str())) {
+        let text = std::fs::read_to_string(support::root().join("src").join(&path)).expect("a source");
+        let calls = text.lines().find(|line| line.contains("tracing::"));
+        assert_eq!(
+            calls, None,
+            "{path} calls tracing; base::say has macros of the same names"
+        );
+    }
+}
+
 /// Whether `target` is the `mod.rs` or `lib.rs` of a folder that `path` lies in, or the module file that `path` is below.
 fn is_above(target: &str, path: &str) -> bool {
     let folder = target
