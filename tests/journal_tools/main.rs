@@ -573,7 +573,10 @@ fn inspect_begins_with_the_verdict() {
         line.starts_with("Out of memory: cudaMalloc of 40.0 GiB on device 0 (asked twice, counted once)"),
         "{line}"
     );
-    assert!(line.contains("no allocation since"), "{line}");
+    assert!(
+        line.contains("the job still runs, and allocated nothing since"),
+        "{line}"
+    );
     let line = second(&[
         held,
         failed(40 << 30),

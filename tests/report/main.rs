@@ -130,7 +130,7 @@ fn secrets_and_markup_of_the_job_stay_out_of_the_page() {
 fn the_newest_journals_are_found_and_bad_arguments_refused() {
     let folder = TempDir::new().unwrap();
     let empty = vramshim(&[], folder.path());
-    assert_eq!(empty.status.code(), Some(2));
+    assert_eq!(empty.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&empty.stderr).contains("no journal here"));
     for (name, age_s) in [("vramshim-old", 1000), ("vramshim-new", 10)] {
         let journals = folder.path().join(name);

@@ -40,6 +40,10 @@ fn torch(folder: &Path, recorded: bool) -> PathBuf {
         job.wait(1_000_000);
     }
     job.mark(2, MarkKind::Instant).unwrap();
+    for _ in 0..2 {
+        job.fail(2048 * MIB).unwrap();
+    }
+    tensors += &format!("O\t{}\t0\t{}\t0\n", now_us(&job), 2047 * MIB);
     tensors += &format!("D\t{}\t24\t0\n", now_us(&job));
     let path = job.end(Some(0)).unwrap();
     if recorded {
@@ -81,11 +85,12 @@ fn with_pytorchs_record_the_views_are_of_its_tensors() {
     assert_eq!(purpose["step"]["marked"], true, "the last step ends with the next mark");
     let summary = device(&page, "summary");
     assert_eq!(summary["allocation"]["all"]["allocated"], 2 * STEPS);
+    assert_eq!(summary["num_ooms"], 1, "PyTorch asked the driver twice");
     assert_eq!(sum(&peak["holders"], "bytes"), (40 + STEPS) * MIB);
     assert!(page["jobs"][0]["note"].as_str().unwrap().contains("PyTorch's tensors"));
     let told = text(&path, &["--at", "end"]);
     assert!(
-        told.contains("at the end, 26.0 ms: 12.0 MiB allocated"),
+        told.contains("at the end, 29.0 ms: 12.0 MiB allocated"),
         "the time is that of the end\n{told}"
     );
 }

@@ -36,6 +36,8 @@ pub struct Tensors {
     /// The addresses that PyTorch's segments ever covered: device, start and end of ranges that do not touch, in
     /// order.
     covered: Vec<(i16, u64, u64)>,
+    /// PyTorch's failures: device, time in microseconds since 1970, and bytes.
+    failures: Vec<(i16, u64, u64)>,
     /// Which physical memory (of all, in the order of the journal) PyTorch mapped into its segments.
     mapped: Vec<u64>,
     lost: u64,
@@ -57,6 +59,7 @@ impl Tensors {
             behind_ns: 0,
             segments: HashMap::new(),
             covered: Vec::new(),
+            failures: Vec::new(),
             mapped: Vec::new(),
             lost: 0,
             damaged: 0,
@@ -81,6 +84,9 @@ impl Tensors {
                 TensorLine::SegmentReturned { device, address, .. } => {
                     tensors.segments.entry((device, address)).or_default().1 += 1;
                 }
+                TensorLine::OutOfMemory {
+                    time_us, device, size, ..
+                } => tensors.failures.push((device, time_us, size)),
                 TensorLine::Drained { lost, .. } => tensors.lost = lost,
                 _ => {}
             }
@@ -109,6 +115,17 @@ impl Tensors {
         number
             .and_then(|number| self.stacks.get(number))
             .map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a failed request is one that PyTorch made for a tensor, and told as its own failure. PyTorch asks the
+    /// driver for at least the tensor's bytes, and asks twice.
+    fn tells_failure(&self, record: &Record, requested: u64) -> bool {
+        const SAME_US: u64 = 1_000_000;
+        let at_us = self.wall_start_ns.saturating_add(record.time_ns) / 1000;
+        let is_it = |&(device, time_us, size): &(i16, u64, u64)| {
+            device == record.device && time_us.abs_diff(at_us) < SAME_US && size <= requested
+        };
+        self.failures.iter().any(is_it)
     }
 
     /// Joins ranges that overlap or touch.
@@ -344,6 +361,11 @@ impl Entries<'_> {
             }
             Event::Map { address, .. } | Event::Unmap { address, .. }
                 if self.tensors.covers(record.device, address) =>
+            {
+                None
+            }
+            Event::AllocFailed { requested, result, .. }
+                if result == DriverError::OUT_OF_MEMORY.0 && self.tensors.tells_failure(&record, requested) =>
             {
                 None
             }

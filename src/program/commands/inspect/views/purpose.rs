@@ -92,9 +92,10 @@ fn one_device(
     let passing = bytes(&purpose.comes_and_goes);
     page.line(match (passing, study.job.caches()) {
         (_, Some(framework)) => format!(
-            "  No estimate of what a smaller batch saves: what comes and goes inside {framework}'s segments is not seen here."
+            "  No estimate of what a smaller batch saves: what comes and goes inside {framework}'s segments is not seen \
+             here."
         ),
-        (0, None) => "  Nothing at the peak comes and goes within the step, so a smaller batch would save nothing.".to_owned(),
+        (0, None) => "  Nothing at the peak comes and goes within the step: a smaller batch would save nothing.".to_owned(),
         _ => format!(
             "  Estimate: half the batch would save up to {} at the peak, which would be {};\n  recomputation saves less than \
              {}. This takes all that comes and goes within the step to be\n  in proportion to the batch, and what lasts not.",
