@@ -82,7 +82,7 @@ fn a_job_of_several_adapters_leaves_little_unused() {
     let (trace, outcome) = played_file(&root().join("tests/settles/recorded/adapters.csv.gz"), 6);
     let used = trace.peak_live as f64 / outcome.peak_reserved as f64;
     let driver_ms = outcome.bill().driver_ns / 1_000_000;
-    assert!(used >= 0.979 && driver_ms <= 20, "{used:.4} in {driver_ms} ms");
+    assert!(used >= 0.979 && driver_ms < 20, "{used:.4} in {driver_ms} ms");
 }
 
 /// A job that only grows asks often, and finds order all the same: its handles grow with it.

@@ -20,11 +20,14 @@ const LEAST_SHARE: u64 = 256;
 /// The same for a job that has freed nearly nothing until now, and has at least `LITTLE_MEMORY` bytes.
 const GROWING_SHARE: u64 = 78;
 const LITTLE_MEMORY: u64 = 1 << 30;
+/// The same for such a job with at least `MUCH_MEMORY` bytes, whose calls cost most.
+const GROWING_SHARE_OF_MUCH: u64 = 64;
+const MUCH_MEMORY: u64 = 16 << 30;
 /// A handle has at most this part of the reserved memory. More memory comes in several handles: a piece of a stitch ends
 /// where a handle ends, so free memory within a handle that is too large serves no stitch.
 const MOST_SHARE: u64 = 23;
 /// The same for a job that has made some stitches, and so is likely to make more.
-const SHARE_OF_SOME_STITCHES: u64 = 96;
+const SHARE_OF_SOME_STITCHES: u64 = 88;
 const SOME_STITCHES: u64 = 52;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
@@ -188,6 +191,7 @@ impl Memory {
         let repeats = self.has_order();
         let is_growth = repeats && only_grows(arena) && arena.reserved() + least >= LITTLE_MEMORY;
         let (share, most_share) = match repeats {
+            true if is_growth && arena.reserved() >= MUCH_MEMORY => (GROWING_SHARE_OF_MUCH, 1),
             true if is_growth => (GROWING_SHARE, 1),
             true if self.stitches.made() >= MANY_STITCHES => (SHARE_OF_MANY_STITCHES, SHARE_OF_MANY_STITCHES),
             true if self.stitches.made() >= SOME_STITCHES => (LEAST_SHARE, SHARE_OF_SOME_STITCHES),
