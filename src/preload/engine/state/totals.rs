@@ -304,7 +304,7 @@ impl DeviceTotals {
     pub fn try_read(&self, class: Option<Class>) -> Option<Readings> {
         let totals = class.map_or(&self.all, |class| self.class(class));
         let pooled = match class {
-            None | Some(Class::Linear) if self.pools.load(Relaxed) > 0 => sum_of(&*self.usages.try_read().ok()?),
+            None | Some(Class::Linear) if self.pools.load(Relaxed) > 0 => sum_of(&self.usages.try_read().ok()?),
             _ => Sum::default(),
         };
         Some(totals.read(&pooled))
