@@ -11,6 +11,7 @@ mod cases;
 mod interleaved;
 mod mapped;
 mod model;
+mod pins;
 mod run;
 mod subpools;
 use model::TOTAL;

@@ -40,10 +40,16 @@ impl Memory {
         }
         self.looks_left = (self.looks_left + LOOKS_PER_REQUEST).min(MOST_LOOKS);
         self.cycles.note(arena.allocated(), arena.reserved(), arena.freed());
+        if let Some(block) = self.find_small(arena, request) {
+            return Some(block);
+        }
         let best = match self.keeps_places(arena) {
             true => self.best_as_before(arena, request),
             false => arena.best(Region::Main, request),
         };
+        if best.is_some_and(|best| self.is_too_good(arena, request, best)) {
+            return None;
+        }
         let is_tight = self.is_tight(arena, request);
         let is_close = |&id: &Id| !is_tight || arena.blocks.units(id) - request.units <= request.units / CLOSE_FIT;
         if let Some(best) = best.filter(is_close) {

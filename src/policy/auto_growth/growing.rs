@@ -2,6 +2,7 @@
 
 use base::cuda::DriverError;
 
+use super::apart::LARGEST_SMALL;
 use super::handles::{Handle, Left};
 use super::mapping::{For, Grow, Map, NewHandle, NewStitch, Part, Reserve, Stage, Task};
 use super::memory::{LARGEST_RANGE, Memory};
@@ -26,6 +27,9 @@ const MOST_SHARE: u64 = 23;
 /// The same for a job that has made some stitches, and so is likely to make more.
 const SHARE_OF_SOME_STITCHES: u64 = 96;
 const SOME_STITCHES: u64 = 52;
+/// A handle has at most this part of the device's memory, also if a job only grows. A block that stays keeps its handle
+/// from going back, and this bounds how much that is.
+const MOST_SHARE_OF_DEVICE: u64 = 32;
 /// If the device has refused a handle, the same memory is tried as so many smaller ones at most.
 const MOST_SPARING_HANDLES: u64 = 256;
 /// No stitch is made to save less than this part of the reserved memory.
@@ -64,6 +68,9 @@ impl Memory {
         let bytes = request.rounded();
         if self.total > 0 && bytes > self.total {
             return Err(DriverError::OUT_OF_MEMORY);
+        }
+        if let Some(work) = self.grow_apart(arena, request) {
+            return Ok(work);
         }
         let work = self.make_room(arena, request)?;
         if matches!(&work, Work::Map(map) if matches!(map.0, Task::Grow(_))) {
@@ -196,10 +203,16 @@ impl Memory {
             false => (SHARE_OF_NEW_SIZES, SHARE_OF_NEW_SIZES),
         };
         let share = arena.reserved() / share / self.granule * self.granule;
-        let bytes = if is_sparing { least } else { least.max(share).min(room) };
+        let bytes = match is_sparing {
+            true => least,
+            // A large handle is no place for small blocks.
+            false if lacking <= LARGEST_SMALL => share.min(self.handles.largest_common).max(least).min(room),
+            false => least.max(share).min(room),
+        };
         let most = match bytes {
             // The device may have the memory in small pieces only.
             _ if is_sparing => bytes / MOST_SPARING_HANDLES,
+            _ if self.total > 0 => ((arena.reserved() + bytes) / most_share).min(self.total / MOST_SHARE_OF_DEVICE),
             _ => (arena.reserved() + bytes) / most_share,
         };
         let most = (most / self.granule * self.granule).max(self.granule);
@@ -207,7 +220,12 @@ impl Memory {
         let end = home + bytes;
         let mut new = Vec::new();
         while home < end {
-            let one = most.min(end - home);
+            let mut one = most.min(end - home);
+            let has_rest = bytes == least && lacking < least && home + one == end;
+            if is_growth && has_rest && one > self.granule && bytes > self.handles.largest_common {
+                // What the request leaves free serves others. If they stay, they keep a granule and not all of this.
+                one -= self.granule;
+            }
             // Only a handle that is larger than what is lacking can be smaller.
             let is_only = one == bytes;
             new.push(NewHandle {
@@ -279,7 +297,7 @@ impl Memory {
         parts
     }
 
-    fn work(
+    pub(super) fn work(
         &mut self,
         arena: &mut Arena,
         hole: Option<Id>,
@@ -303,9 +321,10 @@ impl Memory {
         }))))
     }
 
-    fn reserve(&self, purpose: For, bytes: u64) -> Work {
+    pub(super) fn reserve(&self, purpose: For, bytes: u64) -> Work {
         let times = match purpose {
             For::Home => RANGE_PER_DEVICE_MEMORY,
+            For::SmallHome => 1,
             For::Stitches => RANGE_PER_DEVICE_MEMORY * STITCHES_PER_HOME,
         };
         let total = if self.total > 0 { self.total } else { UNKNOWN_MEMORY };
@@ -326,7 +345,14 @@ impl Memory {
                 self.homes.push((address, reserve.bytes));
                 arena.add_segment(address, reserve.bytes, Kind::Hole, Region::Main);
             }
+            (For::SmallHome, Ok(address)) => {
+                self.homes.push((address, reserve.bytes));
+                self.has_small_region = true;
+                arena.add_segment(address, reserve.bytes, Kind::Hole, Region::Small);
+            }
             (For::Stitches, Ok(address)) => self.space.add(address, reserve.bytes),
+            // The other memory serves small requests as well.
+            (For::SmallHome, Err(DriverError::OUT_OF_MEMORY)) => self.may_part = false,
             // Memory without a stitch serves the request as well.
             (For::Stitches, Err(DriverError::OUT_OF_MEMORY)) => self.may_stitch = false,
             (_, Err(problem)) => return Err(problem),
@@ -378,7 +404,7 @@ impl Memory {
                     holds: 0,
                     newest_stitch,
                 };
-                self.handles.by_home.insert(home, handle);
+                self.handles.insert(home, handle);
                 continue;
             }
             self.handles.left.push(Left {

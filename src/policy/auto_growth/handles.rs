@@ -33,9 +33,43 @@ pub struct Handles {
     /// By first address at home.
     pub by_home: BTreeMap<u64, Handle>,
     pub left: Vec<Left>,
+    /// A handle is large if it has more bytes than this.
+    pub largest_common: u64,
+    /// How many handles are large.
+    large: usize,
 }
 
 impl Handles {
+    pub fn new(largest_common: u64) -> Self {
+        Handles {
+            largest_common,
+            ..Handles::default()
+        }
+    }
+
+    pub fn insert(&mut self, home: u64, handle: Handle) {
+        self.large += usize::from(self.is_large(&handle));
+        self.by_home.insert(home, handle);
+    }
+
+    pub fn remove(&mut self, home: u64) {
+        let removed = self.by_home.remove(&home);
+        self.large -= usize::from(removed.is_some_and(|handle| self.is_large(&handle)));
+    }
+
+    fn is_large(&self, handle: &Handle) -> bool {
+        handle.bytes > self.largest_common
+    }
+
+    pub fn has_large(&self) -> bool {
+        self.large > 0
+    }
+
+    /// Whether a large handle has a byte in a range at home.
+    pub fn has_large_in(&self, range: Range<u64>) -> bool {
+        self.in_range(range).any(|(_, handle)| self.is_large(handle))
+    }
+
     /// The handles that have a byte in a range at home: first address and handle.
     pub fn in_range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &Handle)> {
         let first = self.by_home.range(..=range.start).next_back();

@@ -22,6 +22,8 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
     Home,
+    /// Homes of handles for small requests.
+    SmallHome,
     Stitches,
 }
 

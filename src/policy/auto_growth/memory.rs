@@ -1,5 +1,6 @@
 //! The memory that `auto_growth` maps itself.
 
+use super::apart;
 use super::cycles::Cycles;
 use super::handles::Handles;
 use super::sizes::Sizes;
@@ -42,16 +43,20 @@ pub struct Memory {
     pub(super) cycles: Cycles,
     /// Where the request lies in the stitch that has just been made for it.
     pub(super) made: Option<u64>,
+    /// Whether addresses are reserved for the region of small requests, and whether the region may grow.
+    pub(super) has_small_region: bool,
+    pub(super) may_part: bool,
 }
 
 impl Memory {
     /// `granularity` is the device's, and `wanted` the size that was set.
     pub fn new(granularity: u64, wanted: u64, total: u64, mapping: Mapping) -> Self {
         let most = (total / LEAST_GRANULES_PER_DEVICE).clamp(granularity, LARGEST_RANGE / 8);
+        let granule = wanted.clamp(granularity, 1 << most.ilog2()).next_power_of_two();
         Memory {
-            granule: wanted.clamp(granularity, 1 << most.ilog2()).next_power_of_two(),
+            granule,
             total,
-            handles: Handles::default(),
+            handles: Handles::new(apart::largest_common(granule, total)),
             stitches: Stitches::default(),
             homes: Vec::new(),
             space: Space::default(),
@@ -65,6 +70,8 @@ impl Memory {
             searches_left: 0,
             cycles: Cycles::default(),
             made: None,
+            has_small_region: false,
+            may_part: true,
         }
     }
 

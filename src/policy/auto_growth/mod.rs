@@ -10,12 +10,13 @@
 //! If the next layer has no virtual memory management, or if that fails for good, memory grows in `chunks`.
 //!
 //! - `memory`: what there is; `growing`, `release`: how it becomes more and less
-//! - `finding`: which memory that is there serves a request
+//! - `finding`: which memory that is there serves a request; `apart`: memory for small requests
 //! - `pieces`: which free memory a stitch is made of; `tight`: the same if a job does not repeat itself
 //! - `sizes`, `cycles`: whether the sizes of a job repeat, and the job itself
 //! - `handles`, `stitches`, `space`: what is mapped where
 //! - `mapping`: the calls of the driver
 
+mod apart;
 mod chunks;
 mod cycles;
 mod finding;
@@ -99,6 +100,7 @@ impl AutoGrowth {
             Err(problem) if problem != DriverError::OUT_OF_MEMORY => {
                 // If a chunk can be obtained, the fault is in virtual memory management.
                 self.problem = Some(problem);
+                memory.may_part = false;
                 Ok(())
             }
             result => result,

@@ -142,7 +142,7 @@ impl Memory {
                 continue;
             }
             if handle.was_usable {
-                self.handles.by_home.remove(&home);
+                self.handles.remove(home);
             }
             let hole = arena.settle(handle.claim, Kind::Hole);
             if handle.stage == Stage::Absent {
