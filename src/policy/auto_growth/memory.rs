@@ -1,6 +1,5 @@
 //! The memory that `auto_growth` maps itself.
 
-use super::apart;
 use super::cycles::Cycles;
 use super::handles::Handles;
 use super::sizes::Sizes;
@@ -56,7 +55,7 @@ impl Memory {
         Memory {
             granule,
             total,
-            handles: Handles::new(apart::largest_common(granule, total)),
+            handles: Handles::new(granule, total),
             stitches: Stitches::default(),
             homes: Vec::new(),
             space: Space::default(),
