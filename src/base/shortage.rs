@@ -317,6 +317,11 @@ impl Shortage {
                  belongs to another pool",
                 size(self.largest_cached)
             ),
+            Verdict::Unusable if self.largest_cached >= parts.cached => format!(
+                "{words}: {} lie free in the cache, in one block, which is too short. Given back, they suffice. Memory \
+                 goes back only in the pieces that it came in, so most likely a part of this piece is live",
+                size(parts.cached)
+            ),
             Verdict::Unusable => format!(
                 "{words}: {} lie free in the cache, the largest block {}. In one piece, or given back, they suffice",
                 size(parts.cached),

@@ -221,6 +221,13 @@ fn out_of_memory_is_raised_at_the_allocation() {
     }
 }
 
+#[test]
+fn a_smaller_step_fits_after_one_that_ran_out_of_memory() {
+    let script = path("after_failure.py");
+    let finished = under("allocator", "auto_growth", "8GiB", &[&script]).run().ok();
+    assert!(finished.stdout.contains("fits after 2 failures"), "{}", finished.stdout);
+}
+
 /// PyTorch's count, the ledger and the simulated GPU's table agree at every checkpoint.
 #[test]
 fn training_agrees_in_both_modes() {

@@ -123,3 +123,22 @@ fn every_byte_is_in_one_part() {
         }
     }
 }
+
+#[test]
+fn a_single_free_block_is_not_said_to_be_in_pieces() {
+    let in_pieces = shortage(4 * GIB, [18 * GIB, 3 * GIB, GIB, 0]);
+    assert!(
+        in_pieces.explanation().contains("In one piece, or given back"),
+        "{}",
+        in_pieces.explanation()
+    );
+    let in_one = Shortage {
+        largest_cached: 3 * GIB,
+        ..in_pieces
+    };
+    let text = in_one.explanation();
+    assert!(
+        text.contains("in one block") && !text.contains("In one piece"),
+        "{text}"
+    );
+}

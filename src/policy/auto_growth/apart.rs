@@ -15,22 +15,12 @@ use crate::work::Work;
 
 /// The most bytes of a small request.
 pub(super) const LARGEST_SMALL: u64 = 1 << 20;
-/// A handle is large if it has more than this part of the device's memory, or more than so many bytes.
-const SHARE_OF_COMMON: u64 = 128;
-const MOST_COMMON: u64 = 256 << 20;
-/// A free block with less than this part of that is the rest that a large request has left.
+/// A free block in a large handle that has at most this part of `Handles::largest_common` is the rest that a large request
+/// has left.
 const SHARE_OF_REST: u64 = 4;
 /// A handle for small requests has this part of the reserved memory, and at most so many bytes.
 const SHARE_OF_SMALL: u64 = 1024;
 const LARGEST_HANDLE_OF_SMALL: u64 = 64 << 20;
-
-/// The most bytes of a handle that is not large.
-pub(super) fn largest_common(granule: u64, total: u64) -> u64 {
-    match total {
-        0 => MOST_COMMON,
-        _ => (total / SHARE_OF_COMMON).min(MOST_COMMON).max(granule),
-    }
-}
 
 impl Memory {
     /// A block of the region of small requests.

@@ -28,21 +28,30 @@ pub struct Left {
     pub claim: Claim,
 }
 
+/// A handle is large if it has more than this part of the device's memory, or more than so many bytes.
+const SHARE_OF_COMMON: u64 = 128;
+const MOST_COMMON: u64 = 256 << 20;
+
 #[derive(Default)]
 pub struct Handles {
     /// By first address at home.
     pub by_home: BTreeMap<u64, Handle>,
     pub left: Vec<Left>,
-    /// A handle is large if it has more bytes than this.
+    /// A handle is large if it has more bytes than this, a multiple of the granule.
     pub largest_common: u64,
     /// How many handles are large.
     large: usize,
 }
 
 impl Handles {
-    pub fn new(largest_common: u64) -> Self {
+    /// `granule` and the device's memory in bytes; 0 if that is not known.
+    pub fn new(granule: u64, total: u64) -> Self {
+        let share = match total {
+            0 => MOST_COMMON,
+            _ => total / SHARE_OF_COMMON,
+        };
         Handles {
-            largest_common,
+            largest_common: (share.min(MOST_COMMON) / granule * granule).max(granule),
             ..Handles::default()
         }
     }

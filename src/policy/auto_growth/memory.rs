@@ -56,7 +56,7 @@ impl Memory {
         Memory {
             granule,
             total,
-            handles: Handles::new(apart::largest_common(granule, total)),
+            handles: Handles::new(granule, total),
             stitches: Stitches::default(),
             homes: Vec::new(),
             space: Space::default(),
