@@ -7,7 +7,7 @@ use base::cuda::HOST_DEVICE;
 use journal::format::{Event, MarkKind};
 use journal::writer::{About, PastDevice, PastJournal};
 
-use super::{generated, inspect, leaking, text};
+use super::{generated, inspect, leaking};
 
 fn drawn(term: &str, columns: &str) -> String {
     let (_folder, path, _) = generated(leaking("auto_growth"));

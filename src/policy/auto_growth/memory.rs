@@ -1,6 +1,5 @@
 //! The memory that `auto_growth` maps itself.
 
-use super::apart;
 use super::cycles::Cycles;
 use super::handles::Handles;
 use super::sizes::Sizes;
