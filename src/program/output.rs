@@ -22,14 +22,11 @@ fn named(path: &Path, what: &str, problem: io::Error) -> io::Error {
     io::Error::new(problem.kind(), format!("{}: {what}: {problem}", shown(path)))
 }
 
-/// The problem alone: errors of `tempfile` name the temporary file, which the user does not know.
+/// The problem alone: errors of `tempfile` end with the path of the temporary file, which the user does not know.
 fn without_path(problem: io::Error) -> io::Error {
-    let inner = problem.get_ref().and_then(|inner| inner.source());
-    let text = inner.map(ToString::to_string);
-    text.map_or_else(
-        || io::Error::from(problem.kind()),
-        |text| io::Error::new(problem.kind(), text),
-    )
+    let text = problem.to_string();
+    let alone = text.split(" at path ").next().unwrap_or_default();
+    io::Error::new(problem.kind(), alone.to_owned())
 }
 
 impl Output {

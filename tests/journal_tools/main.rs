@@ -1,6 +1,7 @@
 //! Tests of the program's commands on real journals: what `inspect` prints, what `run` passes to a job, and which
 //! arguments and files are refused.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -281,10 +282,22 @@ fn a_closed_pipe_ends_inspect_quietly() {
     assert_eq!(stderr(&output), "");
 }
 
-/// An empty file in place of the library, which these tests do not need.
+/// A library without any function. It cannot be executed.
+fn make_library(path: &Path) {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let made = Command::new(compiler)
+        .args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-o"])
+        .arg(path)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o644)).unwrap();
+}
+
+/// What stands in place of the library, which these tests do not need.
 fn library(folder: &Path) -> PathBuf {
     let path = folder.join("libvramshim.so");
-    std::fs::write(&path, "").unwrap();
+    make_library(&path);
     path.canonicalize().unwrap()
 }
 
@@ -418,7 +431,7 @@ fn a_simulated_gpu_is_put_where_the_job_finds_it() {
         "libcublasLt.so.12",
         "README",
     ] {
-        std::fs::write(simulator.join(name), "").unwrap();
+        make_library(&simulator.join(name));
     }
     let output = vramshim()
         .env("VRAMSHIM_SIMGPU", &simulator)

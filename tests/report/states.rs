@@ -82,7 +82,7 @@ fn a_job_that_was_killed_is_said_to_have_been_killed() {
         verdict.starts_with("Ended without exit: killed or crashed"),
         "{verdict}"
     );
-    assert!(verdict.contains("Next: Look for the kill"), "{verdict}");
+    assert!(verdict.contains("Next: Look for the end of the process"), "{verdict}");
     assert!(
         verdict.contains("Largest holder in this process: 4.00 GiB"),
         "{verdict}"
