@@ -39,6 +39,12 @@ impl Output {
             let told = format!("{}: exists already: give another name with -o, or --force", shown(path));
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
         }
+        // A rename would put a file in place of a device, a pipe or a link. A link's target is replaced instead.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            let told = format!("{}: is no plain file; - is the standard output", shown(&path));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
+        }
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
@@ -51,7 +57,7 @@ impl Output {
             .map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))?;
         Ok(Output::File {
             file: BufWriter::with_capacity(1 << 18, file),
-            path: path.to_owned(),
+            path,
             force,
         })
     }
@@ -100,5 +106,32 @@ impl Write for Output {
             Output::Stdout(out) => out.flush(),
             Output::File { file, .. } => file.flush(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_stays_and_a_link_leads_to_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name is a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let refused = Output::create(&pipe, true).err().expect("a pipe is no file to replace");
+        assert!(refused.to_string().contains("is no plain file"), "{refused}");
+        assert!(pipe.symlink_metadata().unwrap().file_type().is_fifo());
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "old").unwrap();
+        symlink(&file, &link).unwrap();
+        let mut out = Output::create(&link, true).unwrap();
+        out.write_all(b"new").unwrap();
+        out.finish().unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(std::fs::read(&file).unwrap(), b"new");
     }
 }

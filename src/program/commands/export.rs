@@ -1,6 +1,7 @@
 //! `vramshim export`: writes what journals say in the formats of other programs.
 
 use std::cell::Cell;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use base::text::shown;
@@ -129,10 +130,8 @@ impl Export {
         }
         let to_stdout = request.out.as_os_str() == "-";
         if self.json && !to_stdout {
-            println!(
-                "{:#}",
-                json!({"files": done.files, "events": done.events, "notes": done.notes})
-            );
+            let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
+            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
         } else if !to_stdout {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);

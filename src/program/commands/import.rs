@@ -1,5 +1,6 @@
 //! `vramshim import`: writes a journal from another program's file, so that every view shows it.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -81,15 +82,13 @@ impl Import {
             eprintln!("vramshim: {note}");
         }
         if self.json {
-            println!(
-                "{:#}",
-                json!({
-                    "file": path,
-                    "events": imported.events,
-                    "stacks": imported.stacks,
-                    "notes": imported.notes,
-                })
-            );
+            let told = json!({
+                "file": path,
+                "events": imported.events,
+                "stacks": imported.stacks,
+                "notes": imported.notes,
+            });
+            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
         } else {
             let (events, stacks) = (imported.events, imported.stacks);
             eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", shown(&path));

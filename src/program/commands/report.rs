@@ -77,7 +77,7 @@ impl Report {
         } else {
             write_file(&self.output, &report).map_err(|error| Failure::failed(format!("no report: {error}")))?;
             if self.output.as_os_str() != "-" {
-                println!("{}", shown(&self.output));
+                writeln!(io::stdout(), "{}", shown(&self.output)).map_err(Failure::unwritten)?;
             }
         }
         if self.open {

@@ -222,7 +222,9 @@ impl<'p> Device<'p> {
         let mut at = start;
         while at < end {
             match self.segments.range(..=at).next_back() {
-                Some((&segment, other)) if segment + other.size > at => at = segment + other.size,
+                Some((&segment, other)) if segment.saturating_add(other.size) > at => {
+                    at = segment.saturating_add(other.size)
+                }
                 _ => return false,
             }
         }
@@ -297,7 +299,7 @@ impl<'p> Device<'p> {
     fn remove_blocks(&mut self, address: u64, size: u64, sink: &mut Sink) -> io::Result<()> {
         let end = address.saturating_add(size);
         while let Some((&start, block)) = self.blocks.range(..end).next_back()
-            && start + block.size > address
+            && start.saturating_add(block.size) > address
         {
             self.remove_block(start, sink)?;
         }
@@ -357,10 +359,10 @@ impl<'p> Device<'p> {
         }
         self.remove_blocks(address, size, sink)?;
         while let Some((&start, &segment)) = self.segments.range(..end).next_back()
-            && start + segment.size > address
+            && start.saturating_add(segment.size) > address
         {
             self.segments.remove(&start);
-            let segment_end = start + segment.size;
+            let segment_end = start.saturating_add(segment.size);
             let (from, to) = (start.max(address), segment_end.min(end));
             if !segment.expandable {
                 // A plain segment ends as a whole. The plan makes a segment expandable that does not.
@@ -477,7 +479,9 @@ impl<'p> Device<'p> {
         let mut joined: Vec<(u64, Segment)> = Vec::new();
         for (&address, &segment) in &self.segments {
             match joined.last_mut() {
-                Some((start, last)) if last.expandable && segment.expandable && *start + last.size == address => {
+                Some((start, last))
+                    if last.expandable && segment.expandable && start.saturating_add(last.size) == address =>
+                {
                     last.size += segment.size;
                 }
                 _ => joined.push((address, segment)),

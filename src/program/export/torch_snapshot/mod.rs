@@ -266,7 +266,7 @@ fn add_segments(
 ) -> io::Result<Totals> {
     let mut all = Totals::default();
     for (address, segment) in device.joined() {
-        let end = address + segment.size;
+        let end = address.saturating_add(segment.size);
         let blocks = || device.blocks.range(address..end).map(|(&start, block)| (start, *block));
         let totals = blocks().fold(Totals::default(), |sum, (_, block)| Totals {
             reserved: segment.size,
