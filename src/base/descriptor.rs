@@ -4,7 +4,8 @@
 //! the identity of its file, and is compared with it before each use and before it is closed.
 
 use std::ffi::CStr;
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst};
 
 use crate::file::{self, FileId};
@@ -30,6 +31,16 @@ impl Descriptor {
         FileId::of(number).map(|file| Descriptor { number, file })
     }
 
+    /// The descriptor that a system call made, from what the call returned: a negative number is an error, which errno has.
+    ///
+    /// # Safety
+    /// A system call that makes a descriptor has just returned `code`, and nothing else owns the descriptor.
+    pub unsafe fn made(code: libc::c_int) -> io::Result<Descriptor> {
+        let new = result(code)?;
+        // SAFETY: by contract the descriptor is open, and belongs to nothing else.
+        Descriptor::from_new(unsafe { OwnedFd::from_raw_fd(new) }).map_err(io::Error::from_raw_os_error)
+    }
+
     /// The file that was opened.
     pub fn file(&self) -> FileId {
         self.file
@@ -38,6 +49,20 @@ impl Descriptor {
     /// The number, if it still stands for the file. Another thread of the job may close it at any moment after this.
     pub fn number(&self) -> Option<RawFd> {
         (FileId::of(self.number) == Ok(self.file)).then_some(self.number)
+    }
+
+    /// The same; EBADF, which is the error of a descriptor that is not open, if the job closed it.
+    pub fn open_number(&self) -> io::Result<RawFd> {
+        self.number().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+}
+
+/// What a system call returned: a negative number is an error, which errno has.
+pub fn result(code: libc::c_int) -> io::Result<libc::c_int> {
+    if code < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(code)
     }
 }
 

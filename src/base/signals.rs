@@ -2,8 +2,8 @@
 
 use std::ptr;
 
-/// What a write raises beyond the limit on the size of files, and to a pipe that nobody reads. Both end a process that is
-/// not prepared for them.
+/// A write beyond the limit on the size of files raises SIGXFSZ, and a write to a pipe that nobody reads raises SIGPIPE.
+/// Each of these signals ends a process that is not prepared for it.
 const OF_WRITES: [libc::c_int; 2] = [libc::SIGXFSZ, libc::SIGPIPE];
 
 fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {

@@ -279,28 +279,11 @@ fn a_file_size_limit_is_a_full_disk_and_not_a_signal() {
 }
 
 fn small_disk(folder: &Path) {
-    let target = std::ffi::CString::new(folder.to_str().unwrap()).unwrap();
-    // SAFETY: the strings end with NUL. The mount namespace belongs to this process alone and ends with it.
-    let mounted = unsafe {
-        libc::unshare(libc::CLONE_NEWNS) == 0
-            && libc::mount(
-                c"none".as_ptr(),
-                c"/".as_ptr(),
-                std::ptr::null(),
-                libc::MS_REC | libc::MS_PRIVATE,
-                std::ptr::null(),
-            ) == 0
-            && libc::mount(
-                c"none".as_ptr(),
-                target.as_ptr(),
-                c"tmpfs".as_ptr(),
-                0,
-                c"size=3m".as_ptr().cast(),
-            ) == 0
-    };
-    if !mounted {
-        return say("skip");
-    }
+    let mounted = support::small_disk(folder, 3 << 10, || on_small_disk(folder));
+    say(if mounted { "done" } else { "skip" });
+}
+
+fn on_small_disk(folder: &Path) {
     let ballast = folder.join("ballast");
     std::fs::write(&ballast, vec![1; 1 << 20]).unwrap();
     let journal = create(folder, 1 << 30);
@@ -329,7 +312,6 @@ fn small_disk(folder: &Path) {
         1,
         "no file is left of a journal that could not be created"
     );
-    say("done");
 }
 
 #[test]

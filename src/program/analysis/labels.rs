@@ -73,7 +73,7 @@ impl Labels {
         self.origins.stacks()
     }
 
-    /// The frames of a stack, innermost first. `Err` says why there are none.
+    /// The frames of a stack, innermost first. `Err` says why the stack has no frames.
     pub fn frames(&self, number: u32) -> Result<&[Frame], &'static str> {
         let number = NoStack::stack(number).map_err(NoStack::words)?;
         match self.origins.frames(number) {

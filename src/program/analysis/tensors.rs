@@ -78,7 +78,7 @@ struct Reading {
     peak_us: u64,
     last_us: u64,
     out_of_memory: u64,
-    /// The number and the time of the line of the last failure; 0 if there is none.
+    /// The number of the line that tells the last failure, and the time of the failure. Both are 0 if nothing failed.
     failure_line: u64,
     failure_us: u64,
 }
@@ -267,7 +267,8 @@ pub fn load(journal: &Path) -> io::Result<Option<Tensors>> {
     }))
 }
 
-fn since_ns(time_us: u64, began_us: u64) -> u64 {
+/// Nanoseconds since the journal began, from two times in microseconds since 1970.
+pub fn since_ns(time_us: u64, began_us: u64) -> u64 {
     time_us.saturating_sub(began_us).saturating_mul(1000)
 }
 

@@ -89,10 +89,9 @@ impl Job {
         let refused_by_torch = self.torch_cache.as_ref().filter(|_| failure.is_none());
         let ended_with_error = matches!(self.state, State::Exited(status) if status != 0);
         let is_fatal = |failure: &Failure| match self.state {
-            _ if self.is_imported() => failure.scene.went_on == 0 && failure.scene.freed == 0,
-            State::Exited(_) => ended_with_error,
-            State::Running => false,
-            State::Killed => failure.scene.went_on == 0 && failure.scene.freed == 0,
+            State::Exited(_) if !self.is_imported() => ended_with_error,
+            State::Running if !self.is_imported() => false,
+            _ => failure.scene.went_on == 0 && failure.scene.freed == 0,
         };
         Finding {
             verdict: failure

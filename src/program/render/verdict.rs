@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
 use crate::analysis::names::{api_name, is_mig_instance, result_name};
+use crate::analysis::tensors::since_ns;
 use crate::analysis::torch_cache::TorchCache;
 use crate::analysis::verdict::{Distance, Failure, Finding, Verdict};
 use crate::render::format::{count, duration, job_ended, printable, size, times};
@@ -43,7 +44,7 @@ pub fn verdict(job: &Job) -> Option<Vec<String>> {
 
 /// What PyTorch's own limit refused. No call of CUDA failed, so the journal alone does not know it.
 fn refused_by_torch(job: &Job, refused: &TorchCache) -> String {
-    let since_ns = (refused.time_us * 1000).saturating_sub(job.header.wall_start_ns);
+    let since_ns = since_ns(refused.time_us, job.header.wall_start_ns / 1000);
     format!(
         "Verdict: PyTorch's own limit (torch.cuda.set_per_process_memory_fraction): it refused {} on device {} at {}, \
          with {} in its segments",

@@ -9,7 +9,6 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::{offset_of, size_of, zeroed};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ use base::say::{debug, warn};
 use crate::engine::{Engine, scope};
 use base::api::Api;
 use base::control::{FOLDERS, folder_in, socket_name};
-use base::descriptor::{Descriptor, Inherited};
+use base::descriptor::{Descriptor, Inherited, result};
 use base::identity;
 
 /// How soon a new peer, and a peer that has begun, is looked at.
@@ -60,25 +59,6 @@ pub struct Socket {
     peers: Vec<Peer>,
     next_try: Instant,
     has_warned: bool,
-}
-
-fn result(code: libc::c_int) -> io::Result<RawFd> {
-    if code < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(code)
-    }
-}
-
-fn own(new: RawFd) -> io::Result<Descriptor> {
-    // SAFETY: a system call made the descriptor, and it belongs to nothing else.
-    Descriptor::from_new(unsafe { OwnedFd::from_raw_fd(new) }).map_err(io::Error::from_raw_os_error)
-}
-
-fn number(descriptor: &Descriptor) -> io::Result<RawFd> {
-    descriptor
-        .number()
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
 }
 
 /// The folder of this user's sockets in the first of the `parents` that has one, or where one can be made. Refuses a folder
@@ -126,8 +106,8 @@ fn address_of(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 /// Makes the socket. It gets its name when peers can connect, so a name whose peers are refused is left over.
 fn listen(at: &Path) -> io::Result<Descriptor> {
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the call takes numbers only.
-    let socket = own(result(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?)?;
+    // SAFETY: the call takes numbers only, and makes the descriptor.
+    let socket = unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }?;
     let new = at.with_extension("new");
     match std::fs::remove_file(&new) {
         Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
@@ -136,8 +116,8 @@ fn listen(at: &Path) -> io::Result<Descriptor> {
     let (address, length) = address_of(&new)?;
     // SAFETY: the address outlives the call and has the length that the call is told.
     unsafe {
-        result(libc::bind(number(&socket)?, (&raw const address).cast(), length))?;
-        result(libc::listen(number(&socket)?, MOST_PEERS as libc::c_int))?;
+        result(libc::bind(socket.open_number()?, (&raw const address).cast(), length))?;
+        result(libc::listen(socket.open_number()?, MOST_PEERS as libc::c_int))?;
     }
     std::fs::rename(&new, at)?;
     Ok(socket)
@@ -164,8 +144,8 @@ fn remove_left_over(folder: &Path) {
             let Ok((address, length)) = address_of(&path) else {
                 return false;
             };
-            // SAFETY: the call takes numbers only.
-            let Ok(socket) = result(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }).and_then(own) else {
+            // SAFETY: the call takes numbers only, and makes the descriptor.
+            let Ok(socket) = (unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }) else {
                 return false;
             };
             let Some(fd) = socket.number() else { return false };
@@ -247,9 +227,10 @@ impl Socket {
         };
         for _ in 0..MOST_PEERS {
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: a null pointer means that the peer's address is not asked for.
-            let accepted = unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) };
-            let Ok(descriptor) = result(accepted).and_then(own) else {
+            // SAFETY: a null pointer means that the peer's address is not asked for; the call makes the descriptor.
+            let accepted =
+                unsafe { Descriptor::made(libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags)) };
+            let Ok(descriptor) = accepted else {
                 return;
             };
             if !may_ask(&descriptor) {
@@ -297,7 +278,7 @@ impl Peer {
             let line = String::from_utf8_lossy(&self.line[..end]).into_owned();
             self.answer = engine.answer(&line).into_bytes();
         }
-        let fd = number(&self.descriptor)?;
+        let fd = self.descriptor.open_number()?;
         let left = &self.answer[self.sent..];
         // SAFETY: the bytes are readable. No signal is raised for a peer that hung up.
         let sent = unsafe {
@@ -322,7 +303,7 @@ impl Peer {
     /// Reads what has arrived. Returns the length of the line, if it is whole.
     fn read(&mut self) -> io::Result<Option<usize>> {
         let mut bytes = [0; LONGEST_LINE_BYTES];
-        let fd = number(&self.descriptor)?;
+        let fd = self.descriptor.open_number()?;
         // SAFETY: the buffer is writable.
         let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
         match usize::try_from(got) {

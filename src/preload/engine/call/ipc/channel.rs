@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use base::descriptor::Descriptor;
+use base::descriptor::{Descriptor, result};
 
 /// The most descriptors in one message. The kernel's own bound is 253 (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 250;
@@ -22,14 +22,6 @@ const CONTROL_BYTES: usize = 1024 + 64;
 /// Room for a control message, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
-
-fn result(code: libc::c_int) -> io::Result<libc::c_int> {
-    if code < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(code)
-    }
-}
 
 /// Runs a system call again if a signal interrupted it. The job's own signal handlers may run at any moment.
 fn uninterrupted(mut call: impl FnMut() -> isize) -> io::Result<usize> {
@@ -57,22 +49,10 @@ fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
     (address, length as libc::socklen_t)
 }
 
-fn own(new: RawFd) -> io::Result<Descriptor> {
-    // SAFETY: a system call made the descriptor, and it belongs to nothing else.
-    Descriptor::from_new(unsafe { OwnedFd::from_raw_fd(new) }).map_err(io::Error::from_raw_os_error)
-}
-
-/// The number of a descriptor, or the error of a descriptor that is not open if the job closed it.
-fn number(descriptor: &Descriptor) -> io::Result<RawFd> {
-    descriptor
-        .number()
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
-}
-
 fn socket() -> io::Result<Descriptor> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes numbers only.
-    own(result(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?)
+    // SAFETY: the call takes numbers only, and makes the descriptor.
+    unsafe { Descriptor::made(libc::socket(libc::AF_UNIX, kind, 0)) }
 }
 
 pub fn listen(name: &str) -> io::Result<Descriptor> {
@@ -80,19 +60,21 @@ pub fn listen(name: &str) -> io::Result<Descriptor> {
     let (address, length) = address_of(name);
     // SAFETY: the address outlives the call and has the length that the call is told.
     unsafe {
-        result(libc::bind(number(&socket)?, (&raw const address).cast(), length))?;
-        result(libc::listen(number(&socket)?, 128))?;
+        result(libc::bind(socket.open_number()?, (&raw const address).cast(), length))?;
+        result(libc::listen(socket.open_number()?, 128))?;
     }
     Ok(socket)
 }
 
 /// The next peer. Fails with EBADF if the job closed the listener. No call on the channel waits.
 pub fn accept(listener: &Descriptor) -> io::Result<Channel> {
-    let listener = number(listener)?;
+    let listener = listener.open_number()?;
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: a null pointer means that the peer's address is not asked for.
     let accept = || unsafe { libc::accept4(listener, ptr::null_mut(), ptr::null_mut(), flags) as isize };
-    Ok(Channel(own(uninterrupted(accept)? as RawFd)?))
+    let accepted = uninterrupted(accept)? as RawFd;
+    // SAFETY: accept4 has just returned the descriptor.
+    Ok(Channel(unsafe { Descriptor::made(accepted) }?))
 }
 
 /// What has arrived.
@@ -114,7 +96,7 @@ pub fn wait<'a>(
         events: libc::POLLIN,
         revents: 0,
     };
-    let mut entries = vec![entry(number(listener)?)];
+    let mut entries = vec![entry(listener.open_number()?)];
     entries.extend(channels.map(|channel| entry(channel.0.number().unwrap_or(-1))));
     let longest = longest.map_or(-1, |longest| longest.as_millis().min(i32::MAX as u128) as libc::c_int);
     // SAFETY: the entries outlive the call, and their number is the one that it is told.
@@ -132,7 +114,7 @@ pub fn wait<'a>(
 pub fn connect(name: &str, longest_wait: Duration) -> io::Result<Channel> {
     let channel = Channel(socket()?);
     channel.limit_waits(longest_wait)?;
-    let fd = number(&channel.0)?;
+    let fd = channel.0.open_number()?;
     let (address, length) = address_of(name);
     // SAFETY: the address outlives the call and has the length that the call is told.
     uninterrupted(|| unsafe { libc::connect(fd, (&raw const address).cast(), length) as isize })?;
@@ -149,7 +131,7 @@ impl Channel {
         for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
             let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as libc::socklen_t);
             // SAFETY: the value outlives the call and has the length that the call is told.
-            result(unsafe { libc::setsockopt(number(&self.0)?, libc::SOL_SOCKET, option, value, size) })?;
+            result(unsafe { libc::setsockopt(self.0.open_number()?, libc::SOL_SOCKET, option, value, size) })?;
         }
         Ok(())
     }
@@ -169,7 +151,7 @@ impl Channel {
 
     /// Sends one message, with at most `MAX_DESCRIPTORS` descriptors.
     pub fn send(&self, bytes: &[u8], descriptors: &[OwnedFd]) -> io::Result<()> {
-        let fd = number(&self.0)?;
+        let fd = self.0.open_number()?;
         let raw: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         let payload = size_of::<RawFd>() * raw.len();
         let mut control = Control([0; CONTROL_BYTES]);
@@ -199,7 +181,7 @@ impl Channel {
 
     /// Receives one message of exactly `bytes.len()` bytes. Returns the descriptors that came with it.
     pub fn receive(&self, bytes: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
-        let fd = number(&self.0)?;
+        let fd = self.0.open_number()?;
         let mut control = Control([0; CONTROL_BYTES]);
         let mut part = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
