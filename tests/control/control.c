@@ -193,11 +193,14 @@ static void signals(void)
 }
 
 static atomic_bool stop;
+static atomic_int threads_with_a_free;
 
 /* Holds at most one block at a time. */
 static void *one_at_a_time(void *context)
 {
     CHECK(cuCtxSetCurrent(context));
+    CHECK(cuMemFree_v2(allocate(3000)));
+    threads_with_a_free++;
     while (!stop) CHECK(cuMemFree_v2(allocate(3000)));
     return NULL;
 }
@@ -207,6 +210,8 @@ static void dumps(const char *folder)
     CUcontext context = begin();
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) THAT(pthread_create(&threads[i], NULL, one_at_a_time, context) == 0);
+    /* On a busy machine the threads may begin late, and a process without events has nothing to dump. */
+    while (threads_with_a_free < 4) usleep(1000);
     for (int i = 0; i < 5; i++) {
         char path[4096];
         snprintf(path, sizeof path, "%s/%d.vraj", folder, i);
