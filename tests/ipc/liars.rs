@@ -2,6 +2,7 @@
 //! importer to a socket of the test, which asks the true exporter and changes the answer.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::service::{address_of, connect, connect_to, socket};
 use super::{ALL, AUTO_GROWTH, Process, Strategy, pair};
@@ -102,9 +103,9 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8]) {
 
 /// The importer opens a forged ticket, and gets an answer that is changed. Returns the code that it sees.
 fn lied_to(owner: &Process, user: &mut Process, ticket: &[u8], lie: Lie) -> String {
-    let random = ticket
-        .iter()
-        .fold(7u64, |sum, &byte| sum.rotate_left(5) ^ u64::from(byte));
+    // A name is used once: a child that another test starts meanwhile has a copy of the socket until it runs its program.
+    static NAMES: AtomicU64 = AtomicU64::new(1);
+    let random = NAMES.fetch_add(1, Ordering::Relaxed);
     let forged = forged(ticket, random, lie);
     let start = word(ticket, TICKET_START);
     let name = format!("vramshim-ipc-{}-{start:x}-{random:016x}", std::process::id());

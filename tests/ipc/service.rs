@@ -7,6 +7,8 @@ use support::NAIVE_BEST_FIT;
 
 /// More connections than the service keeps.
 const SILENT: usize = 100;
+/// How often the kernel's list of sockets is read before a socket counts as missing.
+const READS: u32 = 100;
 
 /// The abstract name as an address, and its length.
 pub fn address_of(name: &str) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -41,16 +43,19 @@ pub fn connect_to(name: &str) -> OwnedFd {
 
 /// Connects to the service of a process, and says nothing.
 pub fn connect(process: &Process) -> OwnedFd {
-    let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
     let start = format!("vramshim-ipc-{}-", process.child.id());
-    let mut names = sockets
-        .lines()
-        .filter_map(|line| line.split_once('@'))
-        .map(|(_, name)| name);
-    let name = names
-        .find(|name| name.starts_with(&start))
-        .expect("the socket of the service");
-    connect_to(name)
+    // The kernel's list is read in pieces, and may lack a socket if others come and go meanwhile.
+    for _ in 0..READS {
+        let sockets = std::fs::read_to_string("/proc/net/unix").expect("the kernel's list of sockets");
+        let mut names = sockets
+            .lines()
+            .filter_map(|line| line.split_once('@'))
+            .map(|(_, name)| name);
+        if let Some(name) = names.find(|name| name.starts_with(&start)) {
+            return connect_to(name);
+        }
+    }
+    panic!("no socket of the service in {READS} reads of the kernel's list");
 }
 
 /// An importer waits 30 seconds at most for the service.
