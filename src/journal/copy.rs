@@ -42,13 +42,18 @@ pub struct Dumped {
     pub bytes: u64,
 }
 
+/// Whether a dump may have this name: it must end in `.vraj`.
+pub fn may_be_named(to: &Path) -> bool {
+    to.extension().is_some_and(|extension| extension == EXTENSION) && to.file_stem().is_some()
+}
+
 /// Writes a copy of a journal to `to`, which must end in `.vraj`: the events up to `now_ns` after the journal's begin.
 /// Files beside the journal at `beside` are copied too. A file of this name is replaced once the copy is whole.
 ///
 /// `InvalidInput` if the name has another ending, `InvalidData` if the source is no journal of this version. All other
 /// errors are those of the files.
 pub fn dump(source: &dyn Source, beside: &Path, to: &Path, now_ns: u64) -> io::Result<Dumped> {
-    if to.extension().is_none_or(|extension| extension != EXTENSION) || to.file_stem().is_none() {
+    if !may_be_named(to) {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
     let (sink, part) = Sink::beside(to)?;

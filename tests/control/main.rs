@@ -126,6 +126,40 @@ fn python_asks_and_tells_by_ctypes() {
     }
 }
 
+/// A Python job with the package's folder on its path.
+fn with_package(argument: &str) -> Job {
+    let script = support::root().join("tests/control/package.py");
+    let argument = Path::new(argument);
+    Job::new("python3")
+        .args([script.as_path(), argument])
+        .env("PYTHONPATH", support::root().join("src/python"))
+}
+
+#[test]
+fn python_asks_and_tells_by_the_package() {
+    for strategy in STRATEGIES {
+        let job = with_package("now.vraj").strategy(strategy);
+        let finished = job.env("VRAMSHIM_MEMORY_LIMIT", "1GiB").run().ok();
+        assert!(finished.stdout.starts_with("passed"), "{}", finished.stdout);
+        let copy = Journal::open(&finished.folder.path().join("now.vraj")).unwrap();
+        let stacks = Stacks::beside(copy.path()).unwrap().expect("the texts of marks");
+        let texts: Vec<String> = copy
+            .records()
+            .filter_map(|record| match record.unwrap().event {
+                Event::Mark { text, .. } => stacks.text(text).map(str::to_owned),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(texts, ["the middle", "vramshim_dump"]);
+    }
+}
+
+#[test]
+fn the_package_says_that_the_library_is_missing() {
+    let finished = with_package("without").alone().run().ok();
+    assert!(finished.stdout.starts_with("passed"), "{}", finished.stdout);
+}
+
 /// A pool that keeps its memory gives it back once idle release is turned on.
 #[test]
 fn idle_release_can_be_turned_on() {

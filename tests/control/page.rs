@@ -20,14 +20,30 @@ while held:
     time.sleep(0.2)
 "#;
 
+/// A program of the page, by its number.
+fn program(number: usize) -> String {
+    let page = std::fs::read_to_string(support::root().join("docs/control.md")).expect("the page");
+    let programs = page.split("```python\n").skip(1);
+    let mut programs = programs.map(|rest| rest.split("```").next().unwrap_or_default());
+    programs.nth(number).expect("the program").to_owned()
+}
+
+/// The example of the package, after a first use of CUDA.
+#[test]
+fn the_example_of_the_page_runs() {
+    let begin = "import ctypes\ncuda, context = ctypes.CDLL('libcuda.so.1'), ctypes.c_void_p()\n\
+                 assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n\
+                 assert cuda.cuCtxSetCurrent(context) == cuda.cuMemFree_v2(0) == 0\n";
+    let job = Job::new("python3").args(["example.py"]).strategy(AUTO_GROWTH);
+    std::fs::write(job.folder().join("example.py"), begin.to_owned() + &program(0)).unwrap();
+    let finished = job.env("PYTHONPATH", support::root().join("src/python")).run().ok();
+    assert!(finished.stdout.contains("bytes given back"), "{}", finished.stdout);
+    assert!(finished.folder.path().join("now.vraj").is_file());
+}
+
 #[test]
 fn the_investigation_of_the_page_finds_memory_that_is_mapped_and_not_allocated() {
-    let page = std::fs::read_to_string(support::root().join("docs/control.md")).expect("the page");
-    let code = page
-        .split("```python\n")
-        .nth(1)
-        .and_then(|rest| rest.split("```").next())
-        .expect("its program");
+    let code = program(1);
     let lines = code.lines().filter(|line| !line.trim().is_empty()).count();
     assert!(lines <= 24, "twenty lines, not {lines}");
     let job = Job::new("python3").args(["watch.py", "train.py"]).strategy(AUTO_GROWTH);

@@ -37,6 +37,9 @@ pub fn set(engine: Option<&'static Engine>, name: &str, value: &str) -> Result<(
 /// if the process keeps no journal, else that of the file.
 pub fn dump(engine: Option<&'static Engine>, path: &Path) -> Result<(), i32> {
     let engine = engine.ok_or(libc::ENODATA)?;
+    if !journal::copy::may_be_named(path) {
+        return Err(libc::EINVAL);
+    }
     engine.mark(Api::vramshim_mark, b"vramshim_dump", MarkKind::Instant);
     let done = engine.state.records.dump(path);
     done.map(drop)
