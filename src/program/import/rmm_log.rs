@@ -182,7 +182,7 @@ struct Clock {
 
 impl Clock {
     /// Nanoseconds since the beginning of the first day. RMM writes `HH:MM:SS.ffffff`, older versions
-    /// `HH:MM:SS:ffffff`.
+    /// `HH:MM:SS:ffffff`. `None` if the text is no time of a day.
     fn read(&mut self, text: &str) -> Option<u64> {
         const DAY_NS: u64 = 86_400_000_000_000;
         let mut fields = text.trim().split([':', '.']);
@@ -193,6 +193,10 @@ impl Clock {
         let fraction = fields.next().unwrap_or_default();
         let fraction_ns: u64 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
         let of_day_ns = seconds.checked_mul(1_000_000_000)?.checked_add(fraction_ns)?;
+        // A day with a leap second is one second longer.
+        if of_day_ns >= DAY_NS + 1_000_000_000 {
+            return None;
+        }
         // A time that is earlier by more than half a day is of the next day.
         if of_day_ns + DAY_NS / 2 < self.last_ns {
             self.days += 1;
@@ -238,5 +242,30 @@ impl Columns {
             },
             other => return Err(format!("action {other:?} is neither allocate nor free")),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Clock;
+
+    #[test]
+    fn a_clock_reads_times_of_a_day_and_nothing_else() {
+        let mut clock = Clock::default();
+        assert_eq!(clock.read("23:59:60.5"), Some(86_400_500_000_000));
+        // The next day.
+        assert_eq!(clock.read("00:00:01:000002"), Some(86_401_000_002_000));
+        for text in [
+            "",
+            "12",
+            "1:2",
+            "24:00:01.1",
+            "0:0:18446744073",
+            "99999999999999999:0:0",
+            "0:-1:0",
+            "a:b:c",
+        ] {
+            assert_eq!(clock.read(text), None, "{text:?}");
+        }
     }
 }
