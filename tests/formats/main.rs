@@ -1,6 +1,7 @@
 //! `vramshim export` and `vramshim import`: what they write has the ledger's totals and keeps the rules of each
 //! format, and hostile files do no harm. With the feature `frameworks`, the formats' own readers read the files, too.
 
+mod fleet;
 mod hostile;
 mod imports;
 mod pickled;

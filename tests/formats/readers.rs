@@ -22,6 +22,11 @@ fn existing(path: PathBuf) -> PathBuf {
     path
 }
 
+/// The Python that has the readers of the formats.
+pub fn formats_python() -> PathBuf {
+    existing(cache().join("formats/bin/python"))
+}
+
 fn frameworks() -> PathBuf {
     let folder = std::env::var_os("VRAMSHIM_FRAMEWORKS").map_or_else(|| cache().join("frameworks"), PathBuf::from);
     existing(folder.join("bin/python"))
@@ -153,7 +158,7 @@ fn pytorchs_own_script_reads_snapshots_of_pytorch_jobs() {
 
 #[test]
 fn readers_of_each_format_agree_with_the_journal() {
-    let python = existing(cache().join("formats/bin/python"));
+    let python = formats_python();
     let (finished, told) = job(&["--torch", "record"], "", &[]);
     let journal = &finished.journals()[0];
     let folder = tempfile::tempdir().unwrap();

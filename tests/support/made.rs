@@ -48,11 +48,16 @@ impl Made {
             name: "Simulated GPU".into(),
             limit: None,
         };
-        let path = folder.join(format!("node1-{pid}-1.vraj"));
+        Made::about(folder, &about, &[device(0), device(1)])
+    }
+
+    /// The same, with a header and devices of the caller's.
+    pub fn about(folder: &Path, about: &About, devices: &[PastDevice]) -> io::Result<Made> {
+        let path = folder.join(format!("{}-{}-1.vraj", about.host, about.pid));
         Ok(Made {
-            journal: PastJournal::create(&path, &about, &[device(0), device(1)])?,
+            journal: PastJournal::create(&path, about, devices)?,
             path,
-            stacks: format!("vramshim-stacks\t1\t{pid}\n"),
+            stacks: format!("vramshim-stacks\t1\t{}\n", about.pid),
             time_ns: 0,
             count: 0,
         })
@@ -84,6 +89,16 @@ impl Made {
 
     pub fn alloc_at(&mut self, device: i16, address: u64, bytes: u64, stack: u32) -> io::Result<()> {
         self.push(device, Api::cudaMalloc, Event::Alloc(linear(address, bytes)), stack)
+    }
+
+    /// Allocates at an address of its own, in memory of `reserved` bytes that was obtained for it alone.
+    pub fn alloc_within(&mut self, device: i16, bytes: u64, reserved: u64) -> io::Result<()> {
+        self.count += 1;
+        let allocation = Allocation {
+            reserved: Some(reserved),
+            ..linear(0x7f00_0000_0000 + self.count * 0x1_0000_0000, bytes)
+        };
+        self.push(device, Api::cudaMalloc, Event::Alloc(allocation), 0)
     }
 
     pub fn free(&mut self, device: i16, address: u64, bytes: u64) -> io::Result<()> {

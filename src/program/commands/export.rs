@@ -1,6 +1,7 @@
 //! `vramshim export`: writes what journals say in the formats of other programs.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ Examples:
   vramshim export vramshim-train --to torch-snapshot     # then drop it on https://pytorch.org/memory_viz
   vramshim export vramshim-train --to pprof --at oom -o oom.pb.gz
   vramshim export vramshim-train --to parquet -o train.parquet
+  vramshim export /cluster/journals --to parquet --partition -o fleet    # for the questions of docs/fleet.sql
   vramshim export vramshim-train --to collapsed -o - | flamegraph.pl --countname bytes > memory.svg
   vramshim export job.vraj --to rmm-csv -o job.csv && vramshim replay job.csv
 
@@ -55,6 +57,10 @@ pub struct Export {
     #[arg(long, value_name = "NUMBER")]
     device: Option<i16>,
 
+    /// Write tables of devices and failures for many jobs into a folder, by job and rank (parquet)
+    #[arg(long)]
+    partition: bool,
+
     /// Leave PyTorch's recorded tensors out
     #[arg(long)]
     no_tensors: bool,
@@ -78,8 +84,18 @@ impl Export {
         if self.device.is_some() && !self.to.has_moment() && self.to != Format::RmmCsv {
             return Err(Failure::refused("--device: this format has all devices"));
         }
+        if self.partition
+            && (self.to != Format::Parquet || self.output.as_deref().is_some_and(|out| out.as_os_str() == "-"))
+        {
+            return Err(Failure::refused(
+                "--partition: writes a folder of Parquet files: use --to parquet -o FOLDER",
+            ));
+        }
         let mut problems = Vec::new();
         let journals = collect(&self.paths, &mut problems);
+        if self.partition {
+            return self.write_fleet(&journals, problems);
+        }
         if !problems.is_empty() {
             return Err(Failure::failed(problems.join("\n")));
         }
@@ -135,6 +151,44 @@ impl Export {
         } else if !to_stdout {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
+        }
+        Ok(())
+    }
+
+    /// Writes the tables for many jobs. `problems` are paths that cannot be read. It fails if no journal can be read.
+    fn write_fleet(&self, journals: &BTreeSet<PathBuf>, problems: Vec<String>) -> Result<(), Failure> {
+        let out = self
+            .output
+            .clone()
+            .unwrap_or_else(|| self.default_name().with_extension("fleet"));
+        let bar = progress::journals(journals.len() as u64);
+        let done = export::fleet::write(journals, &out, self.force, |number| bar.set_position(number));
+        bar.finish_and_clear();
+        let mut done = done.map_err(|problem| match problem.kind() {
+            io::ErrorKind::AlreadyExists => Failure::refused(problem),
+            _ => Failure::failed(problem),
+        })?;
+        done.left_out.extend(problems);
+        for problem in &done.left_out {
+            eprintln!("vramshim: left out: {problem}");
+        }
+        if done.processes == 0 {
+            return Err(Failure::failed("no journal could be read"));
+        }
+        if self.json {
+            let told = json!({
+                "folder": out, "files": done.files, "processes": done.processes, "failures": done.failures,
+                "left_out": done.left_out,
+            });
+            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
+        } else {
+            eprintln!(
+                "vramshim: wrote {}: {} processes, {} failures, {} files",
+                shown(&out),
+                done.processes,
+                done.failures,
+                done.files
+            );
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 //! `source` reads the records of a process, with its stacks and PyTorch's tensors (`tensors`). `moment` finds the
 //! moment that an export shows. Formats with one row for each event (`csv`, `jsonl`, `parquet`, over `row`; `rmm_csv`)
 //! and `perfetto` take all events; formats of stacks (`pprof`, `collapsed`, `speedscope`, over `holders`) and
-//! `torch_snapshot` show one moment. Everything is written as it is read, so the length of a journal does not matter.
+//! `torch_snapshot` show one moment. `fleet` has tables for many jobs. Everything is written as it is read, so the length of a journal does not matter.
 
 mod collapsed;
 mod csv;
+pub mod fleet;
 mod holders;
 mod jsonl;
 mod moment;
@@ -20,7 +21,7 @@ mod speedscope;
 mod torch_snapshot;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use ::journal::format::Event;
@@ -330,7 +331,7 @@ fn parquet_files(
         path.with_file_name(format!("{stem}.{table}.parquet"))
     };
     let to_stdout = request.out.as_os_str() == "-";
-    let mut writer = parquet::Writer::new(SendOutput(&mut out))?;
+    let mut writer = parquet::Writer::new(parquet::SendOutput(&mut out))?;
     for process in processes {
         writer.process();
         done.events += process.each(progress, |_, record| writer.add(process, record))?;
@@ -348,8 +349,8 @@ fn parquet_files(
     let create = |path: &Path| Output::create(path, request.force);
     let (stacks_path, frames_path) = (beside("stacks"), beside("frames"));
     let (mut stacks_out, mut frames_out) = (create(&stacks_path)?, create(&frames_path)?);
-    stacks.write_stacks(SendOutput(&mut stacks_out))?;
-    stacks.write_frames(SendOutput(&mut frames_out))?;
+    stacks.write_stacks(parquet::SendOutput(&mut stacks_out))?;
+    stacks.write_frames(parquet::SendOutput(&mut frames_out))?;
     for (out, path) in [
         (out, request.out.clone()),
         (stacks_out, stacks_path),
@@ -359,17 +360,4 @@ fn parquet_files(
         done.files.push(path);
     }
     Ok(done)
-}
-
-/// The writer of Parquet may be moved to another thread, which is not done here.
-struct SendOutput<'o>(&'o mut Output);
-
-impl Write for SendOutput<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use journal::format::{Frame, Record};
 use parquet::basic::Compression;
-use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -16,6 +16,7 @@ use parquet::schema::parser::parse_message_type;
 
 use super::row::{Row, SCHEMA_VERSION};
 use super::source::Process;
+use crate::output::Output;
 
 /// Rows that are kept in memory and written together.
 const GROUP_ROWS: usize = 1 << 17;
@@ -66,13 +67,26 @@ fn failed(problem: ParquetError) -> io::Error {
     }
 }
 
+/// The writer of Parquet may be moved to another thread, which is not done here.
+pub struct SendOutput<'o>(pub &'o mut Output);
+
+impl Write for SendOutput<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// A file of a table.
-struct Table<W: Write + Send> {
+pub struct Table<W: Write + Send> {
     file: SerializedFileWriter<W>,
 }
 
 impl<W: Write + Send> Table<W> {
-    fn new(out: W, schema: &str, about: &[(&str, String)]) -> io::Result<Table<W>> {
+    pub fn new(out: W, schema: &str, about: &[(&str, String)]) -> io::Result<Table<W>> {
         let schema = Arc::new(parse_message_type(schema).map_err(failed)?);
         let metadata = about
             .iter()
@@ -85,7 +99,7 @@ impl<W: Write + Send> Table<W> {
         Ok(Table { file })
     }
 
-    fn group(&mut self, write: impl FnOnce(&mut Columns<'_, W>) -> Result<(), ParquetError>) -> io::Result<()> {
+    pub fn group(&mut self, write: impl FnOnce(&mut Columns<'_, W>) -> Result<(), ParquetError>) -> io::Result<()> {
         let group = self.file.next_row_group().map_err(failed)?;
         let mut columns = Columns { group };
         write(&mut columns)
@@ -93,13 +107,13 @@ impl<W: Write + Send> Table<W> {
             .map_err(failed)
     }
 
-    fn close(self) -> io::Result<()> {
+    pub fn close(self) -> io::Result<()> {
         self.file.close().map(drop).map_err(failed)
     }
 }
 
 /// The columns of one group of rows, written in the order of the schema.
-struct Columns<'a, W: Write + Send> {
+pub struct Columns<'a, W: Write + Send> {
     group: SerializedRowGroupWriter<'a, W>,
 }
 
@@ -111,22 +125,34 @@ impl<W: Write + Send> Columns<'_, W> {
         column.close()
     }
 
-    fn int32(&mut self, values: impl Iterator<Item = i32>) -> Result<(), ParquetError> {
+    pub fn int32(&mut self, values: impl Iterator<Item = i32>) -> Result<(), ParquetError> {
         self.put::<Int32Type>(&values.collect::<Vec<_>>(), None)
     }
 
-    fn int64(&mut self, values: impl Iterator<Item = u64>) -> Result<(), ParquetError> {
+    /// No row.
+    pub fn nothing(&mut self) -> Result<(), ParquetError> {
+        while let Some(column) = self.group.next_column()? {
+            column.close()?;
+        }
+        Ok(())
+    }
+
+    pub fn boolean(&mut self, values: impl Iterator<Item = bool>) -> Result<(), ParquetError> {
+        self.put::<BoolType>(&values.collect::<Vec<_>>(), None)
+    }
+
+    pub fn int64(&mut self, values: impl Iterator<Item = u64>) -> Result<(), ParquetError> {
         // Parquet stores unsigned numbers in the bits of signed ones.
         let values: Vec<i64> = values.map(|value| value as i64).collect();
         self.put::<Int64Type>(&values, None)
     }
 
-    fn text<'t>(&mut self, values: impl Iterator<Item = &'t str>) -> Result<(), ParquetError> {
+    pub fn text<'t>(&mut self, values: impl Iterator<Item = &'t str>) -> Result<(), ParquetError> {
         let values: Vec<ByteArray> = values.map(ByteArray::from).collect();
         self.put::<ByteArrayType>(&values, None)
     }
 
-    fn optional<T: DataType>(&mut self, values: impl Iterator<Item = Option<T::T>>) -> Result<(), ParquetError> {
+    pub fn optional<T: DataType>(&mut self, values: impl Iterator<Item = Option<T::T>>) -> Result<(), ParquetError> {
         let (mut present, mut levels) = (Vec::new(), Vec::new());
         for value in values {
             levels.push(i16::from(value.is_some()));
@@ -135,11 +161,11 @@ impl<W: Write + Send> Columns<'_, W> {
         self.put::<T>(&present, Some(&levels))
     }
 
-    fn optional_int64(&mut self, values: impl Iterator<Item = Option<u64>>) -> Result<(), ParquetError> {
+    pub fn optional_int64(&mut self, values: impl Iterator<Item = Option<u64>>) -> Result<(), ParquetError> {
         self.optional::<Int64Type>(values.map(|value| value.map(|value| value as i64)))
     }
 
-    fn optional_text(&mut self, values: impl Iterator<Item = Option<ByteArray>>) -> Result<(), ParquetError> {
+    pub fn optional_text(&mut self, values: impl Iterator<Item = Option<ByteArray>>) -> Result<(), ParquetError> {
         self.optional::<ByteArrayType>(values)
     }
 }

@@ -54,6 +54,15 @@ pub fn exporting(journals: impl Iterator<Item = std::fs::Metadata>) -> Option<Pr
     (bytes >= WORTH_A_BAR_BYTES).then(|| reading(bytes, "journals"))
 }
 
+/// A progress bar on standard error for so many journals.
+pub fn journals(count: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(count), ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template("journals {pos} of {len} {wide_bar} {eta}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
 /// A progress bar on standard error for questions to the driver. Its length is set when it is known.
 pub fn asking() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());

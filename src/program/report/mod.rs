@@ -12,7 +12,7 @@ mod gather;
 mod groups;
 mod page;
 mod process;
-mod secrets;
+pub mod secrets;
 mod space;
 mod stacks;
 mod verdict;

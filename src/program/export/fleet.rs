@@ -1,0 +1,379 @@
+//! Tables for many jobs: one row for each device of each process, and one for the failure that decided its verdict. They
+//! lie in folders `job=NAME/rank=N`, which DuckDB, Spark and others read as columns. docs/fleet.sql asks them.
+//!
+//! The tables have no unsigned numbers and no nanoseconds, because Spark reads neither.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::text::shown;
+use journal::format::{Event, Record};
+use journal::reader::{Header, Journal, State};
+use parquet::data_type::{ByteArray, Int32Type};
+use parquet::errors::ParquetError;
+
+use super::parquet::{Columns, SendOutput, Table};
+use crate::analysis::device_ledger::DeviceLedger;
+use crate::analysis::job::{Job, LoadError, Observer};
+use crate::analysis::labels::Labels;
+use crate::analysis::ledger::Ledger;
+use crate::analysis::names::{api_name, device_uuid};
+use crate::output::Output;
+use crate::render::rank::rank;
+use crate::report::secrets;
+
+/// The version of the columns below.
+const SCHEMA_VERSION: &str = "1";
+
+/// What both tables begin with.
+const PROCESS: &str = "
+    required binary host (STRING);
+    required int32 pid;
+    required int64 started_at (TIMESTAMP(MICROS, true));
+    required binary command (STRING);
+    required binary strategy (STRING);
+    optional binary framework (STRING);
+    optional binary runtime (STRING);
+    optional binary driver (STRING);
+    optional binary layer (STRING);
+    required int32 device;
+    optional binary device_name (STRING);
+    optional binary device_uuid (STRING);
+    optional int64 device_bytes;";
+
+const DEVICES: &str = "
+    required int64 ended_at (TIMESTAMP(MICROS, true));
+    required binary outcome (STRING);
+    optional int32 exit_status;
+    optional int64 limit_bytes;
+    required int64 peak_requested_bytes;
+    required int64 peak_allocated_bytes;
+    required int64 peak_reserved_bytes;
+    required int64 allocations;
+    required int64 failures;
+    required int64 events_lost;";
+
+const FAILURES: &str = "
+    required int64 failed_at (TIMESTAMP(MICROS, true));
+    required binary verdict (STRING);
+    required boolean fatal;
+    required binary api (STRING);
+    required int64 requested_bytes;
+    optional int64 live_bytes;
+    optional int64 cached_bytes;
+    optional int64 context_bytes;
+    optional int64 others_bytes;
+    optional int64 free_bytes;
+    required binary stack (STRING);";
+
+/// What was written.
+#[derive(Debug, Default)]
+pub struct Done {
+    pub files: u64,
+    pub processes: u64,
+    /// Rows of the table of failures.
+    pub failures: u64,
+    /// Journals that are not in the tables, and why.
+    pub left_out: Vec<String>,
+}
+
+/// Writes the tables of these journals into the folder `out`, which must be empty or new unless `force` is set. A
+/// journal that cannot be read is left out and named. `progress` is called with the number of journals that are done.
+pub fn write(journals: &BTreeSet<PathBuf>, out: &Path, force: bool, mut progress: impl FnMut(u64)) -> io::Result<Done> {
+    if !force && std::fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+        let told = format!(
+            "{}: has files already: give another folder with -o, or --force",
+            shown(out)
+        );
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, told));
+    }
+    let mut done = Done::default();
+    for (number, path) in (1..).zip(journals) {
+        match read(path) {
+            Ok(process) => process.write(out, force, &mut done)?,
+            Err(problem) => done.left_out.push(problem.to_string()),
+        }
+        progress(number);
+    }
+    let failures = out.join("failures");
+    if done.processes > 0 && !failures.exists() {
+        // A question that names a table without a file is an error.
+        let folder = failures
+            .join(format!("job={}", no_value()))
+            .join(format!("rank={}", no_value()));
+        table(&folder, "none.parquet", force, "failures", FAILURES, |columns| {
+            columns.nothing()
+        })?;
+        done.files += 1;
+    }
+    Ok(done)
+}
+
+/// Writes one file of a table.
+fn table(
+    folder: &Path,
+    file: &str,
+    force: bool,
+    name: &str,
+    more: &str,
+    rows: impl FnOnce(&mut Rows) -> Result<(), ParquetError>,
+) -> io::Result<()> {
+    std::fs::create_dir_all(folder)
+        .map_err(|problem| io::Error::new(problem.kind(), format!("{}: {problem}", shown(folder))))?;
+    let mut output = Output::create(&folder.join(file), force)?;
+    let about = [("vramshim.fleet_version", SCHEMA_VERSION.to_owned())];
+    let schema = format!("message {name} {{{PROCESS}{more}\n}}");
+    let mut table = Table::new(SendOutput(&mut output), &schema, &about)?;
+    table.group(rows)?;
+    table.close()?;
+    output.finish()
+}
+
+/// The stack of the last failed request.
+#[derive(Default)]
+struct LastFailure {
+    time_ns: u64,
+    stack: Option<u32>,
+}
+
+impl Observer for LastFailure {
+    fn after(&mut self, _ledger: &Ledger, record: &Record) {
+        if let Event::AllocFailed { .. } = record.event {
+            (self.time_ns, self.stack) = (record.time_ns, Some(record.stack));
+        }
+    }
+}
+
+struct Process {
+    job: Job,
+    /// Where the last failed request came from; empty if that is not known.
+    stack: String,
+}
+
+fn read(path: &Path) -> Result<Process, LoadError> {
+    let journal = Journal::open(path).map_err(LoadError::Open)?;
+    let mut last = LastFailure::default();
+    let job = Job::load_with(&journal, None, &mut [&mut last], |_, _| {})?;
+    let is_deciding = |failure: &crate::analysis::verdict::Failure| failure.scene.time_ns == last.time_ns;
+    let stack = match (
+        job.finding().failure.as_ref().filter(|failure| is_deciding(failure)),
+        last.stack,
+    ) {
+        (Some(_), Some(number)) => {
+            let labels = Labels::load(path, job.header.wall_start_ns);
+            labels.frames(number).is_ok().then(|| labels.stack(number))
+        }
+        _ => None,
+    };
+    Ok(Process {
+        job,
+        stack: stack.unwrap_or_default(),
+    })
+}
+
+impl Process {
+    fn write(&self, out: &Path, force: bool, done: &mut Done) -> io::Result<()> {
+        let header = &self.job.header;
+        let partition = Path::new(&format!("job={}", folder_name(&job_name(header)))).join(format!(
+            "rank={}",
+            rank(header).map_or_else(no_value, |rank| folder_name(&rank))
+        ));
+        let file = format!(
+            "{}-{}-{}.parquet",
+            folder_name(&header.host),
+            header.pid,
+            header.wall_start_ns
+        );
+        let used: Vec<Device> = self.job.devices().into_iter().filter_map(Device::used).collect();
+        if !used.is_empty() {
+            let rows: Vec<&Device> = used.iter().collect();
+            let folder = out.join("devices").join(&partition);
+            table(&folder, &file, force, "devices", DEVICES, |columns| {
+                self.put(columns, &rows)?;
+                self.put_devices(columns, &rows)
+            })?;
+            done.files += 1;
+        }
+        done.processes += 1;
+        let finding = self.job.finding();
+        let Some(failure) = &finding.failure else {
+            return Ok(());
+        };
+        let device = Device::of(&self.job, failure.scene.device);
+        let folder = out.join("failures").join(&partition);
+        table(&folder, &file, force, "failures", FAILURES, |columns| {
+            self.put(columns, &[&device])?;
+            let parts = failure.shortage.parts;
+            columns.int64(once(self.micros(failure.scene.time_ns)))?;
+            columns.text(once(finding.verdict.name()))?;
+            columns.boolean(once(finding.fatal))?;
+            columns.text(once(&*api_name(failure.scene.api)))?;
+            columns.int64(once(failure.scene.requested))?;
+            columns.optional_int64(once(parts.map(|parts| parts.live)))?;
+            columns.optional_int64(once(parts.map(|parts| parts.cached)))?;
+            columns.optional_int64(once(parts.map(|parts| parts.context)))?;
+            columns.optional_int64(once(parts.and_then(|parts| parts.others)))?;
+            columns.optional_int64(once(parts.map(|parts| parts.free)))?;
+            columns.text(once(self.stack.as_str()))
+        })?;
+        done.files += 1;
+        done.failures += 1;
+        Ok(())
+    }
+
+    /// Microseconds since 1970 of a time of the journal.
+    fn micros(&self, time_ns: u64) -> u64 {
+        self.job.header.wall_start_ns.saturating_add(time_ns) / 1000
+    }
+
+    fn put(&self, columns: &mut Rows, rows: &[&Device]) -> Result<(), ParquetError> {
+        let header = &self.job.header;
+        let each = || rows.iter();
+        let command = secrets::command_line(&header.command_line).join(" ");
+        let software = |wanted: &str| {
+            let found = header.software.iter().find(|(name, _)| name == wanted);
+            found.map(|(_, value)| ByteArray::from(value.as_str()))
+        };
+        columns.text(each().map(|_| header.host.as_str()))?;
+        columns.int32(each().map(|_| header.pid as i32))?;
+        columns.int64(each().map(|_| self.micros(0)))?;
+        columns.text(each().map(|_| command.as_str()))?;
+        columns.text(each().map(|_| header.strategy.as_str()))?;
+        for name in ["framework", "runtime", "driver", "layer"] {
+            columns.optional_text(each().map(|_| software(name)))?;
+        }
+        columns.int32(each().map(|row| i32::from(row.number)))?;
+        columns.optional_text(each().map(|row| row.name.as_deref().map(ByteArray::from)))?;
+        columns.optional_text(each().map(|row| row.uuid.as_deref().map(ByteArray::from)))?;
+        columns.optional_int64(each().map(|row| row.total))
+    }
+
+    fn put_devices(&self, columns: &mut Rows, rows: &[&Device]) -> Result<(), ParquetError> {
+        let job = &self.job;
+        let each = || rows.iter();
+        let (outcome, status) = match job.state {
+            State::Running => ("running", None),
+            State::Exited(status) => ("exited", Some(status)),
+            State::Killed => ("killed", None),
+        };
+        columns.int64(each().map(|_| self.micros(job.duration_ns)))?;
+        columns.text(each().map(|_| outcome))?;
+        columns.optional::<Int32Type>(each().map(|_| status))?;
+        columns.optional_int64(each().map(|row| row.limit))?;
+        columns.int64(each().map(|row| row.peaks[0]))?;
+        columns.int64(each().map(|row| row.peaks[1]))?;
+        columns.int64(each().map(|row| row.peaks[2]))?;
+        columns.int64(each().map(|row| row.allocations))?;
+        columns.int64(each().map(|row| row.failures))?;
+        columns.int64(each().map(|_| job.lost))
+    }
+}
+
+type Rows<'a, 'o> = Columns<'a, SendOutput<'o>>;
+
+fn once<T>(value: T) -> impl Iterator<Item = T> {
+    std::iter::once(value)
+}
+
+/// One device of a process. Sizes are in bytes.
+struct Device {
+    number: i16,
+    name: Option<String>,
+    uuid: Option<String>,
+    total: Option<u64>,
+    limit: Option<u64>,
+    /// Requested, allocated and reserved.
+    peaks: [u64; 3],
+    allocations: u64,
+    failures: u64,
+}
+
+impl Device {
+    /// A device of the job; `None` if the job neither had nor asked for memory there.
+    fn used(entry: (i16, Option<&journal::reader::Device>, Option<&DeviceLedger>)) -> Option<Device> {
+        let (number, known, ledger) = entry;
+        let ledger = ledger?;
+        let all = &ledger.all;
+        (all.count > 0 || ledger.failures > 0 || all.reserved.peak > 0).then(|| Device {
+            number,
+            name: known.map(|known| known.name.clone()),
+            uuid: known.and_then(|known| device_uuid(&known.uuid)),
+            total: known.map(|known| known.total_memory),
+            limit: known.and_then(|known| known.limit),
+            peaks: [all.requested.peak, all.allocated.peak, all.reserved.peak],
+            allocations: all.count,
+            failures: ledger.failures,
+        })
+    }
+
+    fn of(job: &Job, number: i16) -> Device {
+        let known = job.devices().into_iter().find(|&(device, ..)| device == number);
+        known.and_then(Device::used).unwrap_or(Device {
+            number,
+            name: None,
+            uuid: None,
+            total: None,
+            limit: None,
+            peaks: [0; 3],
+            allocations: 0,
+            failures: 0,
+        })
+    }
+}
+
+/// The name of the job that a process belongs to: its own, or Slurm's number, or the name of its script or program.
+fn job_name(header: &Header) -> String {
+    if !header.job.is_empty() {
+        return header.job.clone();
+    }
+    let slurm = header.environment.iter().find(|(name, _)| name == "SLURM_JOB_ID");
+    if let Some((_, number)) = slurm {
+        return format!("slurm-{number}");
+    }
+    // The script, or else the program.
+    let script = header.command_line.iter().skip(1).find(|word| word.ends_with(".py"));
+    let word = script.or(header.command_line.first()).map(Path::new);
+    let name = word.and_then(Path::file_name).unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// What Hive, Spark and DuckDB read as no value.
+fn no_value() -> String {
+    "__HIVE_DEFAULT_PARTITION__".to_owned()
+}
+
+/// The text as a name of a folder, in the way of Hive: other bytes than letters, digits, `-`, `_` and `.` become `%XX`.
+fn folder_name(text: &str) -> String {
+    const LONGEST_BYTES: usize = 120;
+    if text.is_empty() {
+        return no_value();
+    }
+    let mut name = String::new();
+    for byte in text.bytes() {
+        // A name of dots alone is no name of a folder.
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte) || byte == b'.' && !name.is_empty();
+        let _ = match is_plain {
+            true => write!(name, "{}", byte as char),
+            false => write!(name, "%{byte:02X}"),
+        };
+        if name.len() >= LONGEST_BYTES {
+            break;
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::folder_name;
+
+    #[test]
+    fn names_of_folders_lead_nowhere_else() {
+        assert_eq!(folder_name("train-7.py"), "train-7.py");
+        assert_eq!(folder_name("../a=b/c d\n"), "%2E.%2Fa%3Db%2Fc%20d%0A");
+        assert_eq!(folder_name(""), "__HIVE_DEFAULT_PARTITION__");
+        assert!(folder_name(&"é".repeat(200)).len() <= 130);
+    }
+}
