@@ -135,3 +135,131 @@ fn sizes_beyond_all_memory_do_no_harm() {
         export(&journal, format, &[]);
     }
 }
+
+#[test]
+fn hostile_pickles_take_neither_time_nor_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pickle");
+    let journal = folder.path().join("a.vraj");
+    let begin = b"\x80\x04".as_slice();
+    let many = |bytes: &[u8]| [begin, b"N", &bytes.repeat((20 << 20) / bytes.len()), b"."].concat();
+    // A trace names one event 60,000 times, and each of 128 devices names the trace.
+    let text = |text: &str| [b"\x8c", [text.len() as u8].as_slice(), text.as_bytes()].concat();
+    let again = [
+        begin,
+        b"}",
+        &text("device_traces"),
+        b"](}\x94",
+        &b"h\0".repeat(60_000),
+        b"e\x940](",
+        &b"h\x01".repeat(128),
+        b"es.",
+    ]
+    .concat();
+    let cases: [(&str, Vec<u8>, &str); 9] = [
+        (
+            "integer",
+            [begin, b"\x8b\0\0\0\x08", &vec![0x7f; 128 << 20], b"."].concat(),
+            "byte 2: LONG4 is an integer",
+        ),
+        ("nested lists", many(b"]"), "lists and dictionaries"),
+        ("nested tuples", many(b"\x85"), "lists and dictionaries"),
+        ("marks", many(b"("), "nested more than 256 deep"),
+        ("doubles", many(b"2"), "values wait for their list"),
+        ("kept", many(b"\x94"), "keeps a value at a place beyond"),
+        (
+            "a far place",
+            [begin, b"Nr\xff\xff\xff\xff."].concat(),
+            "byte 3: keeps a value at a place beyond",
+        ),
+        ("again", again, "again and again"),
+        (
+            "a call",
+            [begin, b"\x8c\x02os\x8c\x06system\x93."].concat(),
+            "STACK_GLOBAL makes no plain value",
+        ),
+    ];
+    for (name, bytes, words) in cases {
+        std::fs::write(&path, bytes).unwrap();
+        for arguments in [
+            &["import", path.to_str().unwrap(), "-o", journal.to_str().unwrap()][..],
+            &["replay", path.to_str().unwrap()],
+        ] {
+            let output = run_within(700 << 10, arguments);
+            assert_eq!(output.status.code(), Some(1), "{name}: {}", said(&output));
+            assert!(said(&output).contains(words), "{name}: {}", said(&output));
+        }
+    }
+    assert!(!journal.exists());
+}
+
+/// A pickle of a page with `devices` traces of one event each, and as many segments.
+fn of_devices(devices: usize) -> Vec<u8> {
+    let mut bytes = b"\x80\x04}(X\x0d\0\0\0device_traces](".to_vec();
+    for _ in 0..devices {
+        bytes.extend(b"](}(X\x06\0\0\0actionX\x05\0\0\0allocX\x04\0\0\0addrK\x07X\x04\0\0\0sizeK\x09ue");
+    }
+    bytes.extend(b"eX\x08\0\0\0segments](");
+    for device in 0..devices {
+        bytes.extend(b"}(X\x06\0\0\0deviceM");
+        bytes.extend((device as u16).to_le_bytes());
+        bytes.extend(b"X\x0a\0\0\0total_sizeM\0\x02X\x07\0\0\0addressM\0\x20u");
+    }
+    bytes.extend(b"eu.");
+    bytes
+}
+
+#[test]
+fn a_snapshot_has_as_many_devices_as_pytorch_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pickle");
+    std::fs::write(&path, of_devices(128)).unwrap();
+    let (_folder, output) = import(&path);
+    assert!(output.status.success(), "{}", said(&output));
+    let replayed = run("replay", &[path.to_str().unwrap(), "--device", "127", "--json"]);
+    assert!(replayed.status.success(), "{}", said(&replayed));
+    for devices in [129, 10_000, 60_000] {
+        std::fs::write(&path, of_devices(devices)).unwrap();
+        let (_folder, imported) = import(&path);
+        for output in [imported, run("replay", &[path.to_str().unwrap()])] {
+            assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+            let words = format!("device_traces has {devices} devices, and PyTorch knows 128 at most");
+            assert!(said(&output).contains(&words), "{}", said(&output));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused_without_a_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.pickle");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let pipe = pipe.to_str().unwrap();
+    let zero = "/dev/zero";
+    for (arguments, words) in [
+        (&["import", pipe][..], "is no plain file but a pipe"),
+        (&["import", zero], "is a device"),
+        (&["replay", pipe], "is no plain file but a pipe"),
+        (&["replay", zero], "is a device"),
+        (
+            &["replay", "--prices", pipe, "absent.csv"],
+            "is no plain file but a pipe",
+        ),
+        (&["replay", "--prices", zero, "absent.csv"], "is a device"),
+    ] {
+        // A command that waits is ended, and fails here by its code, 124.
+        let limited = Command::new("timeout")
+            .arg("60")
+            .arg(program())
+            .args(arguments)
+            .output();
+        let output = limited.expect("timeout");
+        assert!(
+            matches!(output.status.code(), Some(1 | 2)),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+    }
+}

@@ -1,11 +1,12 @@
 //! Tells by a file's first bytes what it is, so that a file of another kind is refused by name.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 use journal::format::MAGIC;
+
+use super::source;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -47,10 +48,11 @@ const SIGNATURES: &[(&[u8], &str)] = &[
 /// Text whose first line has no column `Action`.
 const OTHER_TEXT: &str = "text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream";
 
-/// Looks at the beginning of a file.
-pub fn of(path: &Path) -> io::Result<Kind> {
+/// Looks at the beginning of a file. The error says why the file cannot be read, without its name.
+pub fn of(path: &Path) -> Result<Kind, String> {
     let mut start = Vec::new();
-    File::open(path)?.take(4096).read_to_end(&mut start)?;
+    let file = source::open(path)?.take(4096).read_to_end(&mut start);
+    file.map_err(|problem| format!("cannot be read: {problem}"))?;
     if start.starts_with(&[0x1f, 0x8b]) {
         let mut inner = Vec::new();
         // A file that is cut short is told of where it is read.

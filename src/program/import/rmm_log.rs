@@ -1,10 +1,11 @@
 //! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`), row by row.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+
+use super::source;
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
@@ -90,7 +91,7 @@ impl<R: Read> Read for LineReader<R> {
 
 /// Reads a log, plain or gzipped. `each` gets every row, `progress` the bytes of the file read since its last call.
 pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, String> {
-    let file = File::open(path).map_err(|problem| format!("cannot be read: {problem}"))?;
+    let file = source::open(path)?;
     let source: Box<dyn Read> = match gzipped {
         true => Box::new(MultiGzDecoder::new(file)),
         false => Box::new(file),

@@ -20,6 +20,7 @@ use policy::{Settings, Strategy};
 use prices::Prices;
 
 use crate::failure::Failure;
+use crate::import::source;
 use crate::launch::options::with_unit;
 use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
@@ -242,7 +243,8 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = std::fs::read_to_string(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+        let text = source::read(path).map_err(fail)?;
+        let text = String::from_utf8(text).map_err(|_| fail("is no text in UTF-8".to_owned()))?;
         Prices::parse(&text).map_err(fail)
     }
 
