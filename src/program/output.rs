@@ -1,15 +1,19 @@
 //! The file that an export or import makes. It is written beside its final place and renamed when it is complete, so
 //! an interrupted command leaves no half file under the name.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use tempfile::NamedTempFile;
 
+use crate::escaped::Escaped;
+
 /// Where the bytes go.
 pub enum Output {
     Stdout(BufWriter<io::Stdout>),
+    /// The standard output is a terminal: control characters are replaced.
+    Terminal(Escaped<BufWriter<io::Stdout>>),
     File {
         file: BufWriter<NamedTempFile>,
         path: PathBuf,
@@ -33,7 +37,11 @@ impl Output {
     /// Begins the file. `-` is the standard output.
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
         if path.as_os_str() == "-" {
-            return Ok(Output::Stdout(BufWriter::with_capacity(1 << 18, io::stdout())));
+            let stdout = BufWriter::with_capacity(1 << 18, io::stdout());
+            return Ok(match io::stdout().is_terminal() {
+                true => Output::Terminal(Escaped::for_terminal(stdout)),
+                false => Output::Stdout(stdout),
+            });
         }
         if !force && path.symlink_metadata().is_ok() {
             let told = format!("{}: exists already: give another name with -o, or --force", shown(path));
@@ -66,6 +74,7 @@ impl Output {
     pub fn finish(self) -> io::Result<()> {
         match self {
             Output::Stdout(mut out) => out.flush(),
+            Output::Terminal(mut out) => out.flush(),
             Output::File { file, path, force } => {
                 let file = file
                     .into_inner()
@@ -97,6 +106,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Output::Stdout(out) => out.write(bytes),
+            Output::Terminal(out) => out.write(bytes),
             Output::File { file, .. } => file.write(bytes),
         }
     }
@@ -104,6 +114,7 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Output::Stdout(out) => out.flush(),
+            Output::Terminal(out) => out.flush(),
             Output::File { file, .. } => file.flush(),
         }
     }

@@ -1,6 +1,6 @@
 //! `vramshim import`: writes a journal from another program's file, so that every view shows it.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -8,6 +8,7 @@ use base::text::shown;
 use clap::Args;
 use serde_json::json;
 
+use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal;
 use crate::import::kind::{self, Kind};
@@ -90,7 +91,7 @@ impl Import {
                 "stacks": imported.stacks,
                 "notes": imported.notes,
             });
-            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
+            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {
             let (events, stacks) = (imported.events, imported.stacks);
             eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", shown(&path));

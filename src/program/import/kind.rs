@@ -31,6 +31,14 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"%PDF", "a PDF file"),
     (b"\x28\xb5\x2f\xfd", "a file compressed by zstd: decompress it first"),
     (b"\xfd7zXZ", "a file compressed by xz: decompress it first"),
+    (
+        b"\xff\xfe",
+        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
+    ),
+    (
+        b"\xfe\xff",
+        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
+    ),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
     (
         b"vramshim-tensors\t",
@@ -92,10 +100,12 @@ fn of_bytes(start: &[u8]) -> Kind {
         return Kind::Other(what);
     }
     let is_text = |&byte: &u8| byte >= 0x20 || matches!(byte, b'\n' | b'\r' | b'\t');
+    // The mark that some programs begin UTF-8 with.
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
     let first = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let has_actions = first
         .split(|&byte| byte == b',')
-        .any(|field| field.trim_ascii() == b"Action");
+        .any(|field| matches!(field.trim_ascii(), b"Action" | b"\"Action\""));
     match start.iter().all(is_text) {
         true if has_actions => Kind::Log,
         true => Kind::Other(OTHER_TEXT),

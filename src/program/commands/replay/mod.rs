@@ -19,6 +19,7 @@ use config::Config;
 use policy::{Settings, Strategy};
 use prices::Prices;
 
+use crate::escaped;
 use crate::failure::Failure;
 use crate::import::source;
 use crate::launch::options::with_unit;
@@ -221,7 +222,7 @@ impl Replay {
         };
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self.json {
-            true => writeln!(out, "{:#}", page::page(&played)),
+            true => escaped::pretty(&mut out, &page::page(&played)),
             false => table::print(&mut out, &played),
         }
         .and_then(|()| out.flush())
