@@ -33,6 +33,20 @@ fn without_path(problem: io::Error) -> io::Error {
     io::Error::new(problem.kind(), alone.to_owned())
 }
 
+/// Makes the file that gets the name `path` when it is complete. The error names the folder.
+pub fn part(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let made = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".part")
+        .tempfile_in(folder);
+    made.map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))
+}
+
 impl Output {
     /// Begins the file. `-` is the standard output.
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
@@ -53,16 +67,7 @@ impl Output {
             let told = format!("{}: is no plain file; - is the standard output", shown(&path));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
         }
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let file = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".part")
-            .tempfile_in(folder)
-            .map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))?;
+        let file = part(&path)?;
         Ok(Output::File {
             file: BufWriter::with_capacity(1 << 18, file),
             path,

@@ -416,3 +416,20 @@ fn a_log_that_another_program_wrote_again_is_read() {
     let (_folder, output) = import(&path);
     assert!(said(&output).contains("line 3: action \"\\\"fr\""), "{}", said(&output));
 }
+
+#[test]
+fn a_folder_that_takes_no_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    std::fs::write(&path, "Action,Pointer,Size,Stream\nallocate,0x1000,1024,0\n").unwrap();
+    let absent = folder.path().join("absent");
+    let journal = absent.join("a.vraj");
+    let output = run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    let words = format!("{}: no file can be made in this folder: No such file", absent.display());
+    assert!(
+        output.status.code() == Some(1) && said(&output).contains(&words),
+        "{}",
+        said(&output)
+    );
+    assert!(!said(&output).contains(".part"), "{}", said(&output));
+}
