@@ -3,10 +3,11 @@
 //! `commands` is the command line, with a module for each subcommand. `launch` starts jobs, `journals` finds and reads
 //! journals, and `analysis` rebuilds ledgers and compares them with devices. `replay` plays requests through other
 //! strategies, `import` reads files of other programs, `export` writes such files, and `render` formats results. `report`
-//! makes the HTML page.
+//! makes the HTML page. `escaped` keeps control characters from terminals and out of JSON.
 
 pub mod analysis;
 mod commands;
+mod escaped;
 mod export;
 mod failure;
 mod import;

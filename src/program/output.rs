@@ -1,15 +1,19 @@
 //! The file that an export or import makes. It is written beside its final place and renamed when it is complete, so
 //! an interrupted command leaves no half file under the name.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use base::text::shown;
 use tempfile::NamedTempFile;
 
+use crate::escaped::Escaped;
+
 /// Where the bytes go.
 pub enum Output {
     Stdout(BufWriter<io::Stdout>),
+    /// The standard output is a terminal: control characters are replaced.
+    Terminal(Escaped<BufWriter<io::Stdout>>),
     File {
         file: BufWriter<NamedTempFile>,
         path: PathBuf,
@@ -29,11 +33,29 @@ fn without_path(problem: io::Error) -> io::Error {
     io::Error::new(problem.kind(), alone.to_owned())
 }
 
+/// Makes the file that gets the name `path` when it is complete. The error names the folder.
+pub fn part(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let made = tempfile::Builder::new()
+        .prefix(&format!(".{name}."))
+        .suffix(".part")
+        .tempfile_in(folder);
+    made.map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))
+}
+
 impl Output {
     /// Begins the file. `-` is the standard output.
     pub fn create(path: &Path, force: bool) -> io::Result<Output> {
         if path.as_os_str() == "-" {
-            return Ok(Output::Stdout(BufWriter::with_capacity(1 << 18, io::stdout())));
+            let stdout = BufWriter::with_capacity(1 << 18, io::stdout());
+            return Ok(match io::stdout().is_terminal() {
+                true => Output::Terminal(Escaped::for_terminal(stdout)),
+                false => Output::Stdout(stdout),
+            });
         }
         if !force && path.symlink_metadata().is_ok() {
             let told = format!("{}: exists already: give another name with -o, or --force", shown(path));
@@ -45,16 +67,7 @@ impl Output {
             let told = format!("{}: is no plain file; - is the standard output", shown(&path));
             return Err(io::Error::new(io::ErrorKind::InvalidInput, told));
         }
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let file = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".part")
-            .tempfile_in(folder)
-            .map_err(|problem| named(folder, "no file can be made in this folder", without_path(problem)))?;
+        let file = part(&path)?;
         Ok(Output::File {
             file: BufWriter::with_capacity(1 << 18, file),
             path,
@@ -66,6 +79,7 @@ impl Output {
     pub fn finish(self) -> io::Result<()> {
         match self {
             Output::Stdout(mut out) => out.flush(),
+            Output::Terminal(mut out) => out.flush(),
             Output::File { file, path, force } => {
                 let file = file
                     .into_inner()
@@ -97,6 +111,7 @@ impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Output::Stdout(out) => out.write(bytes),
+            Output::Terminal(out) => out.write(bytes),
             Output::File { file, .. } => file.write(bytes),
         }
     }
@@ -104,6 +119,7 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Output::Stdout(out) => out.flush(),
+            Output::Terminal(out) => out.flush(),
             Output::File { file, .. } => file.flush(),
         }
     }

@@ -24,7 +24,8 @@ fn import(source: &Path) -> (tempfile::TempDir, Output) {
 fn files_of_other_kinds_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("thing");
-    let cases: [(&[u8], &str); 7] = [
+    let cases: [(&[u8], &str); 8] = [
+        (b"\xff\xfeT\0h\0r\0", "looks like text in UTF-16: convert it"),
         (b"\x7fELF\x02\x01\x01", "looks like a program or library"),
         (b"PAR1\x15\x04", "looks like a Parquet file"),
         (b"PK\x03\x04\x14", "looks like a zip archive"),
@@ -134,4 +135,301 @@ fn sizes_beyond_all_memory_do_no_harm() {
     ] {
         export(&journal, format, &[]);
     }
+}
+
+#[test]
+fn hostile_pickles_take_neither_time_nor_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pickle");
+    let journal = folder.path().join("a.vraj");
+    let begin = b"\x80\x04".as_slice();
+    let many = |bytes: &[u8]| [begin, b"N", &bytes.repeat((20 << 20) / bytes.len()), b"."].concat();
+    // A trace names one event 60,000 times, and each of 128 devices names the trace.
+    let text = |text: &str| [b"\x8c", [text.len() as u8].as_slice(), text.as_bytes()].concat();
+    let again = [
+        begin,
+        b"}",
+        &text("device_traces"),
+        b"](}\x94",
+        &b"h\0".repeat(60_000),
+        b"e\x940](",
+        &b"h\x01".repeat(128),
+        b"es.",
+    ]
+    .concat();
+    let cases: [(&str, Vec<u8>, &str); 9] = [
+        (
+            "integer",
+            [begin, b"\x8b\0\0\0\x08", &vec![0x7f; 128 << 20], b"."].concat(),
+            "byte 2: LONG4 is an integer",
+        ),
+        ("nested lists", many(b"]"), "lists and dictionaries"),
+        ("nested tuples", many(b"\x85"), "lists and dictionaries"),
+        ("marks", many(b"("), "nested more than 256 deep"),
+        ("doubles", many(b"2"), "values wait for their list"),
+        ("kept", many(b"\x94"), "keeps a value at a place beyond"),
+        (
+            "a far place",
+            [begin, b"Nr\xff\xff\xff\xff."].concat(),
+            "byte 3: keeps a value at a place beyond",
+        ),
+        ("again", again, "again and again"),
+        (
+            "a call",
+            [begin, b"\x8c\x02os\x8c\x06system\x93."].concat(),
+            "STACK_GLOBAL makes no plain value",
+        ),
+    ];
+    for (name, bytes, words) in cases {
+        std::fs::write(&path, bytes).unwrap();
+        for arguments in [
+            &["import", path.to_str().unwrap(), "-o", journal.to_str().unwrap()][..],
+            &["replay", path.to_str().unwrap()],
+        ] {
+            let output = run_within(700 << 10, arguments);
+            assert_eq!(output.status.code(), Some(1), "{name}: {}", said(&output));
+            assert!(said(&output).contains(words), "{name}: {}", said(&output));
+        }
+    }
+    assert!(!journal.exists());
+}
+
+/// A pickle of a page with `devices` traces of one event each, and as many segments.
+fn of_devices(devices: usize) -> Vec<u8> {
+    let mut bytes = b"\x80\x04}(X\x0d\0\0\0device_traces](".to_vec();
+    for _ in 0..devices {
+        bytes.extend(b"](}(X\x06\0\0\0actionX\x05\0\0\0allocX\x04\0\0\0addrK\x07X\x04\0\0\0sizeK\x09ue");
+    }
+    bytes.extend(b"eX\x08\0\0\0segments](");
+    for device in 0..devices {
+        bytes.extend(b"}(X\x06\0\0\0deviceM");
+        bytes.extend((device as u16).to_le_bytes());
+        bytes.extend(b"X\x0a\0\0\0total_sizeM\0\x02X\x07\0\0\0addressM\0\x20u");
+    }
+    bytes.extend(b"eu.");
+    bytes
+}
+
+#[test]
+fn a_snapshot_has_as_many_devices_as_pytorch_knows() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pickle");
+    std::fs::write(&path, of_devices(128)).unwrap();
+    let (_folder, output) = import(&path);
+    assert!(output.status.success(), "{}", said(&output));
+    let replayed = run("replay", &[path.to_str().unwrap(), "--device", "127", "--json"]);
+    assert!(replayed.status.success(), "{}", said(&replayed));
+    for devices in [129, 10_000, 60_000] {
+        std::fs::write(&path, of_devices(devices)).unwrap();
+        let (_folder, imported) = import(&path);
+        for output in [imported, run("replay", &[path.to_str().unwrap()])] {
+            assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+            let words = format!("device_traces has {devices} devices, and PyTorch knows 128 at most");
+            assert!(said(&output).contains(&words), "{}", said(&output));
+        }
+    }
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused_without_a_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe.pickle");
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    let pipe = pipe.to_str().unwrap();
+    let zero = "/dev/zero";
+    for (arguments, words) in [
+        (&["import", pipe][..], "is no plain file but a pipe"),
+        (&["import", zero], "is a device"),
+        (&["replay", pipe], "is no plain file but a pipe"),
+        (&["replay", zero], "is a device"),
+        (
+            &["replay", "--prices", pipe, "absent.csv"],
+            "is no plain file but a pipe",
+        ),
+        (&["replay", "--prices", zero, "absent.csv"], "is a device"),
+    ] {
+        // A command that waits is ended, and fails here by its code, 124.
+        let limited = Command::new("timeout")
+            .arg("60")
+            .arg(program())
+            .args(arguments)
+            .output();
+        let output = limited.expect("timeout");
+        assert!(
+            matches!(output.status.code(), Some(1 | 2)),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+    }
+}
+
+/// A pickle of plain values.
+fn pickled(value: &serde_json::Value) -> Vec<u8> {
+    use serde_json::Value;
+    let text = |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    match value {
+        Value::Number(number) => format!("L{number}\n").into_bytes(),
+        Value::String(string) => text(string),
+        Value::Array(entries) => {
+            let entries: Vec<u8> = entries.iter().flat_map(pickled).collect();
+            [b"](", &entries[..], b"e"].concat()
+        }
+        Value::Object(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(name, entry)| [text(name), pickled(entry)].concat());
+            [b"}(", &entries.collect::<Vec<_>>().concat()[..], b"u"].concat()
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Sets a terminal's title, changes its colour by a control character of one letter, and goes back on the line.
+const SEQUENCES: &str = "\u{1b}]0;owned\u{7}\u{9b}31m\r\u{8}\u{7f}";
+
+/// The journal of a snapshot whose names are made up to harm terminals and spreadsheets.
+fn harmful_names() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.pickle");
+    let name = format!("=HYPERLINK(\"http://host.example\"){SEQUENCES}");
+    let frames = serde_json::json!([{"filename": format!("@{name}"), "line": 7, "name": name}]);
+    let event = serde_json::json!({"action": "alloc", "addr": 4096, "size": 8192, "stream": 0, "time_us": 9,
+        "frames": frames});
+    let mark = |name: &str| serde_json::json!({"name": name, "stage": "INSTANT", "time_us": 10});
+    let page = serde_json::json!({"segments": [], "device_traces": [[event]],
+        "external_annotations": [mark(&name), mark("+1"), mark("'quoted"), mark("step -1")]});
+    std::fs::write(&path, [b"\x80\x04", &pickled(&page)[..], b"."].concat()).unwrap();
+    let journal = folder.path().join(format!("j{SEQUENCES}.vraj"));
+    let output = run(
+        "import",
+        &[path.to_str().unwrap(), "-o", journal.to_str().unwrap(), "--json"],
+    );
+    assert!(output.status.success(), "{}", said(&output));
+    assert_harmless("import", &output);
+    (folder, journal)
+}
+
+fn assert_harmless(what: &str, output: &Output) {
+    for bytes in [&output.stdout, &output.stderr] {
+        let text = std::str::from_utf8(bytes).expect(what);
+        let control = text.chars().find(|&c| c.is_control() && !matches!(c, '\n' | '\t'));
+        assert_eq!(control, None, "{what}: {text:?}");
+    }
+}
+
+#[test]
+fn control_characters_of_a_job_reach_no_terminal() {
+    let (folder, journal) = harmful_names();
+    let name = journal.to_str().unwrap();
+    for arguments in [
+        &["inspect", name][..],
+        &["inspect", name, "--json"],
+        &["inspect", name, "--top", "stack", "--timeline", "--leaks"],
+        &["inspect", name, "--top", "stack", "--timeline", "--leaks", "--json"],
+        &["why", name],
+        &["why", name, "--json"],
+        &["replay", name, "--strategy", "torch"],
+        &["replay", name, "--strategy", "torch", "--json"],
+        &["report", name, "--json"],
+        &["reconcile", name],
+        &["export", name, "--to", "jsonl", "-o", "-"],
+        &["export", name, "--to", "collapsed", "-o", "-"],
+        &["export", name, "--to", "speedscope", "-o", "-"],
+        &["export", name, "--to", "pprof", "--at", "oom", "-o", "-"],
+        &["import", name],
+        &["ctl", "1", &format!("set{SEQUENCES}")],
+        &["top", "--once", "--json", "--dir", SEQUENCES],
+    ] {
+        let output = run(arguments[0], &arguments[1..]);
+        assert!(!output.stdout.is_empty() || !output.stderr.is_empty(), "{arguments:?}");
+        assert_harmless(&arguments.join(" "), &output);
+    }
+    // A pipe gets the bytes of a CSV as they are, and a terminal does not.
+    let piped = run("export", &[name, "--to", "csv", "-o", "-"]);
+    assert!(
+        piped.stdout.contains(&0x1b),
+        "{}",
+        String::from_utf8_lossy(&piped.stdout)
+    );
+    let link = folder.path().join("plain.vraj");
+    std::os::unix::fs::symlink(&journal, &link).unwrap();
+    std::os::unix::fs::symlink(journal.with_extension("stacks"), link.with_extension("stacks")).unwrap();
+    for (format, words) in [("csv", "HYPERLINK"), ("pprof", "a terminal cannot show it")] {
+        // `script` runs the command at a terminal.
+        let line = format!("{} export {} --to {format} -o -", program().display(), link.display());
+        let Ok(shown) = Command::new("script").args(["-qec", &line, "/dev/null"]).output() else {
+            println!("script is not installed: not checked at a terminal");
+            return;
+        };
+        let text = String::from_utf8(shown.stdout).expect("text").replace("\r\n", "\n");
+        assert!(text.contains(words), "{text:?}");
+        assert!(
+            !text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t')),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn a_spreadsheet_gets_no_formula_of_a_job() {
+    let (_folder, journal) = harmful_names();
+    let (_out, path) = export(&journal, "csv", &[]);
+    let text = std::fs::read_to_string(path).unwrap();
+    for cell in [
+        ",\"'=HYPERLINK(\"\"http",
+        ",\"'@=HYPERLINK(\"\"http",
+        ",'+1,",
+        ",''quoted,",
+        ",step -1,",
+    ] {
+        assert!(text.contains(cell), "{cell}: {text}");
+    }
+    assert!(text.contains(",0x1000,8192,8192,"), "numbers are as they were: {text}");
+}
+
+#[test]
+fn a_log_that_another_program_wrote_again_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    let plain = "Action,Pointer,Size,Stream\nallocate,0x1000,1024,0\nfree,0x1000,1024,0\n";
+    let quoted: String = plain
+        .lines()
+        .map(|line| format!("\"{}\"\n", line.replace(',', "\",\"")))
+        .collect();
+    for text in [
+        plain.to_owned(),
+        format!("\u{feff}{plain}"),
+        plain.replace('\n', "\r\n"),
+        quoted,
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let (_folder, output) = import(&path);
+        assert!(
+            output.status.success() && said(&output).contains("(2 events"),
+            "{text:?}: {}",
+            said(&output)
+        );
+    }
+    std::fs::write(&path, plain.replace("free", "\"fr\nee\"")).unwrap();
+    let (_folder, output) = import(&path);
+    assert!(said(&output).contains("line 3: action \"\\\"fr\""), "{}", said(&output));
+}
+
+#[test]
+fn a_folder_that_takes_no_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.csv");
+    std::fs::write(&path, "Action,Pointer,Size,Stream\nallocate,0x1000,1024,0\n").unwrap();
+    let absent = folder.path().join("absent");
+    let journal = absent.join("a.vraj");
+    let output = run("import", &[path.to_str().unwrap(), "-o", journal.to_str().unwrap()]);
+    let words = format!("{}: no file can be made in this folder: No such file", absent.display());
+    assert!(
+        output.status.code() == Some(1) && said(&output).contains(&words),
+        "{}",
+        said(&output)
+    );
+    assert!(!said(&output).contains(".part"), "{}", said(&output));
 }

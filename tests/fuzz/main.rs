@@ -152,7 +152,12 @@ fn tensors() {
 fn rmm_logs() {
     let folder = folder();
     let path = folder.path().join("damaged.csv");
-    let words: [&[u8]; 9] = [
+    let words: [&[u8]; 14] = [
+        b"\xef\xbb\xbf",
+        b"\xff\xfe",
+        b"\r\n",
+        b"\0",
+        b"\"allocate\"",
         b",",
         b"\n",
         b"\"",
@@ -181,7 +186,17 @@ fn rmm_logs() {
 fn snapshots() {
     let folder = folder();
     let path = folder.path().join("damaged.pickle");
-    let words: [&[u8]; 10] = [
+    let words: [&[u8]; 20] = [
+        b"\x8b\xff\xff\xff\x7f",
+        b"\x8a\x10",
+        b"2",
+        b"\x94",
+        b"r\xff\xff\xff\xff",
+        b"\x85",
+        b"1",
+        b"cos\nsystem\n",
+        b"I-99999999999999999999\n",
+        b"V\\uD800\n",
         b"}",
         b"]",
         b"(",
@@ -195,7 +210,9 @@ fn snapshots() {
     ];
     feed("snapshots", 40, &[exported("torch-snapshot")], &words, |bytes| {
         std::fs::write(&path, bytes).unwrap();
-        let _ = Trace::load(&path, None);
+        for device in [None, Some(0), Some(127)] {
+            let _ = Trace::load(&path, device);
+        }
     });
 }
 

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a file for reading; `None` if it is no plain file.
-pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
+/// Opens a file for reading; `None` if it is no plain file. Does not wait.
+pub fn open(path: &Path) -> io::Result<Option<File>> {
     // The kind of the file is checked before the file is opened, because opening a device file can have effects.
     if !std::fs::metadata(path)?.is_file() {
         return Ok(None);

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use base::text::shown;
 use clap::Args;
 use serde_json::json;
 
+use crate::escaped;
 use crate::export::{self, At, ExportError, Format, Process, Request, Schema};
 use crate::failure::Failure;
 use crate::journals::collect;
@@ -84,11 +85,15 @@ impl Export {
         if self.device.is_some() && !self.to.has_moment() && self.to != Format::RmmCsv {
             return Err(Failure::refused("--device: this format has all devices"));
         }
-        if self.partition
-            && (self.to != Format::Parquet || self.output.as_deref().is_some_and(|out| out.as_os_str() == "-"))
-        {
+        let to_stdout = self.output.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        if self.partition && (self.to != Format::Parquet || to_stdout) {
             return Err(Failure::refused(
                 "--partition: writes a folder of Parquet files: use --to parquet -o FOLDER",
+            ));
+        }
+        if to_stdout && !self.to.is_text() && io::stdout().is_terminal() {
+            return Err(Failure::refused(
+                "-o -: this format is no text and a terminal cannot show it: send it into a pipe or a file",
             ));
         }
         let mut problems = Vec::new();
@@ -144,10 +149,9 @@ impl Export {
         for note in &done.notes {
             eprintln!("vramshim: {note}");
         }
-        let to_stdout = request.out.as_os_str() == "-";
         if self.json && !to_stdout {
             let told = json!({"files": done.files, "events": done.events, "notes": done.notes});
-            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
+            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else if !to_stdout {
             let files: Vec<String> = done.files.iter().map(|path| shown(path)).collect();
             eprintln!("vramshim: wrote {} ({} events)", files.join(", "), done.events);
@@ -180,7 +184,7 @@ impl Export {
                 "folder": out, "files": done.files, "processes": done.processes, "failures": done.failures,
                 "left_out": done.left_out,
             });
-            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
+            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {
             eprintln!(
                 "vramshim: wrote {}: {} processes, {} failures, {} files",

@@ -1,6 +1,6 @@
 //! `vramshim import`: writes a journal from another program's file, so that every view shows it.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -8,9 +8,11 @@ use base::text::shown;
 use clap::Args;
 use serde_json::json;
 
+use crate::escaped;
 use crate::failure::Failure;
 use crate::import::into_journal;
 use crate::import::kind::{self, Kind};
+use crate::import::source;
 use crate::render::progress;
 
 const EXAMPLES: &str = "\
@@ -46,13 +48,14 @@ pub struct Import {
 
 impl Import {
     pub fn write(self) -> Result<(), Failure> {
-        let source = &self.file;
-        let name = shown(source);
-        if source.is_dir() {
-            return Err(Failure::refused(format!("{name}: is a folder: give one file of it")));
+        let file = &self.file;
+        let name = shown(file);
+        if file.metadata().is_ok_and(|found| !found.is_file()) {
+            let problem = source::open(file).err().unwrap_or_default();
+            return Err(Failure::refused(format!("{name}: {problem}")));
         }
-        let kind = kind::of(source).map_err(|problem| Failure::failed(format!("{name}: cannot be read: {problem}")))?;
-        let path = self.output.clone().unwrap_or_else(|| default_name(source));
+        let kind = kind::of(file).map_err(|problem| Failure::failed(format!("{name}: {problem}")))?;
+        let path = self.output.clone().unwrap_or_else(|| default_name(file));
         if path.as_os_str() == "-" {
             return Err(Failure::refused(
                 "-o -: a journal is written in two places at once, so it needs a file",
@@ -64,11 +67,11 @@ impl Import {
                 "{path}: exists already: give another name with -o, or --force"
             )));
         }
-        let _spinner = progress::reading_long(source);
+        let _spinner = progress::reading_long(file);
         let imported = match kind {
-            Kind::Snapshot => into_journal::of_snapshot(source, &path, self.force),
-            Kind::Log => into_journal::of_log(source, false, &path, self.force, day_of(source)),
-            Kind::GzippedLog => into_journal::of_log(source, true, &path, self.force, day_of(source)),
+            Kind::Snapshot => into_journal::of_snapshot(file, &path, self.force),
+            Kind::Log => into_journal::of_log(file, false, &path, self.force, day_of(file)),
+            Kind::GzippedLog => into_journal::of_log(file, true, &path, self.force, day_of(file)),
             Kind::Journal => return Err(Failure::refused(format!("{name}: is a journal already"))),
             Kind::Empty => return Err(Failure::refused(format!("{name}: is empty"))),
             Kind::Other(what) => {
@@ -88,7 +91,7 @@ impl Import {
                 "stacks": imported.stacks,
                 "notes": imported.notes,
             });
-            writeln!(io::stdout(), "{told:#}").map_err(Failure::unwritten)?;
+            escaped::pretty(&mut io::stdout(), &told).map_err(Failure::unwritten)?;
         } else {
             let (events, stacks) = (imported.events, imported.stacks);
             eprintln!("vramshim: wrote {} ({events} events, {stacks} stacks)", shown(&path));

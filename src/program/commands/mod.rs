@@ -79,12 +79,29 @@ enum Command {
     Completions(completions::Completions),
 }
 
+/// Says what is wrong with the arguments, or prints the help that was asked for, and ends the program.
+fn refuse(error: &clap::Error) -> ! {
+    let harmful = |argument: std::ffi::OsString| argument.to_string_lossy().contains(char::is_control);
+    if error.use_stderr() && std::env::args_os().any(harmful) {
+        // The message repeats arguments, such as names of files, which may have escape sequences.
+        for line in error.render().to_string().lines() {
+            eprintln!("{}", printable(line, LONGEST_LINE));
+        }
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
+}
+
 pub fn main() -> ExitCode {
     // Rust programs start with SIGPIPE ignored. The default action lets `vramshim inspect | head` end quietly, and a
     // job that `run` starts inherits the usual state. SAFETY: no other thread runs yet, and the default action needs no
     // handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    let done = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => refuse(&error),
+    };
+    let done = match arguments.command {
         Command::Run(run) => run.start(),
         Command::Inspect(inspect) => inspect.show(),
         Command::Why(why) => why.explain(),

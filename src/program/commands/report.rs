@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use base::text::shown;
 use clap::Args;
 
+use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, newest};
 use crate::output::Output;
@@ -69,9 +70,7 @@ impl Report {
         problems.extend(report.unread.iter().cloned());
         if self.json {
             let mut out = BufWriter::new(io::stdout().lock());
-            let written = serde_json::to_writer(&mut out, &report).map_err(io::Error::from);
-            written
-                .and_then(|()| writeln!(out))
+            escaped::line(&mut out, &report)
                 .and_then(|()| out.flush())
                 .map_err(Failure::unwritten)?;
         } else {

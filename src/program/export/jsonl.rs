@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use crate::escaped;
 use journal::format::Record;
 use serde_json::{Map, Value, json};
 
@@ -24,8 +25,7 @@ impl<'w> Writer<'w> {
     }
 
     fn line(&mut self, value: &Value) -> io::Result<()> {
-        serde_json::to_writer(&mut self.out, value)?;
-        self.out.write_all(b"\n")
+        escaped::line(&mut self.out, value)
     }
 
     /// The events that follow are of this process.

@@ -80,6 +80,14 @@ impl Format {
         )
     }
 
+    /// Whether the file is text.
+    pub fn is_text(self) -> bool {
+        matches!(
+            self,
+            Format::RmmCsv | Format::Csv | Format::Jsonl | Format::Collapsed | Format::Speedscope
+        )
+    }
+
     /// Whether one file can hold several processes.
     pub fn holds_several(self) -> bool {
         !matches!(self, Format::TorchSnapshot | Format::RmmCsv)

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
+use crate::escaped;
 use journal::format::Frame;
 use serde_json::{Value, json};
 
@@ -67,7 +68,6 @@ impl Document {
             "shared": {"frames": self.frames},
             "profiles": self.profiles,
         });
-        serde_json::to_writer(&mut *out, &document)?;
-        out.write_all(b"\n")
+        escaped::line(out, &document)
     }
 }

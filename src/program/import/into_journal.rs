@@ -159,7 +159,7 @@ impl SnapshotWriter<'_> {
 
     fn write_marks(&mut self, texts: &mut Texts) -> Result<(), String> {
         for mark in &self.page.external_annotations {
-            let kind = match mark.stage.as_str() {
+            let kind = match &*mark.stage {
                 "START" => MarkKind::Begin,
                 "END" => MarkKind::End,
                 _ => MarkKind::Instant,
@@ -171,6 +171,7 @@ impl SnapshotWriter<'_> {
         Ok(())
     }
 
+    /// The segments of a device. There are at most 128 devices, so looking through all is soon done.
     fn segments(&self, device: i16) -> impl Iterator<Item = &Segment> {
         let segments = self.page.segments.iter();
         segments.filter(move |segment| segment.device == Some(device))

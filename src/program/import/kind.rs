@@ -1,11 +1,12 @@
 //! Tells by a file's first bytes what it is, so that a file of another kind is refused by name.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 use journal::format::MAGIC;
+
+use super::source;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -30,6 +31,14 @@ const SIGNATURES: &[(&[u8], &str)] = &[
     (b"%PDF", "a PDF file"),
     (b"\x28\xb5\x2f\xfd", "a file compressed by zstd: decompress it first"),
     (b"\xfd7zXZ", "a file compressed by xz: decompress it first"),
+    (
+        b"\xff\xfe",
+        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
+    ),
+    (
+        b"\xfe\xff",
+        "text in UTF-16: convert it with iconv -f UTF-16 -t UTF-8 first",
+    ),
     (b"BZh", "a file compressed by bzip2: decompress it first"),
     (
         b"vramshim-tensors\t",
@@ -47,10 +56,11 @@ const SIGNATURES: &[(&[u8], &str)] = &[
 /// Text whose first line has no column `Action`.
 const OTHER_TEXT: &str = "text without the first line of RMM's log, Thread,Time,Action,Pointer,Size,Stream";
 
-/// Looks at the beginning of a file.
-pub fn of(path: &Path) -> io::Result<Kind> {
+/// Looks at the beginning of a file. The error says why the file cannot be read, without its name.
+pub fn of(path: &Path) -> Result<Kind, String> {
     let mut start = Vec::new();
-    File::open(path)?.take(4096).read_to_end(&mut start)?;
+    let file = source::open(path)?.take(4096).read_to_end(&mut start);
+    file.map_err(|problem| format!("cannot be read: {problem}"))?;
     if start.starts_with(&[0x1f, 0x8b]) {
         let mut inner = Vec::new();
         // A file that is cut short is told of where it is read.
@@ -90,10 +100,12 @@ fn of_bytes(start: &[u8]) -> Kind {
         return Kind::Other(what);
     }
     let is_text = |&byte: &u8| byte >= 0x20 || matches!(byte, b'\n' | b'\r' | b'\t');
+    // The mark that some programs begin UTF-8 with.
+    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start);
     let first = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let has_actions = first
         .split(|&byte| byte == b',')
-        .any(|field| field.trim_ascii() == b"Action");
+        .any(|field| matches!(field.trim_ascii(), b"Action" | b"\"Action\""));
     match start.iter().all(is_text) {
         true if has_actions => Kind::Log,
         true => Kind::Other(OTHER_TEXT),

@@ -1,10 +1,11 @@
 //! Reads the CSV log of RMM's logging adaptor (`Thread,Time,Action,Pointer,Size,Stream`), row by row.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
+
+use super::source;
 
 const COLUMNS: &str = "Thread,Time,Action,Pointer,Size,Stream";
 /// No row is longer. A longer line would take memory without end.
@@ -90,7 +91,7 @@ impl<R: Read> Read for LineReader<R> {
 
 /// Reads a log, plain or gzipped. `each` gets every row, `progress` the bytes of the file read since its last call.
 pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End, String> {
-    let file = File::open(path).map_err(|problem| format!("cannot be read: {problem}"))?;
+    let file = source::open(path)?;
     let source: Box<dyn Read> = match gzipped {
         true => Box::new(MultiGzDecoder::new(file)),
         false => Box::new(file),
@@ -101,7 +102,7 @@ pub fn read(path: &Path, gzipped: bool, each: &mut dyn FnMut(Row)) -> Result<End
         line: 1,
         length: 0,
     };
-    // RMM quotes nothing; a quotation mark must not join lines.
+    // RMM quotes nothing; a quotation mark must not join lines. Other programs that write the log again quote fields.
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)
         .quoting(false)
@@ -121,7 +122,7 @@ fn rows(
     if header.is_empty() {
         return Err(Unreadable::Wrong(format!("is empty: expected a first line {COLUMNS}")));
     }
-    let place = |name: &str| header.iter().position(|field| field.trim() == name);
+    let place = |name: &str| header.iter().position(|field| bare(field) == name);
     let column = |name: &str| {
         let missing = || Unreadable::Wrong(format!("line 1: has no column {name}: expected a first line {COLUMNS}"));
         place(name).ok_or_else(missing)
@@ -142,8 +143,8 @@ fn rows(
         if !reader.read_record(&mut row).map_err(|error| unreadable(line, &error))? {
             return Ok(());
         }
-        let at_ns = columns.time.and_then(|index| clock.read(row.get(index)?));
-        let thread = columns.thread.and_then(|index| row.get(index)?.trim().parse().ok());
+        let at_ns = columns.time.and_then(|index| clock.read(bare(row.get(index)?)));
+        let thread = columns.thread.and_then(|index| bare(row.get(index)?).parse().ok());
         match columns.action(&row) {
             Ok(None) => {}
             Ok(Some(action)) => each(Row {
@@ -161,6 +162,13 @@ fn rows(
             }
         }
     }
+}
+
+/// A field without blanks and quotation marks around it.
+fn bare(field: &str) -> &str {
+    let field = field.trim();
+    let quoted = field.strip_prefix('"').and_then(|field| field.strip_suffix('"'));
+    quoted.unwrap_or(field)
 }
 
 /// The positions of the columns.
@@ -211,7 +219,7 @@ impl Columns {
     fn action(&self, row: &csv::StringRecord) -> Result<Option<Action>, String> {
         let field = |index: usize, name: &str| {
             let missing = || format!("no {name}: the row is cut short, expected {COLUMNS}");
-            row.get(index).map(str::trim).ok_or_else(missing)
+            row.get(index).map(bare).ok_or_else(missing)
         };
         let number = |index: usize, name: &str| {
             let text = field(index, name)?;

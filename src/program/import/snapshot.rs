@@ -1,43 +1,43 @@
 //! Reads PyTorch's memory snapshot (`torch.cuda.memory._dump_snapshot`, a pickle of plain values).
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
+use std::rc::Rc;
 
-use deser::Deserialize;
-use deser::adapters::FromInto;
-use deser_pickle::DeserializerConfig;
 use journal::format::Frame;
 
-/// The most values that may be read through references. PyTorch writes equal call stacks once and then refers to them,
-/// and the reader reads the stack again at every reference. A million events with stacks of a hundred frames take a
-/// fifth of this number.
-const MOST_REPEATED: usize = 1 << 32;
+use super::pickle::{Pickle, Value};
+use super::source;
+
+/// Devices have numbers below this one: PyTorch's `DeviceIndex` is an `int8_t` (c10/core/Device.h).
+const MOST_DEVICES: usize = 128;
+/// A small file may have this many events, segments and blocks.
+const FREE_PARTS: usize = 1 << 16;
+/// Beyond that, so many bytes of the file for each of them. PyTorch writes 30 or more.
+const BYTES_OF_PART: usize = 8;
+/// A small file may have so many bytes of names in its frames; beyond that, a multiple of its size. A name is written once
+/// into a snapshot, but once for each frame into the file of stacks.
+const FREE_NAME_BYTES: usize = 64 << 20;
+const NAME_BYTES_OF_BYTE: usize = 4;
 
 pub const WANTED: &str = "give what torch.cuda.memory._dump_snapshot wrote";
 
-#[derive(Deserialize)]
+#[derive(Default)]
 pub struct Snapshot {
     pub device_traces: Vec<Vec<Event>>,
-    #[deser(default)]
     pub segments: Vec<Segment>,
-    #[deser(default)]
     pub allocator_settings: Settings,
-    #[deser(default)]
     pub external_annotations: Vec<Annotation>,
 }
 
 /// One event of a device. The action decides which other fields are present.
-#[derive(Default, Deserialize)]
-#[deser(default)]
+#[derive(Default)]
 pub struct Event {
-    #[deser(deserialize_as = FromInto<String>)]
     pub action: Action,
     pub addr: Option<u64>,
     pub size: Option<u64>,
     pub stream: Option<u64>,
     pub time_us: Option<u64>,
-    #[deser(deserialize_as = FromInto<Vec<FrameText>>)]
     pub frames: StackNumber,
 }
 
@@ -53,8 +53,7 @@ pub enum Action {
     Other,
 }
 
-#[derive(Default, Deserialize)]
-#[deser(default)]
+#[derive(Default)]
 pub struct Segment {
     pub device: Option<i16>,
     pub address: Option<u64>,
@@ -63,37 +62,33 @@ pub struct Segment {
     pub blocks: Vec<Block>,
 }
 
-#[derive(Default, Deserialize)]
-#[deser(default)]
+#[derive(Default)]
 pub struct Block {
     pub address: Option<u64>,
-    pub state: String,
+    pub state: Rc<str>,
     pub size: Option<u64>,
     /// The requested bytes; `size` is rounded.
     pub requested_size: Option<u64>,
-    #[deser(deserialize_as = FromInto<Vec<FrameText>>)]
     pub frames: StackNumber,
 }
 
-#[derive(Default, Deserialize)]
-#[deser(default)]
+#[derive(Default)]
 pub struct Settings {
     pub expandable_segments: bool,
 }
 
 /// What the job named with `record_function` or the like.
-#[derive(Default, Deserialize)]
-#[deser(default)]
+#[derive(Default)]
 pub struct Annotation {
-    pub name: String,
+    pub name: Rc<str>,
     /// `START` or `END`.
-    pub stage: String,
+    pub stage: Rc<str>,
     pub time_us: Option<u64>,
 }
 
-impl From<String> for Action {
-    fn from(text: String) -> Action {
-        match text.as_str() {
+impl From<&str> for Action {
+    fn from(text: &str) -> Action {
+        match text {
             "alloc" => Action::Alloc,
             "free_requested" => Action::FreeRequested,
             "free_completed" => Action::FreeCompleted,
@@ -105,14 +100,6 @@ impl From<String> for Action {
     }
 }
 
-#[derive(Default, Deserialize)]
-#[deser(default)]
-struct FrameText {
-    filename: String,
-    line: u64,
-    name: String,
-}
-
 /// The number of a stack in `Stacks`, from 1; 0 stands for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackNumber(pub u32);
@@ -120,7 +107,6 @@ pub struct StackNumber(pub u32);
 /// The stacks of a snapshot: each once, though millions of events name them.
 #[derive(Default)]
 pub struct Stacks {
-    frames: HashMap<(String, u64, String), u32>,
     pub all_frames: Vec<Frame>,
     stacks: HashMap<Vec<u32>, u32>,
     /// The frames of each stack, as indices of `all_frames`, innermost first.
@@ -128,56 +114,294 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    fn number(&mut self, texts: Vec<FrameText>) -> u32 {
-        if texts.is_empty() {
-            return 0;
+    fn number(&mut self, frames: Vec<u32>) -> StackNumber {
+        if frames.is_empty() {
+            return StackNumber(0);
         }
-        let mut numbers = Vec::with_capacity(texts.len());
-        for text in texts {
-            let next = self.all_frames.len() as u32;
-            let key = (text.filename, text.line, text.name);
-            let number = match self.frames.get(&key) {
-                Some(&known) => known,
-                None => {
-                    self.all_frames.push(Frame {
-                        file: key.0.as_str().into(),
-                        line: key.1,
-                        function: key.2.as_str().into(),
-                    });
-                    self.frames.insert(key, next);
-                    next
+        let next = self.all_stacks.len() as u32 + 1;
+        let number = *self.stacks.entry(frames).or_insert_with_key(|frames| {
+            self.all_stacks.push(frames.clone());
+            next
+        });
+        StackNumber(number)
+    }
+}
+
+/// Makes a snapshot of a pickle's values. Errors say which field of what is wrong.
+struct Maker<'p> {
+    pickle: &'p Pickle,
+    /// How many more events, segments, blocks and annotations there may be. A list that is named again and again has many
+    /// in few bytes.
+    parts_left: usize,
+    name_bytes_left: usize,
+    stacks: Stacks,
+    /// The stacks of lists, and the frames of dictionaries, that were seen.
+    of_lists: HashMap<u32, StackNumber>,
+    of_dictionaries: HashMap<u32, u32>,
+    /// The frames of their contents: the numbers of the two texts, and the line.
+    of_contents: HashMap<(Option<u32>, u64, Option<u32>), u32>,
+}
+
+impl<'p> Maker<'p> {
+    fn wrong(&self, name: &str, value: Value, wanted: &str) -> String {
+        format!("{name} is {}, expected {wanted}", self.pickle.told(value))
+    }
+
+    /// The named entries of a dictionary.
+    fn fields(&self, what: &str, value: Value) -> Result<impl Iterator<Item = (&'p str, Value)> + use<'p>, String> {
+        let pickle = self.pickle;
+        let Value::Dictionary(number) = value else {
+            return Err(self.wrong(what, value, "a dictionary"));
+        };
+        let entries = pickle.entries(number).iter();
+        Ok(entries.filter_map(|&(key, value)| match key {
+            Value::Text(number) => Some((&**pickle.text(number), value)),
+            _ => None,
+        }))
+    }
+
+    fn list(&self, name: &str, value: Value) -> Result<&'p [Value], String> {
+        match value {
+            Value::List(number) => Ok(self.pickle.list(number)),
+            Value::Nothing => Ok(&[]),
+            other => Err(self.wrong(name, other, "a list")),
+        }
+    }
+
+    fn number(&self, name: &str, value: Value) -> Result<Option<u64>, String> {
+        match value {
+            Value::Number(number) => Ok(Some(number)),
+            Value::Nothing => Ok(None),
+            other => Err(self.wrong(name, other, "a whole number from 0 to 2^64 - 1")),
+        }
+    }
+
+    fn text(&self, name: &str, value: Value) -> Result<Rc<str>, String> {
+        match value {
+            Value::Text(number) => Ok(self.pickle.text(number).clone()),
+            Value::Nothing => Ok("".into()),
+            other => Err(self.wrong(name, other, "a text")),
+        }
+    }
+
+    fn part(&mut self) -> Result<(), String> {
+        let left = self.parts_left.checked_sub(1);
+        self.parts_left = left.ok_or("names the same events, segments or blocks again and again")?;
+        Ok(())
+    }
+
+    fn snapshot(&mut self, root: Value) -> Result<Snapshot, String> {
+        let mut page = Snapshot::default();
+        let mut traced = false;
+        for (name, value) in self.fields("the whole", root)? {
+            match name {
+                "device_traces" => {
+                    traced = true;
+                    page.device_traces = self.traces(self.list(name, value)?)?;
                 }
+                "segments" => {
+                    let segments = self.list(name, value)?.iter().enumerate();
+                    let made = segments.map(|(index, &one)| self.segment(one).map_err(within("segment", index)));
+                    page.segments = made.collect::<Result<_, _>>()?;
+                }
+                "allocator_settings" => {
+                    for (name, value) in self.fields(name, value)? {
+                        if name == "expandable_segments" {
+                            page.allocator_settings.expandable_segments = value == Value::Boolean(true);
+                        }
+                    }
+                }
+                "external_annotations" => {
+                    let marks = self.list(name, value)?.iter().enumerate();
+                    let made = marks.map(|(index, &one)| self.annotation(one).map_err(within("annotation", index)));
+                    page.external_annotations = made.collect::<Result<_, _>>()?;
+                }
+                _ => {}
+            }
+        }
+        match traced {
+            true => Ok(page),
+            false => Err("missing field `device_traces`".to_owned()),
+        }
+    }
+
+    fn traces(&mut self, traces: &[Value]) -> Result<Vec<Vec<Event>>, String> {
+        if traces.len() > MOST_DEVICES {
+            return Err(format!(
+                "device_traces has {} devices, and PyTorch knows {MOST_DEVICES} at most",
+                traces.len()
+            ));
+        }
+        let mut made = Vec::with_capacity(traces.len());
+        for (device, &trace) in traces.iter().enumerate() {
+            let events = self.list("a trace", trace)?.iter().enumerate();
+            let events = events.map(|(index, &event)| {
+                let place = |problem| format!("event {index} of device {device}: {problem}");
+                self.event(event).map_err(place)
+            });
+            made.push(events.collect::<Result<_, String>>()?);
+        }
+        Ok(made)
+    }
+
+    fn event(&mut self, value: Value) -> Result<Event, String> {
+        self.part()?;
+        let mut event = Event::default();
+        for (name, value) in self.fields("the event", value)? {
+            match name {
+                "action" => event.action = Action::from(&*self.text(name, value)?),
+                "addr" => event.addr = self.number(name, value)?,
+                "size" => event.size = self.number(name, value)?,
+                "stream" => event.stream = self.number(name, value)?,
+                "time_us" => event.time_us = self.number(name, value)?,
+                "frames" => event.frames = self.stack(value)?,
+                _ => {}
+            }
+        }
+        Ok(event)
+    }
+
+    fn segment(&mut self, value: Value) -> Result<Segment, String> {
+        self.part()?;
+        let mut segment = Segment::default();
+        for (name, value) in self.fields("the segment", value)? {
+            match name {
+                "device" => segment.device = self.device(name, value)?,
+                "address" => segment.address = self.number(name, value)?,
+                "total_size" => segment.total_size = self.number(name, value)?,
+                "stream" => segment.stream = self.number(name, value)?,
+                "blocks" => {
+                    let blocks = self.list(name, value)?.iter().enumerate();
+                    let made = blocks.map(|(index, &one)| self.block(one).map_err(within("block", index)));
+                    segment.blocks = made.collect::<Result<_, _>>()?;
+                }
+                _ => {}
+            }
+        }
+        Ok(segment)
+    }
+
+    fn device(&self, name: &str, value: Value) -> Result<Option<i16>, String> {
+        match value {
+            Value::Number(number) if number < MOST_DEVICES as u64 => Ok(Some(number as i16)),
+            Value::Nothing => Ok(None),
+            other => Err(self.wrong(name, other, "a number below 128, as PyTorch's devices have")),
+        }
+    }
+
+    fn block(&mut self, value: Value) -> Result<Block, String> {
+        self.part()?;
+        let mut block = Block::default();
+        for (name, value) in self.fields("the block", value)? {
+            match name {
+                "address" => block.address = self.number(name, value)?,
+                "state" => block.state = self.text(name, value)?,
+                "size" => block.size = self.number(name, value)?,
+                "requested_size" => block.requested_size = self.number(name, value)?,
+                "frames" => block.frames = self.stack(value)?,
+                _ => {}
+            }
+        }
+        Ok(block)
+    }
+
+    fn annotation(&mut self, value: Value) -> Result<Annotation, String> {
+        self.part()?;
+        let mut annotation = Annotation::default();
+        for (name, value) in self.fields("the annotation", value)? {
+            match name {
+                "name" => annotation.name = self.text(name, value)?,
+                "stage" => annotation.stage = self.text(name, value)?,
+                "time_us" => annotation.time_us = self.number(name, value)?,
+                _ => {}
+            }
+        }
+        Ok(annotation)
+    }
+
+    /// PyTorch writes equal stacks once and then refers to them, so each list is read once.
+    fn stack(&mut self, value: Value) -> Result<StackNumber, String> {
+        let list = match value {
+            Value::List(list) => list,
+            Value::Nothing => return Ok(StackNumber(0)),
+            other => return Err(self.wrong("frames", other, "a list")),
+        };
+        if let Some(&known) = self.of_lists.get(&list) {
+            return Ok(known);
+        }
+        let frames = self.pickle.list(list).iter().map(|&frame| self.frame(frame));
+        let frames = frames.collect::<Result<Vec<u32>, String>>()?;
+        let number = self.stacks.number(frames);
+        self.of_lists.insert(list, number);
+        Ok(number)
+    }
+
+    fn frame(&mut self, value: Value) -> Result<u32, String> {
+        if let Value::Dictionary(number) = value
+            && let Some(&known) = self.of_dictionaries.get(&number)
+        {
+            return Ok(known);
+        }
+        let (mut file, mut line, mut function) = (None, 0, None);
+        for (name, value) in self.fields("the frame", value)? {
+            let text = match value {
+                Value::Text(number) => Some(number),
+                _ => None,
             };
-            numbers.push(number);
+            match name {
+                "filename" => file = text,
+                "line" => line = self.number(name, value)?.unwrap_or(0),
+                "name" => function = text,
+                _ => {}
+            }
         }
-        if let Some(&known) = self.stacks.get(&numbers) {
-            return known;
+        let next = self.stacks.all_frames.len() as u32;
+        let number = match self.of_contents.get(&(file, line, function)) {
+            Some(&known) => known,
+            None => {
+                let text = |number: Option<u32>| number.map_or("", |number| self.pickle.text(number));
+                let (file_text, function_text) = (text(file), text(function));
+                let left = self.name_bytes_left.checked_sub(file_text.len() + function_text.len());
+                self.name_bytes_left = left.ok_or("the names of its frames are too long")?;
+                self.stacks.all_frames.push(Frame {
+                    file: file_text.into(),
+                    line,
+                    function: function_text.into(),
+                });
+                self.of_contents.insert((file, line, function), next);
+                next
+            }
+        };
+        if let Value::Dictionary(dictionary) = value {
+            self.of_dictionaries.insert(dictionary, number);
         }
-        self.all_stacks.push(numbers.clone());
-        let number = self.all_stacks.len() as u32;
-        self.stacks.insert(numbers, number);
-        number
+        Ok(number)
     }
 }
 
-thread_local! {
-    // The reader builds values without a context of ours, so the table of stacks is beside it.
-    static STACKS: RefCell<Stacks> = RefCell::default();
-}
-
-impl From<Vec<FrameText>> for StackNumber {
-    fn from(texts: Vec<FrameText>) -> StackNumber {
-        StackNumber(STACKS.with_borrow_mut(|stacks| stacks.number(texts)))
-    }
+fn within(what: &'static str, index: usize) -> impl Fn(String) -> String {
+    move |problem| format!("{what} {index}: {problem}")
 }
 
 /// Reads a snapshot, and the stacks that it names.
 pub fn read(path: &Path) -> Result<(Snapshot, Stacks), String> {
-    let bytes = std::fs::read(path).map_err(|problem| format!("cannot be read: {problem}"))?;
-    let reader = DeserializerConfig::builder().max_shared_events(MOST_REPEATED).build();
-    STACKS.take();
-    let page: Snapshot = reader
-        .from_slice(&bytes)
-        .map_err(|problem| format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))?;
-    Ok((page, STACKS.take()))
+    let bytes = source::read(path)?;
+    of_bytes(bytes).map_err(|problem| format!("is no memory snapshot of PyTorch: {problem}; {WANTED}"))
+}
+
+fn of_bytes(bytes: Vec<u8>) -> Result<(Snapshot, Stacks), String> {
+    let pickle = Pickle::read(&bytes)?;
+    let size = bytes.len();
+    drop(bytes);
+    let mut maker = Maker {
+        pickle: &pickle,
+        parts_left: FREE_PARTS + size / BYTES_OF_PART,
+        name_bytes_left: size.saturating_mul(NAME_BYTES_OF_BYTE).saturating_add(FREE_NAME_BYTES),
+        stacks: Stacks::default(),
+        of_lists: HashMap::new(),
+        of_dictionaries: HashMap::new(),
+        of_contents: HashMap::new(),
+    };
+    let page = maker.snapshot(pickle.root)?;
+    Ok((page, maker.stacks))
 }

@@ -10,7 +10,7 @@ use journal::writer::{About, PastJournal};
 
 use super::snapshot;
 use super::stacks::{self, Texts};
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// A journal under another name until it is complete.
 pub struct Target {
@@ -26,14 +26,9 @@ fn cannot(path: &Path, problem: impl std::fmt::Display) -> String {
 
 impl Target {
     pub fn create(path: &Path, force: bool, about: &About) -> Result<Target, String> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
         // Only the name is used: `PastJournal` makes the file itself.
-        let part = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".part")
-            .tempfile_in(folder.unwrap_or(Path::new(".")))
-            .map_err(|problem| cannot(path, problem))?
+        let part = output::part(path)
+            .map_err(|problem| problem.to_string())?
             .into_temp_path();
         std::fs::remove_file(&part).map_err(|problem| cannot(path, problem))?;
         Ok(Target {

@@ -38,7 +38,11 @@ pub fn gather(path: &Path, device: Option<i16>, gathering: &mut Gathering) -> Re
         }
     }
     for segment in page.segments.iter().filter(|segment| segment.device == Some(device)) {
-        for block in segment.blocks.iter().filter(|block| block.state == "active_allocated") {
+        for block in segment
+            .blocks
+            .iter()
+            .filter(|block| &*block.state == "active_allocated")
+        {
             if let Some(address) = block.address.filter(|address| !seen.contains(address)) {
                 let size = block.requested_size.or(block.size).unwrap_or(0);
                 before.insert(address, (size, segment.stream));

@@ -59,10 +59,7 @@ impl Trace {
         let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
         let mut gathering = Gathering::default();
         let mut device_memory = None;
-        if path.is_dir() {
-            return Err(fail("is a folder: give one file of it".to_owned()));
-        }
-        let kind = kind::of(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+        let kind = kind::of(path).map_err(fail)?;
         // The name of a journal or snapshot decides, too: a damaged one is told of by its reader.
         let kind = if name.ends_with(&format!(".{EXTENSION}")) {
             Kind::Journal

@@ -16,6 +16,7 @@ use config::Change;
 use serde_json::Value;
 
 use self::connection::Connection;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::render::table::table;
 
@@ -137,7 +138,7 @@ fn ask(pid: u32, line: &str) -> Result<Value, Failure> {
 fn print(json: bool, answer: &Value, text: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = match json {
-        true => writeln!(out, "{answer:#}"),
+        true => escaped::pretty(&mut out, answer),
         false => text(&mut out),
     };
     written.map_err(Failure::unwritten)

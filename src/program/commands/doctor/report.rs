@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{Attribute, Cell, Color, ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::escaped;
 use crate::render::format::{printable, styled};
 
 /// The longest text shown of a finding, in characters. A long path or a loader's message fits.
@@ -199,7 +200,6 @@ pub struct Page<'a, D: Serialize, F: Serialize, T: Serialize> {
 
 pub fn json(page: &impl Serialize) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, page)?;
-    writeln!(out)?;
+    escaped::pretty(&mut out, page)?;
     out.flush()
 }

@@ -15,6 +15,7 @@ use crate::analysis::names::{api_name, class_name, device_uuid};
 use crate::analysis::reconciliation::AsOf;
 use crate::analysis::stacks::Uses;
 use crate::analysis::tensors::Tensors;
+use crate::escaped;
 use crate::render::format;
 use crate::render::reclaims;
 use crate::render::reconciliation::{differences_json, process_json};
@@ -39,7 +40,7 @@ pub fn write(
         if let Some((uses, labels)) = stacked(job) {
             description["stacks"] = stacks::as_json(&uses, &labels);
         }
-        serde_json::to_writer(&mut *out, &description)?;
+        escaped::compact(out, &description)?;
     }
     writeln!(out, "\n]}}")
 }

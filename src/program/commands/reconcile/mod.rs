@@ -15,6 +15,7 @@ use config::parse_duration;
 
 use crate::analysis::side_by_side::{self, Device, Target};
 use crate::analysis::{nvml, running};
+use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load};
 use crate::launch::options::with_unit;
@@ -153,8 +154,8 @@ impl Reconcile {
     fn print(&self, round: &Round) -> io::Result<()> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         match (self.json, self.watch.is_some()) {
-            (true, true) => writeln!(out, "{}", json::describe(round))?,
-            (true, false) => writeln!(out, "{:#}", json::describe(round))?,
+            (true, true) => escaped::line(&mut out, &json::describe(round))?,
+            (true, false) => escaped::pretty(&mut out, &json::describe(round))?,
             (false, again) => text::write(&mut out, round, again)?,
         }
         out.flush()

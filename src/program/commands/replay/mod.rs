@@ -19,7 +19,9 @@ use config::Config;
 use policy::{Settings, Strategy};
 use prices::Prices;
 
+use crate::escaped;
 use crate::failure::Failure;
+use crate::import::source;
 use crate::launch::options::with_unit;
 use crate::render::format;
 use crate::replay::{self, Setup, Source, Trace, play, smallest_device};
@@ -220,7 +222,7 @@ impl Replay {
         };
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self.json {
-            true => writeln!(out, "{:#}", page::page(&played)),
+            true => escaped::pretty(&mut out, &page::page(&played)),
             false => table::print(&mut out, &played),
         }
         .and_then(|()| out.flush())
@@ -242,7 +244,8 @@ impl Replay {
             return Ok(Prices::default());
         };
         let fail = |problem: String| Failure::refused(format!("--prices {}: {problem}", shown(path)));
-        let text = std::fs::read_to_string(path).map_err(|problem| fail(format!("cannot be read: {problem}")))?;
+        let text = source::read(path).map_err(fail)?;
+        let text = String::from_utf8(text).map_err(|_| fail("is no text in UTF-8".to_owned()))?;
         Prices::parse(&text).map_err(fail)
     }
 

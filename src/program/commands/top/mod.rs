@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use config::parse_duration;
 
+use crate::escaped;
 use crate::failure::Failure;
 use crate::render::format::is_dumb;
 use crate::render::progress;
@@ -124,8 +125,8 @@ impl Top {
         }
         let mut out = io::BufWriter::new(io::stdout().lock());
         match (self.json, self.once) {
-            (true, true) => writeln!(out, "{:#}", json::page(machine)),
-            (true, false) => writeln!(out, "{}", json::page(machine)),
+            (true, true) => escaped::pretty(&mut out, &json::page(machine)),
+            (true, false) => escaped::line(&mut out, &json::page(machine)),
             (false, _) => page::write(&mut out, machine, self.once),
         }
         .and_then(|()| out.flush())

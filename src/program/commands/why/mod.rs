@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::analysis::job::Job;
 use crate::analysis::verdict::Verdict;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::{collect, load, newest};
 use crate::render::{format, verdict};
@@ -106,7 +107,7 @@ impl Why {
         let advice = Advice::of(job, self.top);
         let mut out = io::BufWriter::new(io::stdout().lock());
         match self.json {
-            true => writeln!(out, "{:#}", page(&run, &advice)),
+            true => escaped::pretty(&mut out, &page(&run, &advice)),
             false => text::page(&mut out, &run, &advice, self.top, format::styled()),
         }
         .and_then(|()| out.flush())

@@ -27,6 +27,7 @@ use crate::analysis::labels::Labels;
 use crate::analysis::lifetimes::Lifetimes;
 use crate::analysis::live_set::By;
 use crate::analysis::summary::Summary;
+use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::collect;
 use crate::render::format;
@@ -325,8 +326,7 @@ fn print(studies: &[Study], pages: Vec<Page>, together: Page, json: bool) -> io:
             job
         });
         whole["jobs"] = jobs.collect::<Value>();
-        serde_json::to_writer(&mut out, &whole)?;
-        writeln!(out)?;
+        escaped::line(&mut out, &whole)?;
         return out.flush();
     }
     let bold = format::styled();

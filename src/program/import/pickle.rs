@@ -1,0 +1,479 @@
+//! Reads a pickle of plain values: numbers, texts, lists and dictionaries.
+//!
+//! A snapshot may come from anybody, and a pickle is a program for a stack machine. A reader of all pickles can be made to
+//! take memory without end: by integers of a million bytes, places in the memo that skip billions, or lists that name
+//! each other again and again. So this reader knows plain values alone, and keeps a value that is named often once. It
+//! visits each opcode once, calls itself never, and stops at bounds that grow with the file. The opcodes are those of
+//! Python's `Lib/pickletools.py`.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// A small file may have this many of whatever is bounded.
+const FREE: usize = 1 << 18;
+/// Beyond that, so many bytes of the file for each list or dictionary. PyTorch writes 17 bytes for the shortest frame, and
+/// more for events and blocks.
+const BYTES_OF_CONTAINER: usize = 8;
+/// The same for values that wait on the stack or are in the memo.
+const BYTES_OF_PLACE: usize = 4;
+/// Containers that are open at once. A snapshot has seven: page, traces, trace, event, frames, frame, and a field.
+const MOST_MARKS: usize = 256;
+/// The longest integer; addresses take nine bytes.
+const MOST_INTEGER_BYTES: usize = 16;
+/// The longest line of a number in the text protocol.
+const MOST_DIGITS: usize = 40;
+
+/// A value. Texts, lists and dictionaries are in `Pickle`, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    Nothing,
+    Boolean(bool),
+    Number(u64),
+    Negative(i64),
+    Text(u32),
+    /// A list, a tuple or a set.
+    List(u32),
+    Dictionary(u32),
+    /// A float, bytes, or an integer of more than 64 bits.
+    Other,
+}
+
+/// The values of a pickle.
+#[derive(Debug)]
+pub struct Pickle {
+    pub root: Value,
+    texts: Vec<Rc<str>>,
+    lists: Vec<Vec<Value>>,
+    dictionaries: Vec<Vec<(Value, Value)>>,
+}
+
+impl Pickle {
+    /// Reads a pickle. The error says at which byte it cannot be read, and why.
+    pub fn read(bytes: &[u8]) -> Result<Pickle, String> {
+        let mut machine = Machine {
+            bytes,
+            at: 0,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: Vec::new(),
+            memoized: 0,
+            numbers: HashMap::new(),
+            page: Pickle {
+                root: Value::Nothing,
+                texts: Vec::new(),
+                lists: Vec::new(),
+                dictionaries: Vec::new(),
+            },
+        };
+        loop {
+            let start = machine.at;
+            match machine.step() {
+                Ok(false) => {}
+                Ok(true) => return Ok(machine.page),
+                Err(problem) => return Err(format!("byte {start}: {problem}")),
+            }
+        }
+    }
+
+    pub fn text(&self, number: u32) -> &Rc<str> {
+        &self.texts[number as usize]
+    }
+
+    pub fn list(&self, number: u32) -> &[Value] {
+        &self.lists[number as usize]
+    }
+
+    /// The keys and values of a dictionary, in the order in which they were set.
+    pub fn entries(&self, number: u32) -> &[(Value, Value)] {
+        &self.dictionaries[number as usize]
+    }
+
+    /// A value in words, for a message.
+    pub fn told(&self, value: Value) -> String {
+        match value {
+            Value::Nothing => "None".to_owned(),
+            Value::Boolean(value) => value.to_string(),
+            Value::Number(number) => number.to_string(),
+            Value::Negative(number) => number.to_string(),
+            Value::Text(number) => format!("the text {:?}", base::text::printable(self.text(number), 40)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Dictionary(_) => "a dictionary".to_owned(),
+            Value::Other => "a float, bytes, or an integer of more than 64 bits".to_owned(),
+        }
+    }
+}
+
+struct Machine<'i> {
+    bytes: &'i [u8],
+    at: usize,
+    stack: Vec<Value>,
+    /// Heights of the stack at the marks.
+    marks: Vec<usize>,
+    memo: Vec<Option<Value>>,
+    memoized: usize,
+    /// The numbers of texts.
+    numbers: HashMap<Rc<str>, u32>,
+    page: Pickle,
+}
+
+const CUT: &str = "the file ends in the middle of a value: copy it again";
+const EMPTY_STACK: &str = "takes a value that is not there";
+
+/// Names of opcodes that make other values than plain ones.
+fn other_kind(code: u8) -> Option<&'static str> {
+    Some(match code {
+        b'c' => "GLOBAL",
+        b'R' => "REDUCE",
+        b'b' => "BUILD",
+        b'o' => "OBJ",
+        b'i' => "INST",
+        0x81 => "NEWOBJ",
+        0x92 => "NEWOBJ_EX",
+        0x93 => "STACK_GLOBAL",
+        b'P' => "PERSID",
+        b'Q' => "BINPERSID",
+        0x82..=0x84 => "EXT1, EXT2 or EXT4",
+        0x97 => "NEXT_BUFFER",
+        0x98 => "READONLY_BUFFER",
+        _ => return None,
+    })
+}
+
+impl<'i> Machine<'i> {
+    fn take(&mut self, count: usize) -> Result<&'i [u8], String> {
+        let end = self
+            .at
+            .checked_add(count)
+            .filter(|&end| end <= self.bytes.len())
+            .ok_or(CUT)?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    /// A number of so many bytes, without a sign.
+    fn number(&mut self, count: usize) -> Result<u64, String> {
+        let bytes = self.take(count)?.iter().rev();
+        Ok(bytes.fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+
+    /// What a length of so many bytes says that follows.
+    fn counted(&mut self, count: usize) -> Result<&'i [u8], String> {
+        let length = self.number(count)?;
+        self.take(usize::try_from(length).map_err(|_| CUT)?)
+    }
+
+    fn line(&mut self) -> Result<&'i [u8], String> {
+        let rest = &self.bytes[self.at..];
+        let length = rest.iter().position(|&byte| byte == b'\n').ok_or(CUT)?;
+        self.at += length + 1;
+        Ok(&rest[..length])
+    }
+
+    /// A line of the text protocol that holds a number.
+    fn digits(&mut self) -> Result<&'i str, String> {
+        let line = self.line()?;
+        if line.len() > MOST_DIGITS {
+            return Err(format!(
+                "a number of {} digits: PyTorch writes none of more than {MOST_DIGITS}",
+                line.len()
+            ));
+        }
+        std::str::from_utf8(line).map_err(|_| "a number that is no text".to_owned())
+    }
+
+    /// How many of something a file of this size may have.
+    fn most(&self, bytes_of_one: usize) -> usize {
+        FREE + self.bytes.len() / bytes_of_one
+    }
+
+    fn push(&mut self, value: Value) -> Result<(), String> {
+        let most = self.most(BYTES_OF_PLACE);
+        if self.stack.len() >= most {
+            return Err(format!(
+                "more than {most} values wait for their list: no snapshot of this size has so many"
+            ));
+        }
+        self.stack.push(value);
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Value, String> {
+        let value = self.top()?;
+        self.stack.pop();
+        Ok(value)
+    }
+
+    fn top(&self) -> Result<Value, String> {
+        let fence = self.marks.last().copied().unwrap_or(0);
+        match self.stack.last() {
+            Some(&value) if self.stack.len() > fence => Ok(value),
+            _ => Err(EMPTY_STACK.to_owned()),
+        }
+    }
+
+    /// Where the values after the latest mark begin. Removes the mark.
+    fn mark(&mut self) -> Result<usize, String> {
+        self.marks
+            .pop()
+            .ok_or_else(|| "takes a mark that is not there".to_owned())
+    }
+
+    /// Where the latest `count` values begin.
+    fn latest(&self, count: usize) -> Result<usize, String> {
+        let fence = self.marks.last().copied().unwrap_or(0);
+        let start = self.stack.len().checked_sub(count).filter(|&start| start >= fence);
+        start.ok_or_else(|| EMPTY_STACK.to_owned())
+    }
+
+    fn integer(&mut self, number: i128) -> Result<(), String> {
+        let value = match (u64::try_from(number), i64::try_from(number)) {
+            (Ok(number), _) => Value::Number(number),
+            (_, Ok(number)) => Value::Negative(number),
+            _ => Value::Other,
+        };
+        self.push(value)
+    }
+
+    /// LONG1 and LONG4: an integer with a sign, the lowest byte first.
+    fn long(&mut self, name: &str, bytes_of_length: usize) -> Result<(), String> {
+        let count = self.number(bytes_of_length)?;
+        if count > MOST_INTEGER_BYTES as u64 {
+            return Err(format!(
+                "{name} is an integer of {count} bytes: PyTorch writes none of more than {MOST_INTEGER_BYTES}"
+            ));
+        }
+        let bytes = self.take(count as usize)?;
+        let sign = if bytes.last().is_some_and(|&byte| byte >= 0x80) {
+            -1
+        } else {
+            0
+        };
+        self.integer(
+            bytes
+                .iter()
+                .rev()
+                .fold(sign, |number, &byte| number << 8 | i128::from(byte)),
+        )
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is no UTF-8".to_owned())?;
+        let number = match self.numbers.get(text) {
+            Some(&known) => known,
+            None => {
+                let next = u32::try_from(self.page.texts.len()).map_err(|_| "too many texts".to_owned())?;
+                let text: Rc<str> = text.into();
+                self.page.texts.push(text.clone());
+                self.numbers.insert(text, next);
+                next
+            }
+        };
+        self.push(Value::Text(number))
+    }
+
+    /// Checks that one more list or dictionary is within the bound.
+    fn room(&self) -> Result<(), String> {
+        let most = self.most(BYTES_OF_CONTAINER);
+        match self.page.lists.len() + self.page.dictionaries.len() < most.min(u32::MAX as usize) {
+            true => Ok(()),
+            false => Err(format!(
+                "more than {most} lists and dictionaries: no snapshot of this size has so many"
+            )),
+        }
+    }
+
+    fn list_from(&mut self, start: usize) -> Result<(), String> {
+        self.room()?;
+        let items = self.stack.split_off(start);
+        self.page.lists.push(items);
+        self.push(Value::List(self.page.lists.len() as u32 - 1))
+    }
+
+    fn dictionary_from(&mut self, start: usize) -> Result<(), String> {
+        self.room()?;
+        self.page.dictionaries.push(Vec::new());
+        let made = Value::Dictionary(self.page.dictionaries.len() as u32 - 1);
+        self.set(made, start)?;
+        self.push(made)
+    }
+
+    /// Sets the entries from `start` on, each a key and a value.
+    fn set(&mut self, target: Value, start: usize) -> Result<(), String> {
+        let Value::Dictionary(number) = target else {
+            return Err("sets an entry of what is no dictionary".to_owned());
+        };
+        let (pairs, rest) = self.stack[start..].as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err("sets a key without a value".to_owned());
+        }
+        let entries = &mut self.page.dictionaries[number as usize];
+        entries.extend(pairs.iter().map(|&[key, value]| (key, value)));
+        self.stack.truncate(start);
+        Ok(())
+    }
+
+    /// The value below `start`, which the values from `start` on are added to.
+    fn below(&self, start: usize) -> Result<Value, String> {
+        let fence = self.marks.last().copied().unwrap_or(0);
+        let place = start.checked_sub(1).filter(|&place| place >= fence);
+        place
+            .map(|place| self.stack[place])
+            .ok_or_else(|| EMPTY_STACK.to_owned())
+    }
+
+    fn append(&mut self, start: usize) -> Result<(), String> {
+        let Value::List(number) = self.below(start)? else {
+            return Err("appends to what is no list".to_owned());
+        };
+        self.page.lists[number as usize].extend_from_slice(&self.stack[start..]);
+        self.stack.truncate(start);
+        Ok(())
+    }
+
+    fn set_below(&mut self, start: usize) -> Result<(), String> {
+        let target = self.below(start)?;
+        self.set(target, start)
+    }
+
+    fn memoize(&mut self, place: u64) -> Result<(), String> {
+        let value = self.top()?;
+        let most = self.most(BYTES_OF_PLACE);
+        let place = usize::try_from(place).ok().filter(|&place| place < most);
+        let place = place
+            .ok_or_else(|| format!("keeps a value at a place beyond {most}: no snapshot of this size has so many"))?;
+        if place >= self.memo.len() {
+            self.memo.resize(place + 1, None);
+        }
+        self.memoized += usize::from(self.memo[place].is_none());
+        self.memo[place] = Some(value);
+        Ok(())
+    }
+
+    fn recall(&mut self, place: u64) -> Result<(), String> {
+        let found = usize::try_from(place).ok().and_then(|place| *self.memo.get(place)?);
+        match found {
+            Some(value) => self.push(value),
+            None => Err(format!("names place {place} of the memo, where no value is kept")),
+        }
+    }
+
+    fn place(&mut self) -> Result<u64, String> {
+        let line = self.digits()?;
+        line.parse()
+            .map_err(|_| "a place in the memo that is no number".to_owned())
+    }
+
+    fn line_integer(&mut self) -> Result<(), String> {
+        match self.digits()?.trim_end_matches('L') {
+            "00" => self.push(Value::Boolean(false)),
+            "01" => self.push(Value::Boolean(true)),
+            digits => match digits.parse() {
+                Ok(number) => self.integer(number),
+                Err(_) => Err("an integer that is no number".to_owned()),
+            },
+        }
+    }
+
+    /// Carries out one opcode; true at the end.
+    fn step(&mut self) -> Result<bool, String> {
+        let code = self.take(1)?[0];
+        match code {
+            b'.' => {
+                self.page.root = self.pop()?;
+                return match self.at == self.bytes.len() {
+                    true => Ok(true),
+                    false => Err("ends the pickle, but more bytes follow".to_owned()),
+                };
+            }
+            0x80 => match self.number(1)? {
+                0..=5 => Ok(()),
+                protocol => Err(format!("protocol {protocol} is not known: 0 to 5 are")),
+            },
+            // The length of what follows. The pieces are whole without it.
+            0x95 => self.number(8).map(drop),
+            b'N' => self.push(Value::Nothing),
+            0x88 => self.push(Value::Boolean(true)),
+            0x89 => self.push(Value::Boolean(false)),
+            b'K' => self.number(1).and_then(|number| self.integer(number.into())),
+            b'M' => self.number(2).and_then(|number| self.integer(number.into())),
+            b'J' => self
+                .number(4)
+                .and_then(|number| self.integer((number as u32 as i32).into())),
+            b'I' | b'L' => self.line_integer(),
+            0x8a => self.long("LONG1", 1),
+            0x8b => self.long("LONG4", 4),
+            b'G' => self.take(8).and_then(|_| self.push(Value::Other)),
+            b'F' => self.digits().and_then(|_| self.push(Value::Other)),
+            0x8c | b'U' => self.counted(1).and_then(|bytes| self.text(bytes)),
+            b'X' | b'T' => self.counted(4).and_then(|bytes| self.text(bytes)),
+            0x8d => self.counted(8).and_then(|bytes| self.text(bytes)),
+            b'V' => {
+                let text = unescaped(self.line()?)?;
+                self.text(text.as_bytes())
+            }
+            b'C' => self.counted(1).and_then(|_| self.push(Value::Other)),
+            b'B' => self.counted(4).and_then(|_| self.push(Value::Other)),
+            0x8e | 0x96 => self.counted(8).and_then(|_| self.push(Value::Other)),
+            b'S' => self.line().and_then(|_| self.push(Value::Other)),
+            b']' | b')' | 0x8f => self.list_from(self.stack.len()),
+            b'}' => self.dictionary_from(self.stack.len()),
+            b'l' | b't' | 0x91 => self.mark().and_then(|start| self.list_from(start)),
+            b'd' => self.mark().and_then(|start| self.dictionary_from(start)),
+            0x85..=0x87 => self
+                .latest(usize::from(code - 0x84))
+                .and_then(|start| self.list_from(start)),
+            b'a' => self.latest(1).and_then(|start| self.append(start)),
+            b'e' | 0x90 => self.mark().and_then(|start| self.append(start)),
+            b's' => self.latest(2).and_then(|start| self.set_below(start)),
+            b'u' => self.mark().and_then(|start| self.set_below(start)),
+            b'(' if self.marks.len() < MOST_MARKS => {
+                self.marks.push(self.stack.len());
+                Ok(())
+            }
+            b'(' => Err(format!("is nested more than {MOST_MARKS} deep: a snapshot is not")),
+            b'0' if self.marks.last() == Some(&self.stack.len()) => self.mark().map(drop),
+            b'0' => self.pop().map(drop),
+            b'1' => self.mark().map(|start| self.stack.truncate(start)),
+            b'2' => self.top().and_then(|value| self.push(value)),
+            b'p' => self.place().and_then(|place| self.memoize(place)),
+            b'q' => self.number(1).and_then(|place| self.memoize(place)),
+            b'r' => self.number(4).and_then(|place| self.memoize(place)),
+            0x94 => self.memoize(self.memoized as u64),
+            b'g' => self.place().and_then(|place| self.recall(place)),
+            b'h' => self.number(1).and_then(|place| self.recall(place)),
+            b'j' => self.number(4).and_then(|place| self.recall(place)),
+            code => Err(match other_kind(code) {
+                Some(name) => format!("{name} makes no plain value: a snapshot has plain values alone"),
+                None => format!("{code:#04x} is no opcode of a pickle"),
+            }),
+        }
+        .map(|()| false)
+    }
+}
+
+/// A text of the text protocol: Latin-1, with other characters as `\uXXXX` or `\UXXXXXXXX` (raw-unicode-escape).
+fn unescaped(line: &[u8]) -> Result<String, String> {
+    let wrong = || "an escape that is no character".to_owned();
+    let mut text = String::with_capacity(line.len());
+    let mut rest = line;
+    while let [first, after @ ..] = rest {
+        let digits = match (first, after.first()) {
+            (b'\\', Some(b'u')) => 4,
+            (b'\\', Some(b'U')) => 8,
+            _ => {
+                text.push(char::from(*first));
+                rest = after;
+                continue;
+            }
+        };
+        let code = after.get(1..=digits).and_then(|code| std::str::from_utf8(code).ok());
+        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
+        text.push(code.and_then(char::from_u32).ok_or_else(wrong)?);
+        rest = &after[1 + digits..];
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

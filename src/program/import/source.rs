@@ -1,0 +1,115 @@
+//! Opens files that a command reads: plain files alone, never with a wait, and no more of them than was there at the start.
+
+use std::fs::{File, FileType};
+use std::io::{self, Read, Take};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+/// A file of this size is read whatever it is.
+const FEW_BYTES: u64 = 16 << 20;
+/// No file system compresses a file that is worth reading more than this many times. A file that takes less of the disk
+/// is made of holes, and reading it takes memory for nothing.
+const MOST_COMPRESSED: u64 = 64;
+
+/// What a path leads to that is no plain file, and what to do.
+fn other(kind: FileType) -> &'static str {
+    const COPY: &str = "is no plain file but a pipe, which can be read only once: write what comes from it into a file, and \
+                        give that file";
+    if kind.is_dir() {
+        "is a folder: give one file of it"
+    } else if kind.is_fifo() {
+        COPY
+    } else if kind.is_socket() {
+        "is a socket: give a file"
+    } else {
+        "is a device: give a file"
+    }
+}
+
+/// Opens a file. The error has neither the file's name nor a line feed. A file that another program makes longer is read
+/// up to the size that it has now, so that reading ends.
+pub fn open(path: &Path) -> Result<Take<File>, String> {
+    let cannot = |problem: io::Error| format!("cannot be read: {problem}");
+    match journal::reader::open_plain(path).map_err(cannot)? {
+        Some(file) => {
+            let size = file.metadata().map_err(cannot)?.len();
+            Ok(file.take(size))
+        }
+        None => Err(other(path.metadata().map_err(cannot)?.file_type()).to_owned()),
+    }
+}
+
+/// Reads a file as a whole.
+pub fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut file = open(path)?;
+    let stored = file
+        .get_ref()
+        .metadata()
+        .map_or(u64::MAX, |found| found.blocks().saturating_mul(512));
+    if file.limit() > FEW_BYTES && stored.saturating_mul(MOST_COMPRESSED) < file.limit() {
+        return Err("cannot be read: hardly any of it was ever written: copy it again".to_owned());
+    }
+    let cannot = |problem: io::Error| format!("cannot be read: {problem}");
+    let size = usize::try_from(file.limit()).unwrap_or(usize::MAX);
+    let mut bytes = Vec::new();
+    // A file's size may be a lie: one of holes is longer than all memory.
+    bytes.try_reserve_exact(size).map_err(|_| {
+        format!(
+            "cannot be read: {} are more than the memory that is left",
+            base::units::size(file.limit())
+        )
+    })?;
+    file.read_to_end(&mut bytes).map_err(cannot)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_plain_file_is_refused_by_its_kind() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        let pipe = CString::new(place("pipe").as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name is a C string.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        let _listener = UnixListener::bind(place("socket")).unwrap();
+        std::os::unix::fs::symlink(place("pipe"), place("link")).unwrap();
+        for (path, words) in [
+            (place("pipe"), "is no plain file but a pipe"),
+            (place("link"), "is no plain file but a pipe"),
+            (place("socket"), "is a socket"),
+            (place(""), "is a folder"),
+            ("/dev/zero".into(), "is a device"),
+            (place("absent"), "cannot be read: No such file"),
+        ] {
+            let problem = open(&path).unwrap_err();
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+
+    #[test]
+    fn holes_take_no_memory() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 40).unwrap();
+        assert!(read(file.path()).unwrap_err().contains("hardly any of it"));
+    }
+
+    #[test]
+    fn a_file_that_grows_is_read_up_to_its_size() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"before").unwrap();
+        let mut opened = open(file.path()).unwrap();
+        file.write_all(b" after").unwrap();
+        let mut text = String::new();
+        opened.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before");
+        assert_eq!(read(file.path()).unwrap(), b"before after");
+    }
+}
