@@ -91,7 +91,8 @@ fn fleet(folder: &Path) -> PathBuf {
         "--json",
     ];
     let written = run("export", &arguments);
-    assert!(written.status.success(), "{}", said(&written));
+    assert_eq!(written.status.code(), Some(1), "{}", said(&written));
+    assert!(said(&written).contains("damaged.vraj"), "{}", said(&written));
     let told: serde_json::Value = serde_json::from_slice(&written.stdout).unwrap();
     assert_eq!(
         (&told["processes"], &told["failures"], &told["files"]),

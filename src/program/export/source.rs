@@ -3,12 +3,13 @@
 //! If PyTorch's tensors were recorded (`analysis::tensor_records`), they are allocations, and the memory that PyTorch obtained for them
 //! is segments. So every format shows the tensors with their stacks, and their bytes count once.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
 use base::text::shown;
 use journal::format::{Frame, NoStack, Record};
-use journal::reader::{Header, Journal, OpenError, Stacks, State};
+use journal::reader::{Header, Journal, OpenError, Stacks, State, TensorFile};
 
 use crate::analysis::stacks::load as load_stacks;
 use crate::analysis::tensor_records::{Merged, TENSOR_STACKS, Tensors};
@@ -18,33 +19,34 @@ pub struct Process {
     journal: Journal,
     stacks: Stacks,
     tensors: Option<Tensors>,
+    /// Records that are damaged, as of the last pass over them.
+    damaged: Cell<u64>,
     /// What the reader of the export should know.
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    #[error("{0}")]
-    Open(#[from] OpenError),
-    #[error("{path}: cannot be read: {problem}")]
-    Read { path: String, problem: io::Error },
+/// Says that a file beside a journal is missing in the export.
+fn unread(path: &Path, problem: io::Error) -> String {
+    format!("{}: cannot be read: {problem}; the export does without", shown(path))
 }
 
 impl Process {
-    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. `progress` gets the
+    /// Opens a journal. With `tensors`, also reads PyTorch's tensors beside it, if there are any. A file beside the journal
+    /// that cannot be read is a note. `progress` gets the
     /// number of bytes read since its last call.
-    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, SourceError> {
+    pub fn open(path: &Path, tensors: bool, progress: &dyn Fn(u64)) -> Result<Process, OpenError> {
         let journal = Journal::open(path)?;
         let mut notes = Vec::new();
         let stacks = load_stacks(path).unwrap_or_else(|problem| {
-            notes.push(format!("{}: cannot be read: {problem}", shown(&Stacks::path(path))));
+            notes.push(unread(&Stacks::path(path), problem));
             None
         });
+        // Without PyTorch's tensors the journal still has what PyTorch obtained for them.
         let tensors = match tensors {
-            true => Tensors::beside(&journal, progress).map_err(|problem| SourceError::Read {
-                path: shown(path),
-                problem,
-            })?,
+            true => Tensors::beside(&journal, progress).unwrap_or_else(|problem| {
+                notes.push(unread(&TensorFile::beside(path), problem));
+                None
+            }),
             false => None,
         };
         if let Some(tensors) = &tensors {
@@ -61,6 +63,7 @@ impl Process {
             journal,
             stacks: stacks.unwrap_or_default(),
             tensors,
+            damaged: Cell::new(0),
             notes,
         })
     }
@@ -119,6 +122,12 @@ impl Process {
         self.stacks.text(number).unwrap_or("(name not kept)")
     }
 
+    /// What the reader of the export should know of the records, once they were read.
+    pub fn damage(&self) -> Option<String> {
+        let (path, damaged) = (shown(self.path()), self.damaged.get());
+        (damaged > 0).then(|| format!("{path}: {damaged} records are damaged, and left out"))
+    }
+
     /// The records in the order of their times. Those of tensors come in the order of PyTorch's record.
     pub fn entries(&self) -> io::Result<Merged<'_>> {
         Merged::of(&self.journal, self.tensors.as_ref())
@@ -142,6 +151,7 @@ impl Process {
                 told = position;
             }
         }
+        self.damaged.set(entries.damaged());
         progress(self.size().saturating_sub(told));
         Ok(count)
     }
