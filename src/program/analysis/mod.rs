@@ -37,12 +37,14 @@ pub mod origins;
 pub mod out_of_memory;
 pub mod places;
 pub mod purpose;
+pub mod rank;
 pub mod reconciliation;
 pub mod running;
 pub mod runs;
 #[cfg(test)]
 mod samples;
 pub mod scene;
+pub mod secrets;
 pub mod side_by_side;
 mod slack;
 pub mod space;

@@ -20,9 +20,9 @@ use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
+use crate::analysis::rank::rank;
+use crate::analysis::secrets;
 use crate::output::Output;
-use crate::render::rank::rank;
-use crate::report::secrets;
 
 /// The version of the columns below.
 const SCHEMA_VERSION: &str = "1";

@@ -6,7 +6,6 @@ pub mod next_step;
 pub mod page;
 pub mod plot;
 pub mod progress;
-pub mod rank;
 pub mod reclaims;
 pub mod reconciliation;
 pub mod stacks;

@@ -2,7 +2,7 @@
 //!
 //! `gather` reads each journal twice and keeps sums, so that neither memory nor file grow with the journal. `data` has
 //! what the page is made from; `--json` prints it. `page` puts the data, the scripts and the style of the folder `page`
-//! into one file. `secrets` leaves out what should not be passed on.
+//! into one file.
 
 mod columns;
 mod data;
@@ -12,7 +12,6 @@ mod gather;
 mod groups;
 mod page;
 mod process;
-pub mod secrets;
 mod space;
 mod stacks;
 mod verdict;

@@ -15,13 +15,15 @@ use super::data::{Device, Failure, Holdings, Mark, Named, Process, Tensors, Trus
 use super::detail::Detail;
 use super::events::Choice;
 use super::stacks::Interned;
-use super::{groups, secrets, space, verdict};
+use super::{groups, space, verdict};
 use crate::analysis::holdings::{self, At};
 use crate::analysis::job::{Job, LoadError};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::names::{api_name, device_uuid};
 use crate::analysis::origins::Origins;
 use crate::analysis::out_of_memory::OutOfMemory;
+use crate::analysis::rank::rank;
+use crate::analysis::secrets;
 use crate::analysis::stacks::{self, TorchStacks};
 use crate::analysis::tensors;
 use crate::analysis::timeline::{DeviceTimeline, Timeline};
@@ -97,7 +99,7 @@ pub fn read(
     Ok(Process {
         title: secrets::command_line(&job.title().split(' ').map(str::to_owned).collect::<Vec<_>>()).join(" "),
         pid: header.pid,
-        rank: rank(&job),
+        rank: rank(header),
         host: header.host.clone(),
         path: path.display().to_string(),
         command: secrets::command_line(&header.command_line).join(" "),
@@ -308,13 +310,6 @@ fn named(first: &FirstPass, at: &[At], text: impl Fn(u64) -> String) -> Vec<Name
     }
     named.sort_by_key(|named| named.moment);
     named
-}
-
-/// The process's rank in its job, if a launcher gave it one.
-fn rank(job: &Job) -> Option<String> {
-    let names = ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
-    let value = |wanted: &&str| job.header.environment.iter().find(|(name, _)| name == wanted);
-    names.iter().find_map(value).map(|(_, value)| value.clone())
 }
 
 fn failure(failure: &OutOfMemory) -> Failure {

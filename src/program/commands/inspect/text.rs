@@ -10,9 +10,9 @@ use super::views::{Odd, odd};
 use crate::analysis::device_ledger::Level;
 use crate::analysis::job::Job;
 use crate::analysis::names::device_uuid;
+use crate::analysis::rank::rank;
 use crate::analysis::runs::runs;
 use crate::render::format::{self, count, duration, printable, size, strong};
-use crate::render::rank::rank;
 use crate::render::table::table;
 
 /// What is known of a device: bytes allocated and reserved by the processes that run, and the largest peaks of one
@@ -53,7 +53,7 @@ pub fn overview(out: &mut impl Write, jobs: &[Job], bold: bool) -> io::Result<()
         let [allocated, reserved] = sum;
         rows.push(vec![
             job.header.pid.to_string(),
-            rank(&job.header).unwrap_or_else(|| "-".into()),
+            rank(&job.header).map_or_else(|| "-".into(), |rank| printable(&rank, 12)),
             printable(&job.title(), 40),
             printable(&job.header.strategy, 32),
             format::job_ended(job),
@@ -132,7 +132,7 @@ fn odd_ones(jobs: &[&Job]) -> Vec<Odd> {
         let peak = devices
             .map(|(_, ledger)| ledger.all.allocated.peak)
             .fold(0, u64::saturating_add);
-        let name = format!("process {} (rank {rank})", job.header.pid);
+        let name = format!("process {} (rank {})", job.header.pid, printable(&rank, 12));
         ranks.entry(job.title()).or_default().push((name, peak));
     }
     ranks.into_values().filter_map(odd).collect()

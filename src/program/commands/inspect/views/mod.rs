@@ -26,13 +26,13 @@ use crate::analysis::job::{LoadError, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::lifetimes::Lifetimes;
 use crate::analysis::live_set::By;
+use crate::analysis::rank::rank;
 use crate::analysis::summary::Summary;
 use crate::escaped;
 use crate::failure::Failure;
 use crate::journals::collect;
 use crate::render::format;
 use crate::render::page::Page;
-use crate::render::rank::rank;
 use study::{Study, time_taken_ns};
 use when::{Share, Top, When, Window};
 

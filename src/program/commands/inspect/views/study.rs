@@ -11,10 +11,10 @@ use crate::analysis::job::{Job, LoadError, Observer};
 use crate::analysis::labels::Labels;
 use crate::analysis::landmarks::Landmarks;
 use crate::analysis::live_set::{By, Catcher, Key, LiveSet, Moment};
+use crate::analysis::rank::rank;
 use crate::analysis::tensor_records::Tensors;
 use crate::journals::with_progress;
 use crate::render::format::{percent, printable};
-use crate::render::rank::rank;
 use journal::format::NoStack;
 
 pub struct Study {
@@ -110,7 +110,7 @@ impl Study {
     /// The rank, the process and the name of the job.
     pub fn title(&self) -> String {
         let rank = match rank(&self.job.header) {
-            Some(rank) => format!(", rank {rank}"),
+            Some(rank) => format!(", rank {}", printable(&rank, 12)),
             None => String::new(),
         };
         let process = match self.job.is_imported() {

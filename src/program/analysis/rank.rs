@@ -2,15 +2,13 @@
 
 use journal::reader::Header;
 
-use super::format::printable;
-
 /// The variables that launchers set.
 const NAMES: [&str; 4] = ["RANK", "PADDLE_TRAINER_ID", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"];
 
-/// The process's rank in its job, if a launcher gave it one.
+/// The process's rank in its job, if a launcher gave it one. It is any text, so what shows it makes it printable.
 pub fn rank(header: &Header) -> Option<String> {
     NAMES
         .iter()
         .find_map(|wanted| header.environment.iter().find(|(name, _)| name == wanted))
-        .map(|(_, value)| printable(value, 12))
+        .map(|(_, value)| value.clone())
 }
